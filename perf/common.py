@@ -1,0 +1,43 @@
+"""What the benchmarks share: made-up text with the statistics of real text, and a description of the machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+from importlib.metadata import version
+from pathlib import Path
+from pydoc_data import topics
+
+
+def generate_text(path: Path, size: int, new_words: float = 0.0, seed: int = 0) -> None:
+    """Write documents of shuffled sentences from Python's manual, one a line, about `size` bytes in all.
+
+    `new_words` is the share of words replaced by made-up ones that hardly ever repeat.
+    """
+    chance = random.Random(seed)
+    paragraphs = (" ".join(part.split()) for text in topics.topics.values() for part in text.split("\n\n"))
+    sentences = [s.strip() + "." for part in paragraphs for s in part.split(". ") if 20 < len(s) < 300]
+    letters = "eeeettaaooiinnsshhrrddlucmfwygpbvk"
+    with path.open("w", encoding="utf-8") as file:
+        while file.tell() < size:
+            lines = []
+            for _ in range(200):
+                document = " ".join(chance.choices(sentences, k=12))
+                if new_words:
+                    document = " ".join(
+                        "".join(chance.choices(letters, k=chance.randint(5, 12))) if chance.random() < new_words else w
+                        for w in document.split()
+                    )
+                lines.append(document)
+            file.write("\n".join(lines) + "\n")
+
+
+def machine() -> dict[str, str]:
+    """Where a number was measured."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "machine": f"{platform.machine()}, {cores} cores",
+        "python": platform.python_version(),
+        "tokenizers": version("tokenizers"),
+    }

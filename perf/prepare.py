@@ -1,0 +1,55 @@
+"""How fast `prepare` is beside the bare tokenizer: the ratio of its throughput to `tokenizers.encode_batch`.
+
+    python perf/prepare.py [--megabytes 100] [--kind wordpiece] [--json]
+
+Both use all cores and the same text; `prepare` also reads, splits sentences, finds word starts, writes and checksums.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+
+from common import generate_text, machine
+
+from pretune.text.documents import read_documents
+from pretune.text.preparing import Settings, make_store
+from pretune.text.tokenizer_training import train
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=100)
+    parser.add_argument("--kind", default="wordpiece")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    os.environ["PRETUNE_PROGRESS"] = "none"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        generate_text(folder / "text.txt", options.megabytes << 20)
+        documents = [document.text for document in read_documents([folder / "text.txt"])]
+        tokenizer = train(read_documents([folder / "text.txt"]), options.kind, 30_000)
+
+        started = time.perf_counter()
+        tokens = sum(len(e) for e in tokenizer.backend.encode_batch(documents, add_special_tokens=False))
+        bare = tokens / (time.perf_counter() - started)
+        del documents
+
+        started = time.perf_counter()
+        store = make_store([folder / "text.txt"], tokenizer, folder / "store", Settings())
+        ours = store.tokens / (time.perf_counter() - started)
+    result = {
+        "prepare_tokens_per_s": round(ours),
+        "encode_batch_tokens_per_s": round(bare),
+        "ratio": round(ours / bare, 3),
+        **machine(),
+    }
+    print(json.dumps(result) if options.json else f"prepare / encode_batch = {result['ratio']}\n{result}")
+
+
+if __name__ == "__main__":
+    main()

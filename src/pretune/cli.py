@@ -1,0 +1,179 @@
+"""The command line: every verb's signature becomes a command.
+
+Each command also takes --recipe FILE, --set KEY=VALUE (any key of the recipe) and --json (the result as one JSON object on
+stdout). Options given win over --set, --set over the recipe, the recipe over the defaults.
+"""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from cyclopts import App, Parameter
+
+import pretune
+from pretune.errors import PretuneError
+from pretune.progress import say
+from pretune.recipe import (
+    Loaded,
+    Values,
+    hints,
+    merge,
+    parse_settings,
+    read_recipe,
+    resolve,
+    section_keys,
+    section_of,
+)
+from pretune.report import render
+
+VERBS: dict[str, Callable[..., Any]] = {
+    "tokenizer train": pretune.train_tokenizer,
+    "tokenizer inspect": pretune.inspect_tokenizer,
+    "prepare": pretune.prepare,
+}
+GROUPS = {"tokenizer": "Train a tokenizer, or look at how one splits text."}
+NO_ACCESS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command; wrong input ends in one line on stderr and a non-zero exit."""
+    try:
+        make_app()(list(sys.argv[1:] if arguments is None else arguments))
+    except PretuneError as error:
+        _fail(str(error))
+    except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as error:
+        if error.errno not in NO_ACCESS:
+            raise
+        _fail(f"{error.filename or 'output'}: {error.strerror}; free space or choose another place")
+    except KeyboardInterrupt:
+        say("interrupted")
+        sys.exit(130)
+
+
+def _fail(message: str) -> None:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(1)
+
+
+def make_app() -> App:
+    """The command-line application with a command for every verb."""
+    app = App(
+        name="pretune",
+        help="Transfer learning for text: pretrain, fine-tune, evaluate, probe, compress, serve.",
+        version=pretune.__version__,
+        help_format="plaintext",
+        default_parameter=Parameter(negative=()),
+    )
+    groups = {name: App(name=name, help=text) for name, text in GROUPS.items()}
+    for group in groups.values():
+        app.command(group)
+    for name, verb in VERBS.items():
+        group_name, _, short = name.rpartition(" ")
+        (groups[group_name] if group_name else app).command(make_command(name, verb), name=short)
+    return app
+
+
+def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
+    """A function for cyclopts: the verb's parameters, --recipe, --set and --json."""
+    description, notes = parse_docstring(verb)
+    homes: dict[str, tuple[str, ...]] = {}  # option → where its value goes in the recipe
+    options: list[inspect.Parameter] = []
+    positional = True
+    for parameter in inspect.signature(verb).parameters.values():
+        hint = hints(verb)[parameter.name]
+        section = section_of(hint)
+        if section is not None:
+            if section.flat:  # the others are reached with --set
+                for field in fields(section):  # type: ignore[arg-type]
+                    homes[field.name] = (parameter.name, field.name)
+                    kind = section_keys(section)[field.name]
+                    options.append(_option(field.name, kind, field.default, field.metadata.get("help", "")))
+            continue
+        homes[parameter.name] = (parameter.name,)
+        many = _simplify(hint) == list[str]
+        positional &= parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+        positional &= parameter.default is inspect.Parameter.empty or (many and parameter.default == ())
+        help_text = notes.get(parameter.name, "")
+        options.append(_option(parameter.name, hint, parameter.default, help_text, positional=positional))
+        positional &= not many  # a list takes all that follows
+    options += [
+        _option("recipe", str, None, "A YAML file with any of these options and the recipe's keys."),
+        _option("set", list[str], (), "KEY=VALUE for any key of the recipe, e.g. optimizer.lr=1e-4."),
+        _option("json", bool, False, "Print the result as one JSON object on stdout."),
+    ]
+    signature = inspect.Signature(options)
+
+    def command(*arguments: Any, **named: Any) -> None:
+        given = signature.bind_partial(*arguments, **named).arguments
+        as_json = given.pop("json", False)
+        values = read_recipe(given.pop("recipe")) if given.get("recipe") else {}
+        values = merge(values, parse_settings(given.pop("set", ())))
+        for option, value in given.items():
+            values = merge(values, _nest(homes[option], value))
+        facts = verb(**resolve(verb, values, name)).describe()
+        print(json.dumps(facts, ensure_ascii=False, default=str) if as_json else render(facts), flush=True)
+
+    command.__name__ = verb.__name__
+    command.__doc__ = description
+    command.__signature__ = signature  # type: ignore[attr-defined]
+    command.__annotations__ = {option.name: option.annotation for option in options}
+    return command
+
+
+def parse_docstring(verb: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """What a docstring in NumPy's layout says of the verb, and of each parameter."""
+    description, *sections = re.split(r"\n\n(Parameters|Examples)\n-+\n", inspect.cleandoc(verb.__doc__ or ""))
+    notes = {}
+    for title, body in zip(sections[::2], sections[1::2], strict=True):
+        if title == "Parameters":
+            for parameter, text in re.findall(r"^(\w+)\n((?:[ ]{4}.*\n?)+)", body, re.MULTILINE):
+                notes[parameter] = " ".join(text.split())
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", description), notes
+
+
+def _nest(path: tuple[str, ...], value: Any) -> Values:
+    for key in reversed(path):
+        value = {key: value}
+    return dict(value)
+
+
+def _option(name: str, hint: Any, default: Any, text: str, *, positional: bool = False) -> inspect.Parameter:
+    """A parameter that may always be left out: a recipe can supply it."""
+    simple = _simplify(hint)
+    if default is inspect.Parameter.empty:
+        default = None
+    many = simple == list[str]
+    show = not (default is None or default is False or default == ())
+    settings = Parameter(consume_multiple=many and name != "set", show_default=show, help=text)
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if positional else inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=Annotated[simple, settings])
+
+
+def _simplify(hint: Any) -> Any:
+    """A type the command line can read: paths and loaded objects are strings, sequences are lists."""
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        kinds = list(dict.fromkeys(_simplify(kind) for kind in get_args(hint) if kind is not type(None)))
+        if list[str] in kinds:
+            return list[str]
+        return Union[tuple(kinds)] if len(kinds) > 1 else kinds[0]
+    if hint in (Path, Loaded):
+        return str
+    if origin is None or origin is Literal:
+        return hint
+    if issubclass(origin, Mapping):
+        return dict[str, str]
+    return list[str] if issubclass(origin, Sequence) else hint

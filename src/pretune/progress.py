@@ -1,0 +1,98 @@
+"""Progress on stderr: a bar on a terminal, a line every few seconds elsewhere, silence on request."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+PLAIN_EVERY = 5.0  # seconds between lines where stderr is not a terminal
+
+
+class Bar(Protocol):
+    """What a long job tells while it works."""
+
+    def update(self, done: float, note: str = "") -> None:
+        """Say how much of the total is done so far."""
+
+
+def say(line: str) -> None:
+    """One line on stderr for the user, unless PRETUNE_PROGRESS=none."""
+    if os.environ.get("PRETUNE_PROGRESS") != "none":
+        print(line, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress(title: str, total: float | None = None) -> Iterator[Bar]:
+    """Show progress while the block runs.
+
+    >>> with progress("counting", total=3) as bar:
+    ...     for i in range(3):
+    ...         bar.update(i + 1, note="words")
+    """
+    if os.environ.get("PRETUNE_PROGRESS") == "none":
+        yield _Silent()
+    elif sys.stderr.isatty():
+        with _rich_bar(title, total) as bar:
+            yield bar
+    else:
+        bar = _Plain(title, total)
+        yield bar
+        bar.finish()
+
+
+class _Silent:
+    def update(self, done: float, note: str = "") -> None:
+        pass
+
+
+class _Plain:
+    def __init__(self, title: str, total: float | None) -> None:
+        self.title, self.total, self.note = title, total, ""
+        self.start = self.shown = time.monotonic()
+        self.printed = False
+
+    def update(self, done: float, note: str = "") -> None:
+        self.note = note
+        now = time.monotonic()
+        if now - self.shown >= PLAIN_EVERY:
+            self.shown = now
+            self._print(done, now)
+
+    def _print(self, done: float, now: float) -> None:
+        self.printed = True
+        parts = [self.title]
+        if self.total:
+            share = min(done / self.total, 1.0)
+            left = (now - self.start) * (1 - share) / share if share > 0 else float("inf")
+            parts += [f"{100 * share:.0f} %", f"{left:.0f} s left" if left != float("inf") else "starting"]
+        say("  ".join([*parts, self.note]).rstrip())
+
+    def finish(self) -> None:
+        if self.printed:  # short jobs stay silent
+            say(f"{self.title}  done in {time.monotonic() - self.start:.0f} s  {self.note}".rstrip())
+
+
+@contextmanager
+def _rich_bar(title: str, total: float | None) -> Iterator[Bar]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}", style="dim"),
+    )
+    with Progress(*columns, console=Console(stderr=True), refresh_per_second=4) as display:
+        task = display.add_task(title, total=total, note="")
+
+        class _Rich:
+            def update(self, done: float, note: str = "") -> None:
+                display.update(task, completed=done, note=note)
+
+        yield _Rich()

@@ -1,0 +1,192 @@
+"""Recipes: the options of a verb as YAML, strict and typed.
+
+A verb's signature is the only place where its options are written down. A recipe file, `--set key=value` and command-line
+options all end in `resolve`, which checks them against that signature and names the nearest valid key for a wrong one.
+"""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import UnionType
+from typing import TYPE_CHECKING, Any, ClassVar, Union, get_args, get_origin, get_type_hints
+
+from pretune.errors import PretuneError, nearest
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+Values = dict[str, Any]
+
+
+class Section:
+    """A group of recipe keys, such as `optimizer`: subclass it as a frozen dataclass. Unknown keys are refused.
+
+    With `flat`, the keys are command-line options of their own (`--steps` for `budget.steps`).
+    """
+
+    flat: ClassVar[bool] = False
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+
+def read_recipe(path: str | Path) -> Values:
+    """A recipe file as nested dictionaries."""
+    import yaml
+
+    path = Path(path)
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), _loader())
+    except FileNotFoundError as error:
+        raise PretuneError(f"{path}: no such recipe file") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise PretuneError(f"{path}: cannot be read as text ({error})") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        raise PretuneError(f"{path}{where}: not valid YAML ({getattr(error, 'problem', error)})") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise PretuneError(f"{path}: a recipe is a mapping of keys to values, not a {type(content).__name__}")
+    return content
+
+
+def write_recipe(values: Mapping[str, Any]) -> str:
+    """Values as YAML that `read_recipe` reads."""
+    import yaml
+
+    return yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True)
+
+
+@cache
+def _loader() -> Any:
+    """YAML as people write it: 1e-4 is a number, which plain YAML takes for text."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    exponent = re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+0123456789"))
+    return Loader
+
+
+def parse_settings(settings: Iterable[str]) -> Values:
+    """`optimizer.lr=1e-4` and the like as nested dictionaries.
+
+    >>> parse_settings(["optimizer.lr=1e-4", "seed=3"])
+    {'optimizer': {'lr': 0.0001}, 'seed': 3}
+    """
+    import yaml
+
+    values: Values = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not key.strip():
+            raise PretuneError(f"--set {setting}: expected key=value, for example --set optimizer.lr=1e-4")
+        try:
+            value = yaml.load(text, _loader()) if text else None
+        except yaml.YAMLError as error:
+            raise PretuneError(f"--set {setting}: the value is not valid YAML") from error
+        inner = values
+        *path, last = key.strip().split(".")
+        for part in path:
+            inner = inner.setdefault(part, {})
+            if not isinstance(inner, dict):
+                raise PretuneError(f"--set {setting}: {part!r} was already set to a value")
+        inner[last] = value
+    return values
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Values:
+    """Values of `over` laid over those of `base`, section by section.
+
+    >>> merge({"optimizer": {"lr": 1, "decay": 2}}, {"optimizer": {"lr": 3}})
+    {'optimizer': {'lr': 3, 'decay': 2}}
+    """
+    merged = dict(base)
+    for key, value in over.items():
+        if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
+            merged[key] = merge(merged[key], value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def resolve(verb: Callable[..., Any], values: Mapping[str, Any], name: str) -> Values:
+    """Check values against a verb's signature; what comes back can be handed to it."""
+    from pydantic import ValidationError
+
+    try:
+        checked = _model(verb).model_validate(dict(values))
+    except ValidationError as error:
+        raise PretuneError(f"{name}: " + "; ".join(_explain(verb, problem) for problem in error.errors())) from error
+    return {key: getattr(checked, key) for key in checked.model_fields_set}
+
+
+@cache
+def _model(verb: Callable[..., Any]) -> type[BaseModel]:
+    """The keys of a verb's recipe: its parameters with their types and defaults."""
+    from pydantic import ConfigDict, create_model
+
+    keys: dict[str, Any] = {}
+    for parameter, hint in hints(verb).items():
+        default = inspect.signature(verb).parameters[parameter].default
+        keys[parameter] = (hint, ... if default is inspect.Parameter.empty else default)
+    return create_model(verb.__name__, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=True), **keys)
+
+
+class Loaded:
+    """Stands for objects that Python callers may pass where the command line passes a path."""
+
+
+@cache
+def hints(verb: Callable[..., Any]) -> dict[str, Any]:
+    """A verb's parameter types. Names it knows only for type checking (Tokenizer, Store …) count as `Loaded`."""
+    found = get_type_hints(verb, localns=_Names(vars(inspect.getmodule(verb))))
+    found.pop("return", None)
+    return found
+
+
+class _Names(dict[str, Any]):
+    def __missing__(self, key: str) -> Any:
+        return getattr(builtins, key, Loaded)
+
+
+def section_of(hint: Any) -> type[Section] | None:
+    """The Section inside a type such as `Budget | None`."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None)
+
+
+def section_keys(section: type[Section]) -> dict[str, Any]:
+    """Names and types of a section's keys."""
+    types = get_type_hints(section)
+    return {field.name: types[field.name] for field in fields(section)} if is_dataclass(section) else {}
+
+
+def _explain(verb: Callable[..., Any], problem: Any) -> str:
+    """One clause for one thing that is wrong."""
+    # Parts of the location that are no keys (branches of a union) tell people nothing.
+    known: dict[str, Any] = hints(verb)
+    unknown = problem["type"] in ("extra_forbidden", "unexpected_keyword_argument")
+    keys: list[str] = []
+    for part in map(str, problem["loc"]):
+        if part in known:
+            keys.append(part)
+            section = section_of(known[part])
+            known = section_keys(section) if section else {}
+        elif unknown and part == str(problem["loc"][-1]):
+            keys.append(part)
+    key = ".".join(keys)
+    if unknown:
+        return f"unknown key {key!r}; {nearest(keys[-1], known)}"
+    if problem["type"] == "missing":
+        return f"{key!r} is needed: give --{key.replace('_', '-')} or put it in the recipe"
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{key!r}: {message[0].lower()}{message[1:]}, got {problem['input']!r}"

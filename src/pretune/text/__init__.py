@@ -1,0 +1,1 @@
+"""From files to packs: files, documents, sentences, tokenizers, the token store, plans."""

@@ -1,0 +1,213 @@
+"""Documents from files: one text after the other, streamed, each with the place it came from."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from pretune.errors import PretuneError, nearest
+from pretune.text.files import Errors, Meter, file_format, open_stream, read_lines
+
+TextLayout = Literal["auto", "line", "blank", "file"]
+TEXT_COLUMNS = ("text", "content", "body", "document", "sentence", "review")
+PARQUET_ROWS = 1024
+csv.field_size_limit(1 << 30)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One text and where it stands: file and line (or row)."""
+
+    text: str
+    file: Path
+    line: int
+
+
+def read_documents(
+    files: Iterable[Path],
+    *,
+    layout: TextLayout = "auto",
+    column: str | None = None,
+    errors: Errors = "strict",
+    meter: Meter | None = None,
+) -> Iterator[Document]:
+    """All documents of some files, in order; those of white space alone are left out.
+
+    `layout` is how a .txt file is cut: a document a `line`, `blank`-line separated, or the whole `file`; `auto` looks
+    for a blank line near the beginning. `column` names the text field of .jsonl, .csv, .tsv and .parquet.
+
+    >>> for document in read_documents([Path("a.txt")]): print(document.text)  # doctest: +SKIP
+    """
+    for file in files:
+        for document in _read_file(file, layout, column, errors, meter):
+            text = document.text
+            if text and not text.isspace():
+                yield document
+
+
+def _read_file(
+    file: Path, layout: TextLayout, column: str | None, errors: Errors, meter: Meter | None
+) -> Iterator[Document]:
+    rows: Iterator[tuple[int, dict[str, Any]]]
+    match file_format(file):
+        case ".txt":
+            yield from _read_text(file, layout, errors, meter)
+            return
+        case ".jsonl":
+            rows = read_jsonl(file, errors, meter)
+        case ".csv" | ".tsv":
+            rows = read_table(file, errors, meter)
+        case ".parquet":
+            rows = read_parquet(file, column, meter)
+        case _:
+            raise PretuneError(f"{file}: unknown kind of file")
+    for line, row in rows:
+        yield _from_row(row, file, line, column, errors)
+
+
+def guess_text_layout(file: Path, errors: Errors = "strict") -> TextLayout:
+    """`blank` when a blank line stands between text in the first 2,000 lines, else `line`."""
+    text_before = gap = False
+    for _, line in islice(read_lines(file, errors), 2000):
+        if line.isspace() or not line:
+            gap = text_before
+        elif gap:
+            return "blank"
+        else:
+            text_before = True
+    return "line"
+
+
+def _read_text(file: Path, layout: TextLayout, errors: Errors, meter: Meter | None) -> Iterator[Document]:
+    if layout == "auto":
+        layout = guess_text_layout(file, errors)
+    if layout == "line":
+        for number, line in read_lines(file, errors, meter):
+            yield Document(line, file, number)
+        return
+    start, lines = 1, list[str]()
+    for number, line in read_lines(file, errors, meter):
+        if layout == "blank" and (not line or line.isspace()):
+            if lines:
+                yield Document("\n".join(lines), file, start)
+            lines = []
+            continue
+        if not lines:
+            start = number
+        lines.append(line)
+    if lines:
+        yield Document("\n".join(lines), file, start)
+
+
+def read_jsonl(
+    file: Path, errors: Errors = "strict", meter: Meter | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Rows of a .jsonl file with their line numbers; blank lines are passed over."""
+    for number, line in read_lines(file, errors, meter):
+        if not line or line.isspace():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise PretuneError(
+                f"{file}, line {number}: not valid JSON ({error}); each line must be one object"
+            ) from error
+        if not isinstance(row, dict):
+            raise PretuneError(
+                f"{file}, line {number}: a JSON {type(row).__name__}, but an object with fields is needed"
+            )
+        yield number, row
+
+
+def csv_reader(file: Path, errors: Errors = "strict", meter: Meter | None = None) -> Any:
+    """A csv.reader over a .csv or .tsv file."""
+    lines = (line + "\n" for _, line in read_lines(file, errors, meter))
+    if file_format(file) == ".tsv":
+        return csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+    return csv.reader(lines)
+
+
+def read_table(
+    file: Path, errors: Errors = "strict", meter: Meter | None = None, names: list[str] | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Rows of a .csv or .tsv file with the line each ends on. `names` replaces a header that the file does not have.
+
+    Tab-separated files are read without quoting, as the benchmarks write them: a quotation mark there is text.
+    """
+    reader = csv_reader(file, errors, meter)
+    try:
+        header = names
+        for row in reader:
+            if not row:
+                continue
+            if header is None:
+                header = [name.strip() for name in row]
+                continue
+            if len(row) != len(header):
+                raise PretuneError(
+                    f"{file}, line {reader.line_num}: {len(row)} fields where the header has {len(header)}"
+                )
+            yield reader.line_num, dict(zip(header, row, strict=True))
+    except csv.Error as error:
+        raise PretuneError(f"{file}, line {reader.line_num}: not readable as a table ({error})") from error
+
+
+def read_parquet(
+    file: Path, column: str | None = None, meter: Meter | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Rows of a .parquet file, numbered from 1; with `column`, that field alone is read where it exists."""
+    import pyarrow
+    import pyarrow.parquet
+
+    with open_stream(file):  # its checks: existence, permission
+        pass
+    try:
+        with pyarrow.parquet.ParquetFile(file) as table:
+            columns = [column] if column in table.schema_arrow.names else None
+            number = 0
+            for batch in table.iter_batches(batch_size=PARQUET_ROWS, columns=columns):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+        if meter:
+            meter.bytes += file.stat().st_size
+    except (pyarrow.ArrowInvalid, OSError) as error:
+        raise PretuneError(f"{file}: damaged or not a parquet file ({str(error).splitlines()[0]})") from error
+
+
+def _from_row(row: dict[str, Any], file: Path, line: int, column: str | None, errors: Errors) -> Document:
+    name = column or guess_text_column(row)
+    if name is None or name not in row:
+        names = ", ".join(map(repr, row)) or "none"
+        hint = nearest(name, row) if name and row else "name one with --column"
+        raise PretuneError(f"{file}, line {line}: no field {name or 'text'!r} among {names}; {hint}")
+    value = row[name]
+    if value is None:
+        value = ""
+    if not isinstance(value, str):
+        raise PretuneError(f"{file}, line {line}: field {name!r} holds {type(value).__name__}, not text")
+    if not value.isascii():  # JSON escapes can spell halves of surrogate pairs, which are no text
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            if errors == "strict":
+                raise PretuneError(
+                    f"{file}, line {line}: field {name!r} holds half of a surrogate pair, which is no text; "
+                    "mend it, or go on with --errors replace"
+                ) from error
+            value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return Document(value, file, line)
+
+
+def guess_text_column(row: dict[str, Any]) -> str | None:
+    """The usual names first, else the only field that holds text."""
+    for name in TEXT_COLUMNS:
+        if name in row:
+            return name
+    texts = [name for name, value in row.items() if isinstance(value, str)]
+    return texts[0] if len(texts) == 1 else None

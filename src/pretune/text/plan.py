@@ -1,0 +1,116 @@
+"""Plans: which sequences make up which pack, as pure functions of lengths, seed and epoch.
+
+A pack is the unit of data. A step of training is a range of packs; processes and micro-batches share them out, so that
+the order of the data never depends on how many of them there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pretune.errors import PretuneError
+from pretune.randomness import permutation
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An epoch's packs: pack k holds the sequences order[bounds[k] : bounds[k + 1]]."""
+
+    order: Array  # (sequences,)
+    bounds: Array  # (packs + 1,)
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def pack(self, index: int) -> Array:
+        """The sequences of a pack."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"pack {index} of {len(self)}")
+        return self.order[self.bounds[index] : self.bounds[index + 1]]
+
+
+def make_plan(
+    lengths: Array, *, tokens: int, sequences: int, seed: int = 0, epoch: int = 0, shuffle: bool = True
+) -> Plan:
+    """Fill packs one after the other with shuffled sequences: at most `tokens` and at most `sequences` in each.
+
+    >>> plan = make_plan(np.array([3, 5, 2]), tokens=8, sequences=4, shuffle=False)
+    >>> [plan.pack(i).tolist() for i in range(len(plan))]
+    [[0, 1], [2]]
+    """
+    if len(lengths) and int(lengths.max()) > tokens:
+        raise PretuneError(f"a sequence of {int(lengths.max())} tokens does not fit a pack of {tokens}")
+    order = permutation(len(lengths), seed, "plan", epoch) if shuffle else np.arange(len(lengths))
+    ends = np.cumsum(np.asarray(lengths, dtype=np.int64)[order])
+    bounds = [0]
+    while bounds[-1] < len(order):
+        first = bounds[-1]
+        before = int(ends[first - 1]) if first else 0
+        fits = int(np.searchsorted(ends, before + tokens, side="right"))
+        bounds.append(min(fits, first + sequences))
+    return Plan(order, np.array(bounds, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class Window:
+    """One batch of lanes: spans of the store, lane after lane; a lane's spans follow one another in time."""
+
+    starts: Array  # (spans,) first token
+    lengths: Array  # (spans,)
+    lane: Array  # (spans,)
+    fresh: Array  # (spans,) True where a document begins here, so that the state must be reset
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Stateful data: lane i of batch t + 1 goes on where lane i of batch t ended.
+
+    The documents, in shuffled order and end to end, are cut into equally long lanes, and these into windows.
+    """
+
+    starts: Array  # (documents,) where each document starts in the store, in the order of the stream
+    stream: Array  # (documents + 1,) where each starts in the stream
+    lanes: int
+    window: int
+
+    @property
+    def lane_length(self) -> int:
+        """Tokens of the stream in a lane; the last lane may have fewer."""
+        return -(-int(self.stream[-1]) // self.lanes)
+
+    def __len__(self) -> int:
+        return -(-self.lane_length // self.window)
+
+    def batch(self, index: int) -> Window:
+        """The windows of all lanes at one time."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"batch {index} of {len(self)}")
+        starts, lengths, lanes, fresh = [], [], [], []
+        for lane in range(self.lanes):
+            lane_end = min((lane + 1) * self.lane_length, int(self.stream[-1]))
+            position = lane * self.lane_length + index * self.window
+            end = min(position + self.window, lane_end)
+            while position < end:
+                document = int(np.searchsorted(self.stream, position, side="right")) - 1
+                inside = position - int(self.stream[document])
+                length = min(end, int(self.stream[document + 1])) - position
+                starts.append(int(self.starts[document]) + inside)
+                lengths.append(length)
+                lanes.append(lane)
+                fresh.append(inside == 0)
+                position += length
+        return Window(np.array(starts), np.array(lengths), np.array(lanes), np.array(fresh, dtype=bool))
+
+
+def make_lanes(offsets: Array, *, lanes: int, window: int, seed: int = 0, epoch: int = 0) -> Lanes:
+    """Lanes over documents that start at `offsets` (documents + 1,) in the store."""
+    lengths = np.diff(offsets)
+    order = permutation(len(lengths), seed, "lanes", epoch)
+    order = order[lengths[order] > 0]
+    stream = np.concatenate([[0], np.cumsum(lengths[order])])
+    return Lanes(np.asarray(offsets)[order], stream, lanes, window)

@@ -1,0 +1,246 @@
+"""Making a token store: documents into shards, in several processes, resumable, the same bytes whatever happens.
+
+What goes into which shard depends on the input alone. A store grows in `NAME.partial`; each shard there is whole and names
+what it was made from, so that a second start finds what is done; when all are there, the folder takes its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import queue
+import shutil
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from pretune.atomic import remove_temporaries, sync_folder, write_bytes, write_json
+from pretune.errors import PretuneError
+from pretune.progress import progress, say
+from pretune.text.documents import Document, TextLayout, read_documents
+from pretune.text.files import Errors, Meter
+from pretune.text.shards import Worker, build_file, content_digest, pack_texts
+from pretune.text.store import FORMAT, MANIFEST, VERSION, Store, file_digest, map_shard, partial_folder, read_header
+from pretune.text.tokenizer import Tokenizer
+
+SHARD_BYTES = 32 << 20  # of text in a shard
+UNIT_BYTES = 8 << 20  # on disk: small files are read together, shards never cross the end of such a unit
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides the contents of a store besides the files and the tokenizer."""
+
+    language: str = "en"  # of the sentence splitter; "lines": a sentence a line
+    layout: TextLayout = "auto"
+    column: str | None = None
+    errors: Errors = "strict"
+    shard_bytes: int = SHARD_BYTES
+
+
+class Builder(Protocol):
+    """Whatever turns packed texts into a shard file."""
+
+    def build(self, packed_texts: bytes, source: str) -> bytes: ...
+
+
+def make_store(
+    files: Sequence[Path], tokenizer: Tokenizer, out: Path, settings: Settings, processes: int | None = None
+) -> Store:
+    """Tokenize files into a store at `out`; one that is already there and made from the same is returned as it is.
+
+    >>> make_store([Path("a.txt")], tokenizer, Path("store"), Settings())  # doctest: +SKIP
+    """
+    identity = {
+        "tokenizer": tokenizer.digest,
+        "settings": asdict(settings),
+        "sources": [{"file": str(file), "size": file.stat().st_size} for file in files],
+    }
+    if (out / MANIFEST).is_file():
+        store = Store(out)
+        if all(store.manifest[key] == value for key, value in identity.items()):
+            say(f"{out}: already prepared from these files")
+            return store
+        raise PretuneError(f"{out}: holds another store; delete it or choose another --out")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise PretuneError(f"{out}: exists and is not empty; choose another --out")
+    partial = partial_folder(out)
+    resumed = partial.is_dir()
+    partial.mkdir(parents=True, exist_ok=True)
+    remove_temporaries(partial)
+    try:
+        shards = _build_all(files, tokenizer, partial, settings, processes or _cores())
+        empty = sum(entry.pop("empty_documents") for entry in shards)
+        totals = {key: sum(entry[key] for entry in shards) for key in ("documents", "sentences", "tokens", "bytes")}
+        if not totals["tokens"]:
+            raise PretuneError(f"{', '.join(map(str, files[:3]))}: no text found; nothing to prepare")
+        tokenizer.save(partial)
+        manifest = {
+            "format": FORMAT,
+            "version": VERSION,
+            **identity,
+            "vocabulary": tokenizer.size,
+            "dtype": tokenizer.dtype.name,
+            **totals,
+            "empty_documents": empty,
+            "shards": shards,
+        }
+        _remove_strangers(partial, {entry["file"] for entry in shards})
+        write_json(partial / MANIFEST, manifest)
+    except KeyboardInterrupt:
+        say(f"stopped; finished shards stay in {partial}: run the same command again to go on")
+        raise
+    except BaseException:
+        if resumed or any(partial.glob("*.safetensors")):
+            say(f"finished shards stay in {partial}: run again to go on from there, or delete it")
+        else:
+            shutil.rmtree(partial, ignore_errors=True)
+        raise
+    if out.is_dir():
+        out.rmdir()
+    os.rename(partial, out)
+    sync_folder(out.parent)
+    return Store(out, verify=False)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _build_all(
+    files: Sequence[Path], tokenizer: Tokenizer, folder: Path, settings: Settings, processes: int
+) -> list[dict[str, Any]]:
+    """Build every shard that is not there yet; entries for the manifest, in order."""
+    made_with = hashlib.sha256(json.dumps([tokenizer.digest, asdict(settings)]).encode()).digest()
+    total = sum(file.stat().st_size for file in files)
+    meter = Meter()
+    entries: list[dict[str, Any]] = []
+    waiting: deque[tuple[str, Future[bytes] | None]] = deque()
+    tokens = 0
+
+    def finish_first() -> None:
+        nonlocal tokens
+        name, future = waiting.popleft()
+        if future is not None:
+            write_bytes(folder / name, future.result())
+        entries.append(_entry(folder / name))
+        tokens += entries[-1]["tokens"]
+        bar.update(meter.bytes, f"{tokens:,} tokens")
+
+    with ExitStack() as stack:
+        bar = stack.enter_context(progress("tokenizing", total))
+        builders: queue.SimpleQueue[Builder] = queue.SimpleQueue()
+        if processes == 1:
+            builders.put(_Here(tokenizer, settings.language))
+        else:
+            for _ in range(processes):
+                builders.put(stack.enter_context(Worker(tokenizer, settings.language)))
+        pool = stack.enter_context(ThreadPoolExecutor(processes))
+
+        def build(packed: bytes, source: str) -> bytes:
+            builder = builders.get()
+            try:
+                return builder.build(packed, source)
+            finally:
+                builders.put(builder)
+
+        try:
+            for name, packed in _cut(files, settings, meter):
+                source = hashlib.sha256(made_with + packed).hexdigest()
+                done = _is_done(folder / name, source)
+                waiting.append((name, None if done else pool.submit(build, packed, source)))
+                if len(waiting) > processes:
+                    finish_first()
+                bar.update(meter.bytes, f"{tokens:,} tokens")
+            while waiting:
+                finish_first()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return entries
+
+
+class _Here:
+    """Builds shards in this process."""
+
+    def __init__(self, tokenizer: Tokenizer, language: str) -> None:
+        self.tokenizer, self.language = tokenizer, language
+
+    def build(self, packed_texts: bytes, source: str) -> bytes:
+        return build_file(packed_texts, self.tokenizer, self.language, source)
+
+
+def _cut(files: Sequence[Path], settings: Settings, meter: Meter) -> Iterator[tuple[str, bytes]]:
+    """(name, packed texts) of every shard. The cut depends on files and settings alone."""
+    for unit, group in enumerate(_units(files)):
+        documents = read_documents(
+            group, layout=settings.layout, column=settings.column, errors=settings.errors, meter=meter
+        )
+        for part, texts in enumerate(_parts(documents, settings.shard_bytes)):
+            yield f"{unit:05d}-{part:04d}.safetensors", pack_texts(texts)
+
+
+def _units(files: Iterable[Path]) -> Iterator[list[Path]]:
+    """Consecutive files in groups of some size on disk."""
+    group: list[Path] = []
+    size = 0
+    for file in files:
+        group.append(file)
+        size += file.stat().st_size
+        if size >= UNIT_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _parts(documents: Iterable[Document], size: int) -> Iterator[list[str]]:
+    """Texts in groups of about `size` bytes; never fewer than one."""
+    texts: list[str] = []
+    room = size
+    for document in documents:
+        texts.append(document.text)
+        room -= len(document.text.encode())
+        if room <= 0:
+            yield texts
+            texts, room = [], size
+    if texts:
+        yield texts
+
+
+def _is_done(path: Path, source: str) -> bool:
+    """Whether a shard is there, made from the same text in the same way, and intact."""
+    if not path.is_file():
+        return False
+    try:
+        header, _ = read_header(path)
+        made = json.loads(header["__metadata__"]["pretune"])
+        return bool(made["source"] == source and made["content"] == content_digest(map_shard(path)))
+    except (ValueError, KeyError, OSError, PretuneError):
+        return False
+
+
+def _entry(path: Path) -> dict[str, Any]:
+    arrays = map_shard(path)
+    return {
+        "file": path.name,
+        "documents": len(arrays["documents"]) - 1,
+        "empty_documents": int((arrays["documents"][1:] == arrays["documents"][:-1]).sum()),
+        "sentences": len(arrays["sentences"]) - 1,
+        "tokens": len(arrays["tokens"]),
+        "bytes": int(arrays["bytes"].sum()),
+        "size": path.stat().st_size,
+        "sha256": file_digest(path),
+    }
+
+
+def _remove_strangers(folder: Path, known: set[str]) -> None:
+    """Shards of an earlier start with other input."""
+    for path in folder.glob("*.safetensors"):
+        if path.name not in known:
+            path.unlink()

@@ -1,0 +1,182 @@
+"""Building one shard: texts to sentences to ids. Runs in worker processes, several at a time.
+
+A worker reads frames of texts from its stdin, answers each with a finished shard on its stdout, and ends when its parent
+does: nothing goes on in the background after a kill, and only the parent writes files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, Self
+
+import numpy as np
+from safetensors.numpy import save
+
+from pretune.errors import PretuneError
+from pretune.text.sentences import split_sentences
+from pretune.text.tokenizer import Tokenizer
+
+SENTENCES_AT_ONCE = 256  # the sweet spot between call overhead and cache misses
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def build_shard(texts: Sequence[str], tokenizer: Tokenizer, language: str) -> dict[str, Array]:
+    """The arrays of a shard (pretune.text.store describes them).
+
+    A sentence's ids include the white space before it, as tokenizers that keep spaces have it in running text.
+    """
+    ids, words, lengths = [], [], []
+    owners: list[int] = []  # the document of each sentence
+    pieces: list[str] = []
+
+    def flush() -> None:
+        flat, counts = tokenizer.encode_many(pieces)
+        starts = tokenizer.word_starts(flat)
+        starts[(np.cumsum(counts) - counts)[counts > 0]] = True  # a sentence starts a word
+        ids.append(flat)
+        words.append(starts)
+        lengths.append(counts)
+        pieces.clear()
+
+    for index, text in enumerate(texts):
+        before = 0
+        for _, end in split_sentences(text, language):
+            pieces.append(text[before:end])
+            owners.append(index)
+            before = end
+            if len(pieces) == SENTENCES_AT_ONCE:
+                flush()
+    flush()
+    counts = np.concatenate(lengths)
+    real = counts > 0  # a sentence of control characters alone may have no tokens
+    sentences_of = np.bincount(np.array(owners, dtype=np.int64)[real], minlength=len(texts))
+    return {
+        "tokens": np.concatenate(ids),
+        "words": np.packbits(np.concatenate(words), bitorder="little"),
+        "sentences": _offsets(counts[real]),
+        "documents": _offsets(sentences_of),
+        "bytes": np.array([len(text.encode()) for text in texts], dtype=np.uint64),
+    }
+
+
+def _offsets(lengths: Array) -> Array:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.uint32)
+
+
+def build_file(packed_texts: bytes, tokenizer: Tokenizer, language: str, source: str) -> bytes:
+    """The bytes of a shard file; they depend on the arguments alone.
+
+    Its header carries `source`, a digest of what it was made from, and a digest of its own content.
+    """
+    arrays = build_shard(unpack_texts(packed_texts), tokenizer, language)
+    # One metadata key: the library writes several in an order of its own, different each time.
+    return save(arrays, metadata={"pretune": json.dumps({"source": source, "content": content_digest(arrays)})})
+
+
+def content_digest(arrays: dict[str, Array]) -> str:
+    """A digest of a shard's arrays."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        digest.update(np.ascontiguousarray(arrays[name]).data)
+    return digest.hexdigest()
+
+
+def pack_texts(texts: Sequence[str]) -> bytes:
+    """Texts as bytes: how many, the length of each, then all of them."""
+    encoded = [text.encode() for text in texts]
+    sizes = np.array([len(encoded), *map(len, encoded)], dtype=np.uint64)
+    return b"".join([sizes.tobytes(), *encoded])
+
+
+def unpack_texts(content: bytes) -> list[str]:
+    """The inverse of `pack_texts`."""
+    count = int.from_bytes(content[:8], "little")
+    sizes = np.frombuffer(content, dtype=np.uint64, count=count, offset=8).astype(np.int64)
+    ends = 8 * (count + 1) + np.cumsum(sizes)
+    return [content[end - size : end].decode() for end, size in zip(ends.tolist(), sizes.tolist(), strict=True)]
+
+
+class Worker:
+    """A process that builds shards; `build` blocks until the shard is there.
+
+    >>> with Worker(tokenizer, "en") as worker:  # doctest: +SKIP
+    ...     shard = worker.build(pack_texts(["A text."]), source="")
+    """
+
+    def __init__(self, tokenizer: Tokenizer, language: str) -> None:
+        source = str(Path(__file__).parents[2])
+        path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"}
+        # A plain process and not a fork: the caller's threads and main module do not matter to it.
+        # A session of its own keeps Ctrl-C with the parent.
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", "from pretune.text.shards import serve; serve()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.to, self.back = self.process.stdin, self.process.stdout
+        self._send(json.dumps({"tokenizer": tokenizer.state(), "language": language}).encode())
+
+    def build(self, packed_texts: bytes, source: str) -> bytes:
+        """A shard file's contents for some packed texts."""
+        self._send(source.encode())
+        self._send(packed_texts)
+        answer = _read_frame(self.back)
+        if answer is None:
+            raise self._ended()
+        return answer
+
+    def _send(self, frame: bytes) -> None:
+        try:
+            _write_frame(self.to, frame)
+        except BrokenPipeError as error:
+            raise self._ended() from error
+
+    def _ended(self) -> PretuneError:
+        code = self.process.wait()
+        return PretuneError(f"a tokenizing process ended early (exit {code}); out of memory? Try fewer --processes")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.back.close()
+        with suppress(BrokenPipeError):
+            self.to.close()
+
+
+def serve() -> None:
+    """The worker's side: a tokenizer and a language, then texts to answer until stdin ends."""
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    setting = json.loads(_read_frame(source) or b"{}")
+    tokenizer, language = Tokenizer.from_state(setting["tokenizer"]), setting["language"]
+    while (name := _read_frame(source)) is not None and (texts := _read_frame(source)) is not None:
+        _write_frame(sink, build_file(texts, tokenizer, language, name.decode()))
+
+
+def _write_frame(stream: IO[bytes], content: bytes) -> None:
+    stream.write(len(content).to_bytes(8, "little"))
+    stream.write(content)
+    stream.flush()
+
+
+def _read_frame(stream: IO[bytes]) -> bytes | None:
+    header = stream.read(8)
+    if len(header) < 8:
+        return None
+    size = int.from_bytes(header, "little")
+    content = stream.read(size)
+    return content if len(content) == size else None

@@ -1,0 +1,234 @@
+"""The token store: a corpus as memory-mapped token ids, with documents and sentences addressable.
+
+manifest.json           what is inside, with a checksum for each shard
+tokenizer.json …        the tokenizer that made the ids
+00000.safetensors …     shards, each with
+    tokens     (t,)      ids, uint16 while the vocabulary fits, else uint32
+    words      (t/8,)    bit k of byte j: token 8j + k starts a word
+    sentences  (s+1,)    where each sentence starts in tokens
+    documents  (d+1,)    where each document starts in sentences
+    bytes      (d,)      UTF-8 bytes of each document, for bits per byte
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pretune.errors import PretuneError
+from pretune.text.tokenizer import Tokenizer
+
+FORMAT = "pretune-store"
+VERSION = 1
+MANIFEST = "manifest.json"
+VERIFY_UP_TO = 8 << 30  # bytes; larger stores are checked for size only when opened
+
+Array = np.ndarray[Any, np.dtype[Any]]
+_DTYPES = {"U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64}
+
+
+class Store:
+    """Read access to a token store. Shards are mapped, not loaded: a store larger than memory is normal.
+
+    >>> store = Store("store/")  # doctest: +SKIP
+    >>> store.tokenizer.decode(store.document(0))  # doctest: +SKIP
+    """
+
+    def __init__(self, folder: str | Path, verify: bool | None = None) -> None:
+        """Open a store. Its checksums are verified unless it is larger than 8 GB or `verify` says otherwise."""
+        self.folder = Path(folder)
+        self.manifest = read_manifest(self.folder)
+        self.shards = self.manifest["shards"]
+        if verify is None:
+            verify = sum(shard["size"] for shard in self.shards) <= VERIFY_UP_TO
+        for shard in self.shards:
+            check_shard(self.folder / shard["file"], shard, whole=verify)
+        self._maps = [map_shard(self.folder / shard["file"]) for shard in self.shards]
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that made the ids."""
+        tokenizer = Tokenizer.load(self.folder / "tokenizer.json")
+        if tokenizer.digest != self.manifest["tokenizer"]:
+            raise PretuneError(f"{self.folder}: tokenizer.json is not the one that made this store; prepare it again")
+        return tokenizer
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens."""
+        return int(self.manifest["tokens"])
+
+    @property
+    def documents(self) -> int:
+        """Number of documents."""
+        return int(self.manifest["documents"])
+
+    @property
+    def sentences(self) -> int:
+        """Number of sentences."""
+        return int(self.manifest["sentences"])
+
+    @cached_property
+    def _token_bounds(self) -> Array:
+        return _running([shard["tokens"] for shard in self.shards])
+
+    @cached_property
+    def sentence_offsets(self) -> Array:
+        """(sentences + 1,) int64: where each sentence starts, counted over all shards."""
+        parts = [m["sentences"][:-1].astype(np.int64) + start for m, start in self._with_start(self._token_bounds)]
+        return np.concatenate([*parts, [self.tokens]])
+
+    @cached_property
+    def document_offsets(self) -> Array:
+        """(documents + 1,) int64: the first sentence of each document, counted over all shards."""
+        bounds = _running([shard["sentences"] for shard in self.shards])
+        parts = [m["documents"][:-1].astype(np.int64) + start for m, start in self._with_start(bounds)]
+        return np.concatenate([*parts, [self.sentences]])
+
+    @cached_property
+    def document_bytes(self) -> Array:
+        """(documents,) int64: UTF-8 bytes of each document."""
+        return np.concatenate([m["bytes"].astype(np.int64) for m in self._maps])
+
+    def _with_start(self, bounds: Array) -> Any:
+        return zip(self._maps, bounds[:-1], strict=True)
+
+    def document(self, index: int) -> Array:
+        """Ids of a document."""
+        first, last = self.document_offsets[index], self.document_offsets[index + 1]
+        return self.read(int(self.sentence_offsets[first]), int(self.sentence_offsets[last]))
+
+    def sentence(self, index: int) -> Array:
+        """Ids of a sentence."""
+        return self.read(int(self.sentence_offsets[index]), int(self.sentence_offsets[index + 1]))
+
+    def read(self, start: int, end: int) -> Array:
+        """Ids of the tokens from start to end, which may lie in several shards."""
+        return self.gather(np.array([start]), np.array([end - start]))
+
+    def gather(self, starts: Array, lengths: Array) -> Array:
+        """Ids of many spans end to end: (sum of lengths,)."""
+        return self._gather("tokens", starts, lengths)
+
+    def gather_words(self, starts: Array, lengths: Array) -> Array:
+        """Word starts of many spans end to end, True where a token begins a word: (sum of lengths,)."""
+        return self._gather("words", starts, lengths)
+
+    def _gather(self, name: str, starts: Array, lengths: Array) -> Array:
+        if len(starts) and (starts.min() < 0 or (starts + lengths).max() > self.tokens):
+            raise IndexError("a span lies outside the store")
+        at = spans_to_indices(starts, lengths)
+        out = np.empty(len(at), dtype=bool if name == "words" else self._maps[0]["tokens"].dtype)
+        if not len(at):
+            return out
+        first, last = np.searchsorted(self._token_bounds, [at.min(), at.max()], side="right") - 1
+        for shard in range(first, last + 1):
+            here: Any = slice(None)
+            local = at - self._token_bounds[shard]
+            if first != last:
+                here = (local >= 0) & (local < self.shards[shard]["tokens"])
+                local = local[here]
+            array = self._maps[shard][name]
+            out[here] = array[local] if name == "tokens" else (array[local >> 3] >> (local & 7)) & 1
+        return out
+
+    def describe(self) -> dict[str, Any]:
+        """What there is to say about it, for reports."""
+        names = ("documents", "sentences", "tokens", "bytes", "dtype", "vocabulary", "empty_documents", "settings")
+        size = sum(shard["size"] for shard in self.shards)
+        return {
+            "store": str(self.folder),
+            **{name: self.manifest[name] for name in names},
+            "shards": len(self.shards),
+            "size_on_disk": size,
+            "tokens_per_sentence": self.tokens / max(1, self.sentences),
+            "bytes_per_token": self.manifest["bytes"] / max(1, self.tokens),
+        }
+
+
+def spans_to_indices(starts: Array, lengths: Array) -> Array:
+    """Every index that some spans cover, span after span.
+
+    >>> spans_to_indices(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    shift = np.repeat(np.asarray(starts, dtype=np.int64) - (ends - lengths), lengths)
+    indices: Array = np.arange(total, dtype=np.int64) + shift
+    return indices
+
+
+def _running(counts: list[int]) -> Array:
+    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a store, or a clear word on what the folder is instead."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        if partial_folder(folder).is_dir():
+            raise PretuneError(f"{folder}: this store is unfinished; run the same `pretune prepare` again to finish it")
+        raise PretuneError(f"{folder}: no token store here (no {MANIFEST}); make one with `pretune prepare`")
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        if manifest["format"] != FORMAT:
+            raise KeyError
+        if manifest["version"] != VERSION:
+            raise PretuneError(f"{path}: store version {manifest['version']}, but this pretune reads {VERSION}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise PretuneError(f"{path}: damaged or not a store's manifest; prepare the store again") from error
+    return dict(manifest)
+
+
+def partial_folder(folder: Path) -> Path:
+    """Where a store grows until it is whole."""
+    return folder.with_name(folder.name + ".partial")
+
+
+def check_shard(path: Path, entry: Mapping[str, Any], whole: bool) -> None:
+    """Refuse a shard that is missing, cut off or altered."""
+    again = "restore it, or prepare the store again"
+    if not path.is_file():
+        raise PretuneError(f"{path}: this shard is missing; {again}")
+    if path.stat().st_size != entry["size"]:
+        raise PretuneError(f"{path}: {path.stat().st_size} bytes where the manifest has {entry['size']}; {again}")
+    if whole and file_digest(path) != entry["sha256"]:
+        raise PretuneError(f"{path}: the contents do not match the checksum in the manifest; {again}")
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def map_shard(path: Path) -> dict[str, Array]:
+    """The arrays of a safetensors file as memory maps."""
+    header, start = read_header(path)
+    arrays = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        begin, _ = entry["data_offsets"]
+        shape = tuple(entry["shape"])
+        if 0 in shape:
+            arrays[name] = np.zeros(shape, dtype=_DTYPES[entry["dtype"]])
+        else:
+            arrays[name] = np.memmap(path, dtype=_DTYPES[entry["dtype"]], mode="r", offset=start + begin, shape=shape)
+    return arrays
+
+
+def read_header(path: Path) -> tuple[dict[str, Any], int]:
+    """The JSON header of a safetensors file, and where its data start."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        if size > 1 << 20:
+            raise PretuneError(f"{path}: damaged shard; restore it, or prepare the store again")
+        return json.loads(file.read(size)), 8 + size

@@ -1,0 +1,264 @@
+"""A tokenizer: Hugging Face `tokenizers` underneath, with roles and word starts on top.
+
+Roles are what objectives and families speak of (start, separator, mask …); strings such as [CLS] or </s> stay here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from pretune.atomic import write_bytes, write_json
+from pretune.errors import PretuneError
+from pretune.text.words import WordStarts
+
+# role → the names it has in Hugging Face's tokenizer_config.json, the first that is there counts
+ROLE_NAMES = {
+    "padding": ("pad_token",),
+    "unknown": ("unk_token",),
+    "start": ("cls_token", "bos_token"),
+    "separator": ("sep_token", "eos_token"),
+    "mask": ("mask_token",),
+    "end": ("eos_token", "sep_token"),
+}
+# where a vocabulary comes without a configuration, the published spellings tell
+SPELLINGS = {
+    "pad_token": ("[PAD]", "<pad>"),
+    "unk_token": ("[UNK]", "<unk>"),
+    "cls_token": ("[CLS]", "<s>", "<cls>"),
+    "sep_token": ("[SEP]", "<sep>"),
+    "bos_token": ("<s>", "<|endoftext|>"),
+    "eos_token": ("</s>", "<|endoftext|>"),
+    "mask_token": ("[MASK]", "<mask>"),
+}
+TRAINED_SPECIALS = {
+    "padding": "[PAD]",
+    "unknown": "[UNK]",
+    "start": "[CLS]",
+    "separator": "[SEP]",
+    "mask": "[MASK]",
+    "end": "[SEP]",
+}
+SENTINEL = re.compile(r"<extra_id_(\d+)>")
+LANGUAGE = re.compile(r"<lang:([\w-]+)>")
+
+Ids = np.ndarray[tuple[int], np.dtype[Any]]
+
+
+class Tokenizer:
+    """Text to ids and back.
+
+    >>> tokenizer = Tokenizer.load("bert-base-uncased/")  # doctest: +SKIP
+    >>> tokenizer.decode(tokenizer.encode("Hello, world!"))  # doctest: +SKIP
+    'hello, world!'
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, roles: Mapping[str, str]) -> None:
+        """`roles` maps role names to token strings of the vocabulary."""
+        backend.no_truncation()
+        backend.no_padding()
+        self.backend = backend
+        self.role_tokens = dict(roles)
+        self.roles: dict[str, int] = {}
+        for role, token in roles.items():
+            identity = backend.token_to_id(token)
+            if identity is None:
+                raise PretuneError(f"the tokenizer's {role} token {token!r} is not in its vocabulary")
+            self.roles[role] = identity
+        # Text that happens to spell "[MASK]" is text. A copy that reads marks serves `encode(..., marked=True)`.
+        backend.encode_special_tokens = True
+        self.report: dict[str, Any] = {}
+
+    # -- the vocabulary -----------------------------------------------------------------------------------------
+
+    @property
+    def size(self) -> int:
+        """Number of ids, added tokens included; published vocabularies with a token twice have gaps."""
+        return len(self.vocabulary)
+
+    @cached_property
+    def vocabulary(self) -> list[str]:
+        """Token strings by id; an id without a token is an empty string."""
+        vocabulary = self.backend.get_vocab(with_added_tokens=True)
+        tokens = [""] * (max(vocabulary.values()) + 1)
+        for token, identity in vocabulary.items():
+            tokens[identity] = token
+        return tokens
+
+    @cached_property
+    def specials(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """(size,) True for ids that are roles or otherwise special: never masked, never drawn at random."""
+        table = np.zeros(self.size, dtype=bool)
+        table[list(self.roles.values())] = True
+        for identity, token in self.backend.get_added_tokens_decoder().items():
+            table[identity] |= token.special
+        return table
+
+    @property
+    def kind(self) -> str:
+        """The model underneath: WordPiece, BPE, Unigram or WordLevel."""
+        return type(self.backend.model).__name__
+
+    @cached_property
+    def digest(self) -> str:
+        """A fingerprint of everything that decides what ids a text gets."""
+        content = self.backend.to_str() + json.dumps(self.role_tokens, sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    # -- roles --------------------------------------------------------------------------------------------------
+
+    def role(self, name: str) -> int:
+        """The id that plays a role; a missing one is refused by its name.
+
+        >>> tokenizer.role("mask")  # doctest: +SKIP
+        103
+        """
+        if name not in self.roles:
+            has = ", ".join(sorted(self.roles)) or "none"
+            raise PretuneError(f"this tokenizer has no {name!r} token (it has: {has}); train or choose one that has it")
+        return self.roles[name]
+
+    def has(self, name: str) -> bool:
+        """Whether a role is filled."""
+        return name in self.roles
+
+    # -- text and ids -------------------------------------------------------------------------------------------
+
+    def encode(self, text: str, *, marked: bool = False) -> list[int]:
+        """Ids of a text, without start or separator. With `marked`, spelled-out roles such as [MASK] count as such."""
+        if marked:
+            return self._marked.encode(text, add_special_tokens=False).ids
+        return [i for part in self._parts(text) for i in self.backend.encode(part, add_special_tokens=False).ids]
+
+    def encode_many(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
+        """Ids of many texts end to end, and the number of ids of each."""
+        parts = [self._parts(text) for text in texts]
+        flat_parts = list(chain.from_iterable(parts))
+        encodings = self.backend.encode_batch_fast(flat_parts, add_special_tokens=False)  # type: ignore[arg-type]
+        ids = [encoding.ids for encoding in encodings]
+        lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
+        flat = np.fromiter(chain.from_iterable(ids), dtype=self.dtype, count=int(lengths.sum()))
+        if len(flat_parts) > len(texts):
+            owners = np.repeat(np.arange(len(texts)), [len(part) for part in parts])
+            lengths = np.bincount(owners, weights=lengths, minlength=len(texts)).astype(np.int64)
+        return flat, lengths
+
+    def _parts(self, text: str) -> list[str]:
+        """The text, cut inside anything that spells a special token where the model itself would take it for one."""
+        if self._spelled is None or not self._spelled.search(text):
+            return [text]
+        cuts = [0, *(match.start() + 1 for match in self._spelled.finditer(text)), len(text)]
+        return [text[start:end] for start, end in pairwise(cuts)]
+
+    @cached_property
+    def _spelled(self) -> re.Pattern[str] | None:
+        """Unigram models list special tokens among their pieces, with the best score there is."""
+        if self.kind != "Unigram":
+            return None
+        specials = [re.escape(self.vocabulary[i]) for i in self.specials.nonzero()[0]]
+        return re.compile("|".join(specials)) if specials else None
+
+    def decode(self, ids: Iterable[int], *, specials: bool = False) -> str:
+        """The text of some ids; special tokens are left out unless asked for."""
+        return self.backend.decode([int(i) for i in ids], skip_special_tokens=not specials)
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """The token strings of some ids."""
+        return [self.vocabulary[int(i)] for i in ids]
+
+    def word_starts(self, ids: Ids) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """(n,) True where an id begins a word; the first always does."""
+        return self._words(ids)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The smallest type that holds the ids."""
+        return np.dtype(np.uint16 if self.size <= 1 << 16 else np.uint32)
+
+    @cached_property
+    def _words(self) -> WordStarts:
+        return WordStarts(self.backend, self.vocabulary, self.specials, self.roles.get("unknown"))
+
+    @cached_property
+    def _marked(self) -> tokenizers.Tokenizer:
+        marked = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        marked.encode_special_tokens = False
+        return marked
+
+    # -- files --------------------------------------------------------------------------------------------------
+
+    def save(self, folder: str | Path) -> None:
+        """Write tokenizer.json and tokenizer_config.json, as `transformers.PreTrainedTokenizerFast` loads them."""
+        folder = Path(folder)
+        write_bytes(folder / "tokenizer.json", self.backend.to_str(pretty=True).encode())
+        write_json(folder / "tokenizer_config.json", self._config())
+
+    def _config(self) -> dict[str, Any]:
+        config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+        for role, names in ROLE_NAMES.items():
+            if role in self.role_tokens:
+                config.setdefault(names[0], self.role_tokens[role])
+        others = [token for role, token in self.role_tokens.items() if role not in ROLE_NAMES]
+        if others:
+            config["additional_special_tokens"] = others
+        return config
+
+    @classmethod
+    def load(cls, path: str | Path) -> Tokenizer:
+        """Read a tokenizer from a folder or one of its files, in any of the usual layouts.
+
+        tokenizer.json; vocab.txt; vocab.json + merges.txt; a sentencepiece .model.
+        """
+        from pretune.text.tokenizer_files import load_backend
+
+        backend, config = load_backend(Path(path))
+        return cls(backend, find_roles(backend, config))
+
+    @classmethod
+    def from_state(cls, state: str) -> Tokenizer:
+        """The inverse of `state`, for handing a tokenizer to another process."""
+        content = json.loads(state)
+        return cls(tokenizers.Tokenizer.from_str(content["backend"]), content["roles"])
+
+    def state(self) -> str:
+        """Everything of the tokenizer as one JSON string."""
+        return json.dumps({"backend": self.backend.to_str(), "roles": self.role_tokens})
+
+    def describe(self) -> dict[str, Any]:
+        """What there is to say about it, for reports."""
+        return self.report or {"kind": self.kind, "size": self.size, "roles": sorted(self.roles)}
+
+
+def find_roles(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> dict[str, str]:
+    """Which token plays which role, from tokenizer_config.json's names or the published spellings."""
+    named: dict[str, str] = {}
+    for name, spellings in SPELLINGS.items():
+        value = config.get(name)
+        if isinstance(value, Mapping):
+            value = value.get("content")
+        if isinstance(value, str) and backend.token_to_id(value) is not None:
+            named[name] = value
+        elif not any(key in config for key in SPELLINGS):  # no configuration: go by spelling
+            token = next((s for s in spellings if backend.token_to_id(s) is not None), None)
+            if token is not None:
+                named[name] = token
+    roles = {}
+    for role, names in ROLE_NAMES.items():
+        token = next((named[name] for name in names if name in named), None)
+        if token is not None:
+            roles[role] = token
+    for token in sorted(t.content for t in backend.get_added_tokens_decoder().values()):
+        if match := SENTINEL.fullmatch(token):
+            roles[f"sentinel {match[1]}"] = token
+        elif match := LANGUAGE.fullmatch(token):
+            roles[f"language {match[1]}"] = token
+    return roles

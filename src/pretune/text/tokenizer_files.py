@@ -1,0 +1,124 @@
+"""Reading the vocabulary layouts in which published models come."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
+
+from pretune.errors import PretuneError
+from pretune.text.sentencepiece import CONTROL, NORMAL, UNKNOWN, build_backend, read_model
+
+Loaded = tuple[tokenizers.Tokenizer, dict[str, Any]]
+BPE_PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
+
+
+def load_backend(path: Path) -> Loaded:
+    """The tokenizer in a folder, or of one of its files, and its tokenizer_config.json where there is one."""
+    if not path.exists():
+        raise PretuneError(f"{path}: no such tokenizer file or folder")
+    folder = path if path.is_dir() else path.parent
+    config = _read_config(folder / "tokenizer_config.json")
+    if path.is_file():
+        return _load_file(path, config), config
+    candidates = ["tokenizer.json", "vocab.txt", *(vocabulary for vocabulary, _ in BPE_PAIRS)]
+    for name in candidates:
+        if (folder / name).is_file():
+            return _load_file(folder / name, config), config
+    pieces = sorted(folder.glob("*.model"))
+    if pieces:
+        return _load_file(pieces[0], config), config
+    raise PretuneError(
+        f"{path}: no tokenizer here (looked for tokenizer.json, vocab.txt, vocab.json + merges.txt, *.model)"
+    )
+
+
+def _load_file(path: Path, config: dict[str, Any]) -> tokenizers.Tokenizer:
+    if path.suffix == ".model":
+        return _load_sentencepiece(path)
+    if path.suffix == ".txt" and path.name != "merges.txt":
+        return _load_wordpiece(path, config)
+    for vocabulary, merges in BPE_PAIRS:
+        if path.name in (vocabulary, merges):
+            return _load_bpe(path.with_name(vocabulary), path.with_name(merges))
+    if path.suffix == ".json":
+        try:
+            return tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare Exceptions
+            raise PretuneError(f"{path}: not a tokenizer file ({error})") from error
+    raise PretuneError(f"{path}: not a tokenizer file (tokenizer.json, vocab.txt, vocab.json, merges.txt or *.model)")
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise PretuneError(f"{path}: not valid JSON ({error})") from error
+    return config if isinstance(config, dict) else {}
+
+
+def _load_wordpiece(path: Path, config: dict[str, Any]) -> tokenizers.Tokenizer:
+    """BERT's vocab.txt: a token a line. Without a configuration, a vocabulary with no capitals is an uncased one."""
+    # Only \n ends a line: some published vocabularies hold other Unicode line separators as tokens.
+    tokens = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    vocabulary = {token.rstrip("\r"): i for i, token in enumerate(tokens)}
+    plain = (token for token in vocabulary if not token.startswith(("[", "<")))
+    uncased = config.get("do_lower_case", not any(token.lower() != token for token in plain))
+    backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
+    backend.normalizer = normalizers.BertNormalizer(
+        lowercase=bool(uncased),
+        strip_accents=config.get("strip_accents"),
+        handle_chinese_chars=config.get("tokenize_chinese_chars", True),
+    )
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(prefix="##", cleanup=False)
+    specials = [token for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if token in vocabulary]
+    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
+    return backend
+
+
+def _load_bpe(vocabulary_file: Path, merges_file: Path) -> tokenizers.Tokenizer:
+    """GPT-2's and RoBERTa's byte-level BPE; GPT's own, with </w> at word ends, where the vocabulary shows it."""
+    for file in (vocabulary_file, merges_file):
+        if not file.is_file():
+            raise PretuneError(f"{file}: missing; a BPE vocabulary comes with its merges")
+    vocabulary = json.loads(vocabulary_file.read_text(encoding="utf-8"))
+    merges = []
+    for line in merges_file.read_text(encoding="utf-8").split("\n"):
+        left, _, right = line.partition(" ")
+        if right and not line.startswith("#version"):
+            merges.append((left, right))
+    unknown = next((token for token in ("<unk>", "<|endoftext|>") if token in vocabulary), None)
+    if any(token.endswith("</w>") for token in vocabulary):
+        backend = tokenizers.Tokenizer(
+            models.BPE(vocabulary, merges, unk_token=unknown, end_of_word_suffix="</w>", fuse_unk=False)
+        )
+        backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        backend.decoder = decoders.BPEDecoder(suffix="</w>")
+    else:
+        backend = tokenizers.Tokenizer(models.BPE(vocabulary, merges, fuse_unk=False))
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        backend.decoder = decoders.ByteLevel()
+    names = ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "<|endoftext|>")
+    specials = [token for token in names if token in vocabulary]
+    # RoBERTa's mask takes the space before it, so that a filled word stands where it should.
+    backend.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False, lstrip=token == "<mask>") for token in specials]
+    )
+    return backend
+
+
+def _load_sentencepiece(path: Path) -> tokenizers.Tokenizer:
+    model = read_model(path)
+    if path.name == "sentencepiece.bpe.model":
+        # XLM-R and its kin number their pieces in fairseq's order: <s> <pad> </s> <unk>, the pieces, then <mask>.
+        head = [("<s>", 0.0, CONTROL), ("<pad>", 0.0, CONTROL), ("</s>", 0.0, CONTROL), ("<unk>", 0.0, UNKNOWN)]
+        pieces = [piece for piece in model.pieces if piece[2] == NORMAL]
+        model.pieces = [*head, *pieces, ("<mask>", 0.0, CONTROL)]
+    return build_backend(model)

@@ -1,0 +1,91 @@
+"""Where words start in a row of token ids, for whole-word masking with every kind of tokenizer.
+
+Tokenizers mark words in three ways: a prefix on continuations (WordPiece's ##), a suffix on the last piece (</w>), or a
+space kept in the first piece (Ġ of byte-level BPE, ▁ of SentencePiece). With kept spaces, punctuation, digits and letters
+that touch are words of their own, as BERT's pre-tokenizer has it, and so is every Chinese character or kana.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from functools import cache
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+LETTER, DIGIT, OTHER, ANY = 0, 1, 2, 3  # ANY: a lone space mark, which the next piece continues
+Ids = np.ndarray[tuple[int], np.dtype[Any]]
+Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+
+class WordStarts:
+    """A table-driven function from ids (n,) to True where a word starts (n,)."""
+
+    def __init__(
+        self, backend: tokenizers.Tokenizer, vocabulary: list[str], specials: Mask, unknown: int | None
+    ) -> None:
+        size = len(vocabulary)
+        content = json.loads(backend.to_str())
+        prefix = content["model"].get("continuing_subword_prefix")
+        suffix = content["model"].get("end_of_word_suffix")
+        self.always = specials.copy()  # starts a word whatever comes before
+        self.first = np.full(size, ANY, dtype=np.int8)  # class of the first character
+        self.last = np.full(size, ANY, dtype=np.int8)  # class of the last one; a word starts where the two differ
+        if prefix:
+            self.always |= ~np.array([token.startswith(prefix) for token in vocabulary])
+        elif suffix:
+            self.first[:] = LETTER
+            self.last[:] = [OTHER if token.endswith(suffix) else LETTER for token in vocabulary]
+            self.last[specials] = OTHER
+        else:
+            byte_level = "'ByteLevel'" in str([content["pre_tokenizer"], content["decoder"]])
+            for identity, token in enumerate(vocabulary):
+                surface = _surface(token, byte_level)
+                core = surface.lstrip()
+                self.always[identity] |= surface[:1].isspace() or _stands_alone(core[:1])
+                if core:
+                    self.first[identity] = _character_class(core[0])
+                    self.last[identity] = _character_class(core[-1])
+            self.first[specials] = self.last[specials] = OTHER
+            if unknown is not None:  # a character that the vocabulary lacks, inside a word more often than not
+                self.always[unknown] = False
+                self.first[unknown] = LETTER
+                self.last[unknown] = ANY
+
+    def __call__(self, ids: Ids) -> Mask:
+        """True where a word starts; the first id always starts one."""
+        starts = self.always[ids]
+        last = self.last[ids[:-1]]
+        starts[1:] |= (self.first[ids[1:]] != last) & (last != ANY)
+        starts[:1] = True
+        return starts
+
+
+def _character_class(character: str) -> int:
+    if character.isalpha() or unicodedata.category(character)[0] == "M" or character == "�":
+        return LETTER
+    return DIGIT if character.isnumeric() else OTHER
+
+
+def _stands_alone(character: str) -> bool:
+    """Chinese characters and kana are words by themselves; Hangul and the rest are not."""
+    return bool(character) and ("㐀" <= character <= "鿿" or "぀" <= character <= "ヿ" or character >= "\U00020000")
+
+
+def _surface(token: str, byte_level: bool) -> str:
+    """The text a token stands for; half characters of byte-level tokens become the replacement character."""
+    if byte_level:
+        table = _byte_table()
+        if all(character in table for character in token):
+            return bytes(table[character] for character in token).decode("utf-8", errors="replace")
+    return token.replace("▁", " ")
+
+
+@cache
+def _byte_table() -> dict[str, int]:
+    """GPT-2's printable stand-ins: bytes that print stand for themselves, the others follow from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}

@@ -1,0 +1,62 @@
+"""`prepare`: a corpus into a token store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from pretune.text.store import Store
+    from pretune.text.tokenizer import Tokenizer
+
+
+def prepare(
+    corpus: Sequence[str | Path] | str | Path,
+    tokenizer: Tokenizer | str | Path,
+    out: str | Path,
+    *,
+    language: str = "en",
+    layout: Literal["auto", "line", "blank", "file"] = "auto",
+    column: str | None = None,
+    errors: Literal["strict", "replace"] = "strict",
+    processes: int | None = None,
+) -> Store:
+    """Tokenize a corpus into a store: documents, sentences and words addressable, memory-mapped, checksummed.
+
+    Killed or stopped, the same command goes on where it was; the result is the same to the byte.
+
+    Parameters
+    ----------
+    corpus
+        Files, folders or globs: .txt, .jsonl, .csv, .tsv, .parquet, plain or .gz/.bz2/.xz/.zst.
+    tokenizer
+        A tokenizer folder or file.
+    out
+        Folder of the new store.
+    language
+        Language of the sentence splitter (en, ru, ko …), or `lines` for one sentence a line.
+    layout
+        How .txt files are cut into documents: a line each, blank-line separated, or whole files.
+    column
+        The text field of .jsonl, .csv, .tsv and .parquet files.
+    errors
+        What to do with invalid UTF-8.
+    processes
+        How many processes tokenize; all cores by default.
+
+    Examples
+    --------
+    >>> store = prepare("corpus/", "tokenizer/", out="store/")  # doctest: +SKIP
+    >>> store.tokenizer.decode(store.sentence(0))  # doctest: +SKIP
+    """
+    from pretune.errors import PretuneError
+    from pretune.text.files import find_files
+    from pretune.text.preparing import Settings, make_store
+    from pretune.text.tokenizer import Tokenizer
+
+    if processes is not None and processes < 1:
+        raise PretuneError("--processes must be 1 or more")
+    loaded = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
+    settings = Settings(language=language, layout=layout, column=column, errors=errors)
+    return make_store(find_files(corpus), loaded, Path(out), settings, processes)

@@ -1,0 +1,48 @@
+"""Shared test material: tiny, offline, real text."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from pydoc_data import topics
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("pretune", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("pretune")
+os.environ.setdefault("PRETUNE_PROGRESS", "none")
+
+RUSSIAN = [
+    "Поезд пришёл в Тверь с опозданием. На перроне было пусто, только дворник сметал снег.",
+    "Мы варили варенье из крыжовника. Кот спал на подоконнике и ничего не слышал!",
+    "Река обмелела к августу. Дети переходили её вброд, а старики качали головами.",
+]
+KOREAN = [
+    "아침에 비가 내렸습니다. 우산을 챙기지 않은 사람들은 처마 밑에서 기다렸습니다.",
+    "도서관은 조용했습니다. 학생들은 저녁까지 책을 읽었고, 창밖에는 눈이 쌓였습니다.",
+]
+
+
+def english_documents() -> list[str]:
+    """Python's own language reference, which every installation has: some 500 kB of prose."""
+    return [text for _, text in sorted(topics.topics.items())]
+
+
+@pytest.fixture(scope="session")
+def english() -> list[str]:
+    return english_documents()
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
+    """A folder with a blank-line-free .txt of English paragraphs, one document a line."""
+    folder = tmp_path_factory.mktemp("corpus")
+    lines = [" ".join(paragraph.split()) for text in english for paragraph in text.split("\n\n")]
+    (folder / "english.txt").write_text("\n".join(line for line in lines if line), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def mixed_texts(english: list[str]) -> list[str]:
+    return [*english[:40], *RUSSIAN, *KOREAN]

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import pretune
+from pretune.cli import VERBS, main
+
+COMMAND = [sys.executable, "-m", "pretune"]
+
+
+def run(*arguments: object, check: bool = True) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, check=check)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], *[[*name.split(), "--help"] for name in VERBS]], ids=" ".join)
+def test_help_answers_at_once_and_without_torch(arguments: list[str]) -> None:
+    times = []
+    for _ in range(4):
+        started = time.monotonic()
+        answer = run(*arguments)
+        times.append(time.monotonic() - started)
+        assert "Usage: pretune" in answer.stdout
+        if times[-1] < 0.5:
+            break
+    assert min(times) < 0.5
+    script = f"import sys, pretune.cli\ntry: pretune.cli.main({arguments!r})\nexcept SystemExit: pass\n"
+    check = "assert not {'torch', 'numpy', 'tokenizers'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script + check], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_every_verb_takes_recipe_set_and_json_and_documents_its_options(name: str) -> None:
+    text = run(*name.split(), "--help").stdout
+    for option in ("--recipe", "--set", "--json"):
+        assert option in text
+    from pretune.cli import parse_docstring
+
+    description, notes = parse_docstring(VERBS[name])
+    import inspect
+
+    assert description
+    assert set(notes) == set(inspect.signature(VERBS[name]).parameters)
+
+
+def test_version_comes_from_one_place() -> None:
+    assert run("--version").stdout.strip() == pretune.__version__
+
+
+def test_the_verbs_work_end_to_end(corpus: Path, tmp_path: Path) -> None:
+    facts = json.loads(
+        run("tokenizer", "train", corpus, "--kind", "bpe", "--size", 500, "--out", tmp_path / "tok", "--json").stdout
+    )
+    assert facts["size"] == 500
+    facts = json.loads(run("tokenizer", "inspect", tmp_path / "tok", "a statement", "is not", "--json").stdout)
+    assert [row["decoded"] for row in facts["splits"]] == ["a statement", "is not"]
+    human = run("tokenizer", "inspect", tmp_path / "tok", "a statement").stdout
+    assert "first merges" in human
+    facts = json.loads(
+        run("prepare", corpus, "--tokenizer", tmp_path / "tok", "--out", tmp_path / "store", "--json").stdout
+    )
+    store = pretune.Store(tmp_path / "store")
+    assert facts["tokens"] == store.tokens > 10_000
+
+
+def test_options_win_over_set_and_set_over_the_recipe(corpus: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(f"corpus: ['{corpus}']\nkind: bpe\nsize: 400\nlowercase: true\n")
+    command = ["tokenizer", "train", "--recipe", recipe, "--json"]
+    assert json.loads(run(*command).stdout)["size"] == 400
+    assert json.loads(run(*command, "--set", "size=420").stdout)["size"] == 420
+    assert json.loads(run(*command, "--set", "size=420", "--size", 440).stdout)["size"] == 440
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tokenizer", "train", "nowhere.txt"], "nowhere.txt: no such file or folder"),
+        (["tokenizer", "train", "x.txt", "--size", "3"], "a vocabulary of 3 is too small"),
+        (["prepare", "x.txt", "--tokenizer", "nowhere", "--out", "o"], "nowhere: no such tokenizer"),
+        (["prepare", "x.txt", "--out", "o"], "'tokenizer' is needed: give --tokenizer"),
+        (["prepare", "x.txt", "--set", "tokenzer=t", "--out", "o"], "did you mean 'tokenizer'?"),
+        (["tokenizer", "inspect", "nowhere"], "nowhere: no such tokenizer"),
+        (["prepare", "--recipe", "none.yaml"], "none.yaml: no such recipe file"),
+    ],
+)
+def test_bad_input_gets_one_line_and_a_non_zero_exit(arguments: list[str], message: str) -> None:
+    answer = run(*arguments, check=False)
+    assert answer.returncode == 1
+    assert answer.stdout == ""
+    assert len(answer.stderr.strip().splitlines()) == 1
+    assert answer.stderr.startswith("error: ")
+    assert message in answer.stderr
+
+
+def test_wrong_options_name_the_nearest() -> None:
+    answer = run("prepare", "--tokeniser", "x", check=False)
+    assert answer.returncode != 0
+    assert "--tokenizer" in answer.stdout + answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+def test_progress_goes_to_stderr_where_it_takes_long(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pretune import progress
+
+    monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
+    monkeypatch.setattr(progress, "PLAIN_EVERY", 0.0)
+    with progress.progress("working", total=4) as bar:
+        bar.update(1, "first")
+    err = capsys.readouterr().err
+    assert "working  25 %" in err
+    assert "done in" in err
+
+
+def test_the_command_line_can_be_called_from_python(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["prepare", "nowhere", "--tokenizer", "t", "--out", "o"])
+    assert caught.value.code == 1
+    assert capsys.readouterr().err.startswith("error: t: no such tokenizer")

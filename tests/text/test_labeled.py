@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from pretune import PretuneError
+from pretune.text.labeled import read_labeled
+
+
+def write(path: Path, content: str) -> Path:
+    path.write_text(content, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns"),
+    [
+        ("a.csv", "label,text\npos,good\nneg,bad\n", {"text": "text", "label": "label"}),
+        ("a.tsv", "sentence\tlabel\ngood\t1\nbad\t0\n", {"text": "sentence", "label": "label"}),
+        ("a.tsv", "Quality\t#1 ID\t#1 String\t#2 String\n1\t7\ta\tb\n", {"text": "#1 String", "pair": "#2 String", "label": "Quality"}),
+        ("a.tsv", "premise\thypothesis\tgold_label\na\tb\tneutral\n", {"text": "premise", "pair": "hypothesis", "label": "gold_label"}),
+        ("a.tsv", "gj04\t1\t\tOur friends won't buy it.\ngj04\t0\t*\tThem ran away home.\n", {"text": "4", "label": "2"}),
+        ("a.csv", '3,"Wall St., again","Short, long words here"\n3,x,y z\n4,"a",b\n', {"text": "3", "label": "1"}),
+        ("a.csv", "utt,kind\nhow are you,greet\nhello you,greet\nbye now,leave\nsee you,leave\n", {"text": "utt", "label": "kind"}),
+    ],
+)  # fmt: skip
+def test_columns_are_guessed(tmp_path: Path, name: str, content: str, columns: dict[str, str]) -> None:
+    assert read_labeled(write(tmp_path / name, content)).columns == columns
+
+
+def test_rows_keep_their_order_values_and_places(tmp_path: Path) -> None:
+    table = read_labeled(write(tmp_path / "a.csv", 'text,label\n"two\nlines",x\n"say ""hi""",y\n'))
+    assert table.texts == ["two\nlines", 'say "hi"']
+    assert table.labels == ["x", "y"]
+    assert table.place(1).endswith("a.csv, line 4")
+
+
+def test_jsonl_and_parquet(tmp_path: Path) -> None:
+    rows = [{"text": "a", "label": True}, {"text": "b", "label": False}]
+    jsonl = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
+    assert read_labeled(jsonl).labels == read_labeled(tmp_path / "a.parquet").labels == ["true", "false"]
+
+
+def test_given_columns_win(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "text,other,label,kind\na,b,c,d\n")
+    table = read_labeled(path, {"text": "other", "label": "kind"})
+    assert (table.texts, table.labels) == (["b"], ["d"])
+
+
+def test_labels_can_be_left_out(tmp_path: Path) -> None:
+    table = read_labeled(write(tmp_path / "a.csv", "id,text\n1,a\n2,b\n"), labels=False)
+    assert table.labels is None
+    assert table.texts == ["a", "b"]
+
+
+def test_what_was_guessed_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
+    read_labeled(write(tmp_path / "a.csv", "sentence,label\na,b\n"))
+    assert "text = 'sentence', label = 'label'; override with --text, --pair, --label" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "columns", "message"),
+    [
+        ("", {}, "no rows"),
+        ("text,label\n", {}, "no rows"),
+        ("text,label\na,x\n", {"label": "lable"}, "no column 'lable' for the label; .* did you mean 'label'"),
+        ("text,label\na,x\n", {"labels": "label"}, "unknown column role 'labels'"),
+        ("text,a,b\nx,1,2\ny,3,4\n", {}, "cannot tell which column is the label among 'text', 'a', 'b'; name it with --label"),
+        ("text,label\na,x\nb,\n", {}, "line 3: no label in 'label'"),
+        ("text,label\na,x,y\n", {}, "line 2: 3 fields where the header has 2"),
+    ],
+)  # fmt: skip
+def test_bad_files_are_refused_with_place_and_advice(
+    tmp_path: Path, content: str, columns: dict[str, str], message: str
+) -> None:
+    with pytest.raises(PretuneError, match=message):
+        read_labeled(write(tmp_path / "a.csv", content), columns)

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pretune import PretuneError
+from pretune.randomness import hashed, integers, permutation, uniform
+from pretune.text.plan import make_lanes, make_plan
+from pretune.text.store import spans_to_indices
+
+lengths_strategy = st.lists(st.integers(0, 20), max_size=200).map(lambda x: np.array(x, dtype=np.int64))
+
+
+@given(
+    lengths_strategy, st.integers(20, 60), st.integers(1, 9), st.integers(0, 2**63), st.integers(0, 5), st.booleans()
+)
+def test_a_plan_covers_every_sequence_exactly_once(
+    lengths: np.ndarray, tokens: int, sequences: int, seed: int, epoch: int, shuffle: bool
+) -> None:
+    plan = make_plan(lengths, tokens=tokens, sequences=sequences, seed=seed, epoch=epoch, shuffle=shuffle)
+    packs = [plan.pack(index) for index in range(len(plan))]
+    assert sorted(np.concatenate([np.empty(0, dtype=int), *packs]).tolist()) == list(range(len(lengths)))
+    for pack in packs:
+        assert 1 <= len(pack) <= sequences
+        assert lengths[pack].sum() <= tokens
+
+
+def test_a_plan_is_a_function_of_seed_and_epoch() -> None:
+    lengths = np.arange(1, 100)
+    orders = {
+        (seed, epoch): tuple(make_plan(lengths, tokens=200, sequences=9, seed=seed, epoch=epoch).order)
+        for seed in (0, 1)
+        for epoch in (0, 1)
+    }
+    assert len(set(orders.values())) == 4
+    again = make_plan(lengths, tokens=200, sequences=9, seed=1, epoch=1)
+    assert tuple(again.order) == orders[1, 1]
+
+
+def test_packs_are_nearly_full() -> None:
+    lengths = integers(100, 0, "lengths", np.arange(50_000)) + 20
+    plan = make_plan(lengths, tokens=8192, sequences=10_000)
+    assert lengths.sum() / (len(plan) * 8192) > 0.98
+
+
+def test_a_sequence_too_long_for_a_pack_is_refused() -> None:
+    with pytest.raises(PretuneError, match="a sequence of 9 tokens does not fit a pack of 8"):
+        make_plan(np.array([3, 9]), tokens=8, sequences=4)
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=30), st.integers(1, 5), st.integers(1, 12), st.integers(0, 9))
+def test_lanes_cover_every_token_once_and_continue(sizes: list[int], lanes: int, window: int, seed: int) -> None:
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    plan = make_lanes(offsets, lanes=lanes, window=window, seed=seed)
+    seen: list[int] = []
+    at: dict[int, int] = {}  # lane → the token that must come next unless a document begins
+    for index in range(len(plan)):
+        batch = plan.batch(index)
+        for start, length, lane, fresh in zip(batch.starts, batch.lengths, batch.lane, batch.fresh, strict=True):
+            assert fresh == (start in offsets[:-1][np.diff(offsets) > 0])
+            if lane in at and not fresh:
+                assert at[lane] == start
+            at[lane] = start + length
+        seen += spans_to_indices(batch.starts, batch.lengths).tolist()
+    assert sorted(seen) == list(range(sum(sizes)))
+
+
+def test_draws_depend_on_every_coordinate_and_on_nothing_else() -> None:
+    position = np.arange(10_000)
+    base = hashed(1, "mask", 2, 3, position)
+    assert (base == hashed(1, "mask", 2, 3, position)).all()
+    for other in (
+        hashed(2, "mask", 2, 3, position),
+        hashed(1, "swap", 2, 3, position),
+        hashed(1, "mask", 3, 2, position),
+        hashed(1, "mask", 2, 4, position),
+    ):
+        assert (base == other).mean() < 0.001
+    column = hashed(1, "mask", 2, np.array([[3], [5]]), position)
+    assert (column[0] == base).all()
+
+
+def test_draws_are_uniform() -> None:
+    values = uniform(0, "x", np.arange(200_000))
+    assert abs(values.mean() - 0.5) < 0.003
+    counts = np.bincount(integers(10, 0, "x", np.arange(200_000)), minlength=10)
+    assert abs(counts / 20_000 - 1).max() < 0.03
+    neighbors = np.corrcoef(values[:-1], values[1:])[0, 1]
+    assert abs(neighbors) < 0.01
+    assert sorted(permutation(50, 3, "x")) == list(range(50))

@@ -1,0 +1,334 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import english_documents
+from pretune import PretuneError, prepare
+from pretune.text.documents import Document
+from pretune.text.preparing import Settings, make_store
+from pretune.text.sentences import split_sentences
+from pretune.text.shards import Worker, build_file, build_shard, pack_texts, unpack_texts
+from pretune.text.store import Store, spans_to_indices
+from pretune.text.tokenizer import Tokenizer
+from pretune.text.tokenizer_training import Kind, train
+
+
+@cache
+def tokenizer(kind: Kind = "byte-bpe") -> Tokenizer:
+    return train([Document(text, Path("test"), 1) for text in english_documents()[:20]], kind, 600)
+
+
+def write_jsonl(path: Path, texts: list[str]) -> Path:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    return path
+
+
+def make(folder: Path, texts: list[str], kind: Kind = "byte-bpe", **options: object) -> Store:
+    file = write_jsonl(folder / "a.jsonl", texts)
+    processes = options.pop("processes", 1)
+    return make_store([file], tokenizer(kind), folder / "store", Settings(**options), processes)  # type: ignore[arg-type]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+# -- addressing -----------------------------------------------------------------------------------------------------
+
+real_text = st.text(min_size=1).filter(lambda text: bool(text.strip()))
+
+
+@settings(max_examples=40)
+@given(st.lists(real_text, min_size=1, max_size=8), st.integers(1, 200))
+def test_documents_and_sentences_address_exactly_the_original_text(texts: list[str], shard_bytes: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        store = make(Path(folder), texts, shard_bytes=shard_bytes)
+        decode = store.tokenizer.decode
+        assert store.documents == len(texts)
+        sentence = 0
+        for index, text in enumerate(texts):
+            spans = split_sentences(text)
+            assert decode(store.document(index)) == text[: spans[-1][1]]  # all but white space at the very end
+            assert store.document_bytes[index] == len(text.encode())
+            before = 0
+            for _, end in spans:
+                assert decode(store.sentence(sentence)) == text[before:end]
+                before, sentence = end, sentence + 1
+        assert store.sentences == sentence
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram", "raw-bpe", "raw-unigram"])
+def test_a_document_holds_the_ids_of_its_sentences(tmp_path: Path, kind: Kind, english: list[str]) -> None:
+    texts = english[:6]
+    store = make(tmp_path, texts, kind, shard_bytes=20_000)
+    for index, text in enumerate(texts):
+        pieces = [text[start:end] for start, end in split_sentences(text)]
+        expected = [i for piece in pieces for i in tokenizer(kind).encode(" " + piece)]
+        assert store.document(index).tolist() == expected
+
+
+def test_words_are_kept(tmp_path: Path, english: list[str]) -> None:
+    store = make(tmp_path, english[:5], "wordpiece", shard_bytes=5_000)
+    assert len(store.shards) > 1
+    everything = np.array([0]), np.array([store.tokens])
+    ids, words = store.gather(*everything), store.gather_words(*everything)
+    expected = tokenizer("wordpiece").word_starts(ids)
+    expected[store.sentence_offsets[:-1]] = True
+    assert (words == expected).all()
+
+
+@given(st.data())
+def test_gathering_spans_is_slicing(data: st.DataObject) -> None:
+    store = shared_store()
+    whole = store.read(0, store.tokens)
+    count = data.draw(st.integers(0, 10))
+    starts = np.array([data.draw(st.integers(0, store.tokens)) for _ in range(count)], dtype=np.int64)
+    lengths = np.array([data.draw(st.integers(0, min(5000, store.tokens - int(s)))) for s in starts], dtype=np.int64)
+    expected = np.concatenate([whole[:0], *(whole[s : s + n] for s, n in zip(starts, lengths, strict=True))])
+    assert (store.gather(starts, lengths) == expected).all()
+
+
+@cache
+def shared_store() -> Store:
+    folder = Path(tempfile.mkdtemp())
+    return make(folder, english_documents()[:12], shard_bytes=15_000)
+
+
+def test_reading_outside_is_an_error() -> None:
+    store = shared_store()
+    with pytest.raises(IndexError):
+        store.read(store.tokens, store.tokens + 1)
+    assert spans_to_indices(np.array([], dtype=int), np.array([], dtype=int)).tolist() == []
+
+
+def test_ids_take_two_bytes_while_they_fit(tmp_path: Path) -> None:
+    assert make(tmp_path, ["Hello."]).read(0, 1).dtype == np.uint16
+    big = Tokenizer.from_state(tokenizer().state())
+    big.backend.add_tokens([f"<{i}>" for i in range(70_000)])
+    arrays = build_shard(["Hello."], big, "en")
+    assert arrays["tokens"].dtype == np.uint32
+
+
+# -- the same bytes, whatever happens -------------------------------------------------------------------------------
+
+
+def test_bytes_do_not_depend_on_the_number_of_processes(tmp_path: Path, english: list[str]) -> None:
+    results = []
+    for processes in (1, 2, 3):
+        make(tmp_path, english[:20], shard_bytes=10_000, processes=processes)
+        results.append(contents(tmp_path / "store"))
+        shutil.rmtree(tmp_path / "store")
+    assert len(results[0]) > 5
+    assert results[0] == results[1] == results[2]
+
+
+def test_many_small_files_share_shards(tmp_path: Path, english: list[str]) -> None:
+    (tmp_path / "in").mkdir()
+    for i, text in enumerate(english[:30]):
+        (tmp_path / "in" / f"{i:02}.txt").write_text(text, encoding="utf-8")
+    store = prepare(tmp_path / "in", tokenizer(), tmp_path / "store", layout="file", processes=1)
+    assert store.documents == 30
+    assert len(store.shards) == 1
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from pretune.text.preparing import Settings, make_store
+from pretune.text.tokenizer import Tokenizer
+folder = Path(sys.argv[1])
+make_store([folder / "a.jsonl"], Tokenizer.load(folder), folder / "store", Settings(shard_bytes=60_000), 2)
+"""
+
+
+def test_killed_at_five_random_moments_and_resumed_gives_the_same_bytes(tmp_path: Path, english: list[str]) -> None:
+    seed = int.from_bytes(os.urandom(4), "little")
+    print("seed", seed)  # pytest shows it when the test fails
+    chance = random.Random(seed)
+    texts = english * 3
+    tokenizer().save(tmp_path)
+    write_jsonl(tmp_path / "a.jsonl", texts)
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    started = time.monotonic()
+    subprocess.run(command, check=True)
+    whole = time.monotonic() - started
+    expected = contents(tmp_path / "store")
+    shutil.rmtree(tmp_path / "store")
+    kills = 0
+    for _ in range(5):
+        process = subprocess.Popen(command, start_new_session=True)
+        try:
+            process.wait(timeout=chance.uniform(0.2, whole))
+        except subprocess.TimeoutExpired:
+            kills += 1
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        if (tmp_path / "store").exists():
+            break
+    assert kills >= 1
+    subprocess.run(command, check=True)
+    assert contents(tmp_path / "store") == expected
+    assert not (tmp_path / "store.partial").exists()
+
+
+def test_a_damaged_shard_of_an_unfinished_store_is_built_again(tmp_path: Path, english: list[str]) -> None:
+    make(tmp_path, english[:10], shard_bytes=8_000)
+    expected = contents(tmp_path / "store")
+    os.rename(tmp_path / "store", tmp_path / "store.partial")
+    (tmp_path / "store.partial" / "manifest.json").unlink()
+    shards = sorted((tmp_path / "store.partial").glob("*.safetensors"))
+    shards[0].write_bytes(shards[0].read_bytes()[:-9])
+    data = bytearray(shards[1].read_bytes())
+    data[-5] ^= 1
+    shards[1].write_bytes(data)
+    (tmp_path / "store.partial" / ".tmp-1-x").write_bytes(b"left over")
+    (tmp_path / "store.partial" / "99999-0000.safetensors").write_bytes(b"of another corpus")
+    with pytest.raises(PretuneError, match="this store is unfinished; run the same `pretune prepare` again"):
+        Store(tmp_path / "store")
+    make(tmp_path, english[:10], shard_bytes=8_000)
+    assert contents(tmp_path / "store") == expected
+
+
+def test_preparing_again_changes_nothing_and_other_input_is_refused(tmp_path: Path) -> None:
+    make(tmp_path, ["One.", "Two."])
+    before = contents(tmp_path / "store")
+    make(tmp_path, ["One.", "Two."])
+    assert contents(tmp_path / "store") == before
+    with pytest.raises(PretuneError, match="holds another store"):
+        make(tmp_path, ["Other, longer text."])
+    (tmp_path / "busy").mkdir()
+    (tmp_path / "busy" / "x").touch()
+    with pytest.raises(PretuneError, match="not empty"):
+        prepare(tmp_path / "a.jsonl", tokenizer(), tmp_path / "busy")
+
+
+# -- what breaks ----------------------------------------------------------------------------------------------------
+
+
+def test_a_cut_off_altered_or_missing_shard_is_refused(tmp_path: Path, english: list[str]) -> None:
+    store = make(tmp_path, english[:3])
+    shard = store.folder / store.shards[0]["file"]
+    good = shard.read_bytes()
+    shard.write_bytes(good[:-1])
+    with pytest.raises(PretuneError, match=r"0000\.safetensors: \d+ bytes where the manifest has \d+; restore it"):
+        Store(store.folder)
+    shard.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    with pytest.raises(PretuneError, match="do not match the checksum"):
+        Store(store.folder)
+    shard.unlink()
+    with pytest.raises(PretuneError, match="this shard is missing"):
+        Store(store.folder)
+    (store.folder / "manifest.json").write_text("{}")
+    with pytest.raises(PretuneError, match="damaged or not a store's manifest"):
+        Store(store.folder)
+
+
+def test_a_foreign_tokenizer_is_noticed(tmp_path: Path) -> None:
+    store = make(tmp_path, ["Hello."])
+    tokenizer("bpe").save(store.folder)
+    with pytest.raises(PretuneError, match="not the one that made this store"):
+        _ = Store(store.folder).tokenizer
+
+
+def test_bad_input_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"good line\nbad \xff line\n")
+    with pytest.raises(PretuneError, match=r"a\.txt, line 2"):
+        prepare(tmp_path / "a.txt", tokenizer(), tmp_path / "store")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+    store = prepare(tmp_path / "a.txt", tokenizer(), tmp_path / "store", errors="replace")
+    assert store.tokenizer.decode(store.document(1)) == "bad � line"
+
+
+def test_an_empty_corpus_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(" \n\n")
+    with pytest.raises(PretuneError, match="no text found"):
+        prepare(tmp_path / "a.txt", tokenizer(), tmp_path / "store")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def run_prepare(folder: Path, out: Path, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pretune", "prepare", str(folder / "a.jsonl"), "--tokenizer", str(folder)]
+    return subprocess.run([*command, "--out", str(out), "--processes", "2"], capture_output=True, text=True, **options)  # type: ignore[call-overload,no-any-return]
+
+
+def test_a_full_disk_ends_in_one_line_and_leaves_nothing_behind(tmp_path: Path, english: list[str]) -> None:
+    write_jsonl(tmp_path / "a.jsonl", english)
+    tokenizer().save(tmp_path)
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", small], capture_output=True)
+    if mounted.returncode == 0:
+        try:
+            answer = run_prepare(tmp_path, small / "store")
+            left = list(small.iterdir())
+        finally:
+            subprocess.run(["umount", small], check=True)
+    else:  # no right to mount: a limit on file sizes fails in the same place
+
+        def limit() -> None:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+        answer = run_prepare(tmp_path, small / "store", preexec_fn=limit)
+        left = list(small.iterdir())
+    assert answer.returncode == 1
+    assert answer.stdout == ""
+    assert "no room to write it" in answer.stderr
+    assert len([line for line in answer.stderr.splitlines() if line.startswith("error:")]) == 1
+    assert "Traceback" not in answer.stderr
+    assert left == []
+
+
+def test_a_file_too_large_for_its_limit_ends_in_one_line(tmp_path: Path, english: list[str]) -> None:
+    write_jsonl(tmp_path / "a.jsonl", english)
+    tokenizer().save(tmp_path)
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    answer = run_prepare(tmp_path, tmp_path / "store", preexec_fn=limit)
+    assert answer.returncode == 1
+    assert "no room to write it (File too large)" in answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert not list(tmp_path.glob("store*"))
+
+
+def test_a_worker_that_dies_is_reported() -> None:
+    with Worker(tokenizer(), "en") as worker:
+        assert worker.build(pack_texts(["A text."]), "s") == build_file(pack_texts(["A text."]), tokenizer(), "en", "s")
+        worker.process.kill()
+        worker.process.wait()
+        with pytest.raises(PretuneError, match="ended early"):
+            worker.build(pack_texts(["A text."] * 100_000), "s")
+
+
+@given(st.lists(st.text()))
+def test_texts_travel_unchanged(texts: list[str]) -> None:
+    assert unpack_texts(pack_texts(texts)) == texts
+
+
+@pytest.mark.parametrize(
+    "text", ["\x00\x01", "\u200b", "😀" * 1000, "a" * 300_000, "\u202eabc", "e\u0301\u0301\u0301", "��"]
+)
+def test_odd_texts_are_stored(tmp_path: Path, text: str) -> None:
+    for kind in ("byte-bpe", "wordpiece"):
+        (tmp_path / kind).mkdir()
+        store = make(tmp_path / kind, ["Before.", text, "After."], kind)  # type: ignore[arg-type]
+        assert store.documents == 3
+        assert store.tokenizer.decode(store.document(2)).replace(" ", "").endswith("After.")

@@ -1,0 +1,299 @@
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import KOREAN, RUSSIAN, english_documents
+from pretune import PretuneError
+from pretune.text.documents import Document
+from pretune.text.tokenizer import Tokenizer
+from pretune.text.tokenizer_training import Kind, first_merges, train
+
+KINDS: list[Kind] = ["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram"]
+
+
+def documents(*texts: str) -> list[Document]:
+    return [Document(text, Path("test"), 1) for text in texts]
+
+
+@cache
+def trained(kind: Kind, size: int = 1200) -> Tokenizer:
+    texts = [*english_documents()[:30], *RUSSIAN * 20, *KOREAN * 20]
+    return train(documents(*texts), kind, size, sentinels=3, languages=["en", "ru"])
+
+
+# -- the lectures' example ------------------------------------------------------------------------------------------
+
+
+def test_bpe_learns_the_merges_of_the_lectures() -> None:
+    words = ["hug"] * 10 + ["pug"] * 5 + ["pun"] * 12 + ["bun"] * 4 + ["hugs"] * 5
+    # five specials, seven letters at word starts or inside, of which some in both places, and three merges
+    tokenizer = train(documents(" ".join(words)), "bpe", 19)
+    assert [piece.removeprefix("##") for piece in first_merges(tokenizer)] == ["ug", "un", "hug"]
+    surface = lambda word: [t.removeprefix("##") for t in tokenizer.tokens(tokenizer.encode(word))]  # noqa: E731
+    assert surface("bug") == ["b", "ug"]
+    assert surface("mug") == ["[UNK]", "ug"]
+    assert surface("hugs") == ["hug", "s"]
+
+
+# -- round trips ----------------------------------------------------------------------------------------------------
+
+
+@given(st.text())
+def test_byte_level_gives_back_any_text(text: str) -> None:
+    tokenizer = trained("byte-bpe")
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_known_words_come_back(kind: Kind, mixed_texts: list[str]) -> None:
+    tokenizer = trained(kind)
+    squeeze = lambda text: "".join(text.split())  # noqa: E731
+    for text in (*RUSSIAN, *KOREAN, mixed_texts[3]):
+        assert squeeze(tokenizer.decode(tokenizer.encode(text))) == squeeze(text)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "raw-bpe", "raw-unigram"])
+def test_spaces_are_kept_by_the_kinds_with_marks(kind: Kind) -> None:
+    tokenizer = trained(kind)
+    for text in RUSSIAN:
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(text=st.text(alphabet=st.characters(codec="utf-8"), max_size=60))
+def test_decoding_and_encoding_again_changes_nothing(kind: Kind, text: str) -> None:
+    tokenizer = trained(kind)
+    unknown = tokenizer.roles.get("unknown")
+    first = [i for i in tokenizer.encode(text) if i != unknown]
+    once = tokenizer.decode(first)
+    again = tokenizer.decode(tokenizer.encode(once))
+    assert "".join(again.split()) == "".join(once.split())
+
+
+# -- roles ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_roles_are_special_and_never_come_out_of_text(kind: Kind) -> None:
+    tokenizer = trained(kind)
+    for role in ("padding", "start", "separator", "mask", "sentinel 2", "language ru"):
+        assert tokenizer.specials[tokenizer.role(role)]
+    assert tokenizer.role("end") == tokenizer.role("separator")
+    spelled = "a [MASK] and [SEP] and <extra_id_0>"
+    unknown = tokenizer.roles.get("unknown")
+    assert not any(tokenizer.specials[i] and i != unknown for i in tokenizer.encode(spelled))
+    marked = tokenizer.encode(spelled, marked=True)
+    assert {tokenizer.role("mask"), tokenizer.role("separator"), tokenizer.role("sentinel 0")} <= set(marked)
+
+
+def test_a_missing_role_is_refused_by_its_name() -> None:
+    with pytest.raises(PretuneError, match="no 'sentinel 7' token"):
+        trained("bpe").role("sentinel 7")
+
+
+# -- words ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
+def test_word_starts_are_the_pre_tokenizers(kind: Kind, mixed_texts: list[str]) -> None:
+    tokenizer = trained(kind)
+    for text in mixed_texts:
+        encoding = tokenizer.backend.encode(text, add_special_tokens=False)
+        if kind == "bpe" and tokenizer.role("unknown") in encoding.ids:
+            continue  # its unknown characters stand inside words, and nothing in an id tells where
+        words = np.array(encoding.word_ids)
+        expected = np.concatenate([[True], words[1:] != words[:-1]])
+        assert (tokenizer.word_starts(np.array(encoding.ids)) == expected).all()
+
+
+@pytest.mark.parametrize("kind", ["byte-bpe", "unigram", "raw-bpe", "raw-unigram"])
+def test_words_start_after_spaces_and_never_inside_letters(kind: Kind, mixed_texts: list[str]) -> None:
+    tokenizer = trained(kind)
+    for text in mixed_texts:
+        text = " ".join(text.split())
+        encoding = tokenizer.backend.encode(text, add_special_tokens=False)
+        starts = tokenizer.word_starts(np.array(encoding.ids))
+        checked = 0
+        for (start, end), identity, is_start in zip(encoding.offsets, encoding.ids, starts, strict=True):
+            if not start or identity == tokenizer.roles.get("unknown"):
+                continue
+            if text[start] == " " or (tokenizer.vocabulary[identity][0] in "▁Ġ"):
+                assert is_start
+            elif text[start].isalpha() and text[start - 1].isalpha() and not tokenizer.specials[identity]:
+                assert not is_start or not text[start - 1 : end].isalpha(), text[start - 9 : end]
+            checked += 1
+        assert checked
+
+
+def test_chinese_characters_are_words_of_their_own() -> None:
+    tokenizer = train(documents(*["你好 世界 你好世界"] * 9), "raw-bpe", 40)
+    ids = np.array(tokenizer.encode("你好世界"))
+    assert tokenizer.word_starts(ids).sum() >= len(ids) - 1  # a lone mark belongs to the first
+
+
+# -- files ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_saved_tokenizers_load_here_and_in_transformers(kind: Kind, tmp_path: Path, mixed_texts: list[str]) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = trained(kind)
+    tokenizer.save(tmp_path)
+    again = Tokenizer.load(tmp_path)
+    peer = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    assert again.roles == tokenizer.roles
+    assert again.digest == tokenizer.digest
+    for text in mixed_texts[-8:]:
+        ids = tokenizer.encode(text)
+        assert again.encode(text) == ids
+        assert peer(text, add_special_tokens=False)["input_ids"] == ids
+    assert peer.mask_token_id == tokenizer.role("mask")
+    assert peer("a", "b")["input_ids"][0] == tokenizer.role("start")
+    assert peer("a", "b")["input_ids"][-1] == tokenizer.role("separator")
+
+
+def test_vocab_txt_agrees_with_the_peers_bert(tmp_path: Path, mixed_texts: list[str]) -> None:
+    from transformers import BertTokenizer
+
+    for lowercase in (False, True):
+        source = train(documents(*mixed_texts * 3), "wordpiece", 900, lowercase=lowercase)
+        (tmp_path / "vocab.txt").write_text("\n".join(source.vocabulary) + "\n", encoding="utf-8")
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}), encoding="utf-8")
+        tokenizer = Tokenizer.load(tmp_path / "vocab.txt")
+        peer = BertTokenizer.from_pretrained(tmp_path)
+        for text in (*mixed_texts[-5:], "Naïve Ünïcode, don't!"):
+            assert tokenizer.encode(text) == peer(text, add_special_tokens=False)["input_ids"]
+
+
+def test_vocab_json_and_merges_give_the_byte_level_tokenizer_back(tmp_path: Path, mixed_texts: list[str]) -> None:
+    source = trained("byte-bpe")
+    model = json.loads(source.backend.to_str())["model"]
+    (tmp_path / "vocab.json").write_text(json.dumps(model["vocab"]), encoding="utf-8")
+    merges = "\n".join(" ".join(pair) for pair in model["merges"])
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n" + merges + "\n", encoding="utf-8")
+    for path in (tmp_path, tmp_path / "merges.txt"):
+        loaded = Tokenizer.load(path)
+        assert all(loaded.encode(text) == source.encode(text) for text in mixed_texts[-8:])
+    (tmp_path / "merges.txt").unlink()
+    with pytest.raises(PretuneError, match=r"merges\.txt: missing"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("algorithm", ["unigram", "bpe"])
+@pytest.mark.parametrize("extra", [{}, {"byte_fallback": True}, {"user_defined_symbols": ["(", "<x>"]}])
+def test_sentencepiece_models_give_the_librarys_own_pieces(
+    algorithm: str, extra: dict[str, object], tmp_path: Path, mixed_texts: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    import sentencepiece
+
+    if algorithm == "bpe" and "user_defined_symbols" in extra:
+        extra = {"user_defined_symbols": ["<x>"]}  # inside words the two libraries put the space mark differently
+    lines = [line for text in mixed_texts for line in text.splitlines() if line.strip()]
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=written, vocab_size=800, model_type=algorithm,
+        character_coverage=0.995, minloglevel=2, **extra,
+    )  # fmt: skip
+    path = tmp_path / "spiece.model"
+    path.write_bytes(written.getvalue())
+    peer = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    tokenizer = Tokenizer.load(path)
+    assert tokenizer.size == peer.get_piece_size()
+    for line in [*lines[::3], "  two  spaces ", "Ünïcode ½ ﬁ"]:
+        ids, expected = tokenizer.encode(line), peer.encode(line)
+        if ids != expected:  # two equally likely ways to cut: the libraries take different ones
+            assert algorithm == "unigram"
+            scores = [sum(map(peer.get_score, row)) for row in (ids, expected)]
+            assert scores[0] == pytest.approx(scores[1], abs=1e-3)
+            assert peer.decode(ids) == peer.decode(expected)
+    path.write_bytes(written.getvalue()[:-700])
+    with pytest.raises(PretuneError, match="damaged or not a sentencepiece model"):
+        Tokenizer.load(path)
+
+
+def test_gpt_style_word_ends_are_recognized(tmp_path: Path) -> None:
+    vocabulary = {token: i for i, token in enumerate(["<unk>", "l", "o", "w</w>", "w", "lo", "low</w>", "e", "r</w>"])}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nl o\nlo w</w>\n", encoding="utf-8")
+    tokenizer = Tokenizer.load(tmp_path)
+    ids = tokenizer.encode("Low lower")
+    assert tokenizer.tokens(ids) == ["low</w>", "lo", "w", "e", "r</w>"]
+    assert tokenizer.word_starts(np.array(ids)).tolist() == [True, True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (lambda folder: None, "no tokenizer here"),
+        (lambda folder: (folder / "tokenizer.json").write_text("{}"), "not a tokenizer file"),
+        (lambda folder: (folder / "tokenizer_config.json").write_text("{"), "not valid JSON"),
+    ],
+)
+def test_what_is_no_tokenizer_is_said(tmp_path: Path, prepare: Callable[[Path], object], message: str) -> None:
+    prepare(tmp_path)
+    with pytest.raises(PretuneError, match=message):
+        Tokenizer.load(tmp_path)
+    with pytest.raises(PretuneError, match="no such tokenizer"):
+        Tokenizer.load(tmp_path / "nowhere")
+
+
+# -- training -------------------------------------------------------------------------------------------------------
+
+
+def test_the_report_tells_what_was_seen() -> None:
+    report = trained("wordpiece").report
+    assert report["size"] == 1200
+    assert 1 < report["held_out"]["fertility"] < 5
+    assert report["held_out"]["coverage"] > 0.95
+    assert report["held_out"]["unknown_rate"] < 0.05
+    assert report["pruned_words"] == 0
+
+
+def test_training_does_not_depend_on_chance() -> None:
+    texts = documents(*english_documents()[:5])
+    for kind in ("wordpiece", "bpe", "byte-bpe", "raw-bpe"):  # the library's Unigram trainer sums in random order
+        assert train(texts, kind, 600).backend.to_str() == train(texts, kind, 600).backend.to_str()
+
+
+def test_pruning_is_said_and_keeps_the_frequent() -> None:
+    lines = ["the cat sat " + " ".join(f"w{line}x{i}" for i in range(50)) for line in range(100)]
+    tokenizer = train(documents(*lines), "bpe", 400, distinct=500)
+    assert tokenizer.report["pruned_words"] > 4000
+    assert tokenizer.report["pruned_share"] > 0.5
+    assert {"the", "cat", "sat"} <= set(tokenizer.vocabulary)
+
+
+def test_sampling_is_said() -> None:
+    tokenizer = train(documents(*english_documents()[:3]), "bpe", 300, occurrences=1000)
+    assert 0 < tokenizer.report["sampled_share"] < 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_vocabulary_too_small_for_the_text_is_refused(kind: Kind) -> None:
+    with pytest.raises(PretuneError, match=r"too small|failed"):
+        train(documents("".join(map(chr, range(0x4E00, 0x4F00)))), kind, 20)
+
+
+def test_an_empty_corpus_is_refused() -> None:
+    with pytest.raises(PretuneError, match="corpus is empty"):
+        train(documents(" \n "), "bpe", 100)
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
+    import subprocess
+
+    script = Path(__file__).parents[2] / "perf" / "tokenizer_memory.py"
+    answer = subprocess.run([sys.executable, script, "--json"], capture_output=True, text=True, check=True)
+    assert json.loads(answer.stdout)["ratio"] <= 1.2
