@@ -23,7 +23,7 @@ def write(path: Path, content: str) -> Path:
         ("a.tsv", "sentence\tlabel\ngood\t1\nbad\t0\n", {"text": "sentence", "label": "label"}),
         ("a.tsv", "Quality\t#1 ID\t#1 String\t#2 String\n1\t7\ta\tb\n", {"text": "#1 String", "pair": "#2 String", "label": "Quality"}),
         ("a.tsv", "premise\thypothesis\tgold_label\na\tb\tneutral\n", {"text": "premise", "pair": "hypothesis", "label": "gold_label"}),
-        ("a.tsv", "gj04\t1\t\tOur friends won't buy it.\ngj04\t0\t*\tThem ran away home.\n", {"text": "4", "label": "2"}),
+        ("a.tsv", "gj04\t1\t\tOur friends won't buy it.\ngj04\t0\t*\tThem ran away home.\ngj04\t1\t\tIt rained all day.\n", {"text": "4", "label": "2"}),
         ("a.csv", '3,"Wall St., again","Short, long words here"\n3,x,y z\n4,"a",b\n', {"text": "3", "label": "1"}),
         ("a.csv", "utt,kind\nhow are you,greet\nhello you,greet\nbye now,leave\nsee you,leave\n", {"text": "utt", "label": "kind"}),
     ],

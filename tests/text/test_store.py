@@ -23,7 +23,7 @@ from pretune import PretuneError, prepare
 from pretune.text.documents import Document
 from pretune.text.preparing import Settings, make_store
 from pretune.text.sentences import split_sentences
-from pretune.text.shards import Worker, build_file, build_shard, pack_texts, unpack_texts
+from pretune.text.shards import Worker, build_part, pack_texts, unpack_texts
 from pretune.text.store import Store, spans_to_indices
 from pretune.text.tokenizer import Tokenizer
 from pretune.text.tokenizer_training import Kind, train
@@ -121,7 +121,7 @@ def test_ids_take_two_bytes_while_they_fit(tmp_path: Path) -> None:
     assert make(tmp_path, ["Hello."]).read(0, 1).dtype == np.uint16
     big = Tokenizer.from_state(tokenizer().state())
     big.backend.add_tokens([f"<{i}>" for i in range(70_000)])
-    arrays = build_shard(["Hello."], big, "en")
+    arrays = build_part(["Hello."], big, "en")
     assert arrays["tokens"].dtype == np.uint32
 
 
@@ -311,11 +311,14 @@ def test_a_file_too_large_for_its_limit_ends_in_one_line(tmp_path: Path, english
 
 def test_a_worker_that_dies_is_reported() -> None:
     with Worker(tokenizer(), "en") as worker:
-        assert worker.build(pack_texts(["A text."]), "s") == build_file(pack_texts(["A text."]), tokenizer(), "en", "s")
+        there, here = worker.build(pack_texts(["A text."])), build_part(["A text."], tokenizer(), "en")
+        assert {name: array.tolist() for name, array in there.items()} == {
+            name: array.tolist() for name, array in here.items()
+        }
         worker.process.kill()
         worker.process.wait()
         with pytest.raises(PretuneError, match="ended early"):
-            worker.build(pack_texts(["A text."] * 100_000), "s")
+            worker.build(pack_texts(["A text."] * 100_000))
 
 
 @given(st.lists(st.text()))

@@ -19,16 +19,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from pretune.atomic import remove_temporaries, sync_folder, write_bytes, write_json
 from pretune.errors import PretuneError
 from pretune.progress import progress, say
-from pretune.text.documents import Document, TextLayout, read_documents
+from pretune.text.documents import TextLayout, read_documents
 from pretune.text.files import Errors, Meter
-from pretune.text.shards import Worker, build_file, content_digest, pack_texts
+from pretune.text.shards import Worker, build_part, content_digest, join_parts, pack_texts, shard_file, unpack_texts
 from pretune.text.store import FORMAT, MANIFEST, VERSION, Store, file_digest, map_shard, partial_folder, read_header
 from pretune.text.tokenizer import Tokenizer
 
+Array = np.ndarray[Any, np.dtype[Any]]
 SHARD_BYTES = 32 << 20  # of text in a shard
+PART_BYTES = 1 << 20  # of text handed to a worker at once
 UNIT_BYTES = 8 << 20  # on disk: small files are read together, shards never cross the end of such a unit
 
 
@@ -44,9 +48,9 @@ class Settings:
 
 
 class Builder(Protocol):
-    """Whatever turns packed texts into a shard file."""
+    """Whatever turns packed texts into a part of a shard."""
 
-    def build(self, packed_texts: bytes, source: str) -> bytes: ...
+    def build(self, packed_texts: bytes) -> dict[str, Array]: ...
 
 
 def make_store(
@@ -117,23 +121,13 @@ def _build_all(
 ) -> list[dict[str, Any]]:
     """Build every shard that is not there yet; entries for the manifest, in order."""
     made_with = hashlib.sha256(json.dumps([tokenizer.digest, asdict(settings)]).encode()).digest()
-    total = sum(file.stat().st_size for file in files)
     meter = Meter()
     entries: list[dict[str, Any]] = []
-    waiting: deque[tuple[str, Future[bytes] | None]] = deque()
+    waiting: deque[tuple[str, str, list[Future[dict[str, Array]]]]] = deque()
     tokens = 0
 
-    def finish_first() -> None:
-        nonlocal tokens
-        name, future = waiting.popleft()
-        if future is not None:
-            write_bytes(folder / name, future.result())
-        entries.append(_entry(folder / name))
-        tokens += entries[-1]["tokens"]
-        bar.update(meter.bytes, f"{tokens:,} tokens")
-
     with ExitStack() as stack:
-        bar = stack.enter_context(progress("tokenizing", total))
+        bar = stack.enter_context(progress("tokenizing", sum(file.stat().st_size for file in files)))
         builders: queue.SimpleQueue[Builder] = queue.SimpleQueue()
         if processes == 1:
             builders.put(_Here(tokenizer, settings.language))
@@ -142,19 +136,31 @@ def _build_all(
                 builders.put(stack.enter_context(Worker(tokenizer, settings.language)))
         pool = stack.enter_context(ThreadPoolExecutor(processes))
 
-        def build(packed: bytes, source: str) -> bytes:
+        def build(packed: bytes) -> dict[str, Array]:
             builder = builders.get()
             try:
-                return builder.build(packed, source)
+                return builder.build(packed)
             finally:
                 builders.put(builder)
 
+        def finish_first() -> None:
+            nonlocal tokens
+            name, source, parts = waiting.popleft()
+            if parts:
+                write_bytes(folder / name, shard_file(join_parts([part.result() for part in parts]), source))
+            entries.append(_entry(folder / name))
+            tokens += entries[-1]["tokens"]
+            bar.update(meter.bytes, f"{tokens:,} tokens")
+
         try:
             for name, packed in _cut(files, settings, meter):
-                source = hashlib.sha256(made_with + packed).hexdigest()
+                digest = hashlib.sha256(made_with)
+                for part in packed:
+                    digest.update(part)
+                source = digest.hexdigest()
                 done = _is_done(folder / name, source)
-                waiting.append((name, None if done else pool.submit(build, packed, source)))
-                if len(waiting) > processes:
+                waiting.append((name, source, [] if done else [pool.submit(build, part) for part in packed]))
+                if len(waiting) > 2:  # one being built, one in reserve
                     finish_first()
                 bar.update(meter.bytes, f"{tokens:,} tokens")
             while waiting:
@@ -166,23 +172,24 @@ def _build_all(
 
 
 class _Here:
-    """Builds shards in this process."""
+    """Builds parts in this process."""
 
     def __init__(self, tokenizer: Tokenizer, language: str) -> None:
         self.tokenizer, self.language = tokenizer, language
 
-    def build(self, packed_texts: bytes, source: str) -> bytes:
-        return build_file(packed_texts, self.tokenizer, self.language, source)
+    def build(self, packed_texts: bytes) -> dict[str, Array]:
+        return build_part(unpack_texts(packed_texts), self.tokenizer, self.language)
 
 
-def _cut(files: Sequence[Path], settings: Settings, meter: Meter) -> Iterator[tuple[str, bytes]]:
-    """(name, packed texts) of every shard. The cut depends on files and settings alone."""
+def _cut(files: Sequence[Path], settings: Settings, meter: Meter) -> Iterator[tuple[str, list[bytes]]]:
+    """Name and packed texts, in parts, of every shard. The cut depends on files and settings alone."""
     for unit, group in enumerate(_units(files)):
         documents = read_documents(
             group, layout=settings.layout, column=settings.column, errors=settings.errors, meter=meter
         )
-        for part, texts in enumerate(_parts(documents, settings.shard_bytes)):
-            yield f"{unit:05d}-{part:04d}.safetensors", pack_texts(texts)
+        texts = (document.text for document in documents)
+        for number, shard in enumerate(_by_size(texts, settings.shard_bytes)):
+            yield f"{unit:05d}-{number:04d}.safetensors", [pack_texts(part) for part in _by_size(shard, PART_BYTES)]
 
 
 def _units(files: Iterable[Path]) -> Iterator[list[Path]]:
@@ -199,18 +206,18 @@ def _units(files: Iterable[Path]) -> Iterator[list[Path]]:
         yield group
 
 
-def _parts(documents: Iterable[Document], size: int) -> Iterator[list[str]]:
+def _by_size(texts: Iterable[str], size: int) -> Iterator[list[str]]:
     """Texts in groups of about `size` bytes; never fewer than one."""
-    texts: list[str] = []
+    group: list[str] = []
     room = size
-    for document in documents:
-        texts.append(document.text)
-        room -= len(document.text.encode())
+    for text in texts:
+        group.append(text)
+        room -= len(text.encode())
         if room <= 0:
-            yield texts
-            texts, room = [], size
-    if texts:
-        yield texts
+            yield group
+            group, room = [], size
+    if group:
+        yield group
 
 
 def _is_done(path: Path, source: str) -> bool:

@@ -1,7 +1,7 @@
-"""Building one shard: texts to sentences to ids. Runs in worker processes, several at a time.
+"""Building shards: texts to sentences to ids. Worker processes build parts, which are then joined to a shard.
 
-A worker reads frames of texts from its stdin, answers each with a finished shard on its stdout, and ends when its parent
-does: nothing goes on in the background after a kill, and only the parent writes files.
+A worker reads frames of texts from its stdin, answers each with a part on its stdout, and ends when its parent does: nothing
+goes on in the background after a kill, and only the parent writes files.
 """
 
 from __future__ import annotations
@@ -13,69 +13,64 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, Self
 
 import numpy as np
-from safetensors.numpy import save
+from safetensors.numpy import load, save
 
 from pretune.errors import PretuneError
 from pretune.text.sentences import split_sentences
 from pretune.text.tokenizer import Tokenizer
 
-SENTENCES_AT_ONCE = 256  # the sweet spot between call overhead and cache misses
+DOCUMENTS_AT_ONCE = 32  # few enough to stay in the cache
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def build_shard(texts: Sequence[str], tokenizer: Tokenizer, language: str) -> dict[str, Array]:
-    """The arrays of a shard (pretune.text.store describes them).
+def build_part(texts: Sequence[str], tokenizer: Tokenizer, language: str) -> dict[str, Array]:
+    """Tokens of some texts, lengths of their sentences, and the number of sentences and of bytes of each text.
 
     A sentence's ids include the white space before it, as tokenizers that keep spaces have it in running text.
     """
-    ids, words, lengths = [], [], []
-    owners: list[int] = []  # the document of each sentence
-    pieces: list[str] = []
-
-    def flush() -> None:
-        flat, counts = tokenizer.encode_many(pieces)
-        starts = tokenizer.word_starts(flat)
-        starts[(np.cumsum(counts) - counts)[counts > 0]] = True  # a sentence starts a word
+    ids, lengths, sentences = [], [], []
+    for start in range(0, len(texts), DOCUMENTS_AT_ONCE):
+        documents = [cut_sentences(text, language) for text in texts[start : start + DOCUMENTS_AT_ONCE]]
+        flat, counts = tokenizer.encode_parts(documents)
+        owners = np.repeat(np.arange(len(documents)), [len(sentences) for sentences in documents])
+        real = counts > 0  # a sentence of control characters alone may have no tokens
         ids.append(flat)
-        words.append(starts)
-        lengths.append(counts)
-        pieces.clear()
-
-    for index, text in enumerate(texts):
-        before = 0
-        for _, end in split_sentences(text, language):
-            pieces.append(text[before:end])
-            owners.append(index)
-            before = end
-            if len(pieces) == SENTENCES_AT_ONCE:
-                flush()
-    flush()
-    counts = np.concatenate(lengths)
-    real = counts > 0  # a sentence of control characters alone may have no tokens
-    sentences_of = np.bincount(np.array(owners, dtype=np.int64)[real], minlength=len(texts))
+        lengths.append(counts[real])
+        sentences.append(np.bincount(owners[real], minlength=len(documents)))
+    tokens, counts = np.concatenate(ids), np.concatenate(lengths)
+    words = tokenizer.word_starts(tokens)
+    words[np.cumsum(counts) - counts] = True  # a sentence starts a word
     return {
-        "tokens": np.concatenate(ids),
-        "words": np.packbits(np.concatenate(words), bitorder="little"),
-        "sentences": _offsets(counts[real]),
-        "documents": _offsets(sentences_of),
+        "tokens": tokens,
+        "words": words,
+        "sentences": counts,
+        "documents": np.concatenate(sentences),
         "bytes": np.array([len(text.encode()) for text in texts], dtype=np.uint64),
     }
 
 
-def _offsets(lengths: Array) -> Array:
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.uint32)
+def join_parts(parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
+    """The arrays of a shard (pretune.text.store describes them)."""
+    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    whole["words"] = np.packbits(whole["words"], bitorder="little")
+    for name in ("sentences", "documents"):
+        whole[name] = np.concatenate([[0], np.cumsum(whole[name])]).astype(np.uint32)
+    return whole
 
 
-def build_file(packed_texts: bytes, tokenizer: Tokenizer, language: str, source: str) -> bytes:
-    """The bytes of a shard file; they depend on the arguments alone.
+def cut_sentences(text: str, language: str) -> list[str]:
+    """The sentences of a text, each with the white space before it."""
+    bounds = [0, *(end for _, end in split_sentences(text, language))]
+    return [text[start:end] for start, end in pairwise(bounds)]
 
-    Its header carries `source`, a digest of what it was made from, and a digest of its own content.
-    """
-    arrays = build_shard(unpack_texts(packed_texts), tokenizer, language)
+
+def shard_file(arrays: dict[str, Array], source: str) -> bytes:
+    """The bytes of a shard file. Its header has a digest of what it was made from and one of its own content."""
     # One metadata key: the library writes several in an order of its own, different each time.
     return save(arrays, metadata={"pretune": json.dumps({"source": source, "content": content_digest(arrays)})})
 
@@ -104,10 +99,10 @@ def unpack_texts(content: bytes) -> list[str]:
 
 
 class Worker:
-    """A process that builds shards; `build` blocks until the shard is there.
+    """A process that builds parts; `build` blocks until the part is there.
 
     >>> with Worker(tokenizer, "en") as worker:  # doctest: +SKIP
-    ...     shard = worker.build(pack_texts(["A text."]), source="")
+    ...     part = worker.build(pack_texts(["A text."]))
     """
 
     def __init__(self, tokenizer: Tokenizer, language: str) -> None:
@@ -128,14 +123,13 @@ class Worker:
         self.to, self.back = self.process.stdin, self.process.stdout
         self._send(json.dumps({"tokenizer": tokenizer.state(), "language": language}).encode())
 
-    def build(self, packed_texts: bytes, source: str) -> bytes:
-        """A shard file's contents for some packed texts."""
-        self._send(source.encode())
+    def build(self, packed_texts: bytes) -> dict[str, Array]:
+        """The part for some packed texts."""
         self._send(packed_texts)
         answer = _read_frame(self.back)
         if answer is None:
             raise self._ended()
-        return answer
+        return load(answer)
 
     def _send(self, frame: bytes) -> None:
         try:
@@ -163,8 +157,8 @@ def serve() -> None:
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     setting = json.loads(_read_frame(source) or b"{}")
     tokenizer, language = Tokenizer.from_state(setting["tokenizer"]), setting["language"]
-    while (name := _read_frame(source)) is not None and (texts := _read_frame(source)) is not None:
-        _write_frame(sink, build_file(texts, tokenizer, language, name.decode()))
+    while (texts := _read_frame(source)) is not None:
+        _write_frame(sink, save(build_part(unpack_texts(texts), tokenizer, language)))
 
 
 def _write_frame(stream: IO[bytes], content: bytes) -> None:

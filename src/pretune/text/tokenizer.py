@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ TRAINED_SPECIALS = {
     "mask": "[MASK]",
     "end": "[SEP]",
 }
+JOINT, CUT = "\ue000\ue0f0\ue000", "\ue000\ue0f1\ue000"  # private characters: between parts, inside spelled specials
 SENTINEL = re.compile(r"<extra_id_(\d+)>")
 LANGUAGE = re.compile(r"<lang:([\w-]+)>")
 
@@ -74,8 +75,6 @@ class Tokenizer:
             if identity is None:
                 raise PretuneError(f"the tokenizer's {role} token {token!r} is not in its vocabulary")
             self.roles[role] = identity
-        # Text that happens to spell "[MASK]" is text. A copy that reads marks serves `encode(..., marked=True)`.
-        backend.encode_special_tokens = True
         self.report: dict[str, Any] = {}
 
     # -- the vocabulary -----------------------------------------------------------------------------------------
@@ -137,35 +136,53 @@ class Tokenizer:
         """Ids of a text, without start or separator. With `marked`, spelled-out roles such as [MASK] count as such."""
         if marked:
             return self._marked.encode(text, add_special_tokens=False).ids
-        return [i for part in self._parts(text) for i in self.backend.encode(part, add_special_tokens=False).ids]
+        ids, _ = self.encode_parts([[text]])
+        return [int(i) for i in ids]
 
     def encode_many(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
         """Ids of many texts end to end, and the number of ids of each."""
-        parts = [self._parts(text) for text in texts]
-        flat_parts = list(chain.from_iterable(parts))
-        encodings = self.backend.encode_batch_fast(flat_parts, add_special_tokens=False)  # type: ignore[arg-type]
-        ids = [encoding.ids for encoding in encodings]
-        lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
-        flat = np.fromiter(chain.from_iterable(ids), dtype=self.dtype, count=int(lengths.sum()))
-        if len(flat_parts) > len(texts):
-            owners = np.repeat(np.arange(len(texts)), [len(part) for part in parts])
-            lengths = np.bincount(owners, weights=lengths, minlength=len(texts)).astype(np.int64)
-        return flat, lengths
+        return self.encode_parts([[text] for text in texts])
 
-    def _parts(self, text: str) -> list[str]:
-        """The text, cut inside anything that spells a special token where the model itself would take it for one."""
-        if self._spelled is None or not self._spelled.search(text):
-            return [text]
-        cuts = [0, *(match.start() + 1 for match in self._spelled.finditer(text)), len(text)]
-        return [text[start:end] for start, end in pairwise(cuts)]
+    def encode_parts(self, documents: Sequence[Sequence[str]]) -> tuple[Ids, Ids]:
+        """Ids of texts that come in parts (sentences), end to end, and the number of ids of each part.
+
+        Each part gets the ids it would get alone. Handing the library whole documents, with a joint token between the
+        parts, is a third faster than handing it the parts.
+        """
+        joined = [JOINT.join(map(self._tame, parts)) for parts in documents if parts]
+        joint, cut = (self._jointed.token_to_id(token) for token in (JOINT, CUT))
+        ids: list[list[int]] = []
+        for encoding in self._jointed.encode_batch_fast(joined, add_special_tokens=False):  # type: ignore[arg-type]
+            ids += (encoding.ids, [joint])
+        flat = np.fromiter(chain.from_iterable(ids), dtype=np.int32, count=sum(map(len, ids)))
+        if self._spelled is not None:
+            flat = flat[flat != cut]
+        is_joint = flat == joint
+        lengths = np.diff(is_joint.nonzero()[0], prepend=-1) - 1
+        return flat[~is_joint].astype(self.dtype), lengths
+
+    def _tame(self, text: str) -> str:
+        """The text without our joints, and cut inside anything the model itself would take for a special token."""
+        if JOINT in text or CUT in text:
+            text = text.replace(JOINT, " ").replace(CUT, " ")
+        if self._spelled is not None:
+            text = self._spelled.sub(lambda match: f"{match[0][0]}{CUT}{match[0][1:]}", text)
+        return text
 
     @cached_property
     def _spelled(self) -> re.Pattern[str] | None:
-        """Unigram models list special tokens among their pieces, with the best score there is."""
+        """Unigram models list special tokens among their pieces, with the best score there is: text must not match."""
         if self.kind != "Unigram":
             return None
         specials = [re.escape(self.vocabulary[i]) for i in self.specials.nonzero()[0]]
         return re.compile("|".join(specials)) if specials else None
+
+    @cached_property
+    def _jointed(self) -> tokenizers.Tokenizer:
+        jointed = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        jointed.encode_special_tokens = True  # text that happens to spell "[MASK]" is text
+        jointed.add_tokens([tokenizers.AddedToken(token, normalized=False) for token in (JOINT, CUT)])
+        return jointed
 
     def decode(self, ids: Iterable[int], *, specials: bool = False) -> str:
         """The text of some ids; special tokens are left out unless asked for."""

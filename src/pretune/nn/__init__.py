@@ -1,0 +1,1 @@
+"""Bricks: attention, patterns, scores, positions, embeddings, feed-forward, norms, heads, recurrent cells."""

@@ -1,0 +1,257 @@
+"""Attention is one function.
+
+    attend(q, k, v, layout, pattern, score=None, scale=None)
+
+q is (n, heads, d), k and v are (m, heads, d); the layout says which tokens belong together, the pattern who may look at whom,
+the score bends the logits. Three paths compute the same:
+
+- dense: padded scaled-dot-product attention. The CPU's path, and the oracle for the others.
+- flash: PyTorch's variable-length kernel, for plain patterns without a score, in half precision on CUDA.
+- flex: compiled flex_attention with a block mask built from the offsets, for everything else on CUDA.
+
+A row that sees nothing yields 0 and no gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pretune.nn.layout import Group, Layout, Side, padded_groups
+from pretune.nn.patterns import Columns, Pattern
+
+Path = Literal["dense", "flash", "flex"]
+# (logit, head, query columns, key columns) → logit; everything broadcasts
+Bend = Callable[[Tensor, Tensor, Columns, Columns], Tensor]
+BLOCK = 128  # tokens in a block of flex_attention's mask
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: Layout,
+    pattern: Pattern,
+    score: Bend | None = None,
+    scale: float | None = None,
+    *,
+    dropout: float = 0.0,
+    path: Path | None = None,
+) -> Tensor:
+    """Each query's weighted mean of the values it may look at: (n, heads, d).
+
+    >>> from pretune.nn.layout import self_layout
+    >>> from pretune.nn.patterns import causal
+    >>> from pretune.packed import pack_lists
+    >>> x = torch.randn(5, 2, 8)
+    >>> attend(x, x, x, self_layout(pack_lists([[1, 2, 3], [4, 5]])), causal).shape
+    torch.Size([5, 2, 8])
+    """
+    match path or choose_path(q, pattern, score, dropout):
+        case "dense":
+            return _dense(q, k, v, layout, pattern, score, scale, dropout)
+        case "flash":
+            return _flash(q, k, v, layout, pattern, scale)
+        case "flex":
+            return _flex(q, k, v, layout, pattern, score, scale)
+
+
+def choose_path(q: Tensor, pattern: Pattern, score: Bend | None, dropout: float) -> Path:
+    """The fastest path that can do it. The fast ones know no dropout, flash neither scores nor fp32."""
+    if not q.is_cuda or dropout > 0:
+        return "dense"
+    plain = pattern.reach is not None and score is None
+    return "flash" if plain and q.dtype in (torch.bfloat16, torch.float16) else "flex"
+
+
+# -- flash ----------------------------------------------------------------------------------------------------------
+
+
+def _flash(q: Tensor, k: Tensor, v: Tensor, layout: Layout, pattern: Pattern, scale: float | None) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    assert pattern.reach is not None
+    return varlen_attn(  # type: ignore[no-any-return]
+        q,
+        k,
+        v,
+        layout.queries.offsets,
+        layout.keys.offsets,
+        layout.queries.longest,
+        layout.keys.longest,
+        scale=scale,
+        window_size=pattern.reach,
+    )
+
+
+# -- flex -----------------------------------------------------------------------------------------------------------
+
+
+class _Indexed:
+    """Columns of one token, looked up when asked for."""
+
+    def __init__(self, side: Side, at: Tensor) -> None:
+        self.side, self.at = side, at
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.at if name == "row" else self.side.columns[name][self.at]
+
+
+def _flex(
+    q: Tensor, k: Tensor, v: Tensor, layout: Layout, pattern: Pattern, score: Bend | None, scale: float | None
+) -> Tensor:
+    queries, keys = layout.queries, layout.keys
+    bend = None
+    if score is not None:
+
+        def bend(logit: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return score(logit, h, _Indexed(queries, i), _Indexed(keys, j))
+
+    out = _compiled_flex()(
+        q.transpose(0, 1).unsqueeze(0),  # (1, heads, n, d)
+        k.transpose(0, 1).unsqueeze(0),
+        v.transpose(0, 1).unsqueeze(0),
+        score_mod=bend,
+        block_mask=block_mask(layout, pattern),
+        scale=scale,
+    )
+    return out.squeeze(0).transpose(0, 1)  # type: ignore[no-any-return]
+
+
+_COMPILED: list[Any] = []
+
+
+def _compiled_flex() -> Any:
+    """flex_attention compiled by itself; inside a compiled model it becomes part of that."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    if torch.compiler.is_compiling():
+        return flex_attention
+    if not _COMPILED:
+        _COMPILED.append(torch.compile(flex_attention, dynamic=False))
+    return _COMPILED[0]
+
+
+def block_mask(layout: Layout, pattern: Pattern) -> Any:
+    """flex_attention's block mask. A block of queries needs the keys of the sequences in it: a run of key blocks."""
+    from torch.nn.attention.flex_attention import BlockMask
+
+    name = ("block mask", pattern.name)
+    if name in layout.cache:
+        return layout.cache[name]
+    queries, keys = layout.queries, layout.keys
+    sequence_q, sequence_k = queries.sequence, keys.sequence
+    n, m = len(queries), len(keys)
+    firsts = torch.arange(0, n, BLOCK, device=sequence_q.device)
+    first_sequence = sequence_q[firsts]
+    last_sequence = sequence_q[(firsts + BLOCK - 1).clamp(max=n - 1)]
+    begin = keys.offsets[first_sequence] // BLOCK  # (query blocks,)
+    end = (keys.offsets[last_sequence + 1] + BLOCK - 1) // BLOCK
+    blocks = -(-m // BLOCK)
+    index = (begin[:, None] + torch.arange(blocks, device=begin.device, dtype=torch.int32)).clamp(max=blocks - 1)
+
+    def allowed(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        same = sequence_q[i] == sequence_k[j]
+        return same & pattern.allow(_Indexed(queries, i), _Indexed(keys, j))  # type: ignore[no-any-return]
+
+    layout.cache[name] = BlockMask.from_kv_blocks(
+        (end - begin).to(torch.int32)[None, None],
+        index.to(torch.int32)[None, None],
+        BLOCK_SIZE=BLOCK,
+        mask_mod=allowed,
+        seq_lengths=(n, m),
+    )
+    return layout.cache[name]
+
+
+# -- dense ----------------------------------------------------------------------------------------------------------
+
+
+class _Padded:
+    """Columns of all tokens of a group, shaped to broadcast against (b, heads, Lq, Lk)."""
+
+    def __init__(self, side: Side, at: Tensor, query: bool) -> None:
+        self.side, self.at = side, at[:, None, :, None] if query else at[:, None, None, :]
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.at if name == "row" else self.side.columns[name][self.at]
+
+
+def _dense(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: Layout,
+    pattern: Pattern,
+    score: Bend | None,
+    scale: float | None,
+    dropout: float,
+) -> Tensor:
+    groups, back = padded_groups(layout)
+    rows = []
+    for number, group in enumerate(groups):
+        seen, blind = _seen(layout, group, pattern, number)
+        padded = [_gather(x, at, group.even) for x, at in ((q, group.queries), (k, group.keys), (v, group.keys))]
+        if score is None:
+            out = F.scaled_dot_product_attention(*padded, attn_mask=seen, dropout_p=dropout, scale=scale)
+        else:
+            out = _with_score(*padded, layout, group, seen, score, scale, dropout)
+        if blind is not None:
+            out = out.masked_fill(blind, 0.0)
+        rows.append(out.transpose(1, 2).reshape(-1, *q.shape[1:-1], v.shape[-1]))  # (b · Lq, heads, d)
+    if len(groups) == 1 and groups[0].even:
+        return rows[0]
+    return torch.cat(rows)[back]
+
+
+def _gather(x: Tensor, at: Tensor, even: bool) -> Tensor:
+    """(n, heads, d) → (b, heads, L, d)."""
+    if even:
+        return x.view(*at.shape, *x.shape[1:]).transpose(1, 2)
+    return x[at].transpose(1, 2)
+
+
+def _seen(layout: Layout, group: Group, pattern: Pattern, number: int) -> tuple[Tensor | None, Tensor | None]:
+    """(b, 1, Lq, Lk) who sees whom, and (b, 1, Lq, 1) who sees nobody; None where all do and where nobody does.
+
+    In the first, rows that see nobody see everybody instead: a softmax over nothing would be NaN, in the gradient too.
+    """
+    name = ("seen", pattern.name, number)
+    if name not in layout.cache:
+        seen = blind = None
+        if not (pattern.name == "full" and group.even):
+            query = _Padded(layout.queries, group.queries, query=True)
+            key = _Padded(layout.keys, group.keys, query=False)
+            seen = group.real_keys[:, None, None, :] & pattern.allow(query, key)  # (b, 1, Lq or 1, Lk)
+            empty = ~seen.any(-1, keepdim=True)
+            seen = seen | empty
+            if bool((empty & group.real_queries[:, None, :, None]).any()):
+                blind = empty.expand(-1, -1, group.queries.shape[1], -1)
+        layout.cache[name] = seen, blind
+    return layout.cache[name]  # type: ignore[no-any-return]
+
+
+def _with_score(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: Layout,
+    group: Group,
+    seen: Tensor | None,
+    score: Bend,
+    scale: float | None,
+    dropout: float,
+) -> Tensor:
+    """Attention spelled out: logits, score, softmax, mean."""
+    logits = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    heads = torch.arange(q.shape[1], device=q.device)[None, :, None, None]
+    query = _Padded(layout.queries, group.queries, query=True)
+    key = _Padded(layout.keys, group.keys, query=False)
+    logits = score(logits, heads, query, key)
+    if seen is not None:
+        logits = logits.masked_fill(~seen, torch.finfo(logits.dtype).min)
+    return F.dropout(logits.softmax(-1), dropout) @ v

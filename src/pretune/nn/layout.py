@@ -1,0 +1,162 @@
+"""Layout: both sides of an attention call, so that self-attention, cross-attention and memory are the same call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pretune.packed import Packed
+
+Array = np.ndarray[Any, np.dtype[Any]]
+MOST_GROUPS = 4  # the dense path pads sequences of similar length together, in at most so many groups
+
+
+@dataclass
+class Side:
+    """The tokens of one side: where their sequences start and what is known of each token."""
+
+    offsets: Tensor  # (s + 1,) int32
+    longest: int
+    columns: dict[str, Tensor]  # (n,) each, `position` among them
+    host_offsets: Array | None = None
+    cache: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __len__(self) -> int:
+        return self.columns["position"].shape[0]
+
+    @property
+    def sequence(self) -> Tensor:
+        """(n,) the sequence each token belongs to."""
+        if "sequence" not in self.cache:
+            places = torch.arange(len(self), device=self.offsets.device, dtype=torch.int32)
+            self.cache["sequence"] = torch.searchsorted(self.offsets[1:], places, right=True, out_int32=True)
+        return self.cache["sequence"]  # type: ignore[no-any-return]
+
+
+@dataclass
+class Layout:
+    """Queries and keys. Sequence i of the queries looks at sequence i of the keys, and at no other."""
+
+    queries: Side
+    keys: Side
+    cache: dict[Any, Any] = field(default_factory=dict, repr=False)  # what the layers of one forward share
+
+
+def side_of(packed: Packed) -> Side:
+    """The tokens of a Packed as one side."""
+    columns = {"position": packed.positions}
+    columns |= {name: column for name, column in packed.columns.items() if column.dim() == 1}
+    return Side(packed.offsets, packed.longest, columns, packed.host_offsets)
+
+
+def self_layout(packed: Packed) -> Layout:
+    """A Packed looking at itself.
+
+    >>> from pretune.packed import pack_lists
+    >>> len(self_layout(pack_lists([[1, 2], [3]])).keys)
+    3
+    """
+    side = side_of(packed)
+    return Layout(side, side)
+
+
+def cross_layout(target: Packed, source: Packed) -> Layout:
+    """The sequences of one Packed looking at those of another."""
+    return Layout(side_of(target), side_of(source))
+
+
+def memory_side(side: Side, slots: int, used: Tensor, columns: dict[str, Tensor]) -> tuple[Side, Tensor]:
+    """Keys that are `slots` remembered tokens followed by the sequence itself, for each sequence.
+
+    `used` (s,) says how many of the slots, the last ones, are filled; `columns` are those of the slots, (s * slots,) each.
+    Returns the side and an index (s * slots + n,) into slots followed by tokens, which puts them in its order.
+    """
+    sequences = side.offsets.shape[0] - 1
+    device = side.offsets.device
+    tokens = torch.arange(len(side), device=device)
+    places = torch.cat(
+        [
+            # slot j of sequence i comes before the tokens of sequence i and after all that is before it
+            (torch.arange(sequences, device=device)[:, None] * slots + side.offsets[:-1, None]).long()
+            + torch.arange(slots, device=device),
+        ]
+    ).flatten()
+    index = torch.empty(sequences * slots + len(side), dtype=torch.long, device=device)
+    index[places] = torch.arange(sequences * slots, device=device)
+    index[tokens + (side.sequence.long() + 1) * slots] = tokens + sequences * slots
+    steps = torch.arange(sequences + 1, device=device, dtype=torch.int32) * slots
+    filled = torch.arange(slots, device=device) >= slots - used[:, None]  # (s, slots)
+    joined = {name: torch.cat([columns[name], column])[index] for name, column in side.columns.items()}
+    joined["remembered"] = torch.cat([filled.flatten(), torch.ones(len(side), dtype=torch.bool, device=device)])[index]
+    host = None
+    if side.host_offsets is not None:
+        host = side.host_offsets + slots * np.arange(sequences + 1)
+    return Side(side.offsets + steps, side.longest + slots, joined, host), index
+
+
+@dataclass
+class Group:
+    """Sequences padded together: (b, Lq) and (b, Lk) indices into the tokens of the two sides, and which are real."""
+
+    queries: Tensor
+    keys: Tensor
+    real_queries: Tensor
+    real_keys: Tensor
+    even: bool  # no padding at all: tokens are contiguous and a view will do
+
+
+def padded_groups(layout: Layout) -> tuple[list[Group], Tensor]:
+    """The sequences in a few groups of similar length, and the index (n,) that puts their padded rows back in order."""
+    if "groups" not in layout.cache:
+        layout.cache["groups"] = _make_groups(layout)
+    return layout.cache["groups"]  # type: ignore[no-any-return]
+
+
+def _make_groups(layout: Layout) -> tuple[list[Group], Tensor]:
+    device = layout.queries.offsets.device
+    starts_q, lengths_q = _host(layout.queries)
+    starts_k, lengths_k = _host(layout.keys)
+    present = np.flatnonzero(lengths_q > 0)
+    if len(present) and (lengths_q[present] == lengths_q[present[0]]).all() and layout.queries is layout.keys:
+        bounds, order = [0, len(present)], present
+    else:
+        order = present[np.argsort(-lengths_k[present], kind="stable")]
+        bounds = _cut(lengths_k[order])
+    groups, back = [], np.empty(len(layout.queries), dtype=np.int64)
+    rows = 0  # padded query rows so far
+    for first, last in zip(bounds, bounds[1:], strict=False):
+        members = order[first:last]
+        queries, real_queries = _padded(starts_q[members], lengths_q[members])
+        keys, real_keys = _padded(starts_k[members], lengths_k[members])
+        back[queries[real_queries]] = rows + np.flatnonzero(real_queries.ravel())
+        rows += queries.size
+        even = bool(len(bounds) == 2 and real_queries.all() and real_keys.all() and layout.queries is layout.keys)
+        tensors = (torch.from_numpy(x).to(device) for x in (queries, keys, real_queries, real_keys))
+        groups.append(Group(*tensors, even=even))
+    return groups, torch.from_numpy(back).to(device)
+
+
+def _host(side: Side) -> tuple[Array, Array]:
+    offsets = side.host_offsets if side.host_offsets is not None else side.offsets.cpu().numpy().astype(np.int64)
+    return offsets[:-1], np.diff(offsets)
+
+
+def _cut(lengths: Array) -> list[int]:
+    """Bounds of groups of falling lengths: a new one where sequences are less than two thirds of the group's longest."""
+    bounds = [0]
+    while len(bounds) < MOST_GROUPS:
+        shorter = int(np.searchsorted(-lengths, -lengths[bounds[-1]] * 2 / 3, side="right")) if len(lengths) else 0
+        if shorter >= len(lengths):
+            break
+        bounds.append(shorter)
+    return [*bounds, len(lengths)]
+
+
+def _padded(starts: Array, lengths: Array) -> tuple[Array, Array]:
+    steps = np.arange(int(lengths.max(initial=0)))
+    real = steps < lengths[:, None]
+    return np.where(real, starts[:, None] + steps, 0), real

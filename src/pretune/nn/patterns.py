@@ -1,0 +1,103 @@
+"""Patterns: who may look at whom, as pure functions of a query's and a key's columns.
+
+Sequences never see each other, whatever the pattern. Patterns combine with & and |; `full` is neutral for &. The plain ones
+(`full`, `causal`, `window`) are known to the variable-length kernels; all others are evaluated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+
+class Columns(Protocol):
+    """The columns of a token by name: `position` and whatever else the Packed carries."""
+
+    def __getitem__(self, name: str) -> Tensor: ...
+
+
+Allow = Callable[[Columns, Columns], Any]
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A named rule. `reach` is what kernels need to know of plain ones: how far back and ahead a query may look."""
+
+    name: str
+    allow: Allow
+    reach: tuple[int, int] | None = None  # -1: without limit; None: not plain, the rule must be evaluated
+
+    def __and__(self, other: Pattern) -> Pattern:
+        if self == full:
+            return other
+        if other in (full, self):
+            return self
+        reach = None
+        if self.reach is not None and other.reach is not None:
+            reach = (_shorter(self.reach[0], other.reach[0]), _shorter(self.reach[1], other.reach[1]))
+        first, second = self.allow, other.allow
+        return Pattern(f"{self.name} & {other.name}", lambda q, k: first(q, k) & second(q, k), reach)
+
+    def __or__(self, other: Pattern) -> Pattern:
+        if full in (self, other):
+            return full
+        first, second = self.allow, other.allow
+        return Pattern(f"{self.name} | {other.name}", lambda q, k: first(q, k) | second(q, k))
+
+    # Two patterns are the same when their names are: rules are built anew by every call of `window(3)`.
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pattern) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+def _shorter(a: int, b: int) -> int:
+    return max(a, b) if min(a, b) == -1 else min(a, b)
+
+
+def _everything(query: Columns, key: Columns) -> Any:
+    return (query["position"] >= 0) | (key["position"] >= 0)
+
+
+full = Pattern("full", _everything, (-1, -1))
+causal = Pattern("causal", lambda query, key: key["position"] <= query["position"], (-1, 0))
+
+
+def window(size: int) -> Pattern:
+    """Keys at most `size` positions away.
+
+    >>> (causal & window(2)).reach
+    (2, 0)
+    """
+    return Pattern(
+        f"window({size})", lambda query, key: (query["position"] - key["position"]).abs() <= size, (size, size)
+    )
+
+
+prefix = Pattern(
+    "prefix",
+    # column prefix: 1 in the part that is read both ways; the rest is causal
+    lambda query, key: (key["prefix"] > 0) | (key["position"] <= query["position"]),
+)
+
+permutation = Pattern(
+    "permutation",
+    # column stream: 0 content, 1 query; column order: the place of a token in the order of prediction.
+    # Everybody sees content that comes earlier in that order; content also sees itself, queries do not.
+    lambda query, key: (
+        (key["stream"] == 0)
+        & (
+            (key["order"] < query["order"])
+            | ((query["stream"] == 0) & (key["order"] == query["order"]) & (key["position"] == query["position"]))
+        )
+    ),
+)
+
+
+def visible(layer: Pattern, batch: Pattern | None) -> Pattern:
+    """The effective pattern: the layer's and the batch's."""
+    return layer if batch is None else layer & batch

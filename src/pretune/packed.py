@@ -1,0 +1,196 @@
+"""Packed and Batch: the only form in which tokens reach a model.
+
+Sequences lie end to end, without padding between them:
+
+    ids        (n,)     3 7 2 | 5 5 | 9 1 4 8 | filler
+    offsets    (s+1,)   0      3     5         9        n n n
+    positions  (n,)     0 1 2   0 1   0 1 2 3   0 1 …
+
+With a Capacity, all shapes are fixed, so that a compiled model compiles once: what the sequences leave of the n tokens is
+filler, cut into sequences no longer than the others, which no count includes; offsets that are not needed repeat n; targets
+that are not needed have weight 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pretune.errors import PretuneError
+
+if TYPE_CHECKING:
+    from pretune.nn.patterns import Pattern
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Fixed sizes of a Packed and of the targets of each loss term."""
+
+    tokens: int
+    sequences: int
+    longest: int
+    targets: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def offsets(self) -> int:
+        """Room for the sequences, and for filler cut into sequences of at most `longest` tokens."""
+        return self.sequences + -(-self.tokens // self.longest) + 1
+
+
+@dataclass
+class Packed:
+    """Token sequences end to end."""
+
+    ids: Tensor  # (n,) int64
+    offsets: Tensor  # (s + 1,) int32, as the variable-length kernels want it
+    positions: Tensor  # (n,) int64: inside the sequence, unless an objective says otherwise
+    longest: int  # no sequence is longer
+    columns: dict[str, Tensor] = field(default_factory=dict)  # (n,) or (n, c): segment, order, stream, prefix …
+    pattern: Pattern | None = None  # who may look at whom, besides what the layers allow; None: no restriction
+    host_offsets: Array | None = None  # offsets on the host; None on an accelerator, where nobody may ask
+
+    def __len__(self) -> int:
+        return self.ids.shape[0]
+
+    def to(self, device: torch.device) -> Packed:
+        """The same on another device, copied without waiting."""
+        move = lambda tensor: tensor.to(device, non_blocking=True)  # noqa: E731
+        return Packed(
+            ids=move(self.ids),
+            offsets=move(self.offsets),
+            positions=move(self.positions),
+            longest=self.longest,
+            columns={name: move(column) for name, column in self.columns.items()},
+            pattern=self.pattern,
+            host_offsets=self.host_offsets if device.type == "cpu" else None,
+        )
+
+
+@dataclass
+class Targets:
+    """What a loss term predicts: token `at` (or sequence `at`) should give `target`, with a weight."""
+
+    at: Tensor  # (m,) int64
+    target: Tensor  # (m,) int64, or float for regression
+    weight: Tensor  # (m,) float32; 0 where the slot is unused
+
+    def to(self, device: torch.device) -> Targets:
+        """The same on another device."""
+        return Targets(*(tensor.to(device, non_blocking=True) for tensor in (self.at, self.target, self.weight)))
+
+
+@dataclass
+class Batch:
+    """What one forward takes: one or two Packed, targets by loss term, and how much each term counts."""
+
+    packed: tuple[Packed, ...]
+    targets: dict[str, Targets] = field(default_factory=dict)
+    counts: dict[str, float] = field(default_factory=dict)  # sum of target weights of each term, on the host
+    rows: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # (sequences,) which rows these are
+    carry: Any = None  # what the batch before handed on, for stateful backbones
+
+    @property
+    def tokens(self) -> int:
+        """Real tokens, filler left out."""
+        return int(self.counts.get("tokens", 0))
+
+    def to(self, device: torch.device) -> Batch:
+        """The same on another device."""
+        return replace(
+            self,
+            packed=tuple(packed.to(device) for packed in self.packed),
+            targets={name: targets.to(device) for name, targets in self.targets.items()},
+        )
+
+    def blank(self) -> Batch:
+        """The same shapes with nothing to learn from: for a process that has no pack left in a step."""
+        targets = {name: replace(t, weight=torch.zeros_like(t.weight)) for name, t in self.targets.items()}
+        return replace(self, targets=targets, counts=dict.fromkeys(self.counts, 0.0))
+
+
+def pack(
+    ids: Array,
+    lengths: Array,
+    *,
+    positions: Array | None = None,
+    columns: Mapping[str, Array] | None = None,
+    pattern: Pattern | None = None,
+    capacity: Capacity | None = None,
+    filler: int = 0,
+) -> Packed:
+    """Sequences of the given lengths, whose ids lie end to end, as a Packed.
+
+    >>> pack(np.array([3, 7, 2, 5]), np.array([3, 1])).offsets.tolist()
+    [0, 3, 4]
+    """
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    used = int(offsets[-1])
+    if positions is None:
+        positions = np.arange(used) - np.repeat(offsets[:-1], lengths)
+    longest = int(lengths.max(initial=0))
+    if capacity is not None:
+        if used > capacity.tokens or len(lengths) > capacity.sequences or longest > capacity.longest:
+            raise PretuneError(
+                f"{len(lengths)} sequences of {used} tokens, the longest {longest}, do not fit into "
+                f"{capacity.sequences} of {capacity.tokens} and {capacity.longest}"
+            )
+        longest = capacity.longest
+        ends = np.minimum(used + longest * np.arange(1, capacity.offsets - len(lengths) + 1), capacity.tokens)
+        offsets = np.concatenate([offsets, ends.astype(np.int32)])
+        tail = capacity.tokens - used
+        ids = np.concatenate([ids, np.full(tail, filler, dtype=ids.dtype)])
+        positions = np.concatenate([positions, np.arange(tail) % longest])
+        columns = {name: _extend(column, tail) for name, column in (columns or {}).items()}
+    return Packed(
+        ids=torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64)),
+        offsets=torch.from_numpy(offsets),
+        positions=torch.from_numpy(np.ascontiguousarray(positions, dtype=np.int64)),
+        longest=longest,
+        columns={name: torch.from_numpy(np.ascontiguousarray(column)) for name, column in (columns or {}).items()},
+        pattern=pattern,
+        host_offsets=offsets.astype(np.int64),
+    )
+
+
+def _extend(column: Array, tail: int) -> Array:
+    return np.concatenate([column, np.zeros((tail, *column.shape[1:]), dtype=column.dtype)])
+
+
+def make_targets(at: Array, target: Array, weight: Array | None = None, capacity: int | None = None) -> Targets:
+    """Targets, filled up with unused slots to a capacity.
+
+    >>> make_targets(np.array([4]), np.array([7]), capacity=3).weight.tolist()
+    [1.0, 0.0, 0.0]
+    """
+    if weight is None:
+        weight = np.ones(len(at), dtype=np.float32)
+    spare = 0 if capacity is None else capacity - len(at)
+    if spare < 0:
+        raise PretuneError(f"{len(at)} targets do not fit into {capacity}")
+    if spare:
+        at, target = (np.concatenate([x, np.zeros(spare, dtype=x.dtype)]) for x in (at, target))
+        weight = np.concatenate([weight, np.zeros(spare, dtype=np.float32)])
+    kind = np.float32 if np.issubdtype(target.dtype, np.floating) else np.int64
+    return Targets(
+        at=torch.from_numpy(np.ascontiguousarray(at, dtype=np.int64)),
+        target=torch.from_numpy(np.ascontiguousarray(target, dtype=kind)),
+        weight=torch.from_numpy(np.ascontiguousarray(weight, dtype=np.float32)),
+    )
+
+
+def pack_lists(sequences: Sequence[Sequence[int]], **options: Any) -> Packed:
+    """Lists of ids as a Packed, for small things by hand.
+
+    >>> len(pack_lists([[3, 7], [5]]))
+    3
+    """
+    lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
+    ids = np.array([i for sequence in sequences for i in sequence], dtype=np.int64)
+    return pack(ids, lengths, **options)
