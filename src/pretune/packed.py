@@ -61,7 +61,10 @@ class Packed:
 
     def to(self, device: torch.device) -> Packed:
         """The same on another device, copied without waiting."""
-        move = lambda tensor: tensor.to(device, non_blocking=True)  # noqa: E731
+
+        def move(tensor: Tensor) -> Tensor:
+            return tensor.to(device, non_blocking=True)
+
         return Packed(
             ids=move(self.ids),
             offsets=move(self.offsets),

@@ -7,6 +7,7 @@ every machine, in every order and in every number of processes. All coordinates 
 from __future__ import annotations
 
 import zlib
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -52,3 +53,24 @@ def integers(high: Coordinate, seed: int, purpose: str, *coordinates: Coordinate
 def permutation(count: int, seed: int, purpose: str, *coordinates: int) -> Array:
     """The numbers below `count` in random order."""
     return np.argsort(hashed(seed, purpose, *coordinates, np.arange(count)), kind="stable")
+
+
+@dataclass(frozen=True)
+class Draws:
+    """All chance of one epoch: draws by purpose, sequence and position. `progress` (0 to 1) is for schedules."""
+
+    seed: int
+    epoch: int = 0
+    progress: float = 0.0
+
+    def uniform(self, purpose: str, *coordinates: Coordinate) -> Array:
+        """Numbers in [0, 1), one for each coordinate."""
+        return uniform(self.seed, purpose, self.epoch, *coordinates)
+
+    def integers(self, high: Coordinate, purpose: str, *coordinates: Coordinate) -> Array:
+        """Whole numbers in [0, high), one for each coordinate."""
+        return integers(high, self.seed, purpose, self.epoch, *coordinates)
+
+    def permutation(self, count: int, purpose: str) -> Array:
+        """The numbers below `count` in random order."""
+        return permutation(count, self.seed, purpose, self.epoch)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretune import PretuneError
-from pretune.randomness import hashed, integers, permutation, uniform
+from pretune.randomness import Draws, hashed, integers, permutation, uniform
 from pretune.text.plan import make_lanes, make_plan
 from pretune.text.store import spans_to_indices
 
@@ -53,7 +53,7 @@ def test_a_sequence_too_long_for_a_pack_is_refused() -> None:
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=30), st.integers(1, 5), st.integers(1, 12), st.integers(0, 9))
 def test_lanes_cover_every_token_once_and_continue(sizes: list[int], lanes: int, window: int, seed: int) -> None:
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    plan = make_lanes(offsets, lanes=lanes, window=window, seed=seed)
+    plan = make_lanes(offsets[:-1], np.diff(offsets), lanes=lanes, window=window, draws=Draws(seed))
     seen: list[int] = []
     at: dict[int, int] = {}  # lane → the token that must come next unless a document begins
     for index in range(len(plan)):

@@ -75,7 +75,7 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, layout: Layout, pattern: Pattern, sc
     from torch.nn.attention.varlen import varlen_attn
 
     assert pattern.reach is not None
-    return varlen_attn(  # type: ignore[no-any-return]
+    mixed = varlen_attn(
         q,
         k,
         v,
@@ -86,6 +86,8 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, layout: Layout, pattern: Pattern, sc
         scale=scale,
         window_size=pattern.reach,
     )
+    assert isinstance(mixed, Tensor)
+    return mixed
 
 
 # -- flex -----------------------------------------------------------------------------------------------------------
@@ -195,11 +197,12 @@ def _dense(
     rows = []
     for number, group in enumerate(groups):
         seen, blind = _seen(layout, group, pattern, number)
-        padded = [_gather(x, at, group.even) for x, at in ((q, group.queries), (k, group.keys), (v, group.keys))]
+        own = _gather(q, group.queries, group.even)  # (b, heads, Lq, d)
+        keys, values = _gather(k, group.keys, group.even), _gather(v, group.keys, group.even)
         if score is None:
-            out = F.scaled_dot_product_attention(*padded, attn_mask=seen, dropout_p=dropout, scale=scale)
+            out = F.scaled_dot_product_attention(own, keys, values, seen, dropout_p=dropout, scale=scale)
         else:
-            out = _with_score(*padded, layout, group, seen, score, scale, dropout)
+            out = _with_score(own, keys, values, layout, group, seen, score, scale, dropout)
         if blind is not None:
             out = out.masked_fill(blind, 0.0)
         rows.append(out.transpose(1, 2).reshape(-1, *q.shape[1:-1], v.shape[-1]))  # (b · Lq, heads, d)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -78,13 +79,9 @@ def memory_side(side: Side, slots: int, used: Tensor, columns: dict[str, Tensor]
     sequences = side.offsets.shape[0] - 1
     device = side.offsets.device
     tokens = torch.arange(len(side), device=device)
-    places = torch.cat(
-        [
-            # slot j of sequence i comes before the tokens of sequence i and after all that is before it
-            (torch.arange(sequences, device=device)[:, None] * slots + side.offsets[:-1, None]).long()
-            + torch.arange(slots, device=device),
-        ]
-    ).flatten()
+    # Slot j of sequence i comes before the tokens of sequence i and after all that is before it.
+    first_slots = torch.arange(sequences, device=device) * slots + side.offsets[:-1].long()
+    places = (first_slots[:, None] + torch.arange(slots, device=device)).flatten()
     index = torch.empty(sequences * slots + len(side), dtype=torch.long, device=device)
     index[places] = torch.arange(sequences * slots, device=device)
     index[tokens + (side.sequence.long() + 1) * slots] = tokens + sequences * slots
@@ -128,15 +125,15 @@ def _make_groups(layout: Layout) -> tuple[list[Group], Tensor]:
         bounds = _cut(lengths_k[order])
     groups, back = [], np.empty(len(layout.queries), dtype=np.int64)
     rows = 0  # padded query rows so far
-    for first, last in zip(bounds, bounds[1:], strict=False):
+    for first, last in pairwise(bounds):
         members = order[first:last]
         queries, real_queries = _padded(starts_q[members], lengths_q[members])
         keys, real_keys = _padded(starts_k[members], lengths_k[members])
         back[queries[real_queries]] = rows + np.flatnonzero(real_queries.ravel())
         rows += queries.size
         even = bool(len(bounds) == 2 and real_queries.all() and real_keys.all() and layout.queries is layout.keys)
-        tensors = (torch.from_numpy(x).to(device) for x in (queries, keys, real_queries, real_keys))
-        groups.append(Group(*tensors, even=even))
+        tensors = [torch.from_numpy(x).to(device) for x in (queries, keys, real_queries, real_keys)]
+        groups.append(Group(tensors[0], tensors[1], tensors[2], tensors[3], even))
     return groups, torch.from_numpy(back).to(device)
 
 

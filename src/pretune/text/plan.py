@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pretune.errors import PretuneError
-from pretune.randomness import permutation
+from pretune.randomness import Draws, permutation
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -107,10 +107,9 @@ class Lanes:
         return Window(np.array(starts), np.array(lengths), np.array(lanes), np.array(fresh, dtype=bool))
 
 
-def make_lanes(offsets: Array, *, lanes: int, window: int, seed: int = 0, epoch: int = 0) -> Lanes:
-    """Lanes over documents that start at `offsets` (documents + 1,) in the store."""
-    lengths = np.diff(offsets)
-    order = permutation(len(lengths), seed, "lanes", epoch)
+def make_lanes(starts: Array, lengths: Array, *, lanes: int, window: int, draws: Draws) -> Lanes:
+    """Lanes over documents that start at `starts` in the store and are `lengths` long."""
+    order = draws.permutation(len(lengths), "lanes")
     order = order[lengths[order] > 0]
     stream = np.concatenate([[0], np.cumsum(lengths[order])])
-    return Lanes(np.asarray(offsets)[order], stream, lanes, window)
+    return Lanes(np.asarray(starts)[order], stream, lanes, window)

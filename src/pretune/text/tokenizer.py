@@ -150,7 +150,7 @@ class Tokenizer:
         parts, is a third faster than handing it the parts.
         """
         joined = [JOINT.join(map(self._tame, parts)) for parts in documents if parts]
-        joint, cut = (self._jointed.token_to_id(token) for token in (JOINT, CUT))
+        joint, cut = (self._jointed.token_to_id(token) or 0 for token in (JOINT, CUT))
         ids: list[list[int]] = []
         for encoding in self._jointed.encode_batch_fast(joined, add_special_tokens=False):  # type: ignore[arg-type]
             ids += (encoding.ids, [joint])

@@ -1,0 +1,67 @@
+"""An encoder, and a decoder that looks at it: T5, BART, translation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor, nn
+
+from pretune.backbones.encoder import Encoder
+from pretune.backbones.states import Keep, States, kept
+from pretune.nn.attention import Flow
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.layout import cross_layout, self_layout
+from pretune.packed import Packed
+
+
+class EncoderDecoder(nn.Module):
+    """Two packed streams: sequence i of the target is decoded from sequence i of the source."""
+
+    def __init__(
+        self, encoder: Encoder, embed: Embeddings, layers: Iterable[nn.Module], *, norm: nn.Module | None = None
+    ) -> None:
+        """`embed` is the decoder's; its token vectors may be the encoder's own."""
+        super().__init__()
+        self.encoder = encoder
+        self.embed = embed
+        self.layers = nn.ModuleList(layers)
+        self.norm = norm if norm is not None else nn.Identity()
+        self.vocabulary_head, self.pooler = encoder.vocabulary_head, encoder.pooler
+
+    @property
+    def width(self) -> int:
+        """Width of the decoder's states."""
+        return self.embed.width
+
+    @property
+    def longest(self) -> int | None:
+        """Positions the model has; None: any."""
+        return self.encoder.longest
+
+    def forward(self, source: Packed, target: Packed, carry: Any = None, keep: Keep = "last") -> States:
+        """States of the decoder's kept layers, (n, width) each."""
+        wanted = kept(keep, len(self.layers))
+        x: Tensor = self.embed(target)
+        flow = Flow(
+            self_layout(target),
+            target.pattern,
+            source=self.encoder(source).last,
+            source_layout=cross_layout(target, source),
+        )
+        layers = [x] if 0 in wanted else []
+        for number, layer in enumerate(self.layers, 1):
+            x = layer(x, flow)
+            if number == len(self.layers):
+                x = self.norm(x)
+            if number in wanted:
+                layers.append(x)
+        return States(layers)
+
+    def groups(self) -> list[tuple[str, list[nn.Module]]]:
+        """From the encoder's embedding to the decoder's top."""
+        groups = [(f"encoder {name}", modules) for name, modules in self.encoder.groups()]
+        groups[0][1].append(self.embed)
+        groups += [(f"decoder layer {number}", [layer]) for number, layer in enumerate(self.layers)]
+        groups[-1][1].append(self.norm)
+        return groups

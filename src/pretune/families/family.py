@@ -1,0 +1,120 @@
+"""What a family is: how a published model is wired, and how its checkpoint is laid out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pretune.backbones.states import Backbone
+from pretune.text.sequences import Template
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A published model: configuration, wiring, template and two-way checkpoint table."""
+
+    name: str  # `model_type` in config.json
+    config: type[Any]  # a dataclass whose fields are keys of config.json
+    build: Callable[[Any], Backbone]
+    template: Template
+    table: Table
+    classes: Mapping[frozenset[str], str]  # heads present → the class that `transformers` loads them with
+
+    def read_config(self, content: Mapping[str, Any]) -> Any:
+        """The configuration in a config.json, keys we have no use for left out."""
+        known = {field.name for field in fields(self.config)}
+        return self.config(**{key: value for key, value in content.items() if key in known})
+
+
+class Table:
+    """Names in the published layout and ours, read both ways.
+
+        ("bert.encoder.layer.{i}.output.dense.{p}", "backbone.layers.{i}.feed_forward.part.output.{p}")
+
+    {i} stands for a number, {p} for a parameter's name. Several published names for one of ours are matrices that we keep
+    stacked, one upon the other.
+    """
+
+    def __init__(
+        self,
+        *rows: tuple[str | Sequence[str], str],
+        prefix: str = "",
+        ignored: Sequence[str] = (),
+        renamed: Mapping[str, str] | None = None,
+    ) -> None:
+        """`prefix` is what a bare backbone is saved without; `ignored` are names (patterns) that say nothing new;
+        `renamed` are old spellings inside names."""
+        self.rows = [((theirs,) if isinstance(theirs, str) else tuple(theirs), ours) for theirs, ours in rows]
+        self.prefix = prefix
+        self.ignored = [_pattern(name) for name in ignored]
+        self.renamed = dict(renamed or {})
+
+    def theirs(self, name: str) -> tuple[str, ...] | None:
+        """The published names of one of our parameters; None where the layout has no place for it."""
+        for theirs, ours in self.rows:
+            if match := _pattern(ours).fullmatch(name):
+                return tuple(_fill(pattern, match.groupdict()) for pattern in theirs)
+        return None
+
+    def knows(self, name: str) -> bool:
+        """Whether a published name has a place here."""
+        return any(_pattern(part).fullmatch(name) for theirs, _ in self.rows for part in theirs)
+
+    def read(self, tensors: Tensors, ours: Mapping[str, Tensor]) -> tuple[Tensors, list[str], list[str]]:
+        """Our parameters from a published checkpoint, the names of ours it lacks, and the names it has too many.
+
+        `ours` are the parameters that are wanted; those without a place in the layout count as lacking.
+        """
+        tensors = {self._modern(name): tensor for name, tensor in tensors.items()}
+        if self.prefix and not any(name.startswith(self.prefix) for name in tensors):
+            tensors = {self.prefix + name: tensor for name, tensor in tensors.items()}
+        found: Tensors = {}
+        missing: list[str] = []
+        used: set[str] = set()
+        for name in ours:
+            theirs = self.theirs(name)
+            if theirs is None or not all(part in tensors for part in theirs):
+                missing.append(name)
+                continue
+            parts = [tensors[part] for part in theirs]
+            found[name] = parts[0] if len(parts) == 1 else torch.cat(parts)
+            used.update(theirs)
+        extra = [n for n in tensors if n not in used and not any(p.fullmatch(n) for p in self.ignored)]
+        return found, missing, extra
+
+    def write(self, ours: Mapping[str, Tensor]) -> tuple[Tensors, Tensors]:
+        """A published checkpoint of our parameters, and those for which the layout has no place."""
+        published: Tensors = {}
+        rest: Tensors = {}
+        for name, tensor in ours.items():
+            theirs = self.theirs(name)
+            if theirs is None:
+                rest[name] = tensor
+            elif len(theirs) == 1:
+                published[theirs[0]] = tensor
+            else:
+                published |= dict(zip(theirs, (part.contiguous() for part in tensor.chunk(len(theirs))), strict=True))
+        return published, rest
+
+    def _modern(self, name: str) -> str:
+        for old, new in self.renamed.items():
+            name = name.replace(old, new)
+        return name
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    escaped = re.escape(name).replace(r"\{i\}", r"(?P<i>\d+)").replace(r"\{p\}", r"(?P<p>\w+)")
+    return re.compile(escaped)
+
+
+def _fill(pattern: str, values: Mapping[str, str]) -> str:
+    for key, value in values.items():
+        pattern = pattern.replace(f"{{{key}}}", value)
+    return pattern

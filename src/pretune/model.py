@@ -1,0 +1,233 @@
+"""A model: a backbone with heads, its tokenizer, and the folder it lives in (the Hugging Face layout where there is one)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from pretune.atomic import write_bytes, write_json
+from pretune.backbones.states import Backbone
+from pretune.errors import PretuneError
+from pretune.families import find_family
+from pretune.families.family import Family
+from pretune.nn.embeddings import Embeddings
+from pretune.objectives import Joint, Loss, Mixture, Objective
+from pretune.packed import Batch
+from pretune.presets import find_preset, preset_names
+from pretune.progress import say
+from pretune.text.tokenizer import Tokenizer
+
+CONFIG, WEIGHTS, HEAD = "config.json", "model.safetensors", "head.safetensors"
+
+
+class Root(nn.Module):
+    """Backbone and heads together. Its forward is the only thing that is compiled, replicated or sharded."""
+
+    def __init__(self, backbone: Backbone, heads: Iterable[tuple[str, nn.Module]] = ()) -> None:
+        super().__init__()
+        self.backbone: Any = backbone
+        self.heads = nn.ModuleDict(dict(heads))
+
+    def forward(self, joint: Joint, batch: Batch) -> Loss:
+        """The losses of a joint objective on a batch."""
+        return joint.loss(self.heads, self.backbone, batch)
+
+    def compute_in(self, kind: torch.dtype) -> None:
+        """Activations are of this type from the embeddings on; parameters stay as they are."""
+        for module in self.modules():
+            if isinstance(module, Embeddings):
+                module.compute = kind
+
+
+@dataclass
+class Model:
+    """Everything needed to use a network: family, configuration, parameters, tokenizer, and what it was trained for."""
+
+    family: Family
+    config: Any
+    root: Root
+    tokenizer: Tokenizer | None = None
+    objective: str = ""  # what its heads are for, e.g. "mlm+nsp"
+    labels: list[str] = field(default_factory=list)  # classes in order, for classifiers
+
+    @property
+    def backbone(self) -> Any:
+        """The network without its heads."""
+        return self.root.backbone
+
+    def need_tokenizer(self) -> Tokenizer:
+        """The tokenizer, which a preset does not have yet."""
+        if self.tokenizer is None:
+            raise PretuneError(f"this {self.family.name} has no tokenizer yet; pretrain it, or give it one")
+        return self.tokenizer
+
+    def add_heads(self, objectives: Iterable[Objective], seed: int = 0) -> None:
+        """Give it the heads of some objectives, those it has kept, in a reproducible start."""
+        for objective in objectives:
+            if objective.name not in self.root.heads:
+                with torch.random.fork_rng(devices=[]):
+                    torch.manual_seed(seed)
+                    self.root.heads[objective.name] = objective.head(self.backbone)
+
+    def save(self, folder: str | Path) -> None:
+        """Write config.json, model.safetensors, the tokenizer's files and, where needed, head.safetensors."""
+        folder = Path(folder)
+        state = {name: tensor.detach().cpu().contiguous() for name, tensor in self.root.state_dict().items()}
+        published, rest = self.family.table.write(state)
+        write_bytes(folder / WEIGHTS, save(published, metadata={"format": "pt"}))
+        if rest:
+            write_bytes(folder / HEAD, save(rest))
+        else:
+            (folder / HEAD).unlink(missing_ok=True)
+        write_json(folder / CONFIG, self._config())
+        if self.tokenizer is not None:
+            self.tokenizer.save(folder)
+
+    def _config(self) -> dict[str, Any]:
+        heads = frozenset(self.root.heads)
+        classes = self.family.classes
+        config: dict[str, Any] = {
+            "architectures": [classes.get(heads, classes[frozenset()])],
+            "model_type": self.family.name,
+            **asdict(self.config),
+        }
+        if self.tokenizer is not None and self.tokenizer.has("padding"):
+            config["pad_token_id"] = self.tokenizer.role("padding")
+        if self.labels:
+            config["id2label"] = {str(i): label for i, label in enumerate(self.labels)}
+            config["label2id"] = {label: i for i, label in enumerate(self.labels)}
+        config["pretune"] = {"objective": self.objective}
+        return config
+
+
+def make_model(name: str, vocabulary: int | None = None, seed: int = 0) -> Model:
+    """A model of a preset's shape with random parameters.
+
+    >>> make_model("bert-tiny").backbone.width
+    128
+    """
+    preset = find_preset(name)
+    family = find_family(preset["family"], name)
+    config = family.read_config(preset["config"])
+    if vocabulary is not None:
+        config = replace(config, vocab_size=vocabulary)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Model(family, config, Root(family.build(config)))
+
+
+def load_model(reference: str | Path, objectives: Mixture | None = None, seed: int = 0, partial: bool = False) -> Model:
+    """A model from a run folder or a folder in the Hugging Face layout.
+
+    With `objectives`, it gets their heads: from the checkpoint where it has them, else new ones. A checkpoint that lacks
+    parts of the backbone, or has tensors nobody knows, is refused with a list, unless `partial`.
+
+    >>> model = load_model("runs/mine")  # doctest: +SKIP
+    """
+    folder = find_folder(reference)
+    content = _read_json(folder / CONFIG)
+    family = find_family(str(content.get("model_type")), str(folder / CONFIG))
+    config = family.read_config(content)
+    tensors = read_tensors(folder / WEIGHTS)
+    if (folder / HEAD).is_file():
+        head_tensors = read_tensors(folder / HEAD)
+    else:
+        head_tensors = {}
+    model = Model(family, config, Root(family.build(config)), _tokenizer(folder))
+    model.objective = content.get("pretune", {}).get("objective", "")
+    model.labels = [label for _, label in sorted(content.get("id2label", {}).items(), key=lambda item: int(item[0]))]
+    if objectives is not None:
+        model.add_heads(objectives.objectives, seed)
+    wanted = model.root.state_dict()
+    found, missing, extra = family.table.read(tensors, wanted)
+    found |= {name: tensor for name, tensor in head_tensors.items() if name in wanted}
+    missing = [name for name in missing if name not in found]
+    _check(folder, found, wanted, missing, extra, family, partial)
+    new_heads = sorted({name.split(".")[1] for name in missing if name.startswith("heads.")})
+    if new_heads:
+        say(f"{folder}: new, untrained parameters for {', '.join(new_heads)}")
+    model.root.load_state_dict(found, strict=False)
+    if model.tokenizer is not None and model.tokenizer.size > config.vocab_size:
+        raise PretuneError(
+            f"{folder}: the tokenizer has {model.tokenizer.size} tokens but the model only {config.vocab_size}; "
+            "they do not belong together"
+        )
+    return model
+
+
+def _check(
+    folder: Path,
+    found: dict[str, Tensor],
+    wanted: dict[str, Tensor],
+    missing: list[str],
+    extra: list[str],
+    family: Family,
+    partial: bool,
+) -> None:
+    """Refuse what does not fit. A head of another shape (another number of classes) counts as missing."""
+    wrong = [name for name, tensor in found.items() if tensor.shape != wanted[name].shape]
+    for name in wrong:
+        if name.startswith("heads."):
+            del found[name]
+            missing.append(name)
+    shapes = [
+        f"{name} is {tuple(found[name].shape)}, not {tuple(wanted[name].shape)}" for name in wrong if name in found
+    ]
+    lacking = [name for name in missing if name.startswith("backbone.")]
+    strange = [name for name in extra if not family.table.knows(name)]
+    if shapes:
+        raise PretuneError(f"{folder}: tensors of the wrong shape: {'; '.join(shapes)}")
+    if lacking and not partial:
+        listed = ", ".join(lacking)
+        raise PretuneError(f"{folder}: the checkpoint lacks {len(lacking)} tensors: {listed}; go on with --partial")
+    if strange and not partial:
+        raise PretuneError(f"{folder}: tensors that no {family.name} has: {', '.join(strange)}; go on with --partial")
+
+
+def find_folder(reference: str | Path) -> Path:
+    """The folder behind a model reference."""
+    folder = Path(reference)
+    if (folder / CONFIG).is_file():
+        return folder
+    if folder.is_dir():
+        raise PretuneError(f"{folder}: no model here (no {CONFIG})")
+    if str(reference) in preset_names():
+        raise PretuneError(f"{reference} is a preset without weights; pretrain it first, or name a folder")
+    raise PretuneError(f"{reference}: neither a model folder nor a preset; presets: {', '.join(preset_names())}")
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file."""
+    try:
+        return load_file(path)
+    except FileNotFoundError as error:
+        raise PretuneError(f"{path}: missing") from error
+    except SafetensorError as error:
+        raise PretuneError(f"{path}: damaged or cut off ({error})") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise PretuneError(f"{path}: not valid JSON ({error})") from error
+    if not isinstance(content, dict):
+        raise PretuneError(f"{path}: not a model's configuration")
+    return content
+
+
+def _tokenizer(folder: Path) -> Tokenizer | None:
+    try:
+        return Tokenizer.load(folder)
+    except PretuneError as error:
+        if "no tokenizer here" in str(error):
+            return None
+        raise

@@ -1,0 +1,123 @@
+"""Multi-head attention modules around `attend`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from pretune.nn.attend import attend
+from pretune.nn.layout import Layout
+from pretune.nn.linear import Linear
+from pretune.nn.patterns import Pattern, full, visible
+from pretune.nn.positions import Rotary
+from pretune.nn.scores import Score
+
+
+@dataclass
+class Flow:
+    """What runs through a stack beside the states: who attends to whom, and to what else."""
+
+    layout: Layout
+    pattern: Pattern | None = None  # the batch's
+    context: Tensor | None = None  # (m, width) rows behind the layout's keys, when they are not the queries' own rows
+    source: Tensor | None = None  # (m, width) states of an encoder
+    source_layout: Layout | None = None
+
+
+class Attention(nn.Module):
+    """Self-attention with queries, keys and values from one matrix."""
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        head_width: int | None = None,
+        pattern: Pattern = full,
+        rotary: Rotary | None = None,
+        norm: nn.Module | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        """`norm` normalizes queries and keys of each head (QK-norm)."""
+        super().__init__()
+        self.heads, self.head_width = heads, head_width or width // heads
+        self.pattern, self.rotary, self.norm, self.dropout = pattern, rotary, norm, dropout
+        self.qkv = Linear(width, 3 * heads * self.head_width, bias, stacked=3)
+        self.output = Linear(heads * self.head_width, width, bias)
+
+    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+        """(n, width) → (n, width)."""
+        qkv = self.qkv(x).view(-1, 3, self.heads, self.head_width)
+        q, k, v = qkv.unbind(1)  # (n, heads, d) each
+        if self.norm is not None:
+            q, k = self.norm(q), self.norm(k)
+        if self.rotary is not None:
+            positions = flow.layout.queries.columns["position"]
+            q, k = self.rotary(q, positions), self.rotary(k, positions)
+        dropout = self.dropout if self.training else 0.0
+        mixed = attend(q, k, v, flow.layout, visible(self.pattern, flow.pattern), dropout=dropout)
+        return self.output(mixed.flatten(1))
+
+
+class ScoredAttention(nn.Module):
+    """Self-attention, over memory too, with a score: T5's, Transformer-XL's, XLNet's."""
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        score: Score,
+        *,
+        head_width: int | None = None,
+        pattern: Pattern = full,
+        content_bias: bool = False,
+        scale: float | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        """`content_bias` is added to the queries for q·k alone, as Transformer-XL has it."""
+        super().__init__()
+        self.heads, self.head_width = heads, head_width or width // heads
+        self.pattern, self.scale, self.dropout, self.score = pattern, scale, dropout, score
+        inner = heads * self.head_width
+        self.query = Linear(width, inner, bias)
+        self.key_value = Linear(width, 2 * inner, bias, stacked=2)
+        self.output = Linear(inner, width, bias)
+        self.content_bias = nn.Parameter(torch.zeros(heads, self.head_width)) if content_bias else None
+
+    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+        """(n, width) → (n, width); keys and values come from the flow's context where it has one."""
+        q = self.query(x).view(-1, self.heads, self.head_width)
+        rows = x if flow.context is None else flow.context
+        k, v = self.key_value(rows).view(-1, 2, self.heads, self.head_width).unbind(1)
+        bend = self.score(q, flow.layout)
+        if self.content_bias is not None:
+            q = q + self.content_bias.to(q.dtype)
+        pattern = visible(self.pattern, flow.pattern)
+        dropout = self.dropout if self.training else 0.0
+        mixed = attend(q, k, v, flow.layout, pattern, bend, self.scale, dropout=dropout)
+        return self.output(mixed.flatten(1))
+
+
+class CrossAttention(nn.Module):
+    """Attention from a decoder's states to an encoder's."""
+
+    def __init__(self, width: int, heads: int, *, bias: bool = True, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.heads, self.head_width, self.dropout = heads, width // heads, dropout
+        self.query = Linear(width, width, bias)
+        self.key_value = Linear(width, 2 * width, bias, stacked=2)
+        self.output = Linear(width, width, bias)
+
+    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+        """(n, width) looks at the flow's source (m, width)."""
+        assert flow.source is not None
+        assert flow.source_layout is not None
+        q = self.query(x).view(-1, self.heads, self.head_width)
+        k, v = self.key_value(flow.source).view(-1, 2, self.heads, self.head_width).unbind(1)
+        dropout = self.dropout if self.training else 0.0
+        mixed = attend(q, k, v, flow.source_layout, full, dropout=dropout)
+        return self.output(mixed.flatten(1))

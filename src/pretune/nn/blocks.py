@@ -1,0 +1,46 @@
+"""Layers: parts (attention, feed-forward …) in turn, each in a residual connection with a norm."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from pretune.nn.attention import Flow
+
+
+class PostNorm(nn.Module):
+    """norm(x + part(x)): the original Transformer, BERT, GPT."""
+
+    def __init__(self, part: nn.Module, norm: nn.Module, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.part, self.norm, self.dropout = part, norm, nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+        """(n, width) → (n, width)."""
+        out: Tensor = self.norm(x + self.dropout(self.part(x, flow)))
+        return out
+
+
+class PreNorm(nn.Module):
+    """x + part(norm(x)): GPT-2 and most since."""
+
+    def __init__(self, part: nn.Module, norm: nn.Module, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.part, self.norm, self.dropout = part, norm, nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+        """(n, width) → (n, width)."""
+        out: Tensor = x + self.dropout(self.part(self.norm(x), flow))
+        return out
+
+
+class Layer(nn.ModuleDict):
+    """Named parts in turn: `Layer(attention=PostNorm(…), feed_forward=PostNorm(…))`."""
+
+    def __init__(self, **parts: nn.Module) -> None:
+        super().__init__(parts)
+
+    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+        """(n, width) → (n, width)."""
+        for part in self.values():
+            x = part(x, flow)
+        return x

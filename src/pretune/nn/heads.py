@@ -1,0 +1,40 @@
+"""What families put between states and predictions."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pretune.nn.feed_forward import Activation
+from pretune.nn.linear import Linear
+
+
+class VocabularyHead(nn.Module):
+    """Logits over the vocabulary by the token embedding itself, after an optional transform (BERT's)."""
+
+    def __init__(self, vocabulary: int, transform: nn.Module | None = None, bias: bool = True) -> None:
+        super().__init__()
+        self.transform = transform if transform is not None else nn.Identity()
+        self.bias = nn.Parameter(torch.zeros(vocabulary)) if bias else None
+
+    def forward(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """(m, width) and the token embedding (vocabulary, width) → (m, vocabulary)."""
+        states = self.transform(states)
+        bias = None if self.bias is None else self.bias.to(states.dtype)
+        return F.linear(states, tokens.to(states.dtype), bias)
+
+
+class Transform(nn.Module):
+    """norm(activation(x W)): BERT's step before its vocabulary and, with tanh and no norm, its pooler."""
+
+    def __init__(self, width: int, activation: Activation, norm: nn.Module | None = None, bias: bool = True) -> None:
+        super().__init__()
+        self.dense = Linear(width, width, bias)
+        self.activation = activation
+        self.norm = norm if norm is not None else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(m, width) → (m, width)."""
+        out: Tensor = self.norm(self.activation(self.dense(x)))
+        return out

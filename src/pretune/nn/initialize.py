@@ -1,0 +1,31 @@
+"""All initialization in one place."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def initialize(module: Module, deviation: float = 0.02, zero_outputs: bool = False) -> Module:
+    """BERT's rule: matrices and vectors of tokens from a truncated normal, biases 0, norms 1.
+
+    With `zero_outputs`, the last matrix of every part of a layer starts at 0, so that a layer starts as the identity.
+    """
+    norms = (nn.LayerNorm, nn.RMSNorm)
+    for child in module.modules():
+        for name, parameter in child.named_parameters(recurse=False):
+            if isinstance(child, norms):
+                nn.init.ones_(parameter) if name == "weight" else nn.init.zeros_(parameter)
+            elif "bias" in name:
+                nn.init.zeros_(parameter)
+            elif parameter.dim() > 1:
+                with torch.no_grad():
+                    nn.init.trunc_normal_(parameter, std=deviation, a=-2 * deviation, b=2 * deviation)
+        output = getattr(child, "output", None)
+        if zero_outputs and isinstance(output, nn.Linear):
+            nn.init.zeros_(output.weight)
+    return module

@@ -1,0 +1,46 @@
+"""Linear maps and norms that compute in the type of their input.
+
+Parameters stay in fp32; activations are fp32 on a CPU and bf16 on an accelerator. Casting a weight at its use is one small
+kernel that a compiler folds away, and there is no hidden autocast state.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Linear(nn.Linear):
+    """A linear map; `stacked` says how many matrices its weight holds one upon the other (3 for queries, keys, values)."""
+
+    def __init__(self, inputs: int, outputs: int, bias: bool = True, stacked: int = 1) -> None:
+        super().__init__(inputs, outputs, bias)
+        self.stacked = stacked
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, inputs) → (…, outputs)."""
+        return F.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
+
+
+class LayerNorm(nn.LayerNorm):
+    """Layer normalization (Ba et al., 2016)."""
+
+    def __init__(self, width: int, eps: float = 1e-5, bias: bool = True) -> None:
+        super().__init__(width, eps=eps, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mean 0 and variance 1 over the last dimension, then scale and shift."""
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return F.layer_norm(x, self.normalized_shape, self.weight.to(x.dtype), bias, self.eps)
+
+
+class RMSNorm(nn.RMSNorm):
+    """Root mean square normalization (Zhang and Sennrich, 2019); without `scale` it has no parameters."""
+
+    def __init__(self, width: int, eps: float = 1e-6, scale: bool = True) -> None:
+        super().__init__(width, eps=eps, elementwise_affine=scale)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mean square 1 over the last dimension, then scale."""
+        weight = None if self.weight is None else self.weight.to(x.dtype)
+        return F.rms_norm(x, self.normalized_shape, weight, self.eps)

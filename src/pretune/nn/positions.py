@@ -1,0 +1,55 @@
+"""Positions: learned and sinusoidal ones are added to embeddings, rotary ones turn queries and keys."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Learned(nn.Module):
+    """A vector a position, up to a longest length (BERT, GPT)."""
+
+    def __init__(self, longest: int, width: int) -> None:
+        super().__init__()
+        self.longest = longest
+        self.weight = nn.Parameter(torch.empty(longest, width))
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """(n,) → (n, width)."""
+        return F.embedding(positions, self.weight)
+
+
+class Sinusoidal(nn.Module):
+    """Sines and cosines of geometrically spaced wavelengths (Vaswani et al., 2017): even columns sin, odd ones cos."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """(n,) → (n, width)."""
+        steps = torch.arange(0, self.width, 2, device=positions.device, dtype=torch.float32)
+        angles = positions[:, None].float() * 10_000.0 ** (-steps / self.width)  # (n, width / 2)
+        return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, : self.width]
+
+
+class Rotary(nn.Module):
+    """Rotary embedding (Su et al., 2021): column i and column i + d/2 of a head are turned by position · base^(-2i/d)."""
+
+    def __init__(self, head_width: int, base: float = 10_000.0) -> None:
+        super().__init__()
+        self.head_width, self.base = head_width, base
+
+    def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines, (n, 1, d/2) each."""
+        steps = torch.arange(0, self.head_width, 2, device=positions.device, dtype=torch.float32)
+        angles = positions[:, None, None].float() * self.base ** (-steps / self.head_width)
+        return angles.cos(), angles.sin()
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        """(n, heads, d) turned, in fp32 inside."""
+        cosine, sine = self.angles(positions)
+        first, second = x.float().chunk(2, dim=-1)
+        turned = torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
+        return turned.to(x.dtype)

@@ -1,0 +1,97 @@
+"""Scores: what bends attention's logits besides q·k. Each is built anew for a call, from q, the layout and its parameters."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from pretune.nn.attend import Bend
+from pretune.nn.layout import Layout
+from pretune.nn.patterns import Columns
+
+
+class Score(Protocol):
+    """Something that makes a Bend for one attention call."""
+
+    def __call__(self, q: Tensor, layout: Layout) -> Bend: ...
+
+
+class RelativeBias(nn.Module):
+    """T5's bias (Raffel et al., 2020): a learned number for each head and bucket of distances.
+
+    Half of the buckets are exact small distances, the other half grow logarithmically up to `furthest`.
+    """
+
+    def __init__(self, heads: int, buckets: int = 32, furthest: int = 128, both_ways: bool = True) -> None:
+        super().__init__()
+        self.buckets, self.furthest, self.both_ways = buckets, furthest, both_ways
+        self.weight = nn.Parameter(torch.zeros(buckets, heads))
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """The bucket of a distance key − query."""
+        buckets = self.buckets
+        offset = torch.zeros_like(distance)
+        if self.both_ways:
+            buckets //= 2
+            offset = (distance > 0).to(distance.dtype) * buckets
+            distance = distance.abs()
+        else:
+            distance = (-distance).clamp(min=0)
+        exact = buckets // 2
+        ratio = (distance.clamp(min=1).float() / exact).log() / math.log(self.furthest / exact)
+        far = (exact + (ratio * (buckets - exact)).to(distance.dtype)).clamp(max=buckets - 1)
+        return offset + torch.where(distance < exact, distance, far)
+
+    def forward(self, q: Tensor, layout: Layout) -> Bend:
+        """Adds weight[bucket, head] to a logit."""
+        weight = self.weight
+
+        def bend(logit: Tensor, head: Tensor, query: Columns, key: Columns) -> Tensor:
+            return logit + weight[self.bucket(key["position"] - query["position"]), head].to(logit.dtype)
+
+        return bend
+
+
+class TransformerXL(nn.Module):
+    """Transformer-XL's and XLNet's position term: (q + u) · W r(query − key), with sinusoidal r.
+
+    With `segments`, XLNet's segment term too: (q + s) · e(same segment or not).
+    The query-independent content bias is added to q by the attention itself.
+    """
+
+    def __init__(self, width: int, heads: int, head_width: int, segments: bool = False) -> None:
+        super().__init__()
+        self.width, self.heads, self.head_width = width, heads, head_width
+        self.position = nn.Parameter(torch.empty(heads * head_width, width))
+        self.position_bias = nn.Parameter(torch.zeros(heads, head_width))
+        self.segment_bias = nn.Parameter(torch.zeros(heads, head_width)) if segments else None
+        self.segment = nn.Parameter(torch.empty(2, heads, head_width)) if segments else None
+
+    def forward(self, q: Tensor, layout: Layout) -> Bend:
+        """Adds the two terms, scaled as q·k is."""
+        # Distances from −longest to +longest keys; row 0 is distance +furthest.
+        furthest = layout.keys.longest
+        distances = torch.arange(furthest, -furthest - 1, -1, device=q.device, dtype=torch.float32)
+        steps = torch.arange(0, self.width, 2, device=q.device, dtype=torch.float32)
+        angles = distances[:, None] * 10_000.0 ** (-steps / self.width)
+        waves = torch.cat([angles.sin(), angles.cos()], dim=-1).to(q.dtype)  # (distances, width)
+        keys = (waves @ self.position.to(q.dtype).T).view(-1, self.heads, self.head_width)
+        scale = self.head_width**-0.5
+        by_distance = torch.einsum("nhd,rhd->nhr", q + self.position_bias.to(q.dtype), keys) * scale
+        by_segment = None
+        if self.segment is not None and self.segment_bias is not None:
+            shifted = q + self.segment_bias.to(q.dtype)
+            by_segment = torch.einsum("nhd,shd->nhs", shifted, self.segment.to(q.dtype)) * scale
+
+        def bend(logit: Tensor, head: Tensor, query: Columns, key: Columns) -> Tensor:
+            distance = query["position"] - key["position"]
+            logit = logit + by_distance[query["row"], head, furthest - distance]
+            if by_segment is not None:
+                differs = (query["segment"] != key["segment"]).long()
+                logit = logit + by_segment[query["row"], head, differs]
+            return logit
+
+        return bend

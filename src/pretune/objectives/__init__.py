@@ -1,0 +1,188 @@
+"""Objectives by name, and expressions over them.
+
+mlm                       one objective
+mlm(rate=0.3)             with options
+mlm+nsp, classify+0.5*lm  joint: one arranges, each corrupts in turn, one forward, all losses
+0.9*mlm|0.1*lm            alternating: packs are shared out by weight
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import yaml
+from torch import nn
+
+from pretune.backbones.states import Backbone
+from pretune.errors import PretuneError, nearest
+from pretune.objectives.classify import Classify
+from pretune.objectives.lm import LM
+from pretune.objectives.mlm import MLM
+from pretune.objectives.nsp import NSP
+from pretune.objectives.objective import Data, Loss, Objective
+from pretune.packed import Batch, Packed
+from pretune.randomness import Draws
+from pretune.text.sequences import Epoch, Packing, Sequences
+from pretune.text.tokenizer import Tokenizer
+
+OBJECTIVES: dict[str, type[Any]] = {objective.name: objective for objective in (MLM, NSP, LM, Classify)}
+
+_TERM = re.compile(r"\s*(?:(?P<weight>[\d.eE+-]+)\s*\*)?\s*(?P<name>\w+)\s*(?:\((?P<options>[^()]*)\))?\s*")
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Objectives that share their sequences and the forward. One alone is the usual case."""
+
+    parts: tuple[tuple[float, Objective], ...]  # weight of the loss, objective
+
+    def __post_init__(self) -> None:
+        names = [part.name for _, part in self.parts]
+        insisting = [part.name for _, part in self.parts if part.insists]
+        if len(set(names)) < len(names):
+            raise PretuneError(f"{self}: an objective stands in a joint once; weigh it with a number instead")
+        if len(insisting) > 1:
+            raise PretuneError(
+                f"{self}: {' and '.join(insisting)} each arrange text in a way of their own; alternate them with |"
+            )
+        needs = {part.pattern for _, part in self.parts if part.pattern is not None}
+        if len(needs) > 1:
+            patterns = " and ".join(f"{part.name} {part.pattern.name}" for _, part in self.parts if part.pattern)
+            raise PretuneError(f"{self}: incompatible patterns of attention ({patterns}); alternate them with |")
+
+    def __str__(self) -> str:
+        return "+".join(part.name if weight == 1 else f"{weight:g}*{part.name}" for weight, part in self.parts)
+
+    @property
+    def objectives(self) -> list[Objective]:
+        """The objectives without their weights."""
+        return [part for _, part in self.parts]
+
+    @property
+    def stateful(self) -> bool:
+        """Whether batches continue one another."""
+        return any(part.stateful for part in self.objectives)
+
+    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+        """The one that insists arranges, else the first."""
+        chosen = next((part for part in self.objectives if part.insists), self.objectives[0])
+        return chosen.arrange(data, packing, draws)
+
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+        """Each in turn."""
+        for part in self.objectives:
+            sequences = part.corrupt(sequences, tokenizer, draws)
+        return sequences
+
+    def room(self, packing: Packing) -> dict[str, int]:
+        """Targets of all terms."""
+        return {term: count for part in self.objectives for term, count in part.room(packing).items()}
+
+    def loss(self, heads: nn.ModuleDict, backbone: Backbone, batch: Batch) -> Loss:
+        """All losses from one forward."""
+        shared = Once(backbone)
+        total = Loss()
+        for weight, part in self.parts:
+            loss = part.loss(heads[part.name], shared, batch)
+            total.sums |= loss.sums
+            total.logs |= loss.logs
+            total.weights |= {term: weight * loss.weights.get(term, 1.0) for term in loss.sums}
+            total.carry = loss.carry if loss.carry is not None else total.carry
+        return total
+
+
+class Once:
+    """A backbone that computes the states of the same tokens once, whoever asks."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self.backbone = backbone
+        self.known: list[tuple[tuple[Packed, ...], Any, Any]] = []
+
+    def __call__(self, *packed: Packed, **options: Any) -> Any:
+        for known, asked, states in self.known:
+            if all(a is b for a, b in zip(known, packed, strict=True)) and asked == options:
+                return states
+        states = self.backbone(*packed, **options)
+        self.known.append((packed, options, states))
+        return states
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.backbone, name)
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Joints that take turns: each gets its share of the packs."""
+
+    shares: tuple[tuple[float, Joint], ...]  # shares add up to 1
+
+    def __str__(self) -> str:
+        if len(self.shares) == 1:
+            return str(self.shares[0][1])
+        return "|".join(f"{share:.3g}*{joint}" for share, joint in self.shares)
+
+    @property
+    def joints(self) -> list[Joint]:
+        """The joints without their shares."""
+        return [joint for _, joint in self.shares]
+
+    @property
+    def objectives(self) -> list[Objective]:
+        """All objectives, each once."""
+        return list({part.name: part for joint in self.joints for part in joint.objectives}.values())
+
+
+def parse_objective(text: str, **defaults: Any) -> Mixture:
+    """Read an expression. `defaults` are options for the objectives that have them, such as `labels`.
+
+    >>> str(parse_objective("mlm(rate=0.3)+nsp"))
+    'mlm+nsp'
+    """
+    joints = []
+    for side in text.split("|"):
+        parts = [_term(term, defaults) for term in _split_plus(side)]
+        if len(parts) == 1:  # alone, a weight is a share of the packs
+            joints.append((parts[0][0], Joint(((1.0, parts[0][1]),))))
+        else:
+            joints.append((1.0, Joint(tuple(parts))))
+    total = sum(share for share, _ in joints)
+    if total <= 0:
+        raise PretuneError(f"{text}: the weights add up to nothing")
+    return Mixture(tuple((share / total, joint) for share, joint in joints))
+
+
+def alone(objective: Objective) -> Mixture:
+    """One objective as a mixture."""
+    return Mixture(((1.0, Joint(((1.0, objective),))),))
+
+
+def _split_plus(text: str) -> Iterable[str]:
+    return re.split(r"\+(?![^(]*\))", text)
+
+
+def _term(text: str, defaults: dict[str, Any]) -> tuple[float, Objective]:
+    match = _TERM.fullmatch(text)
+    if match is None:
+        raise PretuneError(f"objective {text!r}: expected something like mlm, mlm(rate=0.3) or 0.5*lm")
+    name = match["name"]
+    if name not in OBJECTIVES:
+        raise PretuneError(f"unknown objective {name!r}; {nearest(name, OBJECTIVES)}")
+    kind = OBJECTIVES[name]
+    known = {field.name for field in fields(kind)}
+    options = {key: value for key, value in defaults.items() if key in known}
+    for setting in filter(None, (match["options"] or "").split(",")):
+        key, _, value = setting.partition("=")
+        if key.strip() not in known:
+            raise PretuneError(f"objective {name}: unknown option {key.strip()!r}; {nearest(key.strip(), known)}")
+        options[key.strip()] = yaml.safe_load(value)
+    try:
+        weight = float(match["weight"] or 1)
+    except ValueError as error:
+        raise PretuneError(f"objective {text!r}: {match['weight']!r} is no weight") from error
+    return weight, kind(**options)
+
+
+__all__ = ["OBJECTIVES", "Data", "Joint", "Loss", "Mixture", "Objective", "alone", "parse_objective"]

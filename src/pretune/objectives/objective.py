@@ -1,0 +1,98 @@
+"""What an objective is: a task with its own parameters. Self-supervised and supervised ones are the same kind of thing.
+
+    arrange(data, packing, draws) → epoch        which texts make up which sequences, in which packs
+    corrupt(sequences, draws)     → sequences    masks, noise, permutations, targets; a pure function
+    head(backbone)                → module       its parameters
+    loss(head, backbone, batch)   → Loss         named sums
+
+One file an objective. To add one, write these four as methods of a frozen dataclass whose fields are its options, and name
+it in pretune/objectives/__init__.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pretune.nn.patterns import Pattern
+from pretune.packed import Batch, Targets
+from pretune.randomness import Draws
+from pretune.text.rows import TokenRows
+from pretune.text.sequences import Epoch, Packing, Sequences, Template
+from pretune.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from pretune.backbones.states import Backbone
+    from pretune.text.labeled import Labeled
+    from pretune.text.store import Store
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass
+class Data:
+    """What an objective arranges: documents of a store, or labeled rows; with tokenizer and template of the model."""
+
+    tokenizer: Tokenizer
+    template: Template
+    store: Store | None = None
+    documents: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # of the store, those to use
+    rows: Labeled | None = None
+
+    @cached_property
+    def token_rows(self) -> TokenRows:
+        """The labeled rows, tokenized once."""
+        assert self.rows is not None
+        return TokenRows.make(self.rows, self.tokenizer)
+
+
+@dataclass
+class Loss:
+    """Named terms, each a sum over targets; the loop divides by the totals of all packs of a step."""
+
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    weights: dict[str, float] = field(default_factory=dict)
+    logs: dict[str, Tensor] = field(default_factory=dict)  # further sums, named TERM/WHAT and divided by TERM's total
+    carry: Any = None
+
+    def over(self, totals: Mapping[str, float | Tensor]) -> Tensor:
+        """Σ weight · sum / total."""
+        parts = [self.weights.get(term, 1.0) * total / totals[term] for term, total in self.sums.items()]
+        return torch.stack([part.float() for part in parts]).sum()
+
+
+class Objective(Protocol):
+    """The four methods, and what joints need to know."""
+
+    name: ClassVar[str]
+    pattern: ClassVar[Pattern | None]  # the pattern it needs; None: any
+    insists: ClassVar[bool]  # whether only its own arrangement will do
+    stateful: bool  # whether batches continue one another
+
+    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch: ...
+
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences: ...
+
+    def room(self, packing: Packing) -> dict[str, int]:
+        """How many targets a pack can have at most, by term; for fixed shapes."""
+
+    def head(self, backbone: Backbone) -> nn.Module: ...
+
+    def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss: ...
+
+
+def classification_loss(name: str, logits: Tensor, targets: Targets) -> Loss:
+    """Cross-entropy summed over targets, and how many were right."""
+    logits = logits.float()
+    losses = F.cross_entropy(logits, targets.target, reduction="none")
+    right = (logits.argmax(-1) == targets.target).float()
+    return Loss(
+        sums={name: (losses * targets.weight).sum()}, logs={f"{name}/accuracy": (right * targets.weight).sum().detach()}
+    )

@@ -1,0 +1,66 @@
+"""Labeled rows as a token source in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pretune.errors import PretuneError
+from pretune.text.labeled import Labeled
+from pretune.text.sequences import Arrangement, Template
+from pretune.text.store import spans_to_indices
+from pretune.text.tokenizer import Tokenizer
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass
+class TokenRows:
+    """The ids of all texts of some rows end to end."""
+
+    ids: Array
+    words: Array
+    starts: Array  # (rows, 1 or 2)
+    lengths: Array  # (rows, 1 or 2)
+
+    @classmethod
+    def make(cls, rows: Labeled, tokenizer: Tokenizer) -> TokenRows:
+        """Tokenize a file's texts, and its second texts where it has them."""
+        texts = [rows.texts] if rows.pairs is None else [rows.texts, rows.pairs]
+        ids, lengths = tokenizer.encode_many([text for column in texts for text in column])
+        starts = np.cumsum(lengths) - lengths
+        words = tokenizer.word_starts(ids)
+        words[starts[lengths > 0]] = True
+        shape = (len(texts), len(rows))
+        return cls(ids, words, starts.reshape(shape).T, lengths.reshape(shape).T)
+
+    def gather(self, starts: Array, lengths: Array) -> Array:
+        """Ids of some spans end to end."""
+        return self.ids[spans_to_indices(starts, lengths)]
+
+    def gather_words(self, starts: Array, lengths: Array) -> Array:
+        """Word starts of some spans end to end."""
+        return self.words[spans_to_indices(starts, lengths)]
+
+
+def arrange_rows(
+    rows: TokenRows, tokenizer: Tokenizer, template: Template, length: int, labels: Mapping[str, Array]
+) -> Arrangement:
+    """A sequence a row, at most `length` tokens: single texts lose their end, of a pair the longer text gives way."""
+    pair = rows.lengths.shape[1] == 2
+    room = length - template.overhead(pair)
+    if room < 1 + pair:
+        raise PretuneError(f"sequences of {length} tokens leave no room for text; ask for longer ones")
+    spans = rows.lengths.copy()
+    over = np.maximum(0, spans.sum(1) - room)
+    if pair:
+        # The longer one is cut down to the other's length first, then both evenly.
+        first = np.clip(spans[:, 0], None, np.maximum(room - spans[:, 1], (room + 1) // 2))
+        spans[:, 0] = np.where(over > 0, first, spans[:, 0])
+        spans[:, 1] = np.where(over > 0, np.minimum(spans[:, 1], room - first), spans[:, 1])
+    else:
+        spans[:, 0] -= over
+    return Arrangement(rows, tokenizer, template, rows.starts, spans, dict(labels), truncated=int((over > 0).sum()))

@@ -1,0 +1,218 @@
+"""Sequences: what an objective arranges from text and corrupts; numpy on the host, end to end like a Packed.
+
+A Template says what stands around the texts (BERT's [CLS] A [SEP] B [SEP]); an Arrangement says which spans of a source make
+up each sequence; `take` puts some of them together; `collate` makes the Batch that a model takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from pretune.packed import Batch, Capacity, make_targets, pack
+from pretune.text.plan import Plan, make_plan
+from pretune.text.store import spans_to_indices
+from pretune.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from pretune.nn.patterns import Pattern
+    from pretune.randomness import Draws
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Source(Protocol):
+    """Tokens that spans point into: a Store, or labeled rows in memory."""
+
+    def gather(self, starts: Array, lengths: Array) -> Array: ...
+
+    def gather_words(self, starts: Array, lengths: Array) -> Array: ...
+
+
+@dataclass(frozen=True)
+class Template:
+    """Roles and texts in order: `single` always, `pair` after it where there is a second text.
+
+    >>> BERT = Template(single=("start", "A", "separator"), pair=("B", "separator"))
+    >>> BERT.overhead(pair=True)
+    3
+    """
+
+    single: tuple[str, ...]
+    pair: tuple[str, ...]
+
+    def overhead(self, pair: bool) -> int:
+        """Tokens that are not the texts' own."""
+        return len(self.single) - 1 + (len(self.pair) - 1 if pair else 0)
+
+
+@dataclass
+class Sequences:
+    """Some sequences end to end, and what has been decided about them so far."""
+
+    ids: Array  # (n,) int64
+    lengths: Array  # (b,)
+    index: Array  # (b,) which sequences of the epoch these are: a coordinate of every draw
+    columns: dict[str, Array] = field(default_factory=dict)  # (n,) special, word, segment …
+    labels: dict[str, Array] = field(default_factory=dict)  # (b,) what an arrangement knows of a sequence
+    targets: dict[str, tuple[Array, Array]] = field(default_factory=dict)  # term → at, target
+    pattern: Pattern | None = None
+    positions: Array | None = None
+    second: Sequences | None = None  # the target side of an encoder-decoder
+
+    @property
+    def offsets(self) -> Array:
+        """(b + 1,) where each sequence starts."""
+        return np.concatenate([[0], np.cumsum(self.lengths)])
+
+    @property
+    def owner(self) -> Array:
+        """(n,) the place in `index` of the sequence each token belongs to."""
+        return np.repeat(np.arange(len(self.lengths)), self.lengths)
+
+    @property
+    def place(self) -> Array:
+        """(n,) position inside the sequence."""
+        return np.arange(len(self.ids)) - np.repeat(self.offsets[:-1], self.lengths)
+
+
+@dataclass
+class Arrangement:
+    """An epoch's sequences as spans of a source: A, and B where there is one."""
+
+    source: Source
+    tokenizer: Tokenizer
+    template: Template
+    starts: Array  # (m, 1 or 2)
+    spans: Array  # (m, 1 or 2) lengths; 0 where there is no B
+    labels: dict[str, Array] = field(default_factory=dict)  # (m,)
+    truncated: int = 0  # how many texts were cut to fit
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def lengths(self) -> Array:
+        """(m,) tokens of each sequence, those of the template included."""
+        total = self.spans.sum(1) + self.template.overhead(pair=False)
+        if self.spans.shape[1] == 2:
+            total = total + np.where(self.spans[:, 1] > 0, len(self.template.pair) - 1, 0)
+        return np.asarray(total)
+
+    def take(self, chosen: Array) -> Sequences:
+        """Put some sequences together."""
+        starts, spans = self.starts[chosen], self.spans[chosen]
+        count = len(chosen)
+        has_pair = spans[:, 1] > 0 if spans.shape[1] == 2 else np.zeros(count, dtype=bool)
+        items = [*self.template.single, *(self.template.pair if has_pair.any() else ())]
+        sizes = np.ones((count, len(items)), dtype=np.int64)  # tokens of each item of each sequence
+        for number, item in enumerate(items):
+            if item in "AB":
+                sizes[:, number] = spans[:, "AB".index(item)]
+            elif number >= len(self.template.single):
+                sizes[:, number] = has_pair
+        ends = np.cumsum(sizes.ravel()).reshape(sizes.shape)
+        begins = ends - sizes
+        total = int(ends[-1, -1]) if count else 0
+        ids = np.empty(total, dtype=np.int64)
+        special = np.ones(total, dtype=bool)
+        word = np.ones(total, dtype=bool)
+        segment = np.zeros(total, dtype=np.int64)
+        for number, item in enumerate(items):
+            at = spans_to_indices(begins[:, number], sizes[:, number])
+            if item in "AB":
+                part = "AB".index(item)
+                ids[at] = self.source.gather(starts[:, part], spans[:, part])
+                word[at] = self.source.gather_words(starts[:, part], spans[:, part])
+                special[at] = False
+            else:
+                ids[at] = self.tokenizer.role(item)
+            if number >= len(self.template.single):
+                segment[at] = 1
+        return Sequences(
+            ids=ids,
+            lengths=sizes.sum(1),
+            index=np.asarray(chosen),
+            columns={"special": special, "word": word, "segment": segment},
+            labels={name: values[chosen] for name, values in self.labels.items()},
+        )
+
+
+class Epoch(Protocol):
+    """An epoch's packs."""
+
+    def __len__(self) -> int: ...
+
+    def pack(self, index: int) -> Sequences: ...
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How sequences are put into packs."""
+
+    tokens: int  # in a pack
+    length: int  # of a sequence, at most
+    sequences: int = 1 << 30  # in a pack, at most
+    lanes: int = 1  # packs that go through time together, for stateful data
+
+    def capacity(self, targets: Mapping[str, int]) -> Capacity:
+        """Fixed shapes for these packs."""
+        return Capacity(self.tokens, min(self.sequences, self.tokens), self.length, dict(targets))
+
+
+@dataclass
+class PlannedEpoch:
+    """Arranged sequences in shuffled packs."""
+
+    arrangement: Arrangement
+    plan: Plan
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    def pack(self, index: int) -> Sequences:
+        """The sequences of a pack."""
+        return self.arrangement.take(self.plan.pack(index))
+
+
+def plan_epoch(arrangement: Arrangement, packing: Packing, draws: Draws, shuffle: bool = True) -> PlannedEpoch:
+    """Shuffle an arrangement into packs."""
+    plan = make_plan(
+        arrangement.lengths,
+        tokens=packing.tokens,
+        sequences=packing.sequences,
+        seed=draws.seed,
+        epoch=draws.epoch,
+        shuffle=shuffle,
+    )
+    return PlannedEpoch(arrangement, plan)
+
+
+MODEL_COLUMNS = ("segment", "order", "stream", "prefix", "fresh")  # those a model looks at; the others are ours
+
+
+def collate(sequences: Sequences, capacity: Capacity | None = None, filler: int = 0) -> Batch:
+    """A Batch of the sequences; with a capacity, of fixed shapes."""
+    sides = [sequences] if sequences.second is None else [sequences, sequences.second]
+    packed = tuple(
+        pack(
+            side.ids,
+            side.lengths,
+            positions=side.positions,
+            columns={name: side.columns[name] for name in MODEL_COLUMNS if name in side.columns},
+            pattern=side.pattern,
+            capacity=capacity,
+            filler=filler,
+        )
+        for side in sides
+    )
+    targets, counts = {}, {"tokens": float(sum(len(side.ids) for side in sides))}
+    for side in sides:
+        for term, (at, target) in side.targets.items():
+            room = None if capacity is None else capacity.targets.get(term, capacity.tokens)
+            targets[term] = make_targets(at, target, capacity=room)
+            counts[term] = float(len(at))
+    return Batch(packed, targets, counts, rows=sequences.index)
