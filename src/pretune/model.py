@@ -35,10 +35,22 @@ class Root(nn.Module):
         super().__init__()
         self.backbone: Any = backbone
         self.heads = nn.ModuleDict(dict(heads))
+        self.touch_all = False
 
     def forward(self, joint: Joint, batch: Batch) -> Loss:
         """The losses of a joint objective on a batch."""
-        return joint.loss(self.heads, self.backbone, batch)
+        loss = joint.loss(self.heads, self.backbone, batch)
+        if self.touch_all:
+            # Processes that exchange gradients must all have the same ones, whichever objective has its turn.
+            used = {part.name for part in joint.objectives}
+            idle = [p for name, head in self.heads.items() if name not in used for p in head.parameters()]
+            first = next(iter(loss.sums))
+            loss.sums[first] = loss.sums[first] + 0.0 * sum(p.sum() for p in idle)
+        return loss
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Parameters and buffers by name, shared ones once."""
+        return {**dict(self.named_parameters()), **dict(self.named_buffers())}
 
     def compute_in(self, kind: torch.dtype) -> None:
         """Activations are of this type from the embeddings on; parameters stay as they are."""
@@ -80,7 +92,7 @@ class Model:
     def save(self, folder: str | Path) -> None:
         """Write config.json, model.safetensors, the tokenizer's files and, where needed, head.safetensors."""
         folder = Path(folder)
-        state = {name: tensor.detach().cpu().contiguous() for name, tensor in self.root.state_dict().items()}
+        state = {name: tensor.detach().cpu().contiguous() for name, tensor in self.root.tensors().items()}
         published, rest = self.family.table.write(state)
         write_bytes(folder / WEIGHTS, save(published, metadata={"format": "pt"}))
         if rest:
@@ -146,7 +158,7 @@ def load_model(reference: str | Path, objectives: Mixture | None = None, seed: i
     model.labels = [label for _, label in sorted(content.get("id2label", {}).items(), key=lambda item: int(item[0]))]
     if objectives is not None:
         model.add_heads(objectives.objectives, seed)
-    wanted = model.root.state_dict()
+    wanted = model.root.tensors()
     found, missing, extra = family.table.read(tensors, wanted)
     found |= {name: tensor for name, tensor in head_tensors.items() if name in wanted}
     missing = [name for name in missing if name not in found]

@@ -1,0 +1,112 @@
+"""What a training tells: summed up on the device, fetched now and then, a JSON line each time."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pretune.errors import PretuneError
+from pretune.objectives.objective import Loss
+from pretune.training.budget import Clock
+from pretune.training.distributed import World
+
+METRICS = "metrics.jsonl"
+
+
+class Log:
+    """Metrics: summed up on the device, fetched and written now and then, a JSON line each time."""
+
+    def __init__(self, run: Path | None, world: World, clock: Clock, device: torch.device) -> None:
+        self.world, self.clock, self.device = world, clock, device
+        self.sums: dict[str, Tensor] = {}
+        self.totals: dict[str, float] = {}
+        self.last: dict[str, float] = {}
+        self.mark = dict(clock.used)
+        self.note = ""  # the last line in short, for the progress bar
+        self.path = run / METRICS if run and world.first else None
+        if self.path is not None:
+            self._keep_until(int(clock.used["steps"]))
+
+    def _keep_until(self, step: int) -> None:
+        """Drop lines of steps that will be done again, and a line cut off by a kill."""
+        assert self.path is not None
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        kept = []
+        if self.path.is_file():
+            for line in self.path.read_text(encoding="utf-8").splitlines():
+                try:
+                    if json.loads(line)["step"] <= step:
+                        kept.append(line + "\n")
+                except (ValueError, KeyError):
+                    continue
+        self.path.write_text("".join(kept), encoding="utf-8")
+
+    def add(self, loss: Loss) -> None:
+        """Add a batch's sums, without waiting for the device."""
+        for name, value in {**loss.sums, **loss.logs}.items():
+            value = value.detach().float()
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+
+    def count(self, totals: Mapping[str, float], terms: list[str]) -> None:
+        """Add a step's totals."""
+        for term in terms:
+            self.totals[term] = self.totals.get(term, 0.0) + totals[term]
+
+    def write(self, rate: float, norm: Tensor) -> None:
+        """Fetch, average, write a line."""
+        clock = self.clock
+        sums = {name: float(value) for name, value in self.sums.items()}
+        if any(not math.isfinite(value) for value in sums.values()):
+            raise PretuneError(
+                f"the loss is no longer a number at step {int(clock.used['steps'])}; lower the learning rate, or clip"
+            )
+        sums = self.world.add_up({name: sums.get(name, 0.0) for name in self._names(sums)}, self.device)
+        means = {name: value / max(self.totals[name.split("/")[0]], 1.0) for name, value in sums.items()}
+        seconds = clock.used["seconds"] - self.mark["seconds"]
+        speed = (clock.used["tokens"] - self.mark["tokens"]) / seconds if seconds > 0 else 0.0
+        self.last |= {
+            "step": int(clock.used["steps"]),
+            "tokens": clock.used["tokens"],
+            "flops": clock.used["flops"],
+            "seconds": clock.used["seconds"],
+            **means,
+            "lr": rate,
+            "gradient_norm": float(norm),
+            "tokens_per_second": speed,
+        }
+        self.note = "  ".join(
+            [
+                f"step {self.last['step']}",
+                *(f"{n} {v:.3f}" for n, v in means.items() if "/" not in n),
+                f"{speed:,.0f} tokens/s",
+            ]
+        )
+        self._append({name: value for name, value in self.last.items() if not name.startswith("dev/")})
+        self.sums, self.totals, self.mark = {}, {}, dict(clock.used)
+
+    def _names(self, sums: Mapping[str, float]) -> list[str]:
+        """All processes must name the same sums, those included that did not occur here."""
+        if self.world.size == 1:
+            return list(sums)
+        import torch.distributed as dist
+
+        everywhere: list[Any] = [None] * self.world.size
+        dist.all_gather_object(everywhere, sorted(sums))
+        return sorted({name for names in everywhere for name in names})
+
+    def write_evaluation(self, metrics: Mapping[str, float]) -> None:
+        """A line of what an evaluation found."""
+        found = {f"dev/{name}": value for name, value in metrics.items()}
+        self.last |= found
+        self._append({"step": int(self.clock.used["steps"]), **found})
+
+    def _append(self, line: Mapping[str, float]) -> None:
+        if self.path is not None:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")

@@ -1,0 +1,218 @@
+"""The loop: one for every backbone, every mix of objectives and every budget."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pretune.errors import PretuneError
+from pretune.model import Root
+from pretune.objectives import Joint
+from pretune.packed import Batch
+from pretune.progress import progress
+from pretune.randomness import hashed
+from pretune.training.budget import Clock
+from pretune.training.checkpoints import load_newest, restore_optimizers, save_checkpoint
+from pretune.training.distributed import Parallel, World, parallelize, synchronized
+from pretune.training.flops import training_flops
+from pretune.training.log import Log
+from pretune.training.optimizers import make_optimizers, set_rates
+from pretune.training.schedules import rate_factor
+from pretune.training.settings import Budget, Optimizer, Schedule, Watching
+from pretune.training.streams import Pack, Streams
+
+
+class Stopped(Exception):  # noqa: N818
+    """A training that was asked to stop, and saved itself."""
+
+
+@dataclass
+class Training:
+    """Everything a training consists of."""
+
+    root: Root
+    streams: Streams
+    budget: Budget
+    optimizer: Optimizer
+    schedule: Schedule
+    watching: Watching
+    seed: int = 0
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    run: Path | None = None  # where metrics and checkpoints go
+    world: World = field(default_factory=World)
+    parallel: Parallel = "replicate"
+    compiled: bool = False
+    evaluate: Callable[[], dict[str, float]] | None = None
+    carry: dict[int, Any] = field(default_factory=dict)  # by slot, for stateful data
+    restore_carry: Callable[[dict[str, Tensor]], Any] | None = None
+
+
+def train(training: Training, resume: bool = False) -> dict[str, float]:
+    """Train until the budget is spent; the last metrics."""
+    t = training
+    if not t.budget.limits:
+        raise PretuneError("a training needs a budget: give --steps, --tokens, --flops or --seconds")
+    t.root.to(t.device).train()
+    t.root.compute_in(torch.bfloat16 if t.device.type == "cuda" else torch.float32)
+    model = parallelize(t.root, t.world, t.parallel)
+    optimizers = make_optimizers(t.root, t.optimizer)
+    clock = _restore(t, optimizers) if resume else Clock(t.budget)
+    if t.compiled:
+        model.compile(dynamic=False)
+    log = Log(t.run, t.world, clock, t.device)
+    terms = sorted({term for s in t.streams.streams for term in s.joint.room(s.packing)})
+
+    with stop_signals() as stopping, progress("training", 1.0) as bar:
+        while not clock.spent:
+            step, before = int(clock.used["steps"]), clock.progress()
+            packs = deal(t.streams.next_step(), t.world)
+            batches = [t.streams.batch(pack, before) if pack else None for pack in packs]
+            mine = [batch for batch in batches if batch is not None]
+            totals = t.world.add_up(_needs(t, clock, mine, terms), t.device)
+            factor = rate_factor(t.schedule, before, clock.progress(totals["tokens"], totals["flops"], 1))
+            for number, (pack, batch) in enumerate(zip(packs, batches, strict=True)):
+                spare = batch is None  # no pack left for this process: go along with nothing to learn
+                pack, batch = (packs[0], mine[0].blank()) if spare else (pack, batch)
+                assert pack is not None and batch is not None
+                batch.carry = t.carry.get(pack.slot)
+                reseed(t.seed, step, pack)
+                with synchronized(model, last=number == len(packs) - 1):
+                    loss = model(t.streams.streams[pack.stream].joint, batch.to(t.device))
+                    # Replicas average their gradients; losses are sums over all of them.
+                    (loss.over(totals) * t.world.size).backward()
+                if not spare:
+                    t.carry[pack.slot] = loss.carry
+                    log.add(loss)
+            norm = clip(t.root, t.optimizer.clip or 0.0)
+            set_rates(optimizers, factor)
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            clock.add(totals["tokens"], totals["flops"], totals["seconds"])
+            log.count(totals, terms)
+
+            done = clock.spent
+            if done or _due(clock, t.watching.log):
+                log.write(factor * (t.optimizer.lr or 0.0), norm)
+                bar.update(clock.progress(), log.note)
+            if t.evaluate and (done or _due(clock, t.watching.evaluate)):
+                log.write_evaluation(t.evaluate())
+                t.root.train()
+            if t.run and (done or stopping.is_set() or _due(clock, t.watching.save)):
+                _save(t, clock, optimizers)
+            if stopping.is_set() and not done:
+                raise Stopped
+    return log.last
+
+
+def deal(packs: list[Pack], world: World) -> list[Pack | None]:
+    """This process's packs of a step; all processes get equally many, the last ones perhaps none."""
+    mine: list[Pack | None] = list(packs[world.rank :: world.size])
+    return mine + [None] * (-(-len(packs) // world.size) - len(mine))
+
+
+def _needs(t: Training, clock: Clock, batches: list[Batch], terms: list[str]) -> dict[str, float]:
+    """What all processes must know of a step before its first forward: targets by term, tokens, operations, time."""
+    needs = {term: sum(batch.counts.get(term, 0.0) for batch in batches) for term in terms}
+    needs["tokens"] = sum(batch.tokens for batch in batches)
+    needs["flops"] = sum(training_flops(t.root, batch) for batch in batches)
+    needs["seconds"] = clock.elapsed() if t.world.first else 0.0  # one process's clock counts
+    return needs
+
+
+def reseed(seed: int, step: int, pack: Pack) -> None:
+    """Chance on the device (dropout, sampling) depends on seed, step and pack, not on what came before."""
+    torch.manual_seed(int(hashed(seed, "device", step, pack.stream, pack.slot)) >> 1)
+
+
+def clip(root: nn.Module, largest: float) -> Tensor:
+    """Scale the gradient down to a largest norm; returns the norm it had."""
+    parameters = [p for p in root.parameters() if p.grad is not None]
+    return torch.nn.utils.clip_grad_norm_(parameters, largest if largest > 0 else math.inf)
+
+
+def _due(clock: Clock, every: int | None) -> bool:
+    return bool(every) and int(clock.used["steps"]) % (every or 1) == 0
+
+
+@contextmanager
+def stop_signals() -> Iterator[threading.Event]:
+    """Ctrl-C and SIGTERM set an event instead of ending the process; a second one ends it."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def ask(number: int, frame: Any) -> None:
+        event.set()
+        for known, handler in before.items():
+            signal.signal(known, handler)
+
+    for number in before:
+        signal.signal(number, ask)
+    try:
+        yield event
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# -- what is kept ---------------------------------------------------------------------------------------------------
+
+
+def _save(t: Training, clock: Clock, optimizers: list[torch.optim.Optimizer]) -> None:
+    assert t.run is not None
+    if t.world.first:
+        carry = {
+            f"{slot}/{name}": tensor
+            for slot, state in t.carry.items()
+            if state is not None
+            for name, tensor in state.tensors().items()
+        }
+        state = {"clock": clock.used, "streams": t.streams.state()}
+        step = int(clock.used["steps"])
+        save_checkpoint(t.run, step, t.root, optimizers, state, carry, keep=t.watching.keep or 2)
+    t.world.wait()
+
+
+def _restore(t: Training, optimizers: list[torch.optim.Optimizer]) -> Clock:
+    assert t.run is not None
+    newest = load_newest(t.run)
+    if newest is None:
+        return Clock(t.budget)
+    state, tensors = newest
+    t.root.load_state_dict(tensors["root"], strict=False)  # shared parameters are saved under one name
+    restore_optimizers(t.root, optimizers, tensors["optimizer"])
+    t.streams.restore(state["streams"])
+    slots: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors["carry"].items():
+        slot, _, key = name.partition("/")
+        slots.setdefault(int(slot), {})[key] = tensor.to(t.device)
+    if t.restore_carry is not None:
+        t.carry = {slot: t.restore_carry(tensors) for slot, tensors in slots.items()}
+    return Clock.resumed(t.budget, state["clock"])
+
+
+@torch.no_grad()
+def evaluate_loss(root: Root, joint: Joint, batches: list[Batch], device: torch.device) -> dict[str, float]:
+    """Mean of every loss term and log over some batches."""
+    root.eval()
+    sums: dict[str, float] = {}
+    totals: dict[str, float] = {}
+    for batch in batches:
+        loss = root(joint, batch.to(device))
+        for name, value in {**loss.sums, **loss.logs}.items():
+            sums[name] = sums.get(name, 0.0) + float(value)
+        for term in loss.sums:
+            totals[term] = totals.get(term, 0.0) + batch.counts[term]
+    return {name: value / max(1.0, totals[name.split("/")[0]]) for name, value in sums.items()}

@@ -1,0 +1,109 @@
+"""The sections of a training recipe. A key that is not given is None, and filled from the preset, then from DEFAULTS."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, ClassVar, Literal, TypeVar
+
+from pretune.errors import PretuneError
+from pretune.recipe import Section
+
+Any_ = TypeVar("Any_", bound=Section)
+
+
+def _help(text: str) -> Any:
+    return field(default=None, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class Budget(Section):
+    """How much a training may cost; whichever limit is reached first ends it.
+
+    >>> Budget(seconds=900)
+    Budget(steps=None, tokens=None, flops=None, seconds=900)
+    """
+
+    flat: ClassVar[bool] = True
+    steps: int | None = _help("Stop after so many steps.")
+    tokens: float | None = _help("Stop after so many tokens.")
+    flops: float | None = _help("Stop after so many floating-point operations.")
+    seconds: float | None = _help("Stop after so many seconds of training.")
+
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            value = getattr(self, limit.name)
+            if value is not None and not value > 0:
+                raise PretuneError(f"a budget of {value:g} {limit.name} is nothing; give more than 0")
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits that are set."""
+        return {name: float(value) for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Optimizer(Section):
+    """How parameters move. `muon` moves hidden matrices, with AdamW for all others."""
+
+    name: Literal["adamw", "muon"] | None = None
+    lr: float | None = None
+    betas: tuple[float, float] | None = None
+    eps: float | None = None
+    decay: float | None = None  # decoupled weight decay; never on norms and biases
+    clip: float | None = None  # largest norm of the gradient; 0: none
+    matrix_lr: float | None = None  # muon's rate for matrices
+    momentum: float | None = None  # muon's
+
+
+@dataclass(frozen=True)
+class Schedule(Section):
+    """How the rates change over the budget."""
+
+    kind: Literal["linear", "constant"] | None = None
+    warmup: float | None = None  # share of the budget during which rates rise from 0
+    final: float | None = None  # share of the peak that is left at the end
+
+
+@dataclass(frozen=True)
+class Batching(Section):
+    """How much data a step takes."""
+
+    tokens: int | None = None  # in a step
+    length: int | None = None  # of a sequence, at most
+    pack: int | None = None  # tokens that go through the model at once; a step takes as many packs as it needs
+    sequences: int | None = None  # in a step, for labeled rows; instead of tokens
+
+
+@dataclass(frozen=True)
+class Watching(Section):
+    """Logging, evaluation, checkpoints."""
+
+    log: int | None = None  # steps between log lines
+    evaluate: int | None = None  # steps between evaluations; 0: at the end alone
+    held_out: float | None = None  # share of the documents kept for evaluation
+    packs: int | None = None  # of held-out text, at most
+    save: int | None = None  # steps between checkpoints
+    keep: int | None = None  # checkpoints kept
+
+
+DEFAULTS: dict[type[Section], Section] = {
+    Budget: Budget(),
+    Optimizer: Optimizer("adamw", 1e-4, (0.9, 0.999), 1e-6, 0.01, 1.0, 0.02, 0.95),
+    Schedule: Schedule("linear", 0.1, 0.0),
+    Batching: Batching(tokens=8192, length=128, pack=16384),
+    Watching: Watching(log=10, evaluate=0, held_out=0.01, packs=16, save=100, keep=2),
+}
+
+
+def fill(section: type[Any_], given: Any_ | None, preset: dict[str, Any] | None = None) -> Any_:
+    """A section with nothing left open: what is given, then the preset's, then the default."""
+    filled: Any = DEFAULTS[section]
+    for source in (preset or {}, asdict(given) if given is not None else {}):  # type: ignore[call-overload]
+        known = {key: value for key, value in source.items() if value is not None}
+        if section is Budget and known:
+            filled = Budget()  # a limit that is given replaces the preset's, whatever it counts
+        for key in ("betas",):
+            if key in known:
+                known[key] = tuple(known[key])
+        filled = replace(filled, **known)
+    return filled

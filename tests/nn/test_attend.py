@@ -1,0 +1,203 @@
+"""Attention: packed equals one by one, nothing leaks, patterns say who sees whom, scores are the peer's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from pretune.nn.attend import attend, block_mask
+from pretune.nn.layout import Layout, Side, cross_layout, padded_groups, self_layout
+from pretune.nn.patterns import Pattern, causal, full, permutation, prefix, window
+from pretune.nn.scores import RelativeBias
+from pretune.packed import Packed, pack
+
+WIDTH, HEADS = 8, 2
+PATTERNS = {"full": full, "causal": causal, "window": window(2), "prefix": prefix, "permutation": permutation}
+lengths_strategy = st.lists(st.integers(1, 9), min_size=1, max_size=6)
+
+
+def random_packed(lengths: list[int], seed: int = 0) -> Packed:
+    chance = np.random.default_rng(seed)
+    n = sum(lengths)
+    columns = {
+        "prefix": chance.integers(0, 2, n),
+        "stream": chance.integers(0, 2, n),
+        "order": chance.integers(0, 6, n),
+        "segment": chance.integers(0, 2, n),
+    }
+    return pack(np.zeros(n, dtype=np.int64), np.array(lengths), columns=columns)
+
+
+def qkv(n: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(torch.randn(n, HEADS, WIDTH, generator=generator, requires_grad=True) for _ in range(3))  # type: ignore[return-value]
+
+
+def by_hand(q: Tensor, k: Tensor, v: Tensor, layout: Layout, pattern: Pattern) -> Tensor:
+    """Query by query, key by key."""
+    out = torch.zeros_like(q)
+    for i in range(len(q)):
+        seen = []
+        for j in range(len(k)):
+            query = {name: column[i] for name, column in layout.queries.columns.items()}
+            key = {name: column[j] for name, column in layout.keys.columns.items()}
+            if layout.queries.sequence[i] == layout.keys.sequence[j] and bool(pattern.allow(query, key)):
+                seen.append(j)
+        if seen:
+            weights = torch.einsum("hd,shd->hs", q[i], k[seen]).div(WIDTH**0.5).softmax(-1)
+            out[i] = torch.einsum("hs,shd->hd", weights, v[seen])
+    return out
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+@settings(max_examples=25)
+@given(lengths=lengths_strategy, seed=st.integers(0, 99))
+def test_dense_is_attention_by_hand(name: str, lengths: list[int], seed: int) -> None:
+    layout = self_layout(random_packed(lengths, seed))
+    q, k, v = qkv(sum(lengths), seed)
+    torch.testing.assert_close(attend(q, k, v, layout, PATTERNS[name]), by_hand(q, k, v, layout, PATTERNS[name]))
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_combined_patterns(name: str) -> None:
+    layout = self_layout(random_packed([5, 9, 3]))
+    q, k, v = qkv(17)
+    for pattern in (
+        PATTERNS[name] & window(3),
+        PATTERNS[name] | causal,
+        PATTERNS[name] & full,
+        causal & PATTERNS[name],
+    ):
+        torch.testing.assert_close(attend(q, k, v, layout, pattern), by_hand(q, k, v, layout, pattern))
+    assert PATTERNS[name] & full == PATTERNS[name] == full & PATTERNS[name]
+    assert (causal & window(2)).reach == (2, 0)
+
+
+@settings(max_examples=25)
+@given(lengths_strategy, st.data())
+def test_cross_attention_is_attention_by_hand(lengths: list[int], data: st.DataObject) -> None:
+    source = [data.draw(st.integers(1, 9)) for _ in lengths]
+    layout = cross_layout(random_packed(lengths), random_packed(source, 1))
+    q, _, _ = qkv(sum(lengths))
+    _, k, v = qkv(sum(source), 1)
+    torch.testing.assert_close(attend(q, k, v, layout, full), by_hand(q, k, v, layout, full))
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_packed_is_one_by_one_in_values_and_gradients(name: str) -> None:
+    lengths = [5, 1, 9, 3, 3, 20]
+    packed = random_packed(lengths)
+    together = qkv(sum(lengths))
+    attend(*together, self_layout(packed), PATTERNS[name]).square().sum().backward()
+    start = 0
+    for size in lengths:
+        alone = [x[start : start + size].detach().clone().requires_grad_() for x in together]
+        columns = {k: c[start : start + size].numpy() for k, c in packed.columns.items()}
+        one = pack(np.zeros(size, dtype=np.int64), np.array([size]), columns=columns)
+        attend(*alone, self_layout(one), PATTERNS[name]).square().sum().backward()
+        for x, y in zip(together, alone, strict=True):
+            torch.testing.assert_close(x.grad[start : start + size], y.grad)
+        start += size
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_nothing_leaks_across_a_boundary(name: str) -> None:
+    lengths = [4, 6, 3]
+    q, k, v = qkv(13)
+    out = attend(q, k, v, self_layout(random_packed(lengths)), PATTERNS[name])
+    out[4:10].sum().backward()
+    for x in (q, k, v):
+        assert x.grad is not None
+        assert not x.grad[:4].any() and not x.grad[10:].any()
+
+
+def test_a_row_that_sees_nothing_yields_zero_and_no_gradient() -> None:
+    nobody = Pattern("nobody but the first", lambda query, key: (query["position"] == 0) & (key["position"] >= 0))
+    q, k, v = qkv(9)
+    out = attend(q, k, v, self_layout(random_packed([4, 5])), nobody)
+    assert not out[1:4].any() and out[0].any()
+    out[1:4].sum().backward()
+    for x in (q, k, v):
+        assert x.grad is not None
+        assert torch.isfinite(x.grad).all() and not x.grad.any()
+    bias = RelativeBias(HEADS)
+    out = attend(q, k, v, self_layout(random_packed([4, 5])), nobody, bias(q, self_layout(random_packed([4, 5]))))
+    assert not out[1:4].any() and torch.isfinite(out).all()
+
+
+def test_t5_bias_is_the_peers() -> None:
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    for both_ways in (True, False):
+        ours = RelativeBias(HEADS, buckets=16, furthest=40, both_ways=both_ways)
+        distances = torch.arange(-90, 91)
+        theirs = T5Attention._relative_position_bucket(distances, both_ways, 16, 40)
+        assert torch.equal(ours.bucket(distances), theirs)
+    torch.nn.init.normal_(ours.weight)
+    lengths = [6, 3]
+    layout = self_layout(random_packed(lengths))
+    q, k, v = qkv(9)
+    out = attend(q, k, v, layout, full, ours(q, layout), scale=1.0)
+    distance = torch.arange(6)[None] - torch.arange(6)[:, None]
+    bias = ours.weight[ours.bucket(distance)].permute(2, 0, 1)
+    logits = torch.einsum("ihd,jhd->hij", q[:6], k[:6]) + bias
+    torch.testing.assert_close(out[:6], torch.einsum("hij,jhd->ihd", logits.softmax(-1), v[:6]))
+
+
+def test_groups_cover_every_token_once_and_waste_little() -> None:
+    lengths = [3, 90, 5, 80, 4, 4, 31, 2]
+    layout = self_layout(random_packed(lengths))
+    groups, back = padded_groups(layout)
+    rows = torch.cat([group.queries.flatten()[group.real_queries.flatten()] for group in groups])
+    assert sorted(rows.tolist()) == list(range(sum(lengths)))
+    assert sorted(back.tolist()) == sorted(set(back.tolist()))
+    assert sum(group.queries.numel() for group in groups) < 1.5 * sum(lengths)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+@settings(max_examples=10, deadline=None)
+@given(lengths=st.lists(st.integers(1, 300), min_size=1, max_size=6))
+def test_the_block_mask_needs_no_pair_outside_its_blocks(name: str, lengths: list[int]) -> None:
+    """flex_attention looks at listed blocks alone: every pair that may see each other must lie in one."""
+    layout = self_layout(random_packed(lengths))
+    mask = block_mask(layout, PATTERNS[name])
+    n = sum(lengths)
+    blocks = -(-n // 128)
+    listed = torch.zeros(blocks, blocks, dtype=torch.bool)
+    for block in range(blocks):
+        count = int(mask.kv_num_blocks[0, 0, block])
+        listed[block, mask.kv_indices[0, 0, block, :count].long()] = True
+    rows = torch.arange(n)
+    seen = mask.mask_mod(0, 0, rows[:, None], rows[None, :])
+    outside = ~listed[rows[:, None] // 128, rows[None, :] // 128]
+    assert not (seen & outside).any()
+    same = layout.queries.sequence[:, None] == layout.keys.sequence
+    assert not (seen & ~same).any()
+
+
+def test_flex_without_compiling_agrees_with_dense(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flex path's mask and score, through the library's plain reference implementation."""
+    from torch.nn.attention import flex_attention as library
+
+    from pretune.nn import attend as module
+
+    monkeypatch.setattr(module, "_compiled_flex", lambda: library.flex_attention)
+    layout = self_layout(random_packed([40, 90, 7, 60]))
+    q, k, v = (x.detach() for x in qkv(197))  # no backward on a CPU
+    bias = RelativeBias(HEADS).requires_grad_(False)
+    torch.nn.init.normal_(bias.weight)
+    for pattern in PATTERNS.values():
+        for score in (None, bias(q, layout)):
+            dense = attend(q, k, v, layout, pattern, score, path="dense")
+            torch.testing.assert_close(
+                attend(q, k, v, layout, pattern, score, path="flex"), dense, atol=1e-5, rtol=1e-5
+            )
+
+
+def test_sides_know_their_sequences_with_unused_offsets() -> None:
+    side = Side(torch.tensor([0, 3, 3, 5, 5, 5], dtype=torch.int32), 3, {"position": torch.zeros(5)})
+    assert side.sequence.tolist() == [0, 0, 0, 2, 2]

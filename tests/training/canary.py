@@ -1,0 +1,409 @@
+"""The canary: tiny versions of the awkward cases, each through the one loop, alone and in several processes.
+
+    python tests/training/canary.py replicate|shard|alone NAME…      prints {"NAME": [loss, …]} as JSON
+
+Should one of them need a special case, the core is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from pydoc_data import topics
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pretune.backbones.encoder import Encoder, Memory
+from pretune.backbones.encoder_decoder import EncoderDecoder
+from pretune.backbones.recurrent import LSTM, RecurrentState
+from pretune.families.bert import BertConfig, build
+from pretune.model import Root
+from pretune.nn.attention import Attention, CrossAttention, Flow, ScoredAttention
+from pretune.nn.blocks import Layer, PostNorm, PreNorm
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.feed_forward import FeedForward, relu_squared
+from pretune.nn.heads import VocabularyHead
+from pretune.nn.initialize import initialize
+from pretune.nn.layout import self_layout
+from pretune.nn.linear import LayerNorm, Linear, RMSNorm
+from pretune.nn.patterns import Pattern, causal, full, permutation
+from pretune.nn.positions import Rotary, Sinusoidal
+from pretune.nn.scores import TransformerXL
+from pretune.objectives import Data, Mixture, alone, parse_objective
+from pretune.objectives.arrangements import spans_epoch
+from pretune.objectives.lm import LaneEpoch
+from pretune.objectives.masking import choose
+from pretune.objectives.mlm import MLM
+from pretune.objectives.objective import Loss, classification_loss
+from pretune.packed import Batch
+from pretune.randomness import Draws
+from pretune.text.documents import Document
+from pretune.text.preparing import Settings, make_store
+from pretune.text.sequences import Epoch, Packing, Sequences, Template
+from pretune.text.store import Store
+from pretune.text.tokenizer import Tokenizer
+from pretune.text.tokenizer_training import train as train_tokenizer
+from pretune.training.distributed import World
+from pretune.training.loop import Training, train
+from pretune.training.settings import Budget, Optimizer, Schedule, Watching, fill
+from pretune.training.streams import make_streams
+
+WIDTH, VOCABULARY, LENGTH = 32, 300, 32
+TEMPLATE = Template(single=("start", "A", "separator"), pair=("B", "separator"))
+
+
+@cache
+def store() -> Store:
+    folder = Path(tempfile.mkdtemp())
+    texts = [" ".join(text.split()) for _, text in sorted(topics.topics.items())][:8]
+    (folder / "a.txt").write_text("\n".join(texts), encoding="utf-8")
+    documents = [Document(text, folder, 1) for text in texts]
+    tokenizer = train_tokenizer(documents, "bpe", VOCABULARY, sentinels=2)
+    return make_store([folder / "a.txt"], tokenizer, folder / "store", Settings(layout="line"), 1)
+
+
+def layer(pattern: Pattern = full, cross: bool = False) -> Layer:
+    parts: dict[str, nn.Module] = {"attention": PostNorm(Attention(WIDTH, 2, pattern=pattern), LayerNorm(WIDTH))}
+    if cross:
+        parts["cross"] = PostNorm(CrossAttention(WIDTH, 2), LayerNorm(WIDTH))
+    parts["feed_forward"] = PostNorm(FeedForward(WIDTH, 64), LayerNorm(WIDTH))
+    return Layer(**parts)
+
+
+def head() -> VocabularyHead:
+    return VocabularyHead(VOCABULARY)
+
+
+def embeddings(positions: bool = True, extra: int = 0) -> Embeddings:
+    return Embeddings(VOCABULARY + extra, WIDTH, positions=Sinusoidal(WIDTH) if positions else None)
+
+
+def encoder(layers: int = 2, pattern: Pattern = full) -> Encoder:
+    made = Encoder(
+        embeddings(),
+        [layer(pattern) for _ in range(layers)],
+        vocabulary_head=head,
+        pooler=partial(Linear, WIDTH, WIDTH),
+    )
+    return initialize(made, 0.05)
+
+
+def bert() -> Encoder:
+    return build(
+        BertConfig(
+            vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+            max_position_embeddings=LENGTH, hidden_dropout_prob=0.0, initializer_range=0.05,
+        )
+    )  # fmt: skip
+
+
+def modern() -> Encoder:
+    """Pre-norm, rotary positions, QK-norm, ReLU², outputs that start at zero."""
+
+    def made() -> Layer:
+        attention = Attention(WIDTH, 2, rotary=Rotary(WIDTH // 2), norm=RMSNorm(WIDTH // 2), bias=False)
+        return Layer(
+            attention=PreNorm(attention, RMSNorm(WIDTH)),
+            feed_forward=PreNorm(FeedForward(WIDTH, 64, relu_squared, bias=False), RMSNorm(WIDTH)),
+        )
+
+    stack = Encoder(
+        embeddings(positions=False), [made() for _ in range(2)], norm=RMSNorm(WIDTH), vocabulary_head=head,
+        pooler=partial(Linear, WIDTH, WIDTH),
+    )  # fmt: skip
+    return initialize(stack, 0.05, zero_outputs=True)
+
+
+@dataclass(frozen=True)
+class Plain:
+    """What the canaries share: spans of text, any pattern."""
+
+    pattern: ClassVar[Pattern | None] = full
+    insists: ClassVar[bool] = False
+    stateful: ClassVar[bool] = False
+
+    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+        return spans_epoch(data, packing, draws)
+
+
+# -- rtd: a generator among the objective's own parameters, sharing the backbone's embedding ------------------------
+
+
+class Rtd(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.generator = nn.ModuleList([layer()])
+        self.bias = nn.Parameter(torch.zeros(VOCABULARY))
+        self.output = Linear(width, 1)
+        initialize(self, 0.05)
+
+
+@dataclass(frozen=True)
+class RTD(Plain):
+    name: ClassVar[str] = "rtd"
+
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+        at = np.flatnonzero(choose(sequences, 0.15, draws))
+        sequences.targets["generator"] = (at, sequences.ids[at])
+        sequences.targets["rtd"] = (np.arange(len(sequences.ids)), sequences.ids.copy())
+        sequences.ids[at] = tokenizer.role("mask")
+        return sequences
+
+    def room(self, packing: Packing) -> dict[str, int]:
+        return {"generator": packing.tokens, "rtd": packing.tokens}
+
+    def head(self, backbone: Any) -> nn.Module:
+        return Rtd(backbone.width)
+
+    def loss(self, head: Any, backbone: Any, batch: Batch) -> Loss:
+        (packed,) = batch.packed
+        hidden, every = batch.targets["generator"], batch.targets["rtd"]
+        x = backbone.embed(packed)
+        flow = Flow(self_layout(packed))
+        for part in head.generator:
+            x = part(x, flow)
+        logits = F.linear(x[hidden.at], backbone.embed.tokens, head.bias)
+        loss = classification_loss("generator", logits, hidden)
+        noise = -torch.log(-torch.log(torch.rand_like(logits).clamp(1e-9, 1 - 1e-9)))  # Gumbel
+        ids = packed.ids.clone()
+        ids[hidden.at] = (logits.detach() + noise).argmax(-1)
+        original = every.target
+        clean = original.clone()
+        clean[hidden.at] = ids[hidden.at]
+        states = backbone(replace(packed, ids=clean)).last
+        replaced = (clean != original).float()
+        losses = F.binary_cross_entropy_with_logits(head.output(states)[:, 0], replaced, reduction="none")
+        loss.sums["rtd"] = (losses * every.weight).sum()
+        loss.weights["rtd"] = 5.0
+        return loss
+
+
+# -- plm: permutations, two streams in one packed sequence, relative positions, memory ------------------------------
+
+
+def xl(memory: int, layers: int = 2) -> Encoder:
+    def made() -> Layer:
+        score = TransformerXL(WIDTH, 2, WIDTH // 2)
+        attention = ScoredAttention(WIDTH, 2, score, content_bias=True, bias=False)
+        return Layer(
+            attention=PostNorm(attention, LayerNorm(WIDTH)),
+            feed_forward=PostNorm(FeedForward(WIDTH, 64), LayerNorm(WIDTH)),
+        )
+
+    # One vector more than the vocabulary: what the query stream starts from.
+    stack = Encoder(
+        embeddings(positions=False, extra=1), [made() for _ in range(layers)],
+        vocabulary_head=lambda: VocabularyHead(VOCABULARY + 1), pooler=partial(Linear, WIDTH, WIDTH), memory=memory,
+    )  # fmt: skip
+    return initialize(stack, 0.05)
+
+
+@dataclass(frozen=True)
+class PLM(Plain):
+    name: ClassVar[str] = "plm"
+    pattern: ClassVar[Pattern | None] = permutation
+    stateful: ClassVar[bool] = True
+
+    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+        assert data.store is not None
+        return LaneEpoch.make(data.store, data.documents, packing, draws)
+
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+        """Content tokens followed by a query copy of every fifth in the order of prediction."""
+        parts = []
+        for i, (start, size) in enumerate(zip(sequences.offsets[:-1], sequences.lengths, strict=True)):
+            order = np.argsort(draws.uniform("order", sequences.index[i], np.arange(size)))
+            rank = np.argsort(order)
+            predicted = np.flatnonzero(rank >= size - max(1, size // 5))
+            parts.append((start, size, rank, predicted))
+        ids = [np.r_[sequences.ids[s : s + n], np.full(len(p), VOCABULARY)] for s, n, _, p in parts]
+        lengths = np.array([len(x) for x in ids])
+        at, target, before = [], [], 0
+        for (start, size, _, predicted), length in zip(parts, lengths, strict=True):
+            at.append(before + size + np.arange(len(predicted)))
+            target.append(sequences.ids[start + predicted])
+            before += length
+        return Sequences(
+            ids=np.concatenate(ids),
+            lengths=lengths,
+            index=sequences.index,
+            positions=np.concatenate([np.r_[np.arange(n), p] for _, n, _, p in parts]),
+            columns={
+                "order": np.concatenate([np.r_[r, r[p]] for _, _, r, p in parts]),
+                "stream": np.concatenate([np.r_[np.zeros(n, int), np.ones(len(p), int)] for _, n, _, p in parts]),
+            },
+            targets={"plm": (np.concatenate(at), np.concatenate(target))},
+            pattern=permutation,
+        )
+
+    def room(self, packing: Packing) -> dict[str, int]:
+        return {"plm": packing.tokens}
+
+    def head(self, backbone: Any) -> nn.Module:
+        return backbone.vocabulary_head()
+
+    def loss(self, head: Any, backbone: Any, batch: Batch) -> Loss:
+        targets = batch.targets["plm"]
+        states = backbone(*batch.packed, carry=batch.carry)
+        loss = classification_loss("plm", head(states.last[targets.at], backbone.embed.tokens), targets)
+        if states.carry is not None:  # positions go on from segment to segment: what is remembered lies further back
+            states.carry.columns["position"] = states.carry.columns["position"] - LENGTH
+        loss.carry = states.carry
+        return loss
+
+
+# -- spans on an encoder-decoder: two packed streams ----------------------------------------------------------------
+
+
+def encoder_decoder() -> EncoderDecoder:
+    made = EncoderDecoder(encoder(), embeddings(), [layer(causal, cross=True) for _ in range(2)])
+    made.embed.tokens = made.encoder.embed.tokens  # one table of token vectors
+    return initialize(made, 0.05)
+
+
+@dataclass(frozen=True)
+class Spans(Plain):
+    name: ClassVar[str] = "spans"
+    pattern: ClassVar[Pattern | None] = None
+
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+        """A span of three tokens gives way to a sentinel; the decoder writes sentinel, span, end."""
+        sentinel, end = tokenizer.role("sentinel 0"), tokenizer.role("end")
+        sources, targets = [], []
+        for start, size, i in zip(sequences.offsets[:-1], sequences.lengths, sequences.index, strict=True):
+            ids = sequences.ids[start : start + size]
+            cut = int(draws.integers(max(1, size - 3), "span", int(i)))
+            sources.append(np.r_[ids[:cut], sentinel, ids[cut + 3 :]])
+            targets.append(np.r_[sentinel, ids[cut : cut + 3], end])
+        inputs = [t[:-1] for t in targets]
+        second = Sequences(
+            np.concatenate(inputs), np.array([len(t) for t in inputs]), sequences.index, pattern=causal,
+        )  # fmt: skip
+        second.targets["spans"] = (np.arange(len(second.ids)), np.concatenate([t[1:] for t in targets]))
+        return Sequences(np.concatenate(sources), np.array([len(s) for s in sources]), sequences.index, second=second)
+
+    def room(self, packing: Packing) -> dict[str, int]:
+        return {"spans": packing.tokens}
+
+    def head(self, backbone: Any) -> nn.Module:
+        return backbone.vocabulary_head()
+
+    def loss(self, head: Any, backbone: Any, batch: Batch) -> Loss:
+        targets = batch.targets["spans"]
+        states = backbone(*batch.packed).last[targets.at]
+        return classification_loss("spans", head(states, backbone.embed.tokens), targets)
+
+
+# -- distillation: a frozen teacher that is nobody's parameter ------------------------------------------------------
+
+
+@cache
+def teacher() -> Root:
+    torch.manual_seed(1)
+    made = Root(bert(), [("mlm", head())])
+    nn.init.normal_(made.heads["mlm"].bias, std=2.0)  # something to imitate
+    return made.requires_grad_(False).eval()
+
+
+@dataclass(frozen=True)
+class Distill(MLM):
+    name: ClassVar[str] = "distill"
+
+    def loss(self, head: Any, backbone: Any, batch: Batch) -> Loss:
+        targets = batch.targets["distill"]
+        logits = head(backbone(*batch.packed).last[targets.at], backbone.embed.tokens)
+        model = teacher()
+        with torch.no_grad():
+            wanted = model.heads["mlm"](model.backbone(*batch.packed).last[targets.at], model.backbone.embed.tokens)
+        losses = F.kl_div(logits.log_softmax(-1), wanted.log_softmax(-1), reduction="none", log_target=True).sum(-1)
+        return Loss(sums={"distill": (losses * targets.weight).sum()})
+
+
+# -- running them ---------------------------------------------------------------------------------------------------
+
+
+def lstm() -> LSTM:
+    made = LSTM(embeddings(positions=False), 2, vocabulary_head=head, pooler=partial(Linear, WIDTH, WIDTH))
+    return initialize(made, 0.1)
+
+
+CASES: dict[str, tuple[Any, Mixture, Any]] = {
+    "rtd": (encoder, alone(RTD()), None),
+    "plm with memory": (partial(xl, 8), alone(PLM()), Memory.from_tensors),
+    "spans": (encoder_decoder, alone(Spans()), None),
+    "stateful lstm": (lstm, parse_objective("lm(stateful=true)"), RecurrentState.from_tensors),
+    "mlm+nsp": (bert, parse_objective("mlm+nsp"), None),
+    "mlm|lm": (modern, parse_objective("0.5*mlm|0.5*lm"), None),
+    "distill": (encoder, alone(Distill()), None),
+}
+
+
+def make(name: str, steps: int, run: Path | None = None, parallel: str = "replicate", **changes: Any) -> Training:
+    """A canary ready to train."""
+    factory, mixture, restore = CASES[name]
+    torch.manual_seed(0)
+    root = Root(factory())
+    for objective in mixture.objectives:
+        root.heads[objective.name] = objective.head(root.backbone)
+    data = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents))
+    packing = Packing(tokens=changes.pop("pack", 256), length=LENGTH)
+    return Training(
+        root=root,
+        streams=make_streams(mixture, data, tokens=512, packing=packing, seed=0),
+        budget=Budget(steps=steps),
+        optimizer=fill(Optimizer, Optimizer(lr=3e-3, clip=1.0)),
+        schedule=fill(Schedule, Schedule(kind="constant", warmup=0.0)),
+        watching=fill(Watching, Watching(log=1, save=changes.pop("save", 5))),
+        run=run,
+        world=World.join(torch.device("cpu")),
+        parallel=parallel,  # type: ignore[arg-type]
+        restore_carry=restore,
+        **changes,
+    )
+
+
+def losses(name: str, steps: int, parallel: str = "replicate", **changes: Any) -> list[float]:
+    """The sum of all loss terms at every step."""
+    with tempfile.TemporaryDirectory() as folder:
+        training = make(name, steps, Path(folder), parallel, save=10_000, **changes)
+        if parallel == "shard":
+            training.run = None  # sharded checkpoints are another story
+            training.watching = replace(training.watching, save=0)
+        seen: list[float] = []
+        from pretune.training import log
+
+        write = log.Log.write
+
+        def keep(self: Any, rate: float, norm: Tensor) -> None:
+            write(self, rate, norm)
+            seen.append(sum(v for k, v in self.last.items() if k in terms))
+
+        terms = {t for s in training.streams.streams for t in s.joint.room(s.packing)}
+        log.Log.write = keep  # type: ignore[method-assign]
+        try:
+            train(training)
+        finally:
+            log.Log.write = write  # type: ignore[method-assign]
+    return seen
+
+
+def main() -> None:
+    parallel, names = sys.argv[1], sys.argv[2:] or list(CASES)
+    torch.set_num_threads(1)
+    results = {name: losses(name, 12, "replicate" if parallel == "alone" else parallel) for name in names}
+    if World.join(torch.device("cpu")).first:
+        assert all(math.isfinite(x) for row in results.values() for x in row)
+        print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
