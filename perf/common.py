@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import random
+import time
 from importlib.metadata import version
 from pathlib import Path
 from pydoc_data import topics
@@ -36,8 +37,13 @@ def generate_text(path: Path, size: int, new_words: float = 0.0, seed: int = 0) 
 def machine() -> dict[str, str]:
     """Where a number was measured."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    import torch
+
+    gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
     return {
+        "date": time.strftime("%Y-%m-%d"),
         "machine": f"{platform.machine()}, {cores} cores",
+        **gpu,
         "python": platform.python_version(),
-        "tokenizers": version("tokenizers"),
+        **{name: version(name) for name in ("torch", "transformers", "tokenizers")},
     }

@@ -10,26 +10,48 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pretune.errors import PretuneError
+from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
+from pretune.verbs.finetune import finetune
 from pretune.verbs.prepare import prepare
+from pretune.verbs.pretrain import pretrain
+from pretune.verbs.show import show
 from pretune.verbs.tokenizer import inspect_tokenizer, train_tokenizer
+from pretune.verbs.use import embed, fill, predict
 
 if TYPE_CHECKING:
     from pretune.text.store import Store
     from pretune.text.tokenizer import Tokenizer
+    from pretune.training.runs import Run
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Batching",
+    "Budget",
+    "Optimizer",
     "PretuneError",
+    "Run",
+    "Schedule",
     "Store",
     "Tokenizer",
+    "Watching",
     "__version__",
+    "embed",
+    "fill",
+    "finetune",
     "inspect_tokenizer",
+    "predict",
     "prepare",
+    "pretrain",
+    "show",
     "train_tokenizer",
 ]
 
-_CLASSES = {"Store": "pretune.text.store", "Tokenizer": "pretune.text.tokenizer"}  # loaded when first asked for
+_CLASSES = {  # loaded when first asked for
+    "Run": "pretune.training.runs",
+    "Store": "pretune.text.store",
+    "Tokenizer": "pretune.text.tokenizer",
+}
 
 
 def __getattr__(name: str) -> Any:

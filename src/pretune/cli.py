@@ -40,6 +40,12 @@ VERBS: dict[str, Callable[..., Any]] = {
     "tokenizer train": pretune.train_tokenizer,
     "tokenizer inspect": pretune.inspect_tokenizer,
     "prepare": pretune.prepare,
+    "pretrain": pretune.pretrain,
+    "finetune": pretune.finetune,
+    "predict": pretune.predict,
+    "fill": pretune.fill,
+    "embed": pretune.embed,
+    "show": pretune.show,
 }
 GROUPS = {"tokenizer": "Train a tokenizer, or look at how one splits text."}
 NO_ACCESS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
@@ -123,8 +129,11 @@ def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
         values = merge(values, parse_settings(given.pop("set", ())))
         for option, value in given.items():
             values = merge(values, _nest(homes[option], value))
-        facts = verb(**resolve(verb, values, name)).describe()
-        print(json.dumps(facts, ensure_ascii=False, default=str) if as_json else render(facts), flush=True)
+        result = verb(**resolve(verb, values, name))
+        if as_json:
+            print(json.dumps(result.describe(), ensure_ascii=False, default=str), flush=True)
+        else:
+            print(render(result.table() if hasattr(result, "table") else result.describe()), flush=True)
 
     command.__name__ = verb.__name__
     command.__doc__ = description
@@ -157,7 +166,12 @@ def _option(name: str, hint: Any, default: Any, text: str, *, positional: bool =
         default = None
     many = simple == list[str]
     show = not (default is None or default is False or default == ())
-    settings = Parameter(consume_multiple=many and name != "set", show_default=show, help=text)
+    settings = Parameter(
+        name=None if positional else f"--{name.rstrip('_').replace('_', '-')}",
+        consume_multiple=many and name != "set",
+        show_default=show,
+        help=text,
+    )
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if positional else inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, kind, default=default, annotation=Annotated[simple, settings])
 
@@ -169,6 +183,8 @@ def _simplify(hint: Any) -> Any:
         kinds = list(dict.fromkeys(_simplify(kind) for kind in get_args(hint) if kind is not type(None)))
         if list[str] in kinds:
             return list[str]
+        if str in kinds:  # what else it may be, only a recipe can say
+            return str
         return Union[tuple(kinds)] if len(kinds) > 1 else kinds[0]
     if hint in (Path, Loaded):
         return str

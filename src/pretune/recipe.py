@@ -122,8 +122,10 @@ def resolve(verb: Callable[..., Any], values: Mapping[str, Any], name: str) -> V
     """Check values against a verb's signature; what comes back can be handed to it."""
     from pydantic import ValidationError
 
+    # `from` is a word of Python's, so that the parameter is called from_.
+    values = {f"{key}_" if f"{key}_" in hints(verb) else key: value for key, value in values.items()}
     try:
-        checked = _model(verb).model_validate(dict(values))
+        checked = _model(verb).model_validate(values)
     except ValidationError as error:
         raise PretuneError(f"{name}: " + "; ".join(_explain(verb, problem) for problem in error.errors())) from error
     return {key: getattr(checked, key) for key in checked.model_fields_set}

@@ -32,8 +32,9 @@ def choose(sequences: Sequences, rate: float, draws: Draws, whole_words: bool = 
     lengths = np.bincount(owner[free], minlength=len(sequences.lengths))
     wanted = np.where(lengths > 0, np.maximum(1, np.round(rate * lengths)), 0).astype(np.int64)
     # Words in random order within each sequence; those whose running total of tokens stays within what is wanted.
-    chance = draws.uniform("choose", sequences.index[owner[at]], place[at])
-    order = np.lexsort((chance, owner[at]))
+    # One key to sort by is much faster than two: the sequence, 24 random bits, and the place to tell equal ones apart.
+    chance = draws.integers(1 << 24, "choose", sequences.index[owner[at]], place[at])
+    order = np.argsort((owner[at] << 44) | (chance << 20) | place[at])
     running = np.cumsum(sizes[order])
     group = owner[at][order]
     before = running - sizes[order]

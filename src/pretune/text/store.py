@@ -121,21 +121,30 @@ class Store:
         return self._gather("words", starts, lengths)
 
     def _gather(self, name: str, starts: Array, lengths: Array) -> Array:
+        starts, lengths = np.asarray(starts, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
         if len(starts) and (starts.min() < 0 or (starts + lengths).max() > self.tokens):
             raise IndexError("a span lies outside the store")
-        at = spans_to_indices(starts, lengths)
-        out = np.empty(len(at), dtype=bool if name == "words" else self._maps[0]["tokens"].dtype)
-        if not len(at):
-            return out
-        first, last = np.searchsorted(self._token_bounds, [at.min(), at.max()], side="right") - 1
-        for shard in range(first, last + 1):
-            here: Any = slice(None)
-            local = at - self._token_bounds[shard]
-            if first != last:
-                here = (local >= 0) & (local < self.shards[shard]["tokens"])
-                local = local[here]
+        bounds = self._token_bounds
+        out = np.empty(int(lengths.sum()), dtype=bool if name == "words" else self._maps[0]["tokens"].dtype)
+        places = np.cumsum(lengths) - lengths  # where each span goes
+        first = np.searchsorted(bounds, starts, side="right") - 1
+        crossing = (lengths > 0) & (starts + lengths > bounds[np.minimum(first + 1, len(bounds) - 1)])
+        while crossing.any():  # cut spans at the end of their shard
+            room = bounds[first[crossing] + 1] - starts[crossing]
+            starts = np.concatenate([starts, starts[crossing] + room])
+            places = np.concatenate([places, places[crossing] + room])
+            lengths = np.concatenate([lengths, lengths[crossing] - room])
+            lengths[: len(crossing)][crossing] = room
+            first = np.searchsorted(bounds, starts, side="right") - 1
+            crossing = starts + lengths > bounds[np.minimum(first + 1, len(bounds) - 1)]
+        for shard in np.unique(first[lengths > 0]):
+            mine = (first == shard) & (lengths > 0)
+            local = spans_to_indices(starts[mine] - bounds[shard], lengths[mine])
             array = self._maps[shard][name]
-            out[here] = array[local] if name == "tokens" else (array[local >> 3] >> (local & 7)) & 1
+            found = array[local] if name == "tokens" else (array[local >> 3] >> (local & 7)) & 1
+            if mine.all():
+                return found.astype(out.dtype, copy=False)
+            out[spans_to_indices(places[mine], lengths[mine])] = found
         return out
 
     def describe(self) -> dict[str, Any]:

@@ -45,9 +45,12 @@ def train(
     languages: Iterable[str] = (),
     distinct: int = DISTINCT,
     occurrences: int = OCCURRENCES,
+    fit: bool = False,
     note: Callable[[str], None] = lambda _: None,
 ) -> Tokenizer:
     """Train a tokenizer; its `report` says what it saw and how well it does on lines held out.
+
+    With `fit`, a size too small for the text's characters is raised to what is needed instead of refused.
 
     >>> tokenizer = train(read_documents([Path("corpus.txt")]), "wordpiece", 30_000)  # doctest: +SKIP
     """
@@ -85,7 +88,7 @@ def train(
     if kind in ("raw-bpe", "raw-unigram"):
         backend.pre_tokenizer = None  # type: ignore[assignment]
     backend = _only_special(backend, specials)
-    if backend.get_vocab_size() > size:
+    if backend.get_vocab_size() > size and not fit:
         raise PretuneError(
             f"a {kind} tokenizer of {size} is too small for this text: specials and single characters alone are "
             f"{backend.get_vocab_size()}; ask for more"

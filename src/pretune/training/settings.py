@@ -107,3 +107,14 @@ def fill(section: type[Any_], given: Any_ | None, preset: dict[str, Any] | None 
                 known[key] = tuple(known[key])
         filled = replace(filled, **known)
     return filled
+
+
+def as_recipe(plan: Any, leave_out: tuple[str, ...]) -> dict[str, Any]:
+    """A plan's fields as a recipe: sections without what is not set, `from_` as `from`."""
+    content = {}
+    for key, value in asdict(plan).items():
+        if isinstance(getattr(plan, key), Section):
+            value = {name: item for name, item in value.items() if item is not None}
+        if key not in leave_out and value is not None:
+            content[key.rstrip("_")] = value
+    return content

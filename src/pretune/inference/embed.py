@@ -1,0 +1,31 @@
+"""Vectors for texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pretune.inference.batches import text_batches
+from pretune.model import load_model
+from pretune.nn.pooling import pool
+from pretune.training.devices import choose_device
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@torch.no_grad()
+def embed_texts(reference: str | Path, texts: Sequence[str], pooling: str = "mean", layer: int = -1) -> Array:
+    """(n, width): one vector a text, in order. `layer` 0 are the embeddings, -1 the top."""
+    model = load_model(reference)
+    device = choose_device()
+    root = model.root.to(device).eval()
+    out = np.zeros((len(texts), model.backbone.width), dtype=np.float32)
+    for batch in text_batches(model, texts):
+        batch = batch.to(device)
+        states = root.backbone(*batch.packed, keep=[layer]).last
+        out[batch.rows] = pool(states, batch.packed[0], pooling)[: len(batch.rows)].float().cpu().numpy()
+    return out

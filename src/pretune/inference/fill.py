@@ -1,0 +1,104 @@
+"""Filling masks: what a masked language model expects in a gap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pretune.errors import PretuneError
+from pretune.model import Model, load_model
+from pretune.objectives import parse_objective
+from pretune.objectives.masking import choose
+from pretune.packed import pack
+from pretune.randomness import Draws
+from pretune.text.sequences import Sequences
+from pretune.training.devices import choose_device
+
+MASK = "[MASK]"  # how a gap is written, whatever the tokenizer's own token is
+
+
+@dataclass
+class Filler:
+    """A masked language model and its tokenizer, ready to fill."""
+
+    model: Model
+    device: torch.device
+
+    @classmethod
+    def load(cls, reference: str | Path) -> Filler:
+        """From a run folder or a model folder."""
+        model = load_model(reference, parse_objective("mlm"))
+        device = choose_device()
+        model.root.to(device).eval()
+        return cls(model, device)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text with [MASK]s, start and separator around it."""
+        tokenizer = self.model.need_tokenizer()
+        ids = [tokenizer.role("start")]
+        for number, piece in enumerate(text.split(MASK)):
+            if number:
+                ids.append(tokenizer.role("mask"))
+                ids += tokenizer.encode(piece) if piece.strip() else []
+            else:
+                ids += tokenizer.encode(piece)
+        return [*ids, tokenizer.role("separator")]
+
+    @torch.no_grad()
+    def logits(self, ids: Sequence[int], at: Sequence[int]) -> torch.Tensor:
+        """(gaps, vocabulary): special tokens are never an answer."""
+        packed = pack(np.array(ids), np.array([len(ids)])).to(self.device)
+        root = self.model.root
+        states = root.backbone(packed).last[list(at)]
+        logits = root.heads["mlm"](states, root.backbone.embed.tokens).float().cpu()
+        tokenizer = self.model.need_tokenizer()
+        logits[:, tokenizer.size :] = -torch.inf  # rows that only round the size
+        logits[:, torch.from_numpy(np.flatnonzero(tokenizer.specials))] = -torch.inf
+        return logits
+
+    def fill(self, text: str, top: int = 5) -> dict[str, Any]:
+        """The likeliest tokens for each [MASK], and the text with all of them filled, the surest first."""
+        tokenizer = self.model.need_tokenizer()
+        ids = self.encode(text)
+        gaps = [i for i, token in enumerate(ids) if token == tokenizer.role("mask")]
+        if not gaps:
+            raise PretuneError(f"{text!r}: nothing to fill; mark gaps with {MASK}, or use --mask-rate")
+        longest = self.model.backbone.longest
+        if longest is not None and len(ids) > longest:
+            raise PretuneError(f"a text of {len(ids)} tokens, but the model has {longest} positions")
+        candidates = []
+        for row in self.logits(ids, gaps).softmax(-1):
+            best = row.topk(top)
+            tokens = [tokenizer.decode([int(i)]).strip() for i in best.indices]
+            candidates.append([{"token": t, "probability": float(p)} for t, p in zip(tokens, best.values, strict=True)])
+        filled = self.complete(ids, gaps)
+        return {"text": text, "gaps": candidates, "filled": tokenizer.decode(filled)}
+
+    def complete(self, ids: Sequence[int], gaps: Sequence[int]) -> list[int]:
+        """All gaps filled one after the other, the surest first, each seeing those before it."""
+        filled, left = list(ids), list(gaps)
+        while left:
+            chance = self.logits(filled, left).softmax(-1)
+            surest = int(chance.max(-1).values.argmax())
+            filled[left.pop(surest)] = int(chance[surest].argmax())
+        return filled
+
+    def restore(self, text: str, rate: float, seed: int = 0) -> dict[str, str]:
+        """Hide a share of a text's words and fill them in again: original, masked, restored."""
+        tokenizer = self.model.need_tokenizer()
+        ids = np.array(self.encode(text.replace(MASK, " ")))
+        special = np.zeros(len(ids), dtype=bool)
+        special[[0, -1]] = True
+        word = tokenizer.word_starts(ids)
+        sequences = Sequences(ids, np.array([len(ids)]), np.array([0]), {"special": special, "word": word})
+        gaps = np.flatnonzero(choose(sequences, rate, Draws(seed), whole_words=True)).tolist()
+        masked = ids.copy()
+        masked[gaps] = tokenizer.role("mask")
+        restored = self.complete(masked.tolist(), gaps)
+        shown = tokenizer.decode(masked[1:-1], specials=True)
+        return {"original": tokenizer.decode(ids), "masked": shown, "restored": tokenizer.decode(restored)}

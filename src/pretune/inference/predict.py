@@ -1,0 +1,60 @@
+"""Labels and probabilities from a classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pretune.errors import PretuneError
+from pretune.inference.batches import text_batches
+from pretune.model import Model, load_model
+from pretune.objectives import parse_objective
+from pretune.objectives.classify import Classify
+from pretune.training.devices import choose_device
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def load_classifier(reference: str | Path) -> Model:
+    """A model that was trained to classify."""
+    model = load_model(reference)
+    if not model.labels:
+        raise PretuneError(f"{reference}: this model was not trained to classify; fine-tune it first")
+    return load_model(reference, parse_objective("classify", labels=tuple(model.labels)))
+
+
+@torch.no_grad()
+def probabilities(
+    model: Model, texts: Sequence[str], pairs: Sequence[str] | None = None, device: torch.device | None = None
+) -> Array:
+    """(n, classes) in the order of the texts."""
+    device = device or choose_device()
+    root = model.root.to(device).eval()
+    objective = Classify(labels=tuple(model.labels))
+    out = np.zeros((len(texts), len(model.labels)), dtype=np.float32)
+    for batch in text_batches(model, texts, pairs):
+        logits = objective.logits(root.heads["classify"], root.backbone, batch.to(device))
+        out[batch.rows] = logits[: len(batch.rows)].float().softmax(-1).cpu().numpy()
+    return out
+
+
+def predict_texts(
+    reference: str | Path, texts: Sequence[str] | str, pairs: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
+    """A label and the probability of each class, for each text."""
+    if isinstance(texts, str):
+        texts = [texts]
+    model = load_classifier(reference)
+    rows = probabilities(model, texts, pairs)
+    return [
+        {
+            "label": model.labels[int(row.argmax())],
+            "probability": float(row.max()),
+            "probabilities": {label: float(p) for label, p in zip(model.labels, row, strict=True)},
+        }
+        for row in rows
+    ]

@@ -1,0 +1,180 @@
+"""Fine-tuning: a pretrained model and labeled rows in, a classifier out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pretune.errors import PretuneError
+from pretune.inference.predict import probabilities
+from pretune.metrics.classification import classification_metrics
+from pretune.model import Model, load_model, make_model
+from pretune.objectives import Data, Mixture, parse_objective
+from pretune.presets import preset_names
+from pretune.progress import say
+from pretune.text.labeled import Labeled, read_labeled
+from pretune.text.rows import arrange_rows
+from pretune.text.sequences import Packing
+from pretune.text.tokenizer import Tokenizer
+from pretune.training.devices import choose_device
+from pretune.training.loop import Stopped, Training, train
+from pretune.training.pretraining import ROUND_VOCABULARY, check_length
+from pretune.training.runs import Run, finish_run, start_run
+from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
+from pretune.training.streams import make_streams
+
+# Devlin et al. (2019): 2e-5 to 5e-5, 2 to 4 epochs, batches of 16 or 32; smaller models take larger rates.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "optimizer": {"lr": 5e-5, "decay": 0.01, "clip": 1.0},
+    "schedule": {"kind": "linear", "warmup": 0.1},
+    "batch": {"sequences": 32, "length": 128},
+    "watching": {"save": 0, "log": 10},
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A fine-tuning, all settings resolved."""
+
+    model: str
+    train: str
+    dev: str | None
+    out: Path
+    columns: Mapping[str, str]
+    objective: str
+    epochs: float
+    budget: Budget | None
+    optimizer: Optimizer
+    schedule: Schedule
+    batch: Batching
+    watching: Watching
+    seed: int
+    tokenizer: str | None
+    device: str | None
+
+    def recipe(self) -> dict[str, Any]:
+        """Everything that decides the outcome, under the names of the verb's options."""
+        content = as_recipe(self, leave_out=("out", "device", "columns"))
+        return {**content, **dict(self.columns)}
+
+
+def make_plan(model: str, given: dict[str, Any]) -> Plan:
+    """What is given, then the usual settings."""
+    sections: dict[str, type[Any]] = {
+        "optimizer": Optimizer,
+        "schedule": Schedule,
+        "batch": Batching,
+        "watching": Watching,
+    }
+    filled = {name: fill(kind, given.pop(name, None), SETTINGS[name]) for name, kind in sections.items()}
+    return Plan(model=model, **given, **filled)
+
+
+def finetune(plan: Plan, resume: bool = False) -> Run:
+    """Carry out a plan."""
+    rows = read_labeled(plan.train, plan.columns)
+    dev = read_labeled(plan.dev, rows.columns) if plan.dev else None
+    labels = find_labels(rows)
+    mixture = parse_objective(plan.objective, labels=tuple(labels))
+    check_labels(dev, labels)
+    device = choose_device(plan.device)
+    model = starting_model(plan, mixture)
+    model.labels, model.objective = labels, plan.objective
+    going_on = start_run(plan.out, "finetune", plan.recipe(), resume)
+    length = check_length(min(plan.batch.length or 128, model.backbone.longest or 1 << 30), model)
+    data = Data(model.need_tokenizer(), model.family.template, rows=rows)
+    arrangement = arrange_rows(data.token_rows, data.tokenizer, data.template, length, {})
+    if arrangement.truncated:
+        say(f"{rows.file}: {arrangement.truncated} of {len(rows)} rows are longer than {length} tokens and were cut")
+    fixed = device.type == "cuda"
+    packing = row_packing(arrangement.lengths, plan.batch.sequences or 32, length, fixed)
+    streams = make_streams(mixture, data, tokens=packing.tokens, packing=packing, seed=plan.seed, fixed=fixed)
+    steps = max(1, round(plan.epochs * len(streams.streams[0].epoch_plan(0))))
+    training = Training(
+        root=model.root,
+        streams=streams,
+        budget=plan.budget or Budget(steps=steps),
+        optimizer=plan.optimizer,
+        schedule=plan.schedule,
+        watching=plan.watching,
+        seed=plan.seed,
+        device=device,
+        run=plan.out,
+        compiled=fixed,
+        evaluate=(lambda: evaluate_rows(model, dev, device)) if dev is not None else None,
+    )
+    try:
+        last = train(training, resume=going_on)
+    except Stopped:
+        say(f"stopped and saved; go on with the same command and --resume (run folder {plan.out})")
+        raise KeyboardInterrupt from None
+    model.root.compute_in(torch.float32)
+    model.save(plan.out)
+    results: dict[str, Any] = {"model": plan.model, "objective": plan.objective, "rows": len(rows)}
+    results |= {"truncated": arrangement.truncated, "labels": labels, **last}
+    return finish_run(plan.out, results)
+
+
+def starting_model(plan: Plan, mixture: Mixture) -> Model:
+    """The pretrained model; or a preset with random weights, which needs a tokenizer."""
+    if plan.model in preset_names():
+        if plan.tokenizer is None:
+            raise PretuneError(f"{plan.model} is a preset without weights; give --tokenizer to train it from scratch")
+        tokenizer = Tokenizer.load(plan.tokenizer)
+        size = -(-tokenizer.size // ROUND_VOCABULARY) * ROUND_VOCABULARY
+        model = make_model(plan.model, vocabulary=size, seed=plan.seed)
+        model.tokenizer = tokenizer
+        model.add_heads(mixture.objectives, plan.seed)
+        return model
+    return load_model(plan.model, mixture, seed=plan.seed)
+
+
+def row_packing(lengths: Any, rows: int, length: int, fixed: bool) -> Packing:
+    """So many rows to a pack. Fixed shapes have room for almost every draw of rows; a rare one has a row fewer."""
+    if not fixed:
+        return Packing(tokens=rows * length, length=length, sequences=rows)
+    usual = rows * lengths.mean() + 4 * lengths.std() * rows**0.5
+    tokens = int(np.clip(-(-usual // 128) * 128, length, rows * length))
+    return Packing(tokens=tokens, length=length, sequences=rows)
+
+
+def find_labels(rows: Labeled) -> list[str]:
+    """The classes, sorted; numbers by value. One class is no task."""
+    assert rows.labels is not None
+    found = Counter(rows.labels)
+    if len(found) < 2:
+        raise PretuneError(
+            f"{rows.file}: every row has the label {next(iter(found))!r}; classifying needs two classes or more"
+        )
+    folded: dict[str, str] = {}
+    for label in found:
+        twin = folded.setdefault(label.casefold().strip(), label)
+        if twin != label:
+            say(f"{rows.file}: labels {twin!r} and {label!r} differ in case or spaces alone; are they meant to be one?")
+    try:
+        return sorted(found, key=float)
+    except ValueError:
+        return sorted(found)
+
+
+def check_labels(dev: Labeled | None, labels: list[str]) -> None:
+    """Refuse labels at evaluation that training does not know, before any work is done."""
+    if dev is not None:
+        parse_objective("classify", labels=tuple(labels)).objectives[0].encode_labels(dev)  # type: ignore[attr-defined]
+
+
+def evaluate_rows(model: Model, rows: Labeled, device: torch.device) -> dict[str, float]:
+    """Metrics on labeled rows."""
+    assert rows.labels is not None
+    chances = probabilities(model, rows.texts, rows.pairs, device)
+    predicted = [model.labels[int(i)] for i in chances.argmax(-1)]
+    return classification_metrics(rows.labels, predicted, model.labels)
+
+
+__all__ = ["Plan", "evaluate_rows", "finetune", "make_plan"]

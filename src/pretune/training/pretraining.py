@@ -1,0 +1,243 @@
+"""Pretraining: text in, a model out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pretune.errors import PretuneError
+from pretune.model import Model, find_folder, load_model, make_model
+from pretune.objectives import Data, Joint, Mixture, parse_objective
+from pretune.objectives.mlm import MLM
+from pretune.packed import Batch
+from pretune.presets import find_preset, preset_names
+from pretune.progress import say
+from pretune.randomness import Draws, uniform
+from pretune.text.documents import read_documents
+from pretune.text.files import find_files
+from pretune.text.preparing import Settings, make_store
+from pretune.text.sequences import Packing, collate
+from pretune.text.store import MANIFEST, Store
+from pretune.text.tokenizer import Tokenizer
+from pretune.text.tokenizer_training import train as train_tokenizer
+from pretune.training.devices import choose_device
+from pretune.training.distributed import World
+from pretune.training.loop import Stopped, Training, evaluate_loss, train
+from pretune.training.runs import Run, finish_run, start_run
+from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
+from pretune.training.streams import make_streams
+
+ROUND_VOCABULARY = 64  # matrices of a round size are faster; the spare rows are never used
+EVALUATION_RATE = 0.15  # masking at evaluation, whatever training masks, so that losses compare
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A pretraining, all settings resolved."""
+
+    model: str
+    data: list[str]
+    out: Path
+    objective: str
+    tokenizer: dict[str, Any] | str  # how to train one, or where one is
+    language: str
+    from_: str | None  # a model whose weights to start from
+    budget: Budget
+    optimizer: Optimizer
+    schedule: Schedule
+    batch: Batching
+    watching: Watching
+    seed: int
+    device: str | None
+
+    def recipe(self) -> dict[str, Any]:
+        """Everything that decides the outcome, under the names of the verb's options."""
+        return as_recipe(self, leave_out=("out", "device"))
+
+
+def make_plan(
+    model: str, data: Sequence[str | Path], out: str | Path, given: dict[str, Any], seed: int, device: str | None
+) -> Plan:
+    """What is given, the preset's recipe and the defaults, in this order."""
+    preset = find_preset(model) if model in preset_names() else {}
+    budget = fill(Budget, given.get("budget"), preset.get("budget"))
+    return Plan(
+        model=model,
+        data=[str(path) for path in data],
+        out=Path(out),
+        objective=given.get("objective") or preset.get("objective") or "mlm",
+        tokenizer=given.get("tokenizer") or preset.get("tokenizer") or {"kind": "wordpiece", "size": 30_000},
+        language=given.get("language") or "en",
+        from_=given.get("from_"),
+        budget=budget,
+        optimizer=fill(Optimizer, given.get("optimizer"), preset.get("optimizer")),
+        schedule=fill(Schedule, given.get("schedule"), preset.get("schedule")),
+        batch=fill(Batching, given.get("batch"), preset.get("batch")),
+        watching=fill(Watching, given.get("watching"), preset.get("watching")),
+        seed=seed,
+        device=device,
+    )
+
+
+def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Run:
+    """Carry out a plan. Killed at any moment and resumed, it ends with the same weights, bit for bit."""
+    mixture = parse_objective(plan.objective)
+    device = choose_device(plan.device)
+    world = World.join(device)
+    if world.first:
+        going_on = start_run(plan.out, "pretrain", plan.recipe(), resume)
+    world.wait()
+    going_on = world.add_up({"going_on": float(going_on) if world.first else 0.0}, device)["going_on"] > 0
+    if store is None:
+        store = get_store(plan)
+    model = get_model(plan, store.tokenizer, mixture)
+    length = check_length(plan.batch.length or 128, model)
+    training_documents, held_out = split_documents(store, plan.watching.held_out or 0.0)
+    data = Data(store.tokenizer, model.family.template, store=store, documents=training_documents)
+    pack = min(plan.batch.pack or 1, plan.batch.tokens or 1)
+    packing = Packing(tokens=max(pack, length), length=length)
+    fixed = device.type == "cuda"
+    streams = make_streams(mixture, data, tokens=plan.batch.tokens or 1, packing=packing, seed=plan.seed, fixed=fixed)
+    evaluation = held_out_batches(mixture.joints[0], replace(data, documents=held_out), packing, plan.watching, fixed)
+    training = Training(
+        root=model.root,
+        streams=streams,
+        budget=plan.budget,
+        optimizer=plan.optimizer,
+        schedule=plan.schedule,
+        watching=plan.watching,
+        seed=plan.seed,
+        device=device,
+        run=plan.out,
+        world=world,
+        compiled=fixed,
+        evaluate=evaluator(model, evaluation, device) if evaluation else None,
+    )
+    try:
+        last = train(training, resume=going_on)
+    except Stopped:
+        say(f"stopped and saved; go on with the same command and --resume (run folder {plan.out})")
+        raise KeyboardInterrupt from None
+    model.root.compute_in(torch.float32)
+    if world.first:
+        model.save(plan.out)
+        results = {"model": plan.model, "objective": plan.objective, "parameters": count_parameters(model), **last}
+        finish_run(plan.out, results)
+    world.wait()
+    return Run(plan.out)
+
+
+def get_store(plan: Plan) -> Store:
+    """The store named, or one made from the files inside the run folder, with a tokenizer trained on them first."""
+    if not plan.data:
+        raise PretuneError("pretraining needs text: give --data files, or a store made by `pretune prepare`")
+    if len(plan.data) == 1 and (Path(plan.data[0]) / MANIFEST).is_file():
+        return Store(plan.data[0])
+    files = find_files(plan.data)
+    folder = plan.out / "tokenizer"
+    if isinstance(plan.tokenizer, str):
+        tokenizer = Tokenizer.load(plan.tokenizer)
+    elif (folder / "tokenizer_config.json").is_file():
+        tokenizer = Tokenizer.load(folder)
+    else:
+        say("training a tokenizer")
+        tokenizer = train_tokenizer(read_documents(files), **plan.tokenizer, fit=True)
+        tokenizer.save(folder)
+    return make_store(files, tokenizer, plan.out / "store", Settings(language=plan.language))
+
+
+def get_model(plan: Plan, tokenizer: Tokenizer, mixture: Mixture) -> Model:
+    """A preset with random weights, or an existing model, with the heads the objectives need."""
+    if plan.model in preset_names():
+        size = -(-tokenizer.size // ROUND_VOCABULARY) * ROUND_VOCABULARY
+        model = make_model(plan.model, vocabulary=size, seed=plan.seed)
+        if plan.from_ is not None:
+            source = load_model(plan.from_)
+            check_tokenizer(source, tokenizer, plan.from_)
+            _copy(source, model, plan.from_)
+    else:
+        model = load_model(plan.model, mixture, seed=plan.seed)
+        check_tokenizer(model, tokenizer, plan.model)
+    model.add_heads(mixture.objectives, plan.seed)
+    model.tokenizer, model.objective, model.labels = tokenizer, plan.objective, []
+    return model
+
+
+def _copy(source: Model, model: Model, name: str) -> None:
+    """Start from the weights of another model of the same shape."""
+    theirs, ours = source.backbone.state_dict(), model.backbone.state_dict()
+    wrong = [key for key in ours if key not in theirs or theirs[key].shape != ours[key].shape]
+    if wrong:
+        raise PretuneError(f"{name}: its shape is not this model's; these tensors differ: {', '.join(wrong)}")
+    model.backbone.load_state_dict(theirs)
+
+
+def check_tokenizer(model: Model, tokenizer: Tokenizer, name: str) -> None:
+    """A model goes on with the tokenizer it was trained with."""
+    if model.tokenizer is not None and model.tokenizer.digest != tokenizer.digest:
+        raise PretuneError(
+            f"{name}: the text was prepared with another tokenizer than this model's; "
+            f"prepare it with --tokenizer {find_folder(name)}"
+        )
+    if tokenizer.size > model.backbone.embed.vocabulary:
+        raise PretuneError(f"the tokenizer has {tokenizer.size} tokens, {name} only {model.backbone.embed.vocabulary}")
+
+
+def check_length(length: int, model: Model) -> int:
+    """No sequence may be longer than the model has positions."""
+    longest = model.backbone.longest
+    if longest is not None and length > longest:
+        raise PretuneError(f"sequences of {length} tokens, but the model has {longest} positions; set batch.length")
+    return length
+
+
+def split_documents(store: Store, share: float) -> tuple[Any, Any]:
+    """Documents to train on and documents held out; the same ones for every seed."""
+    chance = uniform(0, "held out", np.arange(store.documents))
+    held_out = chance < share
+    if share > 0 and not held_out.any() and store.documents > 1:
+        held_out[np.argmin(chance)] = True
+    if held_out.all():
+        held_out[:] = False
+    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+
+
+def held_out_batches(
+    joint: Joint, data: Data, packing: Packing, watching: Watching, fixed: bool
+) -> list[tuple[Joint, Batch]]:
+    """Batches for evaluation, the same every time: masking is fixed, whatever training does."""
+    if not len(data.documents):
+        return []
+    parts = tuple((w, replace(p, **_plain(p)) if isinstance(p, MLM) else p) for w, p in joint.parts)
+    joint = Joint(parts)  # type: ignore[arg-type]
+    draws = Draws(seed=0)
+    try:
+        epoch = joint.arrange(data, packing, draws)
+    except PretuneError:  # too little held-out text for this objective
+        return []
+    capacity = packing.capacity(joint.room(packing)) if fixed else None
+    batches = []
+    for index in range(min(len(epoch), watching.packs or 1)):
+        sequences = joint.corrupt(epoch.pack(index), data.tokenizer, draws)
+        batches.append((joint, collate(sequences, capacity)))
+    return batches
+
+
+def _plain(objective: MLM) -> dict[str, Any]:
+    return {"rate": EVALUATION_RATE, "final_rate": None, "masked": 0.8, "swapped": 0.1, "whole_words": False}
+
+
+def evaluator(model: Model, batches: list[tuple[Joint, Batch]], device: torch.device) -> Any:
+    """A function that evaluates the model as it is now."""
+    joint = batches[0][0]
+    return lambda: evaluate_loss(model.root, joint, [batch for _, batch in batches], device)
+
+
+def count_parameters(model: Model) -> int:
+    """All parameters, shared ones once."""
+    return sum(p.numel() for p in model.root.parameters())

@@ -1,0 +1,128 @@
+"""A run folder: what a training leaves behind, enough to use it, to read it and to do it again."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pretune.atomic import write_bytes, write_json
+from pretune.errors import PretuneError
+from pretune.recipe import read_recipe, write_recipe
+from pretune.training.checkpoints import FOLDER, list_checkpoints
+from pretune.training.log import METRICS
+
+RECIPE, ENVIRONMENT, RESULTS = "recipe.yaml", "environment.json", "results.json"
+
+
+class Run:
+    """A finished or unfinished training.
+
+    >>> Run("runs/mine").metrics()[-1]["mlm"]  # doctest: +SKIP
+    2.13
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        if not (self.folder / RECIPE).is_file():
+            raise PretuneError(f"{self.folder}: no run here (no {RECIPE})")
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """What was asked for."""
+        return read_recipe(self.folder / RECIPE)
+
+    def metrics(self) -> list[dict[str, float]]:
+        """One dictionary a log step."""
+        path = self.folder / METRICS
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        return [json.loads(line) for line in lines]
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """The last metrics, and what the verb that made it had to say; empty while it is unfinished."""
+        path = self.folder / RESULTS
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+    @property
+    def finished(self) -> bool:
+        """Whether it came to its end."""
+        return (self.folder / RESULTS).is_file()
+
+    def predict(self, texts: Any, **options: Any) -> list[dict[str, Any]]:
+        """Labels and probabilities for texts, with a model trained to classify."""
+        from pretune.inference.predict import predict_texts
+
+        return predict_texts(self.folder, texts, **options)
+
+    def describe(self) -> dict[str, Any]:
+        """What there is to say about it, for reports."""
+        facts = {"run": str(self.folder), "finished": self.finished, **self.results}
+        if not self.finished:
+            facts["checkpoints"] = len(list_checkpoints(self.folder))
+        return facts
+
+
+def start_run(folder: Path, verb: str, recipe: Mapping[str, Any], resume: bool) -> bool:
+    """Make a run folder, or check that an existing one may go on. True where there is something to go on from."""
+    path = folder / RECIPE
+    if path.is_file():
+        if (folder / RESULTS).is_file() and resume:
+            raise PretuneError(f"{folder}: this run is finished; choose another --out")
+        if not resume:
+            raise PretuneError(f"{folder}: already holds a run; go on with --resume, or choose another --out")
+        saved = read_recipe(path)
+        wanted = json.loads(json.dumps(recipe))
+        different = sorted(key for key in {*saved, *wanted} if saved.get(key) != wanted.get(key))
+        if different:
+            raise PretuneError(
+                f"{folder}: this run was started with other settings ({', '.join(different)}); "
+                "resume it with the same, or start from its weights with --from and another --out"
+            )
+        return bool(list_checkpoints(folder))
+    if folder.exists() and any(p.name not in (FOLDER,) for p in folder.iterdir()):
+        raise PretuneError(f"{folder}: exists and is not a run; choose another --out")
+    write_json(folder / ENVIRONMENT, environment())
+    comment = f"# pretune {verb} --recipe {RECIPE} --out FOLDER does this again\n"
+    write_bytes(path, (comment + write_recipe(json.loads(json.dumps(recipe)))).encode())
+    return False
+
+
+def finish_run(folder: Path, results: Mapping[str, Any]) -> Run:
+    """Write what came out."""
+    write_json(folder / RESULTS, results)
+    return Run(folder)
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine, for whoever wants to do it again."""
+    packages = {}
+    for name in ("torch", "tokenizers", "numpy", "safetensors"):
+        try:
+            packages[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    from pretune import __version__
+
+    revision = subprocess.run(
+        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent, check=False
+    )
+    return {
+        "pretune": __version__,
+        "revision": revision.stdout.strip() or None,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "packages": packages,
+    }

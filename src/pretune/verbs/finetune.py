@@ -1,0 +1,103 @@
+"""`finetune`: a pretrained model and labeled rows in, a classifier out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
+
+if TYPE_CHECKING:
+    from pretune.training.runs import Run
+
+
+def finetune(
+    model: str | Path | Run,
+    train: str | Path,
+    *,
+    out: str | Path,
+    dev: str | Path | None = None,
+    text: str | None = None,
+    pair: str | None = None,
+    label: str | None = None,
+    objective: str = "classify",
+    epochs: float = 3.0,
+    budget: Budget | None = None,
+    optimizer: Optimizer | None = None,
+    schedule: Schedule | None = None,
+    batch: Batching | None = None,
+    watching: Watching | None = None,
+    seed: int = 0,
+    tokenizer: str | Path | None = None,
+    resume: bool = False,
+    device: str | None = None,
+) -> Run:
+    """Fine-tune a model to classify texts or pairs of texts.
+
+    Columns are guessed from names and contents, shown, and overridable.
+
+    Parameters
+    ----------
+    model
+        A run, a model folder, or a preset (random weights; then with --tokenizer).
+    train
+        Labeled rows: .csv, .tsv, .jsonl or .parquet.
+    out
+        Folder of the new run.
+    dev
+        Rows to evaluate on.
+    text
+        Column of the text.
+    pair
+        Column of the second text.
+    label
+        Column of the label.
+    objective
+        classify, classify(pooling=mean), classify+0.5*lm …
+    epochs
+        How often every row is seen.
+    budget
+        Limits instead of epochs.
+    optimizer
+        name, lr, betas, eps, decay, clip, matrix_lr, momentum.
+    schedule
+        kind, warmup, final.
+    batch
+        sequences (rows in a step), length.
+    watching
+        log, evaluate, save, keep.
+    seed
+        All chance follows from it.
+    tokenizer
+        For a preset: the tokenizer to use.
+    resume
+        Go on with the run in --out.
+    device
+        cpu or cuda; a GPU is used where there is one.
+
+    Examples
+    --------
+    >>> task = finetune("runs/mine", "train.csv", dev="dev.csv", out="runs/task")  # doctest: +SKIP
+    >>> task.predict(["a delightful film"])  # doctest: +SKIP
+    """
+    import os
+
+    from pretune.training import finetuning
+
+    given = {
+        "train": str(train),
+        "dev": str(dev) if dev is not None else None,
+        "out": Path(out),
+        "columns": {role: name for role, name in (("text", text), ("pair", pair), ("label", label)) if name},
+        "objective": objective,
+        "epochs": epochs,
+        "budget": budget,
+        "optimizer": optimizer,
+        "schedule": schedule,
+        "batch": batch,
+        "watching": watching,
+        "seed": seed,
+        "tokenizer": str(tokenizer) if tokenizer is not None else None,
+        "device": device,
+    }
+    return finetuning.finetune(finetuning.make_plan(os.fspath(model), given), resume)

@@ -1,0 +1,95 @@
+"""`pretrain`: text in, a model out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
+
+if TYPE_CHECKING:
+    from pretune.text.store import Store
+    from pretune.training.runs import Run
+
+
+def pretrain(
+    model: str | Path | Run,
+    data: Store | Sequence[str | Path] | str | Path | None = None,
+    *,
+    out: str | Path,
+    objective: str | None = None,
+    tokenizer: str | Path | dict[str, Any] | None = None,
+    language: str = "en",
+    budget: Budget | None = None,
+    optimizer: Optimizer | None = None,
+    schedule: Schedule | None = None,
+    batch: Batching | None = None,
+    watching: Watching | None = None,
+    seed: int = 0,
+    from_: str | Path | Run | None = None,
+    resume: bool = False,
+    device: str | None = None,
+) -> Run:
+    """Pretrain a model on raw text, under a budget.
+
+    With files alone, a tokenizer is trained and a store prepared inside the run folder first. Stopped by Ctrl-C, SIGTERM
+    or a kill, the same command with --resume goes on where it was, and ends with the same weights.
+
+    Parameters
+    ----------
+    model
+        A preset (see `pretune show presets`), or a model folder to train on.
+    data
+        A store made by `pretune prepare`, or files, folders and globs of text.
+    out
+        Folder of the new run.
+    objective
+        For example mlm, mlm+nsp, mlm(rate=0.3), 0.9*mlm|0.1*lm; the preset's by default.
+    tokenizer
+        A tokenizer to use; or, in a recipe, how to train one: kind, size, lowercase.
+    language
+        Language of the sentence splitter, or `lines`.
+    budget
+        Limits; whichever is reached first ends the training.
+    optimizer
+        name, lr, betas, eps, decay, clip, matrix_lr, momentum.
+    schedule
+        kind, warmup, final.
+    batch
+        tokens, length, pack.
+    watching
+        log, evaluate, held_out, packs, save, keep.
+    seed
+        All chance follows from it.
+    from_
+        Start from the weights of another run of the same shape, as a new training.
+    resume
+        Go on with the run in --out.
+    device
+        cpu or cuda; a GPU is used where there is one.
+
+    Examples
+    --------
+    >>> run = pretrain("bert-small", store, objective="mlm+nsp", budget=Budget(seconds=900), out="runs/mine")  # doctest: +SKIP
+    """
+    import os
+
+    from pretune.text.store import Store
+    from pretune.training import pretraining
+
+    store = data if isinstance(data, Store) else None
+    paths = [store.folder] if store else [data] if isinstance(data, str | Path) else list(data or [])  # type: ignore[arg-type]
+    given = {
+        "objective": objective,
+        "tokenizer": str(tokenizer) if isinstance(tokenizer, Path) else tokenizer,
+        "language": language,
+        "from_": os.fspath(from_) if from_ is not None else None,
+        "budget": budget,
+        "optimizer": optimizer,
+        "schedule": schedule,
+        "batch": batch,
+        "watching": watching,
+    }
+    plan = pretraining.make_plan(os.fspath(model), paths, out, given, seed, device)
+    return pretraining.pretrain(plan, store, resume)

@@ -1,0 +1,33 @@
+"""What verbs return that is more than one object of ours: rows to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A list of results, one a row, and what was asked."""
+
+    name: str
+    rows: list[dict[str, Any]]
+    hidden: tuple[str, ...] = ()  # columns for programs, which people see in another form
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self.rows[index]
+
+    def describe(self) -> dict[str, Any]:
+        """Everything, for programs."""
+        return {self.name: self.rows}
+
+    def table(self) -> dict[str, Any]:
+        """For people."""
+        return {self.name: [{k: v for k, v in row.items() if k not in self.hidden} for row in self.rows]}

@@ -1,0 +1,87 @@
+"""flash = flex = dense on a GPU, on random ragged batches, gradients included. Run with -m gpu."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from pretune.nn.attend import attend
+from pretune.nn.layout import self_layout
+from pretune.nn.patterns import Pattern, causal, full, permutation, prefix, window
+from pretune.nn.scores import RelativeBias
+from pretune.packed import Capacity, Packed, pack
+
+pytestmark = pytest.mark.gpu
+HEADS, WIDTH = 4, 64
+PLAIN = {"full": full, "causal": causal, "window": window(9), "causal window": causal & window(9)}
+OTHERS = {"prefix": prefix, "permutation": permutation, "prefix window": prefix & window(30)}
+LENGTHS = [[128] * 8, [3, 128, 1, 77, 128, 50, 9, 64, 33], [1] * 40]
+
+
+def ragged(lengths: list[int], filler: int, seed: int) -> Packed:
+    chance = np.random.default_rng(seed)
+    n = sum(lengths)
+    columns = {name: chance.integers(0, 2, n) for name in ("prefix", "stream")}
+    columns["order"] = np.concatenate([chance.permutation(size) for size in lengths])
+    capacity = Capacity(n + filler, len(lengths) + 3, 128)
+    packed = pack(np.zeros(n, dtype=np.int64), np.array(lengths), columns=columns, capacity=capacity)
+    return packed.to(torch.device("cuda"))
+
+
+def run(packed: Packed, pattern: Pattern, path: str, dtype: torch.dtype, bias: RelativeBias | None) -> list[Tensor]:
+    generator = torch.Generator("cuda").manual_seed(0)
+    n = len(packed)
+    q, k, v, weight = (torch.randn(n, HEADS, WIDTH, device="cuda", generator=generator) for _ in range(4))
+    q, k, v = (x.bfloat16().to(dtype).requires_grad_() for x in (q, k, v))  # the same numbers in every type
+    layout = self_layout(packed)
+    score = None if bias is None else bias(q, layout)
+    out = attend(q, k, v, layout, pattern, score, path=path)  # type: ignore[arg-type]
+    (out.float() * weight).sum().backward()
+    return [x.detach().float() for x in (out, q.grad, k.grad, v.grad)]  # type: ignore[union-attr]
+
+
+def distance(found: list[Tensor], expected: list[Tensor]) -> float:
+    return max(float((a - b).norm() / (b.norm() + 1e-9)) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=["even", "ragged", "ones"])
+@pytest.mark.parametrize("name", [*PLAIN, *OTHERS])
+def test_flex_agrees_with_dense(name: str, lengths: list[int]) -> None:
+    pattern = {**PLAIN, **OTHERS}[name]
+    for filler in (0, 300):
+        packed = ragged(lengths, filler, seed=len(lengths))
+        dense = run(packed, pattern, "dense", torch.float32, None)
+        assert distance(run(packed, pattern, "flex", torch.float32, None), dense) < 2e-3
+        assert distance(run(packed, pattern, "flex", torch.bfloat16, None), dense) < 2e-2
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=["even", "ragged", "ones"])
+@pytest.mark.parametrize("name", PLAIN)
+def test_flash_agrees_with_dense(name: str, lengths: list[int]) -> None:
+    for filler in (0, 300):
+        packed = ragged(lengths, filler, seed=len(lengths))
+        dense = run(packed, PLAIN[name], "dense", torch.float32, None)
+        assert distance(run(packed, PLAIN[name], "flash", torch.bfloat16, None), dense) < 2e-2
+
+
+def test_scores_agree_and_so_do_their_gradients() -> None:
+    packed = ragged(LENGTHS[1], 100, seed=3)
+    grads = []
+    for path in ("dense", "flex"):
+        bias = RelativeBias(HEADS).cuda()
+        torch.manual_seed(0)
+        torch.nn.init.normal_(bias.weight)
+        found = run(packed, full, path, torch.float32, bias)
+        assert bias.weight.grad is not None
+        grads.append([*found, bias.weight.grad])
+    assert distance(grads[1], grads[0]) < 2e-3
+
+
+def test_rows_that_see_nothing_are_zero_on_flex() -> None:
+    packed = ragged([40, 90], 50, seed=1)
+    nobody = Pattern("first rows alone", lambda query, key: (query["position"] < 5) & (key["position"] >= 0))
+    dense, flex = (run(packed, nobody, path, torch.float32, None) for path in ("dense", "flex"))
+    assert distance(flex, dense) < 2e-3
+    assert not flex[0][5:40].any()
