@@ -14,6 +14,13 @@ from pretune.nn.scores import RelativeBias
 from pretune.packed import Capacity, Packed, pack
 
 pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def _forget_compiled() -> None:
+    torch._dynamo.reset()  # every test has shapes of its own
+
+
 HEADS, WIDTH = 4, 64
 PLAIN = {"full": full, "causal": causal, "window": window(9), "causal window": causal & window(9)}
 OTHERS = {"prefix": prefix, "permutation": permutation, "prefix window": prefix & window(30)}

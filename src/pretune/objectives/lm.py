@@ -95,6 +95,10 @@ class LaneEpoch:
     def __len__(self) -> int:
         return len(self.lanes) * self.groups
 
+    def sizes(self) -> Array:
+        """(packs,) how many lanes each has."""
+        return np.full(len(self), self.lanes.lanes // self.groups)
+
     def pack(self, index: int) -> Sequences:
         """A group of lanes at one time, a lane to a sequence; column `next` has the token after each, -1 for none."""
         time, group = divmod(index, self.groups)

@@ -66,7 +66,7 @@ class MLM:
     def room(self, packing: Packing) -> dict[str, int]:
         """round(rate · length) of each sequence can add half a target each."""
         rate = max(self.rate, self.final_rate or 0.0)
-        sequences = min(packing.sequences, packing.tokens // 8)
+        sequences = min(packing.sequences, packing.tokens)
         return {self.name: min(packing.tokens, int(rate * packing.tokens) + sequences // 2 + 1)}
 
     def head(self, backbone: Backbone) -> nn.Module:

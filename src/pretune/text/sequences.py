@@ -141,10 +141,16 @@ class Arrangement:
         )
 
 
+UNLIMITED = 1 << 30
+
+
 class Epoch(Protocol):
     """An epoch's packs."""
 
     def __len__(self) -> int: ...
+
+    def sizes(self) -> Array:
+        """(packs,) how many sequences each has."""
 
     def pack(self, index: int) -> Sequences: ...
 
@@ -155,7 +161,7 @@ class Packing:
 
     tokens: int  # in a pack
     length: int  # of a sequence, at most
-    sequences: int = 1 << 30  # in a pack, at most
+    sequences: int = UNLIMITED  # in a pack, at most
     lanes: int = 1  # packs that go through time together, for stateful data
 
     def capacity(self, targets: Mapping[str, int]) -> Capacity:
@@ -172,6 +178,10 @@ class PlannedEpoch:
 
     def __len__(self) -> int:
         return len(self.plan)
+
+    def sizes(self) -> Array:
+        """(packs,) how many sequences each has."""
+        return np.diff(self.plan.bounds)
 
     def pack(self, index: int) -> Sequences:
         """The sequences of a pack."""

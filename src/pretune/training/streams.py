@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pretune.errors import PretuneError
 from pretune.objectives import Data, Joint, Mixture
 from pretune.packed import Batch, Capacity
 from pretune.randomness import Draws
-from pretune.text.sequences import Epoch, Packing, collate
+from pretune.text.sequences import UNLIMITED, Epoch, Packing, collate
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,13 @@ class Stream:
     index: int = 0
     taken: int = 0
     _epochs: dict[int, Epoch] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.fixed and self.packing.sequences == UNLIMITED:
+            # As many sequences as a pack of the first epoch has, and some: kernels run over every slot, empty ones too.
+            sizes = self.epoch_plan(0).sizes()
+            self.packing = replace(self.packing, sequences=int(1.05 * sizes.max(initial=1)) + 16)
+            self._epochs = {}
 
     def next(self) -> tuple[int, int]:
         """Epoch and index of the next pack; the position moves on."""
@@ -111,7 +118,7 @@ def make_streams(
     packs = max(1, round(tokens / packing.tokens))
     if len(mixture.shares) > 1 and any(joint.stateful for joint in mixture.joints):
         raise PretuneError(f"{mixture}: a stateful objective cannot take turns with others")
-    packing = Packing(packing.tokens, packing.length, packing.sequences, lanes=packs)
+    packing = replace(packing, lanes=packs)
     return Streams(mixture, [Stream(joint, data, packing, seed, fixed) for joint in mixture.joints], packs)
 
 

@@ -1,0 +1,51 @@
+"""Where the time of a training step goes: the GPU kernels of some steps, by total time.
+
+python perf/profile_step.py [--preset bert-base] [--tokens 65536] [--ragged]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+import torch
+from pretraining_speed import ours
+
+from pretune.training import loop
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--preset", default="bert-base")
+    parser.add_argument("--tokens", type=int, default=65536)
+    parser.add_argument("--ragged", action="store_true")
+    options = parser.parse_args()
+    os.environ["PRETUNE_PROGRESS"] = "none"
+    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+    rate = loop.rate_factor
+    steps = 0
+
+    def counted(*arguments: Any) -> float:  # called once a step
+        nonlocal steps
+        steps += 1
+        if steps == 12:
+            profiler.start()
+        if steps == 17:
+            torch.cuda.synchronize()
+            profiler.stop()
+        return rate(*arguments)
+
+    loop.rate_factor = counted
+    speed, flops = ours(options.preset, options.ragged, options.tokens, 20, torch.device("cuda"))
+    print(f"{speed:,.0f} tokens/s, {flops / 1e12:.0f} TFLOP/s (profiling included)")
+    rows = profiler.key_averages()
+    total = sum(row.self_device_time_total for row in rows)
+    for row in sorted(rows, key=lambda row: -row.self_device_time_total)[:28]:
+        share = 100 * row.self_device_time_total / total
+        print(f"{share:5.1f} %  {row.self_device_time_total / 5e3:8.2f} ms/step  {row.count // 5:4d}x  {row.key[:110]}")
+    print(f"total {total / 5e3:.1f} ms/step on the device")
+
+
+if __name__ == "__main__":
+    main()
