@@ -71,7 +71,7 @@ def ours(preset: str, ragged: bool, tokens: int, steps: int, device: torch.devic
     """Real tokens a second through our loop, and operations a second."""
     text = " ".join(f"w{i}" for i in range(200))
     tokenizer = train_tokenizer([Document(text, None, 1)], "bpe", 200)  # type: ignore[arg-type]
-    model = make_model(preset, vocabulary=VOCABULARY)
+    model = make_model(preset, vocabulary=VOCABULARY + 6)  # rounded up to 64 rows, as `pretune pretrain` does it
     mixture = parse_objective("mlm")
     model.add_heads(mixture.objectives)
     store: Any = RandomStore(sequence_lengths(ragged, tokens) - 2)

@@ -61,16 +61,12 @@ class Packed:
 
     def to(self, device: torch.device) -> Packed:
         """The same on another device, copied without waiting."""
-
-        def move(tensor: Tensor) -> Tensor:
-            return tensor.to(device, non_blocking=True)
-
         return Packed(
-            ids=move(self.ids),
-            offsets=move(self.offsets),
-            positions=move(self.positions),
+            ids=_move(self.ids, device),
+            offsets=_move(self.offsets, device),
+            positions=_move(self.positions, device),
             longest=self.longest,
-            columns={name: move(column) for name, column in self.columns.items()},
+            columns={name: _move(column, device) for name, column in self.columns.items()},
             pattern=self.pattern,
             host_offsets=self.host_offsets if device.type == "cpu" else None,
         )
@@ -86,7 +82,7 @@ class Targets:
 
     def to(self, device: torch.device) -> Targets:
         """The same on another device."""
-        return Targets(*(tensor.to(device, non_blocking=True) for tensor in (self.at, self.target, self.weight)))
+        return Targets(*(_move(tensor, device) for tensor in (self.at, self.target, self.weight)))
 
 
 @dataclass
@@ -116,6 +112,13 @@ class Batch:
         """The same shapes with nothing to learn from: for a process that has no pack left in a step."""
         targets = {name: replace(t, weight=torch.zeros_like(t.weight)) for name, t in self.targets.items()}
         return replace(self, targets=targets, counts=dict.fromkeys(self.counts, 0.0))
+
+
+def _move(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy without waiting, which takes pinned memory: from pageable memory the host would wait for the device."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 def pack(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from pretune.nn.attention import Flow
+from pretune.nn.dropout import Dropout
 
 
 class PostNorm(nn.Module):
@@ -12,7 +13,7 @@ class PostNorm(nn.Module):
 
     def __init__(self, part: nn.Module, norm: nn.Module, dropout: float = 0.0) -> None:
         super().__init__()
-        self.part, self.norm, self.dropout = part, norm, nn.Dropout(dropout)
+        self.part, self.norm, self.dropout = part, norm, Dropout(dropout)
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
         """(n, width) → (n, width)."""
@@ -25,7 +26,7 @@ class PreNorm(nn.Module):
 
     def __init__(self, part: nn.Module, norm: nn.Module, dropout: float = 0.0) -> None:
         super().__init__()
-        self.part, self.norm, self.dropout = part, norm, nn.Dropout(dropout)
+        self.part, self.norm, self.dropout = part, norm, Dropout(dropout)
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
         """(n, width) → (n, width)."""

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretune.nn.dropout import Dropout
 from pretune.packed import Packed
 
 
@@ -27,7 +28,7 @@ class Embeddings(nn.Module):
         self.positions = positions
         self.segments = nn.Parameter(torch.empty(segments, width)) if segments else None
         self.norm = norm if norm is not None else nn.Identity()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.compute = torch.float32  # the type of everything that follows
 
     @property

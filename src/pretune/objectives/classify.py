@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from pretune.errors import PretuneError, nearest
+from pretune.nn.dropout import Dropout
 from pretune.nn.linear import Linear
 from pretune.nn.patterns import Pattern
 from pretune.nn.pooling import pool
@@ -34,7 +35,7 @@ class ClassifyHead(nn.Module):
         super().__init__()
         self.pooling = pooling
         self.pooler = backbone.pooler()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.output = Linear(backbone.width, classes)
 
     def forward(self, states: Tensor, packed: Packed) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from pretune.errors import PretuneError
 from pretune.model import Root
+from pretune.nn.dropout import share_seed
 from pretune.objectives import Joint
 from pretune.packed import Batch
 from pretune.progress import progress
@@ -63,6 +64,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
         raise PretuneError("a training needs a budget: give --steps, --tokens, --flops or --seconds")
     t.root.to(t.device).train()
     t.root.compute_in(torch.bfloat16 if t.device.type == "cuda" else torch.float32)
+    dropout = share_seed(t.root, t.device)
     model = parallelize(t.root, t.world, t.parallel)
     optimizers = make_optimizers(t.root, t.optimizer)
     clock = _restore(t, optimizers) if resume else Clock(t.budget)
@@ -84,7 +86,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
                 pack, batch = (packs[0], mine[0].blank()) if spare else (pack, batch)
                 assert pack is not None and batch is not None
                 batch.carry = t.carry.get(pack.slot)
-                reseed(t.seed, step, pack)
+                reseed(dropout, t.seed, step, pack)
                 with synchronized(model, last=number == len(packs) - 1):
                     loss = model(t.streams.streams[pack.stream].joint, batch.to(t.device))
                     # Replicas average their gradients; losses are sums over all of them.
@@ -129,9 +131,11 @@ def _needs(t: Training, clock: Clock, batches: list[Batch], terms: list[str]) ->
     return needs
 
 
-def reseed(seed: int, step: int, pack: Pack) -> None:
+def reseed(dropout: Tensor, seed: int, step: int, pack: Pack) -> None:
     """Chance on the device (dropout, sampling) depends on seed, step and pack, not on what came before."""
-    torch.manual_seed(int(hashed(seed, "device", step, pack.stream, pack.slot)) >> 1)
+    number = int(hashed(seed, "device", step, pack.stream, pack.slot))
+    torch.manual_seed(number >> 1)
+    dropout.fill_((number >> 33) & 0x7FFFFFFF)
 
 
 def clip(root: nn.Module, largest: float) -> Tensor:

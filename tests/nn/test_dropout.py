@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from pretune.nn.dropout import Dropout, mix, share_seed
+
+
+def test_dropout_keeps_the_mean_drops_its_share_and_rests_in_evaluation() -> None:
+    layer = Dropout(0.3)
+    x = torch.ones(400, 500, requires_grad=True)
+    y = layer(x)
+    assert abs(float((y == 0).float().mean()) - 0.3) < 0.005
+    assert abs(float(y.mean()) - 1.0) < 0.01
+    y.sum().backward()
+    assert torch.equal(x.grad, y.detach())  # the gradient goes through what was kept
+    assert torch.equal(layer.eval()(x), x)
+    assert torch.equal(Dropout(0.0)(x), x)
+
+
+def test_masks_depend_on_seed_and_layer_and_on_nothing_else() -> None:
+    root = nn.ModuleList([Dropout(0.5), Dropout(0.5)])
+    seed = share_seed(root, torch.device("cpu"))
+    x = torch.ones(1000)
+    seed.fill_(1)
+    first, second = root[0](x), root[1](x)
+    assert torch.equal(first, root[0](x))
+    assert abs(float((first == second).float().mean()) - 0.5) < 0.06
+    seed.fill_(2)
+    assert abs(float((first == root[0](x)).float().mean()) - 0.5) < 0.06
+
+
+def test_bits_are_even_and_neighbors_independent() -> None:
+    bits = mix(torch.arange(200_000, dtype=torch.int32), torch.tensor(7, dtype=torch.int32)).double() / (1 << 24)
+    assert bits.min() >= 0 and bits.max() < 1
+    assert abs(float(bits.mean()) - 0.5) < 0.003
+    correlation = torch.corrcoef(torch.stack([bits[:-1], bits[1:]]))[0, 1]
+    assert abs(float(correlation)) < 0.01
