@@ -36,3 +36,13 @@ def test_bits_are_even_and_neighbors_independent() -> None:
     assert abs(float(bits.mean()) - 0.5) < 0.003
     correlation = torch.corrcoef(torch.stack([bits[:-1], bits[1:]]))[0, 1]
     assert abs(float(correlation)) < 0.01
+
+
+def test_compiled_masks_are_the_same() -> None:
+    layer = Dropout(0.4)
+    layer.seed.fill_(123456789)
+    layer.salt = 7
+    x = torch.randn(300, 257, requires_grad=True)
+    eager = layer(x)
+    compiled = torch.compile(layer, dynamic=False)(x)
+    torch.testing.assert_close(compiled, eager)

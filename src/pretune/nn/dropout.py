@@ -29,9 +29,13 @@ class Dropout(nn.Module):
 
 
 def mix(index: Tensor, seed: Tensor) -> Tensor:
-    """24 random bits for each index, in 32-bit arithmetic that wraps around (the finalizer of MurmurHash3)."""
-    h = index * _wrapped(0x9E3779B1) + seed
+    """24 random bits for each index, in 32-bit arithmetic that wraps around, after MurmurHash3's finalizer.
+
+    The seed comes in first: a compiler would fold index · constant into an address, which must not wrap.
+    """
+    h = index ^ seed
     h = (h ^ ((h >> 16) & 0xFFFF)) * _wrapped(0x85EBCA6B)
+    h = h + seed * _wrapped(0x9E3779B1)  # so that another seed is more than another order of the same bits
     h = (h ^ ((h >> 13) & 0x7FFFF)) * _wrapped(0xC2B2AE35)
     return (h ^ ((h >> 16) & 0xFFFF)) & 0xFFFFFF
 
