@@ -41,7 +41,7 @@ def main() -> None:
     print(f"{speed:,.0f} tokens/s, {flops / 1e12:.0f} TFLOP/s (profiling included)")
     rows = profiler.key_averages()
     total = sum(row.self_device_time_total for row in rows)
-    for row in sorted(rows, key=lambda row: -row.self_device_time_total)[:28]:
+    for row in sorted(rows, key=lambda row: -row.self_device_time_total)[:16]:
         share = 100 * row.self_device_time_total / total
         print(f"{share:5.1f} %  {row.self_device_time_total / 5e3:8.2f} ms/step  {row.count // 5:4d}x  {row.key[:110]}")
     print(f"total {total / 5e3:.1f} ms/step on the device")

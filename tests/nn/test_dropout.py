@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from pretune.nn.dropout import Dropout, mix, share_seed
+from pretune.nn.dropout import Dropout, kept, kept_on_gpu, mix, share_seed
 
 
 def test_dropout_keeps_the_mean_drops_its_share_and_rests_in_evaluation() -> None:
@@ -38,11 +38,6 @@ def test_bits_are_even_and_neighbors_independent() -> None:
     assert abs(float(correlation)) < 0.01
 
 
-def test_compiled_masks_are_the_same() -> None:
-    layer = Dropout(0.4)
-    layer.seed.fill_(123456789)
-    layer.salt = 7
-    x = torch.randn(300, 257, requires_grad=True)
-    eager = layer(x)
-    compiled = torch.compile(layer, dynamic=False)(x)
-    torch.testing.assert_close(compiled, eager)
+def test_the_operator_for_gpus_makes_the_same_mask() -> None:
+    seed = torch.tensor(123456789, dtype=torch.int32)
+    assert torch.equal(kept_on_gpu(seed, 70_001, 0.4, 7), kept(seed, 70_001, 0.4, 7))
