@@ -14,13 +14,13 @@ from pretune.packed import Batch, Capacity, make_targets, pack, pack_lists
 def test_filler_keeps_shapes_fixed_and_sequences_short(lengths: list[int], spare: int, more: int) -> None:
     sizes = np.array(lengths, dtype=np.int64)
     n = int(sizes.sum())
-    capacity = Capacity(tokens=n + spare, sequences=len(lengths) + more, longest=10)
+    capacity = Capacity(tokens=n + spare, sequences=len(lengths) + -(-spare // 10) + more, longest=10)
     packed = pack(
         np.arange(1, n + 1), sizes, columns={"segment": np.ones(n, dtype=np.int64)}, capacity=capacity, filler=7
     )
     offsets = packed.offsets.numpy()
     assert len(packed) == n + spare
-    assert len(offsets) == capacity.offsets + 1
+    assert len(offsets) == capacity.sequences + 1
     assert offsets[0] == 0 and offsets[-1] == n + spare
     assert (np.diff(offsets) >= 0).all() and np.diff(offsets).max(initial=0) <= 10
     assert offsets[: len(lengths) + 1].tolist() == [0, *np.cumsum(sizes)]
@@ -33,6 +33,10 @@ def test_filler_keeps_shapes_fixed_and_sequences_short(lengths: list[int], spare
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(PretuneError, match="do not fit"):
         pack(np.arange(5), np.array([5]), capacity=Capacity(4, 2, 8))
+    with pytest.raises(PretuneError, match="do not fit"):
+        pack(np.arange(2), np.array([1, 1]), capacity=Capacity(20, 3, 8))  # no room for the filler's three pieces
+    with pytest.raises(PretuneError, match="20 tokens do not fit into 2 sequences of 8"):
+        Capacity(20, 2, 8)
     with pytest.raises(PretuneError, match="3 targets do not fit into 2"):
         make_targets(np.arange(3), np.arange(3), capacity=2)
 

@@ -34,14 +34,17 @@ class Capacity:
     """Fixed sizes of a Packed and of the targets of each loss term."""
 
     tokens: int
-    sequences: int
+    sequences: int  # filler included, which is cut into sequences of at most `longest` tokens
     longest: int
     targets: Mapping[str, int] = field(default_factory=dict)
 
-    @property
-    def offsets(self) -> int:
-        """Room for the sequences, and for filler cut into sequences of at most `longest` tokens."""
-        return self.sequences + -(-self.tokens // self.longest) + 1
+    def __post_init__(self) -> None:
+        if self.sequences < self.filler(0):
+            raise PretuneError(f"{self.tokens} tokens do not fit into {self.sequences} sequences of {self.longest}")
+
+    def filler(self, used: int) -> int:
+        """Sequences of filler beside so many real tokens."""
+        return -(-(self.tokens - used) // self.longest)
 
 
 @dataclass
@@ -142,13 +145,14 @@ def pack(
         positions = np.arange(used) - np.repeat(offsets[:-1], lengths)
     longest = int(lengths.max(initial=0))
     if capacity is not None:
-        if used > capacity.tokens or len(lengths) > capacity.sequences or longest > capacity.longest:
+        spare = capacity.sequences - len(lengths)
+        if used > capacity.tokens or spare < capacity.filler(used) or longest > capacity.longest:
             raise PretuneError(
                 f"{len(lengths)} sequences of {used} tokens, the longest {longest}, do not fit into "
                 f"{capacity.sequences} of {capacity.tokens} and {capacity.longest}"
             )
         longest = capacity.longest
-        ends = np.minimum(used + longest * np.arange(1, capacity.offsets - len(lengths) + 1), capacity.tokens)
+        ends = np.minimum(used + longest * np.arange(1, spare + 1), capacity.tokens)
         offsets = np.concatenate([offsets, ends.astype(np.int32)])
         tail = capacity.tokens - used
         ids = np.concatenate([ids, np.full(tail, filler, dtype=ids.dtype)])

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from pretune.backbones.encoder import Encoder, Memory
 from pretune.backbones.encoder_decoder import EncoderDecoder
@@ -381,18 +381,18 @@ def losses(name: str, steps: int, parallel: str = "replicate", **changes: Any) -
         seen: list[float] = []
         from pretune.training import log
 
-        write = log.Log.write
+        append = log.Log._append
 
-        def keep(self: Any, rate: float, norm: Tensor) -> None:
-            write(self, rate, norm)
-            seen.append(sum(v for k, v in self.last.items() if k in terms))
+        def keep(self: Any, line: dict[str, float]) -> None:
+            append(self, line)
+            seen.append(sum(v for k, v in {**self.last, **line}.items() if k in terms))
 
         terms = {t for s in training.streams.streams for t in s.joint.room(s.packing)}
-        log.Log.write = keep  # type: ignore[method-assign]
+        log.Log._append = keep  # type: ignore[method-assign]
         try:
             train(training)
         finally:
-            log.Log.write = write  # type: ignore[method-assign]
+            log.Log._append = append  # type: ignore[method-assign]
     return seen
 
 

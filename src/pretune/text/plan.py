@@ -35,9 +35,18 @@ class Plan:
 
 
 def make_plan(
-    lengths: Array, *, tokens: int, sequences: int, seed: int = 0, epoch: int = 0, shuffle: bool = True
+    lengths: Array,
+    *,
+    tokens: int,
+    sequences: int,
+    seed: int = 0,
+    epoch: int = 0,
+    shuffle: bool = True,
+    filler: int | None = None,
 ) -> Plan:
     """Fill packs one after the other with shuffled sequences: at most `tokens` and at most `sequences` in each.
+
+    With `filler`, what a pack leaves of its tokens counts as sequences too, of that many tokens each.
 
     >>> plan = make_plan(np.array([3, 5, 2]), tokens=8, sequences=4, shuffle=False)
     >>> [plan.pack(i).tolist() for i in range(len(plan))]
@@ -51,8 +60,12 @@ def make_plan(
     while bounds[-1] < len(order):
         first = bounds[-1]
         before = int(ends[first - 1]) if first else 0
-        fits = int(np.searchsorted(ends, before + tokens, side="right"))
-        bounds.append(min(fits, first + sequences))
+        fits = min(int(np.searchsorted(ends, before + tokens, side="right")), first + sequences)
+        if filler is not None:
+            left = tokens - (int(ends[fits - 1]) - before)
+            if fits - first + -(-left // filler) > sequences:  # too many short ones, as happens at an epoch's end
+                fits = first + max(1, sequences - -(-tokens // filler))
+        bounds.append(fits)
     return Plan(order, np.array(bounds, dtype=np.int64))
 
 

@@ -163,10 +163,11 @@ class Packing:
     length: int  # of a sequence, at most
     sequences: int = UNLIMITED  # in a pack, at most
     lanes: int = 1  # packs that go through time together, for stateful data
+    fixed: bool = False  # shapes are fixed: filler counts among the sequences
 
-    def capacity(self, targets: Mapping[str, int]) -> Capacity:
-        """Fixed shapes for these packs."""
-        return Capacity(self.tokens, min(self.sequences, self.tokens), self.length, dict(targets))
+    def capacity(self, targets: Mapping[str, int]) -> Capacity | None:
+        """The packs' shapes; None where every pack has its own."""
+        return Capacity(self.tokens, self.sequences, self.length, dict(targets)) if self.fixed else None
 
 
 @dataclass
@@ -197,6 +198,7 @@ def plan_epoch(arrangement: Arrangement, packing: Packing, draws: Draws, shuffle
         seed=draws.seed,
         epoch=draws.epoch,
         shuffle=shuffle,
+        filler=packing.length if packing.fixed else None,
     )
     return PlannedEpoch(arrangement, plan)
 

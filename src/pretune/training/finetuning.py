@@ -94,7 +94,7 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
         say(f"{rows.file}: {arrangement.truncated} of {len(rows)} rows are longer than {length} tokens and were cut")
     fixed = device.type == "cuda"
     packing = row_packing(arrangement.lengths, plan.batch.sequences or 32, length, fixed)
-    streams = make_streams(mixture, data, tokens=packing.tokens, packing=packing, seed=plan.seed, fixed=fixed)
+    streams = make_streams(mixture, data, tokens=packing.tokens, packing=packing, seed=plan.seed)
     steps = max(1, round(plan.epochs * len(streams.streams[0].epoch_plan(0))))
     training = Training(
         root=model.root,
@@ -141,7 +141,8 @@ def row_packing(lengths: Any, rows: int, length: int, fixed: bool) -> Packing:
         return Packing(tokens=rows * length, length=length, sequences=rows)
     usual = rows * lengths.mean() + 4 * lengths.std() * rows**0.5
     tokens = int(np.clip(-(-usual // 128) * 128, length, rows * length))
-    return Packing(tokens=tokens, length=length, sequences=rows)
+    slots = rows + -(-tokens // length)  # filler takes some
+    return Packing(tokens=tokens, length=length, sequences=slots, fixed=True)
 
 
 def find_labels(rows: Labeled) -> list[str]:

@@ -28,6 +28,7 @@ class Log:
         self.totals: dict[str, float] = {}
         self.last: dict[str, float] = {}
         self.mark = dict(clock.used)
+        self.waiting: tuple[dict[str, Any], dict[str, Tensor], dict[str, float], Any] | None = None
         self.note = ""  # the last line in short, for the progress bar
         self.path = run / METRICS if run and world.first else None
         if self.path is not None:
@@ -59,36 +60,50 @@ class Log:
             self.totals[term] = self.totals.get(term, 0.0) + totals[term]
 
     def write(self, rate: float, norm: Tensor) -> None:
-        """Fetch, average, write a line."""
+        """Note what a line needs; `flush` writes it when the device is through, so that nobody waits."""
         clock = self.clock
-        sums = {name: float(value) for name, value in self.sums.items()}
-        if any(not math.isfinite(value) for value in sums.values()):
-            raise PretuneError(
-                f"the loss is no longer a number at step {int(clock.used['steps'])}; lower the learning rate, or clip"
-            )
-        sums = self.world.add_up({name: sums.get(name, 0.0) for name in self._names(sums)}, self.device)
-        means = {name: value / max(self.totals[name.split("/")[0]], 1.0) for name, value in sums.items()}
         seconds = clock.used["seconds"] - self.mark["seconds"]
         speed = (clock.used["tokens"] - self.mark["tokens"]) / seconds if seconds > 0 else 0.0
-        self.last |= {
-            "step": int(clock.used["steps"]),
-            "tokens": clock.used["tokens"],
-            "flops": clock.used["flops"],
-            "seconds": clock.used["seconds"],
-            **means,
-            "lr": rate,
-            "gradient_norm": float(norm),
-            "tokens_per_second": speed,
-        }
-        self.note = "  ".join(
-            [
-                f"step {self.last['step']}",
-                *(f"{n} {v:.3f}" for n, v in means.items() if "/" not in n),
-                f"{speed:,.0f} tokens/s",
-            ]
+        facts = {name: clock.used[name] for name in ("tokens", "flops", "seconds")}
+        line = {"step": int(clock.used["steps"]), **facts, "lr": rate, "tokens_per_second": speed}
+        sums = {**self.sums, "gradient_norm": norm}
+        self.flush()
+        self.waiting = (
+            line,
+            {name: v.to("cpu", non_blocking=True) for name, v in sums.items()},
+            self.totals,
+            self._event(),
         )
-        self._append({name: value for name, value in self.last.items() if not name.startswith("dev/")})
         self.sums, self.totals, self.mark = {}, {}, dict(clock.used)
+
+    def flush(self) -> None:
+        """Write the line that waits, if there is one."""
+        if self.waiting is None:
+            return
+        line, tensors, totals, event = self.waiting
+        self.waiting = None
+        if event is not None:
+            event.synchronize()
+        sums = {name: float(value) for name, value in tensors.items()}
+        if any(not math.isfinite(value) for value in sums.values()):
+            raise PretuneError(
+                f"the loss is no longer a number at step {line['step']}; lower the learning rate, or clip"
+            )
+        norm = sums.pop("gradient_norm")
+        sums = self.world.add_up({name: sums.get(name, 0.0) for name in self._names(sums)}, self.device)
+        means = {name: value / max(totals[name.split("/")[0]], 1.0) for name, value in sums.items()}
+        line |= {**means, "gradient_norm": norm}
+        self.last |= line
+        losses = [f"{name} {value:.3f}" for name, value in means.items() if "/" not in name]
+        self.note = "  ".join([f"step {line['step']}", *losses, f"{line['tokens_per_second']:,.0f} tokens/s"])
+        self._append(line)
+
+    def _event(self) -> Any:
+        if self.device.type != "cuda":
+            return None
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        return event
 
     def _names(self, sums: Mapping[str, float]) -> list[str]:
         """All processes must name the same sums, those included that did not occur here."""

@@ -103,16 +103,20 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
             log.count(totals, terms)
 
             done = clock.spent
+            log.flush()  # the line of a step before, while the device is busy with this one
             if done or _due(clock, t.watching.log):
                 log.write(factor * (t.optimizer.lr or 0.0), norm)
-                bar.update(clock.progress(), log.note)
+            bar.update(clock.progress(), log.note)
             if t.evaluate and (done or _due(clock, t.watching.evaluate)):
+                log.flush()
                 log.write_evaluation(t.evaluate())
                 t.root.train()
             if t.run and (done or stopping.is_set() or _due(clock, t.watching.save)):
                 _save(t, clock, optimizers)
             if stopping.is_set() and not done:
+                log.flush()
                 raise Stopped
+        log.flush()
     return log.last
 
 

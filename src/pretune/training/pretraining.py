@@ -100,10 +100,11 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Ru
     training_documents, held_out = split_documents(store, plan.watching.held_out or 0.0)
     data = Data(store.tokenizer, model.family.template, store=store, documents=training_documents)
     pack = min(plan.batch.pack or 1, plan.batch.tokens or 1)
-    packing = Packing(tokens=max(pack, length), length=length)
     fixed = device.type == "cuda"
-    streams = make_streams(mixture, data, tokens=plan.batch.tokens or 1, packing=packing, seed=plan.seed, fixed=fixed)
-    evaluation = held_out_batches(mixture.joints[0], replace(data, documents=held_out), packing, plan.watching, fixed)
+    packing = Packing(tokens=max(pack, length), length=length, fixed=fixed)
+    streams = make_streams(mixture, data, tokens=plan.batch.tokens or 1, packing=packing, seed=plan.seed)
+    packing = streams.streams[0].packing
+    evaluation = held_out_batches(mixture.joints[0], replace(data, documents=held_out), packing, plan.watching)
     training = Training(
         root=model.root,
         streams=streams,
@@ -207,9 +208,7 @@ def split_documents(store: Store, share: float) -> tuple[Any, Any]:
     return np.flatnonzero(~held_out), np.flatnonzero(held_out)
 
 
-def held_out_batches(
-    joint: Joint, data: Data, packing: Packing, watching: Watching, fixed: bool
-) -> list[tuple[Joint, Batch]]:
+def held_out_batches(joint: Joint, data: Data, packing: Packing, watching: Watching) -> list[tuple[Joint, Batch]]:
     """Batches for evaluation, the same every time: masking is fixed, whatever training does."""
     if not len(data.documents):
         return []
@@ -220,7 +219,7 @@ def held_out_batches(
         epoch = joint.arrange(data, packing, draws)
     except PretuneError:  # too little held-out text for this objective
         return []
-    capacity = packing.capacity(joint.room(packing)) if fixed else None
+    capacity = packing.capacity(joint.room(packing))
     batches = []
     for index in range(min(len(epoch), watching.packs or 1)):
         sequences = joint.corrupt(epoch.pack(index), data.tokenizer, draws)

@@ -31,17 +31,17 @@ class Stream:
     data: Data
     packing: Packing
     seed: int
-    fixed: bool = False  # fixed shapes, for compiled models
     epoch: int = 0
     index: int = 0
     taken: int = 0
     _epochs: dict[int, Epoch] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        if self.fixed and self.packing.sequences == UNLIMITED:
+        if self.packing.fixed and self.packing.sequences == UNLIMITED:
             # As many sequences as a pack of the first epoch has, and some: kernels run over every slot, empty ones too.
-            sizes = self.epoch_plan(0).sizes()
-            self.packing = replace(self.packing, sequences=int(1.05 * sizes.max(initial=1)) + 16)
+            most = int(self.epoch_plan(0).sizes().max(initial=1))
+            least = -(-self.packing.tokens // self.packing.length)  # a pack of nothing but filler
+            self.packing = replace(self.packing, sequences=max(int(1.02 * most), least) + 8)
             self._epochs = {}
 
     def next(self) -> tuple[int, int]:
@@ -65,7 +65,7 @@ class Stream:
     @property
     def capacity(self) -> Capacity | None:
         """Fixed shapes, or None where every batch has its own."""
-        return self.packing.capacity(self.joint.room(self.packing)) if self.fixed else None
+        return self.packing.capacity(self.joint.room(self.packing))
 
     def batch(self, epoch: int, index: int, progress: float) -> Batch:
         """The batch of a pack: a pure function of seed, epoch, index and progress."""
@@ -111,15 +111,13 @@ class Streams:
             stream.epoch, stream.index, stream.taken = saved["epoch"], saved["index"], saved["taken"]
 
 
-def make_streams(
-    mixture: Mixture, data: Data, *, tokens: int, packing: Packing, seed: int, fixed: bool = False
-) -> Streams:
+def make_streams(mixture: Mixture, data: Data, *, tokens: int, packing: Packing, seed: int) -> Streams:
     """Streams whose steps take about `tokens`."""
     packs = max(1, round(tokens / packing.tokens))
     if len(mixture.shares) > 1 and any(joint.stateful for joint in mixture.joints):
         raise PretuneError(f"{mixture}: a stateful objective cannot take turns with others")
     packing = replace(packing, lanes=packs)
-    return Streams(mixture, [Stream(joint, data, packing, seed, fixed) for joint in mixture.joints], packs)
+    return Streams(mixture, [Stream(joint, data, packing, seed) for joint in mixture.joints], packs)
 
 
 def digest(values: Any) -> str:
