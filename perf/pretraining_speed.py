@@ -160,6 +160,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--only", choices=["ours", "peer"])
+    parser.add_argument("--kinds", nargs="+", default=["full", "ragged"])
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     os.environ["PRETUNE_PROGRESS"] = "none"
@@ -169,7 +170,7 @@ def main() -> None:
     tokens = options.tokens or (131072 if gpu else 4096)
     steps = options.steps or (30 if gpu else 10)
     result: dict[str, Any] = {"preset": preset, "tokens_per_step": tokens}
-    for kind in ("full", "ragged"):
+    for kind in options.kinds:
         row: dict[str, Any] = {}
         if options.only != "peer":
             speed, flops = ours(preset, kind == "ragged", tokens, steps, device)
