@@ -12,6 +12,7 @@ from hypothesis import settings
 settings.register_profile("pretune", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("pretune")
 os.environ.setdefault("PRETUNE_PROGRESS", "none")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # two test processes on two cores; the models are tiny anyway
 
 RUSSIAN = [
     "Поезд пришёл в Тверь с опозданием. На перроне было пусто, только дворник сметал снег.",

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from peers import Ragged
 from safetensors.torch import load_file, save_file
 
+from peers import Ragged
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.model import Model, Root, load_model, make_model

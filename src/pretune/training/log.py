@@ -28,7 +28,7 @@ class Log:
         self.totals: dict[str, float] = {}
         self.last: dict[str, float] = {}
         self.mark = dict(clock.used)
-        self.waiting: tuple[dict[str, Any], dict[str, Tensor], dict[str, float], Any] | None = None
+        self.waiting: tuple[dict[str, Any], list[str], tuple[Tensor, Any], dict[str, float]] | None = None
         self.note = ""  # the last line in short, for the progress bar
         self.path = run / METRICS if run and world.first else None
         if self.path is not None:
@@ -68,23 +68,18 @@ class Log:
         line = {"step": int(clock.used["steps"]), **facts, "lr": rate, "tokens_per_second": speed}
         sums = {**self.sums, "gradient_norm": norm}
         self.flush()
-        self.waiting = (
-            line,
-            {name: v.to("cpu", non_blocking=True) for name, v in sums.items()},
-            self.totals,
-            self._event(),
-        )
+        self.waiting = line, list(sums), self._fetch(torch.stack([v.float() for v in sums.values()])), self.totals
         self.sums, self.totals, self.mark = {}, {}, dict(clock.used)
 
     def flush(self) -> None:
         """Write the line that waits, if there is one."""
         if self.waiting is None:
             return
-        line, tensors, totals, event = self.waiting
+        line, names, (values, event), totals = self.waiting
         self.waiting = None
         if event is not None:
             event.synchronize()
-        sums = {name: float(value) for name, value in tensors.items()}
+        sums = dict(zip(names, values.tolist(), strict=True))
         if any(not math.isfinite(value) for value in sums.values()):
             raise PretuneError(
                 f"the loss is no longer a number at step {line['step']}; lower the learning rate, or clip"
@@ -98,12 +93,14 @@ class Log:
         self.note = "  ".join([f"step {line['step']}", *losses, f"{line['tokens_per_second']:,.0f} tokens/s"])
         self._append(line)
 
-    def _event(self) -> Any:
+    def _fetch(self, values: Tensor) -> tuple[Tensor, Any]:
+        """Start a copy to the host, into pinned memory so that it does not wait, and an event that says when it is there."""
         if self.device.type != "cuda":
-            return None
+            return values, None
+        here = torch.empty(values.shape, pin_memory=True).copy_(values, non_blocking=True)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record()
-        return event
+        return here, event
 
     def _names(self, sums: Mapping[str, float]) -> list[str]:
         """All processes must name the same sums, those included that did not occur here."""

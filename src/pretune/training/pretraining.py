@@ -17,7 +17,7 @@ from pretune.objectives.mlm import MLM
 from pretune.packed import Batch
 from pretune.presets import find_preset, preset_names
 from pretune.progress import say
-from pretune.randomness import Draws, uniform
+from pretune.randomness import Draws, hashed
 from pretune.text.documents import read_documents
 from pretune.text.files import find_files
 from pretune.text.preparing import Settings, make_store
@@ -33,6 +33,7 @@ from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Wat
 from pretune.training.streams import make_streams
 
 ROUND_VOCABULARY = 64  # matrices of a round size are faster; the spare rows are never used
+FEWEST_HELD_OUT = 8  # documents for evaluation, where the corpus has ten times as many
 EVALUATION_RATE = 0.15  # masking at evaluation, whatever training masks, so that losses compare
 
 
@@ -198,14 +199,13 @@ def check_length(length: int, model: Model) -> int:
 
 
 def split_documents(store: Store, share: float) -> tuple[Any, Any]:
-    """Documents to train on and documents held out; the same ones for every seed."""
-    chance = uniform(0, "held out", np.arange(store.documents))
-    held_out = chance < share
-    if share > 0 and not held_out.any() and store.documents > 1:
-        held_out[np.argmin(chance)] = True
-    if held_out.all():
-        held_out[:] = False
-    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+    """Documents to train on and documents held out: the share asked for, but a few of a small corpus at least.
+
+    The same ones for every seed.
+    """
+    wanted = max(round(share * store.documents), min(FEWEST_HELD_OUT, store.documents // 10)) if share > 0 else 0
+    order = np.argsort(hashed(0, "held out", np.arange(store.documents)))
+    return np.sort(order[wanted:]), np.sort(order[:wanted])
 
 
 def held_out_batches(joint: Joint, data: Data, packing: Packing, watching: Watching) -> list[tuple[Joint, Batch]]:

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from material import TEMPLATE, store
+from pretune import PretuneError
+from pretune.nn.pooling import pool
+from pretune.objectives import Data
+from pretune.objectives.classify import Classify
+from pretune.packed import pack_lists
+from pretune.randomness import Draws
+from pretune.text.labeled import Labeled
+from pretune.text.rows import TokenRows, arrange_rows
+from pretune.text.sequences import Packing
+
+texts_strategy = st.lists(st.text("abcdefg hijk", max_size=60), min_size=1, max_size=9)
+
+
+@settings(max_examples=30)
+@given(texts_strategy, st.booleans(), st.integers(8, 40), st.data())
+def test_rows_are_cut_to_fit_and_nothing_else_changes(
+    texts: list[str], pair: bool, length: int, draw: st.DataObject
+) -> None:
+    pairs = [draw.draw(st.text("abcdefg hijk", max_size=60)) for _ in texts] if pair else None
+    tokenizer = store().tokenizer
+    rows = TokenRows.make(Labeled(Path("x"), {}, texts, pairs), tokenizer)
+    arrangement = arrange_rows(rows, tokenizer, TEMPLATE, length, {})
+    assert (arrangement.lengths <= length).all()
+    whole = [[tokenizer.encode(t) for t in texts]] + (
+        [[tokenizer.encode(t) for t in pairs]] if pairs is not None else []
+    )
+    sequences = arrangement.take(np.arange(len(texts)))
+    truncated = 0
+    for row in range(len(texts)):
+        ids = sequences.ids[sequences.offsets[row] : sequences.offsets[row + 1]].tolist()
+        parts = [side[row] for side in whole]
+        kept = arrangement.spans[row]
+        room = length - (3 if pair else 2)
+        truncated += sum(map(len, parts)) > room
+        if sum(map(len, parts)) > room:
+            assert kept.sum() == room
+        else:
+            assert kept.tolist() == [len(p) for p in parts]
+        expected = [tokenizer.role("start"), *parts[0][: kept[0]], tokenizer.role("separator")]
+        if pair and kept[1]:
+            expected += [*parts[1][: kept[1]], tokenizer.role("separator")]
+        assert ids == expected
+    assert arrangement.truncated == truncated
+
+
+def test_labels_become_numbers_and_unknown_ones_are_refused() -> None:
+    rows = Labeled(Path("dev.csv"), {}, ["a", "b"], labels=["good", "bda"], lines=[2, 3])
+    with pytest.raises(PretuneError, match=r"dev\.csv, line 3: label 'bda' was not in training; did you mean 'bad'"):
+        Classify(labels=("bad", "good")).encode_labels(rows)
+    rows.labels = ["good", "bad"]
+    objective = Classify(labels=("bad", "good"))
+    data = Data(store().tokenizer, TEMPLATE, rows=rows)
+    sequences = objective.arrange(data, Packing(64, 16), Draws(0)).pack(0)
+    sequences = objective.corrupt(sequences, data.tokenizer, Draws(0))
+    at, target = sequences.targets["classify"]
+    assert sorted(zip(sequences.index[at].tolist(), target.tolist(), strict=True)) == [(0, 1), (1, 0)]
+    with pytest.raises(PretuneError, match="learns from labeled rows"):
+        objective.arrange(Data(store().tokenizer, TEMPLATE), Packing(64, 16), Draws(0))
+
+
+def test_pooling_by_hand() -> None:
+    packed = pack_lists([[1, 2, 3], [4], [5, 6]])
+    states = torch.randn(6, 4)
+    parts = [states[:3], states[3:4], states[4:]]
+    assert torch.equal(pool(states, packed, "start"), torch.stack([p[0] for p in parts]))
+    assert torch.equal(pool(states, packed, "last"), torch.stack([p[-1] for p in parts]))
+    torch.testing.assert_close(pool(states, packed, "mean"), torch.stack([p.mean(0) for p in parts]))
+    assert torch.equal(pool(states, packed, "max"), torch.stack([p.max(0).values for p in parts]))

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from material import TEMPLATE, data, store
+from pretune import PretuneError
+from pretune.objectives import Data, parse_objective
+from pretune.objectives.nsp import NSP
+from pretune.randomness import Draws
+from pretune.text.preparing import Settings, make_store
+from pretune.text.sequences import Packing
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 2**40), st.integers(0, 3), st.sampled_from([24, 40, 64]))
+def test_negatives_never_come_from_the_same_document_and_positives_follow(seed: int, epoch: int, length: int) -> None:
+    arrangement = NSP().arrange(data(), Packing(1024, length), Draws(seed, epoch)).arrangement  # type: ignore[attr-defined]
+    bounds = store().sentence_offsets[store().document_offsets]
+    owner = lambda at: np.searchsorted(bounds, at, side="right") - 1  # noqa: E731
+    label = arrangement.labels["nsp"]
+    first, second = owner(arrangement.starts[:, 0]), owner(arrangement.starts[:, 1])
+    assert (first[label == 0] == second[label == 0]).all()
+    assert (first[label == 1] != second[label == 1]).all()
+    follows = arrangement.starts[:, 0] + arrangement.spans[:, 0] == arrangement.starts[:, 1]
+    assert follows[label == 0].all()
+    assert (arrangement.spans > 0).all()
+    assert (arrangement.lengths <= length).all()
+    assert np.isin(
+        arrangement.starts[:, 1], store().sentence_offsets
+    ).all()  # first texts may start inside a cut sentence
+
+
+def test_half_of_the_pairs_are_negatives_and_every_text_is_read_once() -> None:
+    share, starts = [], []
+    for seed in range(30):
+        arrangement = NSP().arrange(data(), Packing(1024, 48), Draws(seed)).arrangement  # type: ignore[attr-defined]
+        share.append(arrangement.labels["nsp"].mean())
+        starts.append(arrangement.starts.ravel())
+    assert abs(np.mean(share) - 0.5) < 0.05
+    assert all(len(set(s.tolist())) == len(s) for s in starts)
+
+
+def test_the_template_and_segments_are_berts() -> None:
+    plan = NSP().arrange(data(), Packing(512, 48), Draws(0))
+    sequences = plan.pack(0)
+    tokenizer = data().tokenizer
+    for start, end in zip(sequences.offsets[:-1], sequences.offsets[1:], strict=True):
+        ids, segment = sequences.ids[start:end], sequences.columns["segment"][start:end]
+        separators = np.flatnonzero(ids == tokenizer.role("separator"))
+        assert ids[0] == tokenizer.role("start") and len(separators) == 2 and separators[1] == len(ids) - 1
+        assert (segment == (np.arange(len(ids)) > separators[0])).all()
+
+
+def make_data(texts: list[str]) -> Data:
+    folder = Path(tempfile.mkdtemp())
+    (folder / "a.txt").write_text("\n".join(texts), encoding="utf-8")
+    made = make_store([folder / "a.txt"], store().tokenizer, folder / "store", Settings(layout="line"), 1)
+    return Data(made.tokenizer, TEMPLATE, store=made, documents=np.arange(made.documents))
+
+
+def test_corpora_without_pairs_are_refused() -> None:
+    with pytest.raises(PretuneError, match="needs two documents or more"):
+        NSP(negatives=1.0).arrange(make_data(["One thing. Another thing. A third thing."]), Packing(99, 32), Draws(0))
+    with pytest.raises(PretuneError, match="needs documents of two sentences or more"):
+        NSP().arrange(make_data(["One thing.", "Another thing."]), Packing(99, 32), Draws(0))
+    with pytest.raises(PretuneError, match="leave no room for two texts"):
+        NSP().arrange(data(), Packing(99, 4), Draws(0))
+    with pytest.raises(PretuneError, match="reads raw text"):
+        NSP().arrange(Data(store().tokenizer, TEMPLATE), Packing(99, 32), Draws(0))
+
+
+def test_joints_are_checked() -> None:
+    assert str(parse_objective("mlm + nsp")) == "mlm+nsp"
+    assert str(parse_objective("3*mlm|lm")) == "0.75*mlm|0.25*lm"
+    assert parse_objective("mlm(rate=0.3,whole_words=true)").objectives[0].rate == 0.3  # type: ignore[attr-defined]
+    for text, message in {
+        "mlm+lm": "incompatible patterns of attention \\(mlm full and lm causal\\); alternate them with |",
+        "nsp+classify": "nsp and classify each arrange text in a way of their own",
+        "mlm+mlm": "stands in a joint once",
+        "mlmm": "unknown objective 'mlmm'; did you mean 'mlm'",
+        "mlm(rat=1)": "unknown option 'rat'; did you mean 'rate'",
+        "mlm&nsp": "expected something like",
+        "0*mlm": "add up to nothing",
+    }.items():
+        with pytest.raises(PretuneError, match=message):
+            parse_objective(text)

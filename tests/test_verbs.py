@@ -1,0 +1,364 @@
+"""Verbs end to end: pretrain, finetune, predict, fill, embed, show, from Python and from the command line."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+import pretune as pt
+from pretune.training.runs import Run
+
+SMALL = ["--set", "batch.tokens=256", "--set", "batch.length=64"]
+
+
+def run(*arguments: object, check: bool = True) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pretune", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=check)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
+    path = tmp_path_factory.mktemp("text") / "manual.txt"
+    path.write_text("\n\n".join(" ".join(part.split()) for part in english), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Run:
+    """A run of the issue's own example, in small."""
+    folder = tmp_path_factory.mktemp("runs")
+    tokenizer = pt.train_tokenizer(text, kind="wordpiece", size=1000, lowercase=True)
+    store = pt.prepare(text, tokenizer, out=folder / "store", processes=1)
+    return pt.pretrain(
+        "bert-tiny",
+        store,
+        objective="mlm+nsp",
+        budget=pt.Budget(steps=60),
+        batch=pt.Batching(tokens=1024, length=64),
+        watching=pt.Watching(evaluate=30),
+        out=folder / "mine",
+    )
+
+
+@pytest.fixture(scope="module")
+def labeled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows that anything able to read can tell apart."""
+    folder = tmp_path_factory.mktemp("labeled")
+    chance = random.Random(0)
+    words = ["function", "module", "class", "value", "object", "name", "list", "string"]
+    for name, count in (("train.csv", 160), ("dev.csv", 40)):
+        with (folder / name).open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["text", "label"])
+            for i in range(count):
+                mark = ["is true", "is false"][i % 2]
+                rest = " ".join(chance.choices(words, k=4))
+                writer.writerow([f"the {rest} {mark}", ["yes", "no"][i % 2]])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def task(pretrained: Run, labeled: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return pt.finetune(
+        pretrained,
+        labeled / "train.csv",
+        dev=labeled / "dev.csv",
+        out=tmp_path_factory.mktemp("runs") / "task",
+        epochs=8,
+        optimizer=pt.Optimizer(lr=1e-3),
+    )
+
+
+# -- pretrain -------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_folder_explains_itself(pretrained: Run) -> None:
+    names = {path.name for path in pretrained.folder.iterdir()}
+    assert {
+        "recipe.yaml", "config.json", "model.safetensors", "tokenizer.json", "checkpoints", "metrics.jsonl",
+        "environment.json", "results.json",
+    } <= names  # fmt: skip
+    metrics = pretrained.metrics()
+    losses = [line["mlm"] for line in metrics if "mlm" in line]
+    assert losses[-1] < losses[0] - 0.5
+    assert [line["step"] for line in metrics if "dev/mlm" in line] == [30, 60]
+    assert pretrained.results["dev/mlm"] < losses[0]
+    assert pretrained.finished and pretrained.results["step"] == 60
+
+
+def test_a_recipe_does_it_again(pretrained: Run, tmp_path: Path) -> None:
+    run("pretrain", "--recipe", pretrained.folder / "recipe.yaml", "--out", tmp_path / "again")
+    first, second = (load_file(folder / "model.safetensors") for folder in (pretrained.folder, tmp_path / "again"))
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+
+
+def test_the_result_loads_in_transformers_and_fills_the_same(pretrained: Run) -> None:
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    text = "the value of the [MASK] is a list ."
+    ours = pt.fill(pretrained, [text])[0]["candidates"]
+    tokenizer = AutoTokenizer.from_pretrained(pretrained.folder)
+    model = AutoModelForMaskedLM.from_pretrained(pretrained.folder).eval()
+    inputs = tokenizer(text, return_tensors="pt")
+    logits = model(**inputs).logits[0, (inputs["input_ids"][0] == tokenizer.mask_token_id).nonzero()[0, 0]]
+    logits[tokenizer.all_special_ids] = -1e9
+    logits[len(tokenizer) :] = -1e9
+    theirs = [tokenizer.decode([i]) for i in logits.topk(5).indices]
+    assert [c["token"] for c in ours] == theirs
+
+
+KILLS = 5
+
+
+def test_killed_five_times_once_inside_a_checkpoint_and_resumed_gives_the_same_bits(text: Path, tmp_path: Path) -> None:
+    seed = int.from_bytes(os.urandom(4), "little")
+    print("seed", seed)  # pytest shows it when the test fails
+    chance = random.Random(seed)
+    arguments = ["pretrain", "bert-tiny", "--data", str(text), "--steps", "200", *SMALL, "--set", "watching.save=5"]
+    command = [sys.executable, "-m", "pretune", *arguments]
+
+    def start(out: str, *more: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([*command, "--out", str(tmp_path / out), *more], stdout=subprocess.DEVNULL)
+
+    began = time.monotonic()
+    assert start("whole").wait() == 0
+    whole = time.monotonic() - began
+    kills, inside = 0, False
+    process = start("killed")
+    while kills < KILLS:
+        if not inside:  # as soon as a checkpoint is being written
+            folder = tmp_path / "killed" / "checkpoints"
+            while process.poll() is None and not (folder.is_dir() and any(folder.glob(".tmp-*"))):
+                time.sleep(0.0005)
+            inside = process.poll() is None
+        else:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=chance.uniform(0.3, 0.7) * whole)
+        if process.poll() is not None:
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+        process = start("killed", "--resume")
+    assert inside and kills >= 2
+    assert process.wait() == 0
+    for name in ("model.safetensors", "config.json", "tokenizer.json"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "killed" / name).read_bytes()
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = ["pretrain", "bert-tiny", "--data", text, "--out", out, "--steps", "100000", *SMALL]
+    environment = {k: v for k, v in os.environ.items() if k != "PRETUNE_PROGRESS"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pretune", *map(str, command)], stderr=subprocess.PIPE, text=True, env=environment
+    )
+    while process.poll() is None and not (out / "metrics.jsonl").exists():
+        time.sleep(0.05)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "go on with the same command and --resume" in err
+    assert "Traceback" not in err
+    assert list((out / "checkpoints").glob("step-*"))
+
+
+def test_resume_and_from_are_different_things(pretrained: Run, tmp_path: Path) -> None:
+    store = pretrained.folder.parent / "store"
+    again = run("pretrain", "bert-tiny", "--data", store, "--out", pretrained.folder, "--steps", 60, check=False)
+    assert again.returncode == 1 and "already holds a run; go on with --resume" in again.stderr
+    other = run(
+        "pretrain", "bert-tiny", "--data", store, "--out", pretrained.folder, "--steps", 70, "--resume", check=False
+    )
+    assert other.returncode == 1 and "this run is finished" in other.stderr
+    (tmp_path / "moved").mkdir()
+    shutil.copy(pretrained.folder / "recipe.yaml", tmp_path / "moved")
+    other = run(
+        "pretrain", "bert-tiny", "--data", store, "--out", tmp_path / "moved", "--steps", 70, "--resume", check=False
+    )
+    assert "started with other settings (batch, budget, watching)" in other.stderr
+    started = pt.pretrain(
+        "bert-tiny", pt.Store(store), out=tmp_path / "new", from_=pretrained, objective="mlm",
+        budget=pt.Budget(steps=2), batch=pt.Batching(tokens=1024, length=64), optimizer=pt.Optimizer(lr=1e-9),
+    )  # fmt: skip
+    old, new = (load_file(f / "model.safetensors") for f in (pretrained.folder, started.folder))
+    name = "bert.encoder.layer.0.output.dense.weight"
+    assert np.allclose(old[name], new[name], atol=1e-6)
+
+
+def test_a_model_goes_on_with_its_own_tokenizer(pretrained: Run, text: Path, tmp_path: Path) -> None:
+    store = pretrained.folder.parent / "store"
+    goes_on = pt.pretrain(pretrained, store, out=tmp_path / "on", objective="mlm", budget=pt.Budget(steps=1), batch=pt.Batching(tokens=512, length=64))  # fmt: skip
+    assert goes_on.results["mlm"] < 6.5
+    other = pt.train_tokenizer(text, kind="bpe", size=700, out=tmp_path / "other")
+    wrong = pt.prepare(text, other, out=tmp_path / "store")
+    with pytest.raises(pt.PretuneError, match="prepared with another tokenizer than this model's"):
+        pt.pretrain(pretrained, wrong, out=tmp_path / "x", budget=pt.Budget(steps=1))
+    with pytest.raises(pt.PretuneError, match="sequences of 1024 tokens, but the model has 512 positions"):
+        pt.pretrain("bert-tiny", wrong, out=tmp_path / "y", budget=pt.Budget(steps=1), batch=pt.Batching(length=1024))
+    with pytest.raises(pt.PretuneError, match="pretraining needs text"):
+        pt.pretrain("bert-tiny", out=tmp_path / "z", budget=pt.Budget(steps=1))
+    with pytest.raises(pt.PretuneError, match="neither a model folder nor a preset"):
+        pt.pretrain("bert-tny", wrong, out=tmp_path / "w", budget=pt.Budget(steps=1))
+
+
+# -- finetune, predict ----------------------------------------------------------------------------------------------
+
+
+def test_fine_tuning_learns(task: Run) -> None:
+    assert task.results["dev/accuracy"] > 0.9
+    assert task.results["labels"] == ["no", "yes"]
+
+
+def test_answers_come_in_order_whatever_the_batching(task: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pretune.inference import batches
+
+    texts = [f"the {'value ' * (i % 23)} is {'true' if i % 2 else 'false'}" for i in range(120)]
+    together = task.predict(texts)
+    assert len(together) == len(texts)
+    monkeypatch.setattr(batches, "TOKENS", 512)
+    again = task.predict(texts)
+    alone = [task.predict(text)[0] for text in texts[:5]]
+    for a, b in [*zip(together, again, strict=True), *zip(together, alone, strict=False)]:
+        assert a["label"] == b["label"]
+        assert a["probability"] == pytest.approx(b["probability"], abs=1e-5)
+    assert all(abs(sum(row["probabilities"].values()) - 1) < 1e-5 for row in together)
+
+
+def test_predicting_a_file(task: Run, labeled: Path, tmp_path: Path) -> None:
+    out = tmp_path / "answers.jsonl"
+    answer = run("predict", task.folder, "--data", labeled / "dev.csv", "--out", out, "--json")
+    rows = json.loads(answer.stdout)["predictions"]
+    with (labeled / "dev.csv").open() as file:
+        expected = list(csv.DictReader(file))
+    assert [row["text"] for row in rows] == [row["text"] for row in expected]
+    right = sum(a["label"] == b["label"] for a, b in zip(rows, expected, strict=True))
+    assert right / len(rows) > 0.9
+    assert len(out.read_text().splitlines()) == 40
+    human = run("predict", task.folder, "the value is true").stdout
+    assert "yes" in human or "no" in human
+
+
+def test_pairs_and_mean_pooling_and_an_auxiliary_loss(pretrained: Run, tmp_path: Path) -> None:
+    rows = ["text_a\ttext_b\tlabel"]
+    for i in range(60):
+        words = ["list", "string", "class"]
+        rows.append(
+            f"a {words[i % 3]} here\tthe {words[i % 3 if i % 2 else (i + 1) % 3]} there\t{'same' if i % 2 else 'other'}"
+        )
+    (tmp_path / "pairs.tsv").write_text("\n".join(rows))
+    for name, objective in (("a", "classify(pooling=mean)"), ("b", "classify+0.5*mlm")):
+        result = pt.finetune(
+            pretrained,
+            tmp_path / "pairs.tsv",
+            dev=tmp_path / "pairs.tsv",
+            out=tmp_path / name,
+            epochs=2,
+            objective=objective,
+        )
+        assert 0 <= result.results["dev/accuracy"] <= 1
+    assert "mlm" in result.results
+    assert pt.predict(result, data=tmp_path / "pairs.tsv", text="text_a", pair="text_b")[0]["label"] in (
+        "same",
+        "other",
+    )
+
+
+def test_training_from_scratch_is_the_same_verb(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
+    scratch = pt.finetune(
+        "bert-tiny", labeled / "train.csv", out=tmp_path / "scratch", tokenizer=pretrained.folder, epochs=1,
+    )  # fmt: skip
+    assert scratch.results["rows"] == 160
+    with pytest.raises(pt.PretuneError, match="is a preset without weights; give --tokenizer"):
+        pt.finetune("bert-tiny", labeled / "train.csv", out=tmp_path / "x")
+
+
+def test_bad_labeled_data_is_refused(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
+    one = tmp_path / "one.csv"
+    one.write_text("text,label\na,x\nb,x\n")
+    with pytest.raises(pt.PretuneError, match="every row has the label 'x'; classifying needs two classes"):
+        pt.finetune(pretrained, one, out=tmp_path / "a")
+    dev = tmp_path / "dev.csv"
+    dev.write_text("text,label\na,yes\nb,Yes\n")
+    with pytest.raises(pt.PretuneError, match=r"dev\.csv, line 3: label 'Yes' was not in training; did you mean 'yes'"):
+        pt.finetune(pretrained, labeled / "train.csv", dev=dev, out=tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+    answer = run("finetune", pretrained.folder, one, "--label", "lable", "--out", tmp_path / "a", check=False)
+    assert answer.returncode == 1 and "no column 'lable' for the label" in answer.stderr
+
+
+def test_long_rows_are_cut_and_counted(pretrained: Run, tmp_path: Path) -> None:
+    rows = "\n".join(f"{'word ' * (500 if i == 3 else 5)},{'a' if i % 2 else 'b'}" for i in range(8))
+    (tmp_path / "long.csv").write_text("text,label\n" + rows)
+    result = pt.finetune(pretrained, tmp_path / "long.csv", out=tmp_path / "run", epochs=1)
+    assert result.results["truncated"] == 1
+
+
+def test_a_fine_tuned_model_serves_in_transformers(task: Run) -> None:
+    from transformers import pipeline
+
+    texts = ["the value is true", "the name is false"]
+    theirs = pipeline("text-classification", model=str(task.folder))(texts)
+    ours = task.predict(texts)
+    for a, b in zip(ours, theirs, strict=True):
+        assert a["label"] == b["label"] and a["probability"] == pytest.approx(b["score"], abs=1e-4)
+
+
+def test_only_classifiers_classify(pretrained: Run) -> None:
+    with pytest.raises(pt.PretuneError, match="was not trained to classify"):
+        pretrained.predict(["x"])
+    with pytest.raises(pt.PretuneError, match="nothing to label"):
+        pt.predict(pretrained)
+
+
+# -- fill, embed, show ----------------------------------------------------------------------------------------------
+
+
+def test_filling_gaps(pretrained: Run) -> None:
+    rows = pt.fill(pretrained, ["the [MASK] of a [MASK] is .", "[MASK] [MASK]"], top=3)
+    assert [row["gap"] for row in rows] == [1, 2, 1, 2]
+    assert all(len(row["candidates"]) == 3 for row in rows)
+    assert "[MASK]" not in rows[0]["filled"] and rows[0]["filled"].startswith("the ")
+    restored = pt.fill(pretrained, ["The value of the expression is a list."], mask_rate=0.3)[0]
+    assert restored["original"] == "the value of the expression is a list ."
+    assert restored["masked"].count("[MASK]") >= 2
+    assert len(restored["restored"].split()) >= 8
+    with pytest.raises(pt.PretuneError, match="nothing to fill; mark gaps with"):
+        pt.fill(pretrained, ["no gap here"])
+    with pytest.raises(pt.PretuneError, match="512 positions"):
+        pt.fill(pretrained, ["word " * 600 + "[MASK]"])
+
+
+def test_vectors_for_texts(pretrained: Run, tmp_path: Path) -> None:
+    texts = ["one", "two words", "one", ""]
+    rows = pt.embed(pretrained, texts)
+    assert [row["text"] for row in rows] == texts
+    assert rows[0]["vector"] == pytest.approx(rows[2]["vector"], abs=1e-5)
+    assert rows[0]["vector"] != rows[1]["vector"]
+    run("embed", pretrained.folder, *texts[:3], "--out", tmp_path / "v.npy", "--layer", "0", "--pooling", "max")
+    assert np.load(tmp_path / "v.npy").shape == (3, 128)
+
+
+def test_show(pretrained: Run) -> None:
+    presets = json.loads(run("show", "presets", "--json").stdout)["presets"]
+    assert {row["preset"]: row["parameters"] for row in presets}["bert-base"] == 108_891_648
+    assert {"mlm", "nsp", "lm", "classify"} <= {r["objective"] for r in pt.show("objectives").facts["objectives"]}
+    facts = pt.show(pretrained).facts
+    assert facts["finished"] and facts["recipe"]["objective"] == "mlm+nsp"
+    assert pt.show(pretrained.folder.parent / "store").facts["documents"] > 10
+    answer = run("show", "nowhere", check=False)
+    assert answer.returncode == 1 and "neither `presets` nor `objectives`" in answer.stderr

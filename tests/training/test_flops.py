@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from canary import bert, encoder_decoder, modern
+from pretune.model import Root
+from pretune.nn.heads import VocabularyHead
+from pretune.objectives import parse_objective
+from pretune.packed import Batch, make_targets, pack
+from pretune.training.flops import forward_flops, training_flops
+
+
+@pytest.fixture(autouse=True)
+def _plain_attention():  # type: ignore[no-untyped-def]
+    with sdpa_kernel(SDPBackend.MATH):  # the counter does not know the CPU's fused kernel
+        yield
+
+
+def even_batch(sides: int, length: int, rows: int) -> Batch:
+    """Sequences of one length, so that the dense path pads nothing and the counter counts what is needed."""
+    chance = np.random.default_rng(0)
+    packed = tuple(pack(chance.integers(5, 200, length * rows), np.full(rows, length)) for _ in range(sides))
+    at = np.arange(0, length * rows, 5)
+    targets = {"mlm": make_targets(at, at % 200), "nsp": make_targets(np.arange(rows) * length, np.arange(rows) % 2)}
+    counts = {"mlm": float(len(at)), "nsp": float(rows), "tokens": float(sides * length * rows)}
+    return Batch(packed, targets, counts, rows=np.arange(rows))
+
+
+@pytest.mark.parametrize("kind", ["bert", "modern"])
+@pytest.mark.parametrize("shape", [(8, 3), (30, 2), (17, 5)])
+def test_the_formula_is_what_a_counter_counts(kind: str, shape: tuple[int, int]) -> None:
+    root = Root({"bert": bert, "modern": modern}[kind]())
+    mixture = parse_objective("mlm+nsp" if kind == "bert" else "mlm")
+    for objective in mixture.objectives:
+        root.heads[objective.name] = objective.head(root.backbone)
+    batch = even_batch(1, *shape)
+    with FlopCounterMode(display=False) as counter:
+        loss = root(mixture.joints[0], batch)
+    assert counter.get_total_flops() == forward_flops(root, batch)
+    with FlopCounterMode(display=False) as counter:
+        root(mixture.joints[0], batch).over(batch.counts).backward()
+    assert counter.get_total_flops() == training_flops(root, batch)
+    assert torch.isfinite(loss.sums["mlm"])
+
+
+def test_the_formula_for_an_encoder_decoder() -> None:
+    root = Root(encoder_decoder(), [("mlm", VocabularyHead(300))])
+    batch = even_batch(2, 12, 3)
+    with FlopCounterMode(display=False) as counter:
+        states = root.backbone(*batch.packed).last[batch.targets["mlm"].at]
+        root.heads["mlm"](states, root.backbone.embed.tokens)
+    assert counter.get_total_flops() == forward_flops(root, batch)
+
+
+def test_filler_costs_nothing() -> None:
+    from pretune.packed import Capacity
+
+    root = Root(bert())
+    chance = np.random.default_rng(0)
+    ids, lengths = chance.integers(5, 200, 20), np.array([12, 8])
+    counts = {"tokens": 20.0}
+    plain = Batch((pack(ids, lengths),), counts=counts, rows=np.arange(2))
+    padded = Batch((pack(ids, lengths, capacity=Capacity(90, 12, 30)),), counts=counts, rows=np.arange(2))
+    assert forward_flops(root, plain) == forward_flops(root, padded) > 0

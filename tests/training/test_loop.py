@@ -1,0 +1,306 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from canary import CASES, make
+from pretune import PretuneError
+from pretune.objectives import Joint
+from pretune.objectives.objective import Loss
+from pretune.training import checkpoints
+from pretune.training.checkpoints import list_checkpoints, load_newest
+from pretune.training.distributed import World
+from pretune.training.loop import Stopped, deal, stop_signals, train
+from pretune.training.schedules import rate_factor
+from pretune.training.settings import Budget, Optimizer, Schedule, Watching, fill
+from pretune.training.streams import Pack
+
+
+def weights(training: Any) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in training.root.tensors().items()}
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+# -- one step, however it is cut ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["mlm+nsp", "mlm|lm", "spans", "distill"])
+def test_accumulated_packs_equal_one_big_batch(name: str) -> None:
+    """The gradient of a step over several packs is that of one pack with all their sequences."""
+    small = make(name, 1)
+    streams = small.streams
+    count = min(4, len(streams.streams[0].epoch_plan(0)))
+    packs = [streams.batch(pack, 0.0) for pack in (Pack(0, 0, i, i) for i in range(count))]
+    assert count > 1
+    joint = streams.streams[0].joint
+    totals = {term: sum(batch.counts[term] for batch in packs) for term in packs[0].counts}
+    for batch in packs:
+        small.root(joint, batch).over(totals).backward()
+    accumulated = {n: p.grad.clone() for n, p in small.root.named_parameters() if p.grad is not None}
+
+    big = make(name, 1)
+    epoch = streams.streams[0].epoch_plan(0)
+    chosen = np.concatenate([epoch.plan.pack(i) for i in range(count)])  # type: ignore[attr-defined]
+    from pretune.randomness import Draws
+    from pretune.text.sequences import collate
+
+    sequences = joint.corrupt(epoch.arrangement.take(chosen), streams.streams[0].data.tokenizer, Draws(0))  # type: ignore[attr-defined]
+    batch = collate(sequences)
+    assert batch.counts == totals
+    big.root(joint, batch).over(batch.counts).backward()
+    for parameter_name, parameter in big.root.named_parameters():
+        if parameter.grad is not None:
+            torch.testing.assert_close(accumulated[parameter_name], parameter.grad, atol=1e-6, rtol=1e-4)
+
+
+def test_a_joint_loss_is_the_sum_of_its_parts_from_one_forward() -> None:
+    training = make("mlm+nsp", 1)
+    batch = training.streams.batch(Pack(0, 0, 0, 0), 0.0)
+    joint = training.streams.streams[0].joint
+    calls = []
+    handle = training.root.backbone.register_forward_hook(lambda *_: calls.append(1))
+    together: Loss = training.root(joint, batch)
+    assert len(calls) == 1
+    handle.remove()
+    for weight, part in joint.parts:
+        alone = training.root(Joint(((weight, part),)), batch)
+        assert torch.equal(together.sums[part.name], alone.sums[part.name])
+    totals = {"mlm": 3.0, "nsp": 4.0}
+    expected = together.sums["mlm"] / 3 + together.sums["nsp"] / 4
+    torch.testing.assert_close(together.over(totals), expected)
+    weighted = Joint(tuple((0.5 if p.name == "nsp" else w, p) for w, p in joint.parts))
+    torch.testing.assert_close(
+        training.root(weighted, batch).over(totals), together.sums["mlm"] / 3 + 0.5 * together.sums["nsp"] / 4
+    )
+
+
+def test_filler_changes_nothing() -> None:
+    from pretune.randomness import Draws
+    from pretune.text.sequences import Packing, collate
+
+    training = make("mlm+nsp", 1)
+    stream = training.streams.streams[0]
+    joint = stream.joint
+    losses, gradients = [], []
+    for fixed in (False, True):
+        sequences = joint.corrupt(stream.epoch_plan(0).pack(0), stream.data.tokenizer, Draws(0))
+        packing = Packing(400, 32, sequences=60, fixed=fixed)
+        batch = collate(sequences, packing.capacity(joint.room(packing)))
+        training.root.zero_grad()
+        loss = training.root(joint, batch).over(batch.counts)
+        loss.backward()
+        losses.append(loss.detach())
+        gradients.append({n: p.grad.clone() for n, p in training.root.named_parameters() if p.grad is not None})
+    torch.testing.assert_close(losses[0], losses[1])
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, atol=1e-6, rtol=1e-4)
+
+
+def test_packs_are_dealt_evenly_and_each_once() -> None:
+    packs = [Pack(0, 0, i, i) for i in range(7)]
+    for size in (1, 2, 3, 7, 9):
+        hands = [deal(packs, World(rank, size)) for rank in range(size)]
+        assert len({len(hand) for hand in hands}) == 1
+        assert sorted(p.index for hand in hands for p in hand if p) == list(range(7))
+
+
+def test_mixtures_take_turns_by_share() -> None:
+    training = make("mlm|lm", 1)
+    streams = training.streams
+    streams.mixture = replace(
+        streams.mixture, shares=((0.75, streams.mixture.joints[0]), (0.25, streams.mixture.joints[1]))
+    )
+    chosen = [pack.stream for _ in range(20) for pack in streams.next_step()]
+    assert chosen.count(0) == 30 and chosen.count(1) == 10
+    assert all(chosen[i : i + 4].count(1) == 1 for i in range(0, 40, 4))
+
+
+# -- kill and resume ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_stopped_and_resumed_equals_never_stopped(name: str, tmp_path: Path) -> None:
+    """Data position, optimizer, carry, chance: all of it comes back, bit for bit."""
+    whole = make(name, 9, tmp_path / "whole", save=100)
+    train(whole)
+    first = make(name, 9, tmp_path / "parts", save=4)
+    first.budget = Budget(steps=4)
+    first.schedule = second_schedule = replace(first.schedule, kind="constant")
+    train(first)
+    second = make(name, 9, tmp_path / "parts", save=100)
+    second.schedule = second_schedule
+    train(second, resume=True)
+    assert same(weights(whole), weights(second))
+    steps = [json.loads(line)["step"] for line in (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()]
+    assert steps == list(range(1, 10))
+
+
+KILLED = """
+import os, sys, torch
+sys.path[:0] = [{here!r}]
+from pathlib import Path
+from pretune.training import checkpoints
+if {inside}:
+    # die half-way through the second checkpoint: one of its files is there, the others are not
+    save, calls = checkpoints.atomic_file, []
+    def atomic_file(path):
+        calls.append(path)
+        if len(calls) == 5:
+            os.kill(os.getpid(), 9)
+        return save(path)
+    checkpoints.atomic_file = atomic_file
+torch.set_num_threads(1)
+from canary import make
+from pretune.training.loop import train
+t = make("mlm+nsp", 40, Path({folder!r}), save=3)
+train(t, resume=True)
+from safetensors.torch import save_file
+save_file({{n: x.detach().contiguous() for n, x in t.root.tensors().items()}}, {folder!r} + "/final.safetensors")
+"""
+
+
+def test_killed_at_five_random_moments_and_resumed_gives_the_same_bits(tmp_path: Path) -> None:
+    seed = int.from_bytes(os.urandom(4), "little")
+    print("seed", seed)  # pytest shows it when the test fails
+    chance = random.Random(seed)
+    here = str(Path(__file__).parent)
+
+    def start(folder: str, inside: bool = False) -> subprocess.Popen[bytes]:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        script = KILLED.format(here=here, inside=inside, folder=str(tmp_path / folder))
+        return subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
+
+    began = time.monotonic()
+    assert start("whole").wait() == 0
+    whole = time.monotonic() - began
+    assert start("killed", inside=True).wait() == -signal.SIGKILL
+    assert len(list_checkpoints(tmp_path / "killed")) == 1
+    kills = 1
+    while kills < 5:
+        process = start("killed")
+        try:
+            process.wait(timeout=chance.uniform(0.5, 1.0) * whole)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            kills += 1
+        else:
+            break
+    assert start("killed").wait() == 0
+    expected, found = ((tmp_path / f / "final.safetensors").read_bytes() for f in ("whole", "killed"))
+    assert expected == found
+
+
+def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
+    train(make("mlm+nsp", 6, tmp_path, save=3))
+    newest = list_checkpoints(tmp_path)[-1]
+    data = bytearray((newest / "root.safetensors").read_bytes())
+    data[-1] ^= 1
+    (newest / "root.safetensors").write_bytes(data)
+    found = load_newest(tmp_path)
+    assert found is not None and found[0]["step"] == 3
+    assert "damaged checkpoint (root.safetensors does not match its checksum)" in capsys.readouterr().err
+
+
+def test_a_failed_save_keeps_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = make("mlm+nsp", 3, tmp_path, save=3)
+    train(training)
+    before = list_checkpoints(tmp_path)
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "write_json", full)
+    with pytest.raises(OSError, match="No space"):
+        train(make("mlm+nsp", 6, tmp_path, save=6), resume=True)
+    assert list_checkpoints(tmp_path) == before
+    assert not list((tmp_path / "checkpoints").glob(".tmp*"))
+
+
+def test_old_checkpoints_go(tmp_path: Path) -> None:
+    train(make("mlm+nsp", 9, tmp_path, save=2))
+    assert [p.name for p in list_checkpoints(tmp_path)] == ["step-00000008", "step-00000009"]
+
+
+def test_a_stop_signal_saves_and_ends(tmp_path: Path) -> None:
+    training = make("mlm+nsp", 10_000, tmp_path, save=10_000)
+    timer = threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    timer.start()
+    with pytest.raises(Stopped):
+        train(training)
+    (checkpoint,) = list_checkpoints(tmp_path)
+    assert json.loads((checkpoint / "state.json").read_text())["step"] >= 1
+
+
+def test_signal_handlers_are_put_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with stop_signals() as event:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert event.is_set()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+# -- budgets and schedules ------------------------------------------------------------------------------------------
+
+
+def test_every_kind_of_budget_ends_a_training(tmp_path: Path) -> None:
+    steps = make("mlm+nsp", 4, tmp_path / "a")
+    last = train(steps)
+    assert last["step"] == 4
+    for limit in ("tokens", "flops"):
+        training = make("mlm+nsp", 1, tmp_path / limit)
+        training.budget = Budget(**{limit: last[limit]})  # type: ignore[arg-type]
+        assert train(training)["step"] == 4
+    training = make("mlm+nsp", 1)
+    training.budget = Budget(seconds=0.5)
+    assert 0.5 <= train(training)["seconds"] < 3
+
+
+def test_a_training_without_a_budget_is_refused() -> None:
+    training = make("mlm+nsp", 1)
+    training.budget = Budget()
+    with pytest.raises(PretuneError, match="needs a budget: give --steps"):
+        train(training)
+    with pytest.raises(PretuneError, match="0 steps is nothing"):
+        Budget(steps=0)
+
+
+def test_rates_rise_then_fall_to_the_end() -> None:
+    schedule = Schedule("linear", warmup=0.25, final=0.0)
+    factors = [rate_factor(schedule, step / 8, (step + 1) / 8) for step in range(8)]
+    assert factors == pytest.approx([0.5, 1, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
+    assert rate_factor(Schedule("constant", 0.0, 0.0), 0.5, 0.6) == 1.0
+    assert rate_factor(Schedule("linear", 0.0, 0.1), 1.0, 1.0) == pytest.approx(0.1)
+
+
+def test_sections_are_filled_from_what_is_given_then_the_preset_then_the_defaults() -> None:
+    filled = fill(Optimizer, Optimizer(lr=1.0), {"lr": 2.0, "decay": 0.5})
+    assert (filled.lr, filled.decay, filled.betas) == (1.0, 0.5, (0.9, 0.999))
+    assert fill(Budget, Budget(seconds=5), {"steps": 100}).limits == {"seconds": 5.0}
+    assert fill(Watching, None).save == 100
+
+
+def test_a_loss_that_is_no_number_stops_the_training() -> None:
+    training = make("mlm+nsp", 50)
+    training.optimizer = replace(training.optimizer, lr=1e30, clip=0.0)
+    with pytest.raises(PretuneError, match="no longer a number at step"):
+        train(training)
