@@ -105,12 +105,18 @@ class Model:
 
     def _config(self) -> dict[str, Any]:
         heads = frozenset(self.root.heads)
+        poolings = {ours: theirs for theirs, ours in self.family.poolings.items()} or {"start": ""}
+        pooling = self.root.heads["classify"].pooling if "classify" in heads else "start"
+        if pooling not in poolings:  # `transformers` would pool otherwise, and give other answers
+            heads -= {"classify"}
         classes = self.family.classes
         config: dict[str, Any] = {
             "architectures": [classes.get(heads, classes[frozenset()])],
             "model_type": self.family.name,
             **asdict(self.config),
         }
+        if "classify" in heads and self.family.poolings:
+            config["classifier_pooling"] = poolings[str(pooling)]
         if self.tokenizer is not None and self.tokenizer.has("padding"):
             config["pad_token_id"] = self.tokenizer.role("padding")
         if self.labels:

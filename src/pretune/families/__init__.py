@@ -5,8 +5,9 @@ from __future__ import annotations
 from pretune.errors import PretuneError, nearest
 from pretune.families.bert import BERT
 from pretune.families.family import Family
+from pretune.families.modernbert import MODERNBERT
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (BERT,)}
+FAMILIES: dict[str, Family] = {family.name: family for family in (BERT, MODERNBERT)}
 
 
 def find_family(name: str, where: str) -> Family:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -26,6 +26,8 @@ class Family:
     template: Template
     table: Table
     classes: Mapping[frozenset[str], str]  # heads present → the class that `transformers` loads them with
+    # Values of `classifier_pooling` in config.json → ours. A layout without that key pools by the start token.
+    poolings: Mapping[str, str] = field(default_factory=dict)
 
     def read_config(self, content: Mapping[str, Any]) -> Any:
         """The configuration in a config.json, keys we have no use for left out."""
@@ -90,12 +92,14 @@ class Table:
         return found, missing, extra
 
     def write(self, ours: Mapping[str, Tensor]) -> tuple[Tensors, Tensors]:
-        """A published checkpoint of our parameters, and those for which the layout has no place."""
+        """A published checkpoint of our parameters, and those for which the layout has no place (left)."""
         published: Tensors = {}
         rest: Tensors = {}
         for name, tensor in ours.items():
             theirs = self.theirs(name)
-            if theirs is None:
+            if (
+                theirs is None or theirs[0] in published
+            ):  # two heads may have one place, as mlm and classify in ModernBERT
                 rest[name] = tensor
             elif len(theirs) == 1:
                 published[theirs[0]] = tensor

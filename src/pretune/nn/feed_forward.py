@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretune.nn.attention import Flow
+from pretune.nn.dropout import Dropout
 from pretune.nn.linear import Linear
 
 Activation = Callable[[Tensor], Tensor]
@@ -45,13 +46,16 @@ class FeedForward(nn.Module):
 class GatedFeedForward(nn.Module):
     """(activation(x W) ∘ x V) W₂ (Shazeer, 2020); W and V from one matrix."""
 
-    def __init__(self, width: int, inner: int, activation: Activation = F.gelu, *, bias: bool = False) -> None:
+    def __init__(
+        self, width: int, inner: int, activation: Activation = F.gelu, *, bias: bool = False, dropout: float = 0.0
+    ) -> None:
+        """`dropout` is that of the inner values."""
         super().__init__()
-        self.activation = activation
+        self.activation, self.dropout = activation, Dropout(dropout)
         self.inner = Linear(width, 2 * inner, bias, stacked=2)
         self.output = Linear(inner, width, bias)
 
     def forward(self, x: Tensor, flow: Flow | None = None) -> Tensor:
         """(n, width) → (n, width)."""
         opened, gate = self.inner(x).chunk(2, dim=-1)
-        return self.output(self.activation(opened) * gate)
+        return self.output(self.dropout(self.activation(opened) * gate))

@@ -25,7 +25,10 @@ def initialize(module: Module, deviation: float = 0.02, zero_outputs: bool = Fal
             elif parameter.dim() > 1:
                 with torch.no_grad():
                     nn.init.trunc_normal_(parameter, std=deviation, a=-2 * deviation, b=2 * deviation)
-        output = getattr(child, "output", None)
-        if zero_outputs and isinstance(output, nn.Linear):
-            nn.init.zeros_(output.weight)
+    if zero_outputs:
+        # Once all else is done: a part comes before the matrices in it, which would be drawn anew.
+        for child in module.modules():
+            output = getattr(child, "output", None)
+            if isinstance(output, nn.Linear):
+                nn.init.zeros_(output.weight)
     return module

@@ -1,0 +1,166 @@
+"""ModernBERT (Warner et al., 2024, arXiv:2412.13663).
+
+Departures: all matrices start with the same deviation (of the published ones, the last of each part of a layer starts
+smaller, by the square root of twice the layers); with `zero_outputs` those start at 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from pretune.backbones.encoder import Encoder
+from pretune.errors import PretuneError
+from pretune.families.family import Family, Table
+from pretune.nn.attention import Attention
+from pretune.nn.blocks import Layer, PreNorm
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.feed_forward import ACTIVATIONS, GatedFeedForward
+from pretune.nn.heads import Transform, VocabularyHead
+from pretune.nn.initialize import initialize
+from pretune.nn.linear import LayerNorm
+from pretune.nn.patterns import full, window
+from pretune.nn.positions import Rotary
+from pretune.text.sequences import Template
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+@dataclass(frozen=True)
+class ModernBertConfig:
+    """Keys of config.json. Where an older and a newer key say the same, the newer one counts if it is there."""
+
+    vocab_size: int = 50368
+    hidden_size: int = 768
+    num_hidden_layers: int = 22
+    num_attention_heads: int = 12
+    intermediate_size: int = 1152
+    hidden_activation: str = "gelu"
+    max_position_embeddings: int = 8192
+    embedding_dropout: float = 0.0
+    attention_dropout: float = 0.0
+    mlp_dropout: float = 0.0
+    norm_eps: float = 1e-5
+    norm_bias: bool = False
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    decoder_bias: bool = True
+    classifier_bias: bool = False
+    classifier_activation: str = "gelu"
+    classifier_pooling: str = "cls"  # or mean: what `transformers` pools by
+    local_attention: int = 128  # the whole window, half of it to each side
+    global_attn_every_n_layers: int = 3
+    layer_types: Sequence[str] | None = None  # newer than global_attn_every_n_layers
+    global_rope_theta: float = 160_000.0
+    local_rope_theta: float = 10_000.0
+    rope_parameters: Mapping[str, Any] | None = None  # newer than the two thetas
+    initializer_range: float = 0.02
+    zero_outputs: bool = False  # our own key
+    # Written even if unknown: `transformers` would put in those of the published vocabulary.
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+    cls_token_id: int | None = None
+    sep_token_id: int | None = None
+
+    def kinds(self) -> Sequence[str]:
+        """The kind of attention of each layer."""
+        layers, every = self.num_hidden_layers, self.global_attn_every_n_layers
+        kinds = self.layer_types or [SLIDING if number % every else FULL for number in range(layers)]
+        if len(kinds) != layers:
+            raise PretuneError(f"modernbert: layer_types are {len(kinds)}, but num_hidden_layers is {layers}")
+        if unknown := sorted(set(kinds) - {FULL, SLIDING}):
+            raise PretuneError(f"modernbert: unknown layer_types {', '.join(unknown)}; there are {FULL} and {SLIDING}")
+        return kinds
+
+    def theta(self, kind: str) -> float:
+        """The base of the wavelengths of one kind of layer's positions."""
+        newer = (self.rope_parameters or {}).get(kind) or {}
+        if (scaling := newer.get("rope_type", "default")) != "default":
+            raise PretuneError(
+                f"modernbert: rope_parameters of rope_type {scaling!r} are not supported; only 'default'"
+            )
+        theta: float = newer.get("rope_theta", self.global_rope_theta if kind == FULL else self.local_rope_theta)
+        return theta
+
+
+def build(config: ModernBertConfig) -> Encoder:
+    """The whole wiring."""
+    width, heads = config.hidden_size, config.num_attention_heads
+    norm = partial(LayerNorm, width, config.norm_eps, config.norm_bias)
+    patterns = {FULL: full, SLIDING: window(config.local_attention // 2)}
+
+    def layer(number: int, kind: str) -> Layer:
+        attention = Attention(
+            width,
+            heads,
+            pattern=patterns[kind],
+            rotary=Rotary(width // heads, config.theta(kind)),
+            bias=config.attention_bias,
+            dropout=config.attention_dropout,
+        )
+        feed_forward = GatedFeedForward(
+            width,
+            config.intermediate_size,
+            ACTIVATIONS[config.hidden_activation],
+            bias=config.mlp_bias,
+            dropout=config.mlp_dropout,
+        )
+        # The embeddings end in a norm: the first attention needs none before it.
+        before = norm() if number else nn.Identity()
+        return Layer(
+            attention=PreNorm(attention, before, config.attention_dropout), feed_forward=PreNorm(feed_forward, norm())
+        )
+
+    def transform() -> Transform:
+        activation = ACTIVATIONS[config.classifier_activation]
+        return initialize(Transform(width, activation, norm(), config.classifier_bias), config.initializer_range)
+
+    encoder = Encoder(
+        embed=Embeddings(config.vocab_size, width, norm=norm(), dropout=config.embedding_dropout),
+        layers=[layer(number, kind) for number, kind in enumerate(config.kinds())],
+        norm=norm(),
+        vocabulary_head=lambda: VocabularyHead(config.vocab_size, transform(), config.decoder_bias),
+        pooler=transform,
+    )
+    return initialize(encoder, config.initializer_range, config.zero_outputs)
+
+
+_LAYER = "model.layers.{i}"
+_OURS = "backbone.layers.{i}"
+
+MODERNBERT = Family(
+    name="modernbert",
+    config=ModernBertConfig,
+    build=build,
+    template=Template(single=("start", "A", "separator"), pair=("B", "separator")),
+    table=Table(
+        ("model.embeddings.tok_embeddings.weight", "backbone.embed.tokens"),
+        ("model.embeddings.norm.{p}", "backbone.embed.norm.{p}"),
+        (f"{_LAYER}.attn_norm.{{p}}", f"{_OURS}.attention.norm.{{p}}"),
+        (f"{_LAYER}.attn.Wqkv.{{p}}", f"{_OURS}.attention.part.qkv.{{p}}"),
+        (f"{_LAYER}.attn.Wo.{{p}}", f"{_OURS}.attention.part.output.{{p}}"),
+        (f"{_LAYER}.mlp_norm.{{p}}", f"{_OURS}.feed_forward.norm.{{p}}"),
+        (f"{_LAYER}.mlp.Wi.{{p}}", f"{_OURS}.feed_forward.part.inner.{{p}}"),
+        (f"{_LAYER}.mlp.Wo.{{p}}", f"{_OURS}.feed_forward.part.output.{{p}}"),
+        ("model.final_norm.{p}", "backbone.norm.{p}"),
+        ("head.dense.{p}", "heads.mlm.transform.dense.{p}"),
+        ("head.norm.{p}", "heads.mlm.transform.norm.{p}"),
+        ("decoder.bias", "heads.mlm.bias"),
+        ("head.dense.{p}", "heads.classify.pooler.dense.{p}"),
+        ("head.norm.{p}", "heads.classify.pooler.norm.{p}"),
+        ("classifier.{p}", "heads.classify.output.{p}"),
+        prefix="model.",
+        ignored=("decoder.weight",),
+    ),
+    classes={
+        frozenset(): "ModernBertModel",
+        frozenset({"mlm"}): "ModernBertForMaskedLM",
+        frozenset({"classify"}): "ModernBertForSequenceClassification",
+    },
+    poolings={"cls": "start", "mean": "mean"},
+)
