@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from pretune.devices import choose_device
 from pretune.inference.batches import text_batches
 from pretune.model import load_model
 from pretune.nn.pooling import pool
-from pretune.training.devices import choose_device
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

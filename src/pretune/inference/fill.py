@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pretune.devices import choose_device
 from pretune.errors import PretuneError
 from pretune.model import Model, load_model
 from pretune.objectives import parse_objective
@@ -17,7 +18,6 @@ from pretune.objectives.masking import choose
 from pretune.packed import pack
 from pretune.randomness import Draws
 from pretune.text.sequences import Sequences
-from pretune.training.devices import choose_device
 
 MASK = "[MASK]"  # how a gap is written, whatever the tokenizer's own token is
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from pretune.devices import choose_device
 from pretune.errors import PretuneError
 from pretune.inference.batches import text_batches
 from pretune.model import Model, load_model
 from pretune.objectives import parse_objective
 from pretune.objectives.classify import Classify
-from pretune.training.devices import choose_device
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

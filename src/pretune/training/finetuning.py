@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pretune.devices import choose_device
 from pretune.errors import PretuneError
 from pretune.inference.predict import probabilities
 from pretune.metrics.classification import classification_metrics
@@ -22,7 +23,6 @@ from pretune.text.labeled import Labeled, read_labeled
 from pretune.text.rows import arrange_rows
 from pretune.text.sequences import Packing
 from pretune.text.tokenizer import Tokenizer
-from pretune.training.devices import choose_device
 from pretune.training.loop import Stopped, Training, train
 from pretune.training.pretraining import ROUND_VOCABULARY, check_length
 from pretune.training.runs import Run, finish_run, start_run

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pretune.devices import choose_device
 from pretune.errors import PretuneError
 from pretune.model import Model, find_folder, load_model, make_model
 from pretune.objectives import Data, Joint, Mixture, parse_objective
@@ -25,7 +26,6 @@ from pretune.text.sequences import Packing, collate
 from pretune.text.store import MANIFEST, Store
 from pretune.text.tokenizer import Tokenizer
 from pretune.text.tokenizer_training import train as train_tokenizer
-from pretune.training.devices import choose_device
 from pretune.training.distributed import World
 from pretune.training.loop import Stopped, Training, evaluate_loss, train
 from pretune.training.runs import Run, finish_run, start_run
