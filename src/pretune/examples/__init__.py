@@ -1,0 +1,30 @@
+"""Example data that come with the package and were written for it.
+
+messages_train.csv   400 customer messages, 100 a class: praise, complaint, question, request
+messages_test.csv    200 more, 50 a class
+clozes.csv           20 sentences with a gap, and the words that are right there
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+
+def example(name: str) -> Path:
+    """The path of an example file.
+
+    >>> example("messages_train.csv").exists()
+    True
+    """
+    return Path(__file__).parent / name
+
+
+def clozes() -> list[tuple[str, set[str]]]:
+    """Sentences with a [MASK], and the words that are right there.
+
+    >>> clozes()[0]
+    ('He opened the [MASK] and walked into the room.', {'door'})
+    """
+    with example("clozes.csv").open(encoding="utf-8", newline="") as file:
+        return [(row["text"], set(row["answers"].split("|"))) for row in csv.DictReader(file)]

@@ -1,0 +1,43 @@
+"""The example data are what they are said to be."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from pretune.examples import clozes, example
+from pretune.text.labeled import Labeled, read_labeled
+
+
+def messages(part: str) -> Labeled:
+    return read_labeled(example(f"messages_{part}.csv"), {})
+
+
+def test_the_messages_are_many_even_and_different() -> None:
+    train, test = messages("train"), messages("test")
+    assert Counter(train.labels) == dict.fromkeys(("praise", "complaint", "question", "request"), 100)
+    assert Counter(test.labels) == dict.fromkeys(("praise", "complaint", "question", "request"), 50)
+    texts = train.texts + test.texts
+    assert len({text.casefold() for text in texts}) == 600
+    runs: Counter[tuple[str, ...]] = Counter()
+    for text in texts:
+        words = re.findall(r"\w+", text.casefold())
+        runs.update({tuple(words[i : i + 5]) for i in range(len(words) - 4)})
+    assert max(runs.values()) <= 3
+
+
+def test_keywords_alone_do_not_decide() -> None:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    train, test = messages("train"), messages("test")
+    for pattern in (r"(?u)\b\w\w+\b", r"\w+|[^\w\s]"):
+        words = TfidfVectorizer(ngram_range=(1, 2), token_pattern=pattern)
+        model = make_pipeline(words, LogisticRegression(C=10, max_iter=1000)).fit(train.texts, train.labels)
+        assert 0.3 < model.score(test.texts, test.labels) < 0.9
+
+
+def test_the_clozes_have_one_gap_each() -> None:
+    assert len(clozes()) == 20
+    assert all(text.count("[MASK]") == 1 and answers for text, answers in clozes())
