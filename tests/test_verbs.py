@@ -37,7 +37,7 @@ def text(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Run:
-    """A run of the issue's own example, in small."""
+    """The example of the README, in small."""
     folder = tmp_path_factory.mktemp("runs")
     tokenizer = pt.train_tokenizer(text, kind="wordpiece", size=1000, lowercase=True)
     store = pt.prepare(text, tokenizer, out=folder / "store", processes=1)
@@ -354,3 +354,63 @@ def test_show(pretrained: Run) -> None:
     assert pt.show(pretrained.folder.parent / "store").facts["documents"] > 10
     answer = run("show", "nowhere", check=False)
     assert answer.returncode == 1 and "neither `presets` nor `objectives`" in answer.stderr
+
+
+def test_adapt_goes_on_from_a_model_and_compares(pretrained: Run, text: Path, tmp_path: Path) -> None:
+    arguments = [pretrained.folder, text, "--steps", 60, *SMALL, "--set", "optimizer.lr=1e-3", "--out", tmp_path / "a"]
+    result = json.loads(run("adapt", *arguments, "--json").stdout)
+    assert result["after"]["mlm"] < result["before"]["mlm"]
+    assert result["before"]["mlm/perplexity"] == pytest.approx(np.exp(result["before"]["mlm"]))
+    assert len(result["fills"]) == 5
+    for row in result["fills"]:
+        assert row["text"].count("[MASK]") == 1 and row["was"].isalpha()
+        assert len(row["before"].split(", ")) == 3
+    # What it started from is the model itself: a run that may not move ends where this one began.
+    still = pt.adapt(
+        pretrained, text, budget=pt.Budget(steps=1), optimizer=pt.Optimizer(lr=1e-12), out=tmp_path / "b",
+        batch=pt.Batching(tokens=256, length=64),
+    )  # fmt: skip
+    assert still.after["mlm"] == pytest.approx(result["before"]["mlm"], abs=1e-4)
+    assert still.table()["held_out_text"][0]["measure"] == "mlm"
+    assert pt.fill(still, ["the [MASK] of a list"])
+
+
+def test_neighbors_are_words_in_their_contexts(pretrained: Run, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("A function returns the value.\nThe list is empty. Names are strings!\n\n", encoding="utf-8")
+    rows = pt.neighbors(pretrained, "Value", "A function returns the value.", data=corpus, top=4)
+    assert rows[0]["word"] == "value" and rows[0]["similarity"] == pytest.approx(1.0, abs=1e-3)
+    assert rows[0]["text"] == "A function returns the value."
+    assert len({row["word"] for row in rows}) == 4
+    assert all(row["word"] in row["text"].lower() for row in rows)
+    similarities = [row["similarity"] for row in rows]
+    assert similarities == sorted(similarities, reverse=True)
+    assert len(pt.neighbors(pretrained, "returns", "It returns nothing.", top=3)) == 3  # in the example messages
+    refused = run("neighbors", pretrained.folder, "dog", "A cat.", check=False)
+    assert refused.returncode == 1 and "'dog' is not in the text" in refused.stderr
+
+
+def test_a_words_vector_is_the_mean_of_its_tokens(pretrained: Run) -> None:
+    import torch
+
+    from pretune.inference.batches import text_batches
+    from pretune.inference.neighbors import word_vectors
+    from pretune.model import load_model
+
+    model = load_model(pretrained.folder)
+    texts = ["Unparenthesized subexpressions evaluate.", "a b"]
+    vectors, words, places = word_vectors(model, texts)
+    assert words[-4:] == ["unparenthesized", "subexpressions", "evaluate", "."] and places.tolist() == [
+        1,
+        1,
+        0,
+        0,
+        0,
+        0,
+    ]
+    ids = model.need_tokenizer().encode("unparenthesized")
+    assert len(ids) > 1
+    (batch,) = text_batches(model, texts[:1])
+    with torch.no_grad():
+        states = model.root.eval().backbone(batch.packed[0]).last
+    np.testing.assert_allclose(vectors[2], states[1 : 1 + len(ids)].mean(0).numpy(), atol=1e-5)

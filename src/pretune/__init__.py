@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from pretune.errors import PretuneError
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
+from pretune.verbs.adapt import adapt
 from pretune.verbs.finetune import finetune
+from pretune.verbs.neighbors import neighbors
 from pretune.verbs.prepare import prepare
 from pretune.verbs.pretrain import pretrain
 from pretune.verbs.show import show
@@ -36,10 +38,12 @@ __all__ = [
     "Tokenizer",
     "Watching",
     "__version__",
+    "adapt",
     "embed",
     "fill",
     "finetune",
     "inspect_tokenizer",
+    "neighbors",
     "predict",
     "prepare",
     "pretrain",

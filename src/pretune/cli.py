@@ -41,10 +41,12 @@ VERBS: dict[str, Callable[..., Any]] = {
     "tokenizer inspect": pretune.inspect_tokenizer,
     "prepare": pretune.prepare,
     "pretrain": pretune.pretrain,
+    "adapt": pretune.adapt,
     "finetune": pretune.finetune,
     "predict": pretune.predict,
     "fill": pretune.fill,
     "embed": pretune.embed,
+    "neighbors": pretune.neighbors,
     "show": pretune.show,
 }
 GROUPS = {"tokenizer": "Train a tokenizer, or look at how one splits text."}

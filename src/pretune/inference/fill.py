@@ -71,13 +71,18 @@ class Filler:
         longest = self.model.backbone.longest
         if longest is not None and len(ids) > longest:
             raise PretuneError(f"a text of {len(ids)} tokens, but the model has {longest} positions")
-        candidates = []
+        filled = self.complete(ids, gaps)
+        return {"text": text, "gaps": self.candidates(ids, gaps, top), "filled": tokenizer.decode(filled)}
+
+    def candidates(self, ids: Sequence[int], gaps: Sequence[int], top: int = 5) -> list[list[dict[str, Any]]]:
+        """The likeliest tokens for each gap, with their probabilities."""
+        tokenizer = self.model.need_tokenizer()
+        found = []
         for row in self.logits(ids, gaps).softmax(-1):
             best = row.topk(top)
             tokens = [tokenizer.decode([int(i)]).strip() for i in best.indices]
-            candidates.append([{"token": t, "probability": float(p)} for t, p in zip(tokens, best.values, strict=True)])
-        filled = self.complete(ids, gaps)
-        return {"text": text, "gaps": candidates, "filled": tokenizer.decode(filled)}
+            found.append([{"token": t, "probability": float(p)} for t, p in zip(tokens, best.values, strict=True)])
+        return found
 
     def complete(self, ids: Sequence[int], gaps: Sequence[int]) -> list[int]:
         """All gaps filled one after the other, the surest first, each seeing those before it."""

@@ -53,6 +53,7 @@ class Training:
     parallel: Parallel = "replicate"
     compiled: bool = False
     evaluate: Callable[[], dict[str, float]] | None = None
+    evaluate_first: bool = False  # before the first step too
     carry: dict[int, Any] = field(default_factory=dict)  # by slot, for stateful data
     restore_carry: Callable[[dict[str, Tensor]], Any] | None = None
 
@@ -73,6 +74,9 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
     log = Log(t.run, t.world, clock, t.device)
     terms = sorted({term for s in t.streams.streams for term in s.joint.room(s.packing)})
 
+    if t.evaluate and t.evaluate_first and not clock.used["steps"]:
+        log.write_evaluation(t.evaluate())
+        t.root.train()
     with stop_signals() as stopping, progress("training", 1.0) as bar:
         while not clock.spent:
             step, before = int(clock.used["steps"]), clock.progress()

@@ -119,6 +119,7 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Ru
         world=world,
         compiled=fixed,
         evaluate=evaluator(model, evaluation, device) if evaluation else None,
+        evaluate_first=plan.model not in preset_names() or plan.from_ is not None,
     )
     try:
         last = train(training, resume=going_on)

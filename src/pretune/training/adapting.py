@@ -1,0 +1,114 @@
+"""Adapting: pretraining that goes on with a model, on text of one's own, and what it was worth."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pretune.errors import PretuneError
+from pretune.inference.fill import MASK, Filler
+from pretune.randomness import Draws
+from pretune.text.store import MANIFEST, Store
+from pretune.training.pretraining import Plan, pretrain, split_documents
+from pretune.training.runs import Run
+
+# Gentler than from scratch, in steps small enough that minutes on a CPU are many of them.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "budget": {"seconds": 300.0},
+    "optimizer": {"lr": 3e-4, "betas": (0.9, 0.98)},
+    "batch": {"tokens": 4096},
+}
+SHOWN = 5  # held-out sentences to fill before and after
+SENTENCE = (8, 24)  # their lengths in tokens
+WORD = 4  # letters of a hidden word, at least
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """A run that went on from a model, and that model and the new one on held-out text."""
+
+    run: Run
+    before: dict[str, float]
+    after: dict[str, float]
+    fills: list[dict[str, Any]]
+
+    def __fspath__(self) -> str:
+        return str(self.run.folder)
+
+    def describe(self) -> dict[str, Any]:
+        """For programs."""
+        return {**self.run.describe(), "before": self.before, "after": self.after, "fills": self.fills}
+
+    def table(self) -> dict[str, Any]:
+        """For people."""
+        facts = {key: value for key, value in self.run.describe().items() if "/" not in key}
+        rows = [{"measure": name, "before": self.before[name], "after": self.after[name]} for name in self.after]
+        return {**facts, "held_out_text": rows, **({"fills": self.fills} if self.fills else {})}
+
+
+def adapt(plan: Plan, store: Store | None = None, resume: bool = False) -> Adapted:
+    """Carry out a plan that starts from a model, and compare."""
+    run = pretrain(plan, store, resume)
+    if store is None:
+        given = Path(plan.data[0])
+        store = Store(given if (given / MANIFEST).is_file() else plan.out / "store")
+    evaluations = [line for line in run.metrics() if any(name.startswith("dev/") for name in line)]
+    if len(evaluations) < 2:
+        raise PretuneError(f"{plan.out}: too little text to hold any out; give more, or set watching.held_out")
+    before, after = (measures(evaluations[place]) for place in (0, -1))
+    _, held_out = split_documents(store, plan.watching.held_out or 0.0)
+    fills = compare_fills(plan.model, run.folder, store, held_out) if "mlm" in after else []
+    return Adapted(run, before, after, fills)
+
+
+def measures(line: dict[str, float]) -> dict[str, float]:
+    """Losses of an evaluation, and the perplexities they are the logarithms of."""
+    found = {name.removeprefix("dev/"): value for name, value in line.items() if name.startswith("dev/")}
+    perplexities = {f"{name}/perplexity": math.exp(value) for name, value in found.items() if "/" not in name}
+    return dict(sorted({**found, **perplexities}.items()))
+
+
+def compare_fills(before: str, after: Path, store: Store, documents: Any) -> list[dict[str, Any]]:
+    """What both models put into gaps of held-out sentences."""
+    gaps = hide_words(store, documents)
+    fillers = [Filler.load(before), Filler.load(after)]
+    rows = []
+    for ids, place, word in gaps:
+        best = [filler.candidates(ids, [place], top=3)[0] for filler in fillers]
+        shown = store.tokenizer.decode([*ids[1:place]]) + f" {MASK} " + store.tokenizer.decode(ids[place + 1 : -1])
+        answers = [", ".join(candidate["token"] for candidate in found) for found in best]
+        rows.append({"text": shown, "was": word, "before": answers[0], "after": answers[1]})
+    return rows
+
+
+def hide_words(store: Store, documents: Any) -> list[tuple[list[int], int, str]]:
+    """Some held-out sentences with a word hidden: ids, where, and which. The same ones every time."""
+    tokenizer = store.tokenizer
+    offsets = store.document_offsets
+    spans = [np.arange(offsets[document], offsets[document + 1]) for document in documents]
+    sentences = np.concatenate([*spans, np.zeros(0, dtype=np.int64)]).astype(np.int64)
+    draws = Draws(seed=0)
+    found: list[tuple[list[int], int, str]] = []
+    for sentence in sentences[np.argsort(draws.uniform("sentence", sentences))]:
+        ids = store.sentence(int(sentence)).astype(np.int64)
+        if not SENTENCE[0] <= len(ids) <= SENTENCE[1]:
+            continue
+        starts = np.append(tokenizer.word_starts(ids), True)
+        words = {
+            int(place): word
+            for place in np.flatnonzero(starts[:-1] & starts[1:])  # words of one token
+            if len(word := tokenizer.decode([int(ids[place])]).strip()) >= WORD and word.isalpha()
+        }
+        if len(words) < len(ids) / 4:  # a table, or code
+            continue
+        place = list(words)[int(draws.integers(len(words), "word", sentence))]
+        ids[place] = tokenizer.role("mask")
+        whole = [tokenizer.role("start"), *ids.tolist(), tokenizer.role("separator")]
+        found.append((whole, place + 1, words[place]))
+        if len(found) == SHOWN:
+            break
+    return found
