@@ -414,3 +414,32 @@ def test_a_words_vector_is_the_mean_of_its_tokens(pretrained: Run) -> None:
     with torch.no_grad():
         states = model.root.eval().backbone(batch.packed[0]).last
     np.testing.assert_allclose(vectors[2], states[1 : 1 + len(ids)].mean(0).numpy(), atol=1e-5)
+
+
+def test_quickstart_ends_in_a_table_and_a_page(pretrained: Run, tmp_path: Path) -> None:
+    arguments = ["quickstart", pretrained.folder, "--labels", 4, "--seeds", 2, "--epochs", 2, "--seconds", 2]
+    result = json.loads(run(*arguments, "--json", "--out", tmp_path / "q").stdout)
+    assert sorted(result) == ["bag_of_words", "pretrained", "scratch", "seconds"]
+    for name in ("pretrained", "scratch", "bag_of_words"):
+        assert 0.0 < result[name]["mean"] < 1.0 and result[name]["sd"] >= 0.0
+    page = (tmp_path / "q" / "report.html").read_text(encoding="utf-8")
+    assert page.count("<svg") == 2 and "the same network, random weights" in page
+    human = run(*arguments, "--out", tmp_path / "q").stdout  # the one that is there is replaced
+    assert "4 labels a class" in human and "pretune predict runs/task" in human
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("mine")
+    refused = run(*arguments, "--out", tmp_path / "other", check=False)
+    assert refused.returncode == 1 and "is no quickstart" in refused.stderr
+    assert (tmp_path / "other" / "thesis.tex").exists()
+
+
+def test_scratch_is_the_same_network_without_what_it_learned(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
+    still = {"epochs": 0.01, "optimizer": pt.Optimizer(lr=1e-12)}
+    for name, scratch in (("kept", False), ("scratch", True), ("again", True)):
+        pt.finetune(pretrained, labeled / "train.csv", out=tmp_path / name, scratch=scratch, **still)  # type: ignore[arg-type]
+    files = {n: load_file(tmp_path / n / "model.safetensors") for n in ("kept", "scratch", "again")}
+    name = "bert.embeddings.word_embeddings.weight"
+    assert np.allclose(files["kept"][name], load_file(pretrained.folder / "model.safetensors")[name], atol=1e-6)
+    assert not np.allclose(files["scratch"][name], files["kept"][name], atol=1e-3)
+    assert all(np.array_equal(files["scratch"][key], files["again"][key]) for key in files["scratch"])
+    assert not list((tmp_path / "kept").glob("checkpoints/*"))

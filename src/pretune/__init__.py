@@ -16,6 +16,7 @@ from pretune.verbs.finetune import finetune
 from pretune.verbs.neighbors import neighbors
 from pretune.verbs.prepare import prepare
 from pretune.verbs.pretrain import pretrain
+from pretune.verbs.quickstart import quickstart
 from pretune.verbs.show import show
 from pretune.verbs.tokenizer import inspect_tokenizer, train_tokenizer
 from pretune.verbs.use import embed, fill, predict
@@ -47,6 +48,7 @@ __all__ = [
     "predict",
     "prepare",
     "pretrain",
+    "quickstart",
     "show",
     "train_tokenizer",
 ]

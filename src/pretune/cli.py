@@ -37,6 +37,7 @@ from pretune.recipe import (
 from pretune.report import render
 
 VERBS: dict[str, Callable[..., Any]] = {
+    "quickstart": pretune.quickstart,
     "tokenizer train": pretune.train_tokenizer,
     "tokenizer inspect": pretune.inspect_tokenizer,
     "prepare": pretune.prepare,

@@ -142,6 +142,17 @@ def make_model(name: str, vocabulary: int | None = None, seed: int = 0) -> Model
         return Model(family, config, Root(family.build(config)))
 
 
+def random_twin(model: Model, seed: int = 0) -> Model:
+    """The same network, without heads, and the same tokenizer, with random parameters.
+
+    >>> random_twin(make_model("bert-tiny"), seed=1).config == make_model("bert-tiny").config
+    True
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Model(model.family, model.config, Root(model.family.build(model.config)), model.tokenizer)
+
+
 def load_model(reference: str | Path, objectives: Mixture | None = None, seed: int = 0, partial: bool = False) -> Model:
     """A model from a run folder or a folder in the Hugging Face layout.
 

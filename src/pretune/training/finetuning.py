@@ -15,7 +15,7 @@ from pretune.devices import choose_device
 from pretune.errors import PretuneError
 from pretune.inference.predict import probabilities
 from pretune.metrics.classification import classification_metrics
-from pretune.model import Model, load_model, make_model
+from pretune.model import Model, load_model, make_model, random_twin
 from pretune.objectives import Data, Mixture, parse_objective
 from pretune.presets import preset_names
 from pretune.progress import say
@@ -56,6 +56,7 @@ class Plan:
     watching: Watching
     seed: int
     tokenizer: str | None
+    scratch: bool
     device: str | None
 
     def recipe(self) -> dict[str, Any]:
@@ -130,9 +131,12 @@ def starting_model(plan: Plan, mixture: Mixture) -> Model:
         size = -(-tokenizer.size // ROUND_VOCABULARY) * ROUND_VOCABULARY
         model = make_model(plan.model, vocabulary=size, seed=plan.seed)
         model.tokenizer = tokenizer
-        model.add_heads(mixture.objectives, plan.seed)
-        return model
-    return load_model(plan.model, mixture, seed=plan.seed)
+    elif plan.scratch:
+        model = random_twin(load_model(plan.model), plan.seed)
+    else:
+        return load_model(plan.model, mixture, seed=plan.seed)
+    model.add_heads(mixture.objectives, plan.seed)
+    return model
 
 
 def row_packing(lengths: Any, rows: int, length: int, fixed: bool) -> Packing:

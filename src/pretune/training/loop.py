@@ -115,7 +115,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
                 log.flush()
                 log.write_evaluation(t.evaluate())
                 t.root.train()
-            if t.run and (done or stopping.is_set() or _due(clock, t.watching.save)):
+            if t.run and (stopping.is_set() or (done and t.watching.save) or _due(clock, t.watching.save)):
                 _save(t, clock, optimizers)
             if stopping.is_set() and not done:
                 log.flush()

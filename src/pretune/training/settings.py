@@ -82,7 +82,7 @@ class Watching(Section):
     evaluate: int | None = None  # steps between evaluations; 0: at the end alone
     held_out: float | None = None  # share of the documents kept for evaluation
     packs: int | None = None  # of held-out text, at most
-    save: int | None = None  # steps between checkpoints
+    save: int | None = None  # steps between checkpoints; 0: only when stopped
     keep: int | None = None  # checkpoints kept
 
 

@@ -29,6 +29,7 @@ def finetune(
     watching: Watching | None = None,
     seed: int = 0,
     tokenizer: str | Path | None = None,
+    scratch: bool = False,
     resume: bool = False,
     device: str | None = None,
 ) -> Run:
@@ -70,6 +71,8 @@ def finetune(
         All chance follows from it.
     tokenizer
         For a preset: the tokenizer to use.
+    scratch
+        Start from random weights instead of the model's, to see what those are worth.
     resume
         Go on with the run in --out.
     device
@@ -98,6 +101,7 @@ def finetune(
         "watching": watching,
         "seed": seed,
         "tokenizer": str(tokenizer) if tokenizer is not None else None,
+        "scratch": scratch,
         "device": device,
     }
     return finetuning.finetune(finetuning.make_plan(os.fspath(model), given), resume)

@@ -1,0 +1,107 @@
+"""Reports as a page: one HTML file with everything in it, tables and charts, no scripts and nothing to fetch."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+COLORS = ("#2f6fde", "#d9822b", "#3a9a6b", "#8a5ad0")
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; color: #1d2330; background: #f4f5f8; margin: 0; }
+main { max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+section { background: #fff; border-radius: 10px; padding: 1.2rem 1.6rem; margin: 1rem 0; box-shadow: 0 1px 3px #0002; }
+h1 { font-size: 1.6rem; margin: 0; } h2 { font-size: 1.15rem; margin: 0 0 .6rem; } p { margin: .4rem 0; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th { text-align: left; color: #667; font-weight: 600; border-bottom: 2px solid #e4e6ec; }
+td, th { padding: .35rem .8rem .35rem 0; vertical-align: top; } td { border-bottom: 1px solid #eef0f4; }
+td.number, th.number { text-align: right; } tr.best td { font-weight: 700; color: #2f6fde; }
+pre { background: #1d2330; color: #e8ecf4; padding: .9rem 1.1rem; border-radius: 8px; overflow-x: auto; }
+svg { width: 100%; height: auto; } small { color: #667; }
+"""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a chart; lines of one name have one color, the first of them a place in the legend."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    faint: bool = False  # one of many, behind their mean
+    level: bool = False  # the same everywhere, from edge to edge: the second number of its one point
+
+
+def page(title: str, *sections: str) -> str:
+    """A whole page.
+
+    >>> page("Hello", section("First", paragraph("text"))).startswith("<!doctype html>")
+    True
+    """
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
+    body = "\n".join([f"<h1>{escape(title)}</h1>", *sections])
+    return f'<!doctype html>\n<html lang="en"><head>{head}<style>{STYLE}</style></head>\n<body><main>{body}</main></body></html>\n'
+
+
+def section(title: str, *parts: str) -> str:
+    """A part of the page with a title of its own."""
+    return "\n".join([f"<section><h2>{escape(title)}</h2>", *parts, "</section>"])
+
+
+def paragraph(text: str) -> str:
+    """Plain text."""
+    return f"<p>{escape(text)}</p>"
+
+
+def commands(*lines: str) -> str:
+    """What to type."""
+    return f"<pre>{escape(chr(10).join(lines))}</pre>"
+
+
+def table(rows: Sequence[Mapping[str, Any]], best: int | None = None) -> str:
+    """Rows of equal keys; one of them may stand out."""
+    names = list(rows[0]) if rows else []
+    numeric = {name: all(isinstance(row[name], int | float) for row in rows) for name in names}
+
+    def cell(kind: str, name: str, text: str) -> str:
+        return f"<{kind}{' class=number' if numeric[name] else ''}>{escape(text)}</{kind}>"
+
+    lines = ["<tr>" + "".join(cell("th", name, name) for name in names) + "</tr>"]
+    for number, row in enumerate(rows):
+        mark = ' class="best"' if number == best else ""
+        lines.append(f"<tr{mark}>" + "".join(cell("td", name, _shown(row[name])) for name in names) + "</tr>")
+    return "<table>\n" + "\n".join(lines) + "\n</table>"
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def chart(lines: Sequence[Line], *, across: str, up: str) -> str:
+    """Curves, as an SVG picture."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.0, 3.4), layout="constrained")
+    axes = figure.subplots()
+    names = list(dict.fromkeys(line.name for line in lines))
+    named = set()
+    for line in lines:
+        style: dict[str, Any] = {"color": COLORS[names.index(line.name) % len(COLORS)]}
+        style |= {"alpha": 0.3, "linewidth": 1.0} if line.faint else {"linewidth": 2.2}
+        if not line.faint and line.name not in named:
+            style["label"] = line.name
+            named.add(line.name)
+        if line.level:
+            axes.axhline(line.points[0][1], linestyle="--", **style)
+        else:
+            axes.plot([x for x, _ in line.points], [y for _, y in line.points], **style)
+    axes.set_xlabel(across)
+    axes.set_ylabel(up)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#e4e6ec")
+    axes.legend(frameon=False)
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
+    svg = buffer.getvalue()
+    return svg[svg.index("<svg") :]  # without the XML header, which has no place inside a page

@@ -1,0 +1,48 @@
+"""Text that every Python user has: the documentation strings of the installed packages."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+SHORTEST = 200  # letters; shorter ones say little
+PACKAGES = ("numpy", "torch", "sklearn", "scipy")  # after the standard library, where installed
+
+
+def read_docstrings(most: int) -> Iterator[str]:
+    """Documentation strings in the order of their files, the standard library's first, up to `most` letters.
+
+    >>> len(next(read_docstrings(1000))) >= 200
+    True
+    """
+    seen = 0
+    for file in _sources():
+        for text in docstrings_of(file):
+            if len(text) >= SHORTEST:
+                yield text
+                seen += len(text)
+                if seen >= most:
+                    return
+
+
+def _sources() -> Iterator[Path]:
+    paths = sysconfig.get_paths()
+    yield from sorted(Path(paths["stdlib"]).glob("*.py"))
+    for package in PACKAGES:
+        yield from sorted((Path(paths["purelib"]) / package).rglob("*.py"))
+
+
+def docstrings_of(file: Path) -> Iterator[str]:
+    """The documentation strings in a source file, which is parsed, not run."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):  # unreadable, or for another Python
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield inspect.cleandoc(text)
