@@ -1,4 +1,4 @@
-"""flash = flex = dense on a GPU, on random ragged batches, gradients included. Run with -m gpu."""
+"""tiles = flash = flex = dense on a GPU, on random ragged batches, gradients included. Run with -m gpu."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pretune.nn.attend import attend
+from pretune.nn.attend import attend, attend_self
+from pretune.nn.feed_forward import gelu
 from pretune.nn.layout import self_layout
 from pretune.nn.patterns import Pattern, causal, full, permutation, prefix, window
 from pretune.nn.scores import RelativeBias
@@ -68,11 +69,12 @@ def test_flex_agrees_with_dense(name: str) -> None:
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=["even", "ragged", "ones"])
 @pytest.mark.parametrize("name", PLAIN)
-def test_flash_agrees_with_dense(name: str, lengths: list[int]) -> None:
+def test_flash_and_tiles_agree_with_dense(name: str, lengths: list[int]) -> None:
     for filler in (0, 300):
         packed = ragged(lengths, filler, seed=len(lengths))
         dense = run(packed, PLAIN[name], "dense", torch.float32, None)
-        assert distance(run(packed, PLAIN[name], "flash", torch.bfloat16, None), dense) < 2e-2
+        for path in ("flash", "tiles"):
+            assert distance(run(packed, PLAIN[name], path, torch.bfloat16, None), dense) < 2e-2
 
 
 def test_scores_agree_and_so_do_their_gradients() -> None:
@@ -94,3 +96,32 @@ def test_rows_that_see_nothing_are_zero_on_flex() -> None:
     dense, flex = (run(packed, nobody, path, torch.float32, None) for path in ("dense", "flex"))
     assert distance(flex, dense) < 2e-3
     assert not flex[0][5:40].any()
+
+
+def test_tiles_inside_a_compiled_model() -> None:
+    packed = ragged(LENGTHS[1], 300, seed=1)
+    layout = self_layout(packed)
+    qkv = torch.randn(len(packed), 3, HEADS, WIDTH, device="cuda", dtype=torch.bfloat16)
+
+    def loss(x: Tensor) -> Tensor:
+        return (attend_self(x.sin(), self_layout(packed), full) * 2).float().square().sum()
+
+    grads = []
+    for function in (loss, torch.compile(loss, dynamic=False)):
+        x = qkv.clone().requires_grad_()
+        function(x).backward()
+        grads.append(x.grad.float())  # type: ignore[union-attr]
+    assert distance(grads[1:], grads[:1]) < 1e-2
+    assert layout.queries.bounds[0].shape == (len(packed),)
+
+
+def test_gelu_in_half_precision_is_the_librarys() -> None:
+    x = torch.linspace(-8, 8, 4097, device="cuda").bfloat16()
+    found, expected = [], []
+    for function, kind, out in ((gelu, torch.bfloat16, found), (torch.nn.functional.gelu, torch.float64, expected)):
+        y = x.to(kind).requires_grad_()
+        z = function(y)
+        z.sum().backward()
+        out += [z.detach().double(), y.grad.double()]  # type: ignore[union-attr]
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=2**-8)

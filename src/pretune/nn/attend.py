@@ -3,10 +3,11 @@
     attend(q, k, v, layout, pattern, score=None, scale=None)
 
 q is (n, heads, d), k and v are (m, heads, d); the layout says which tokens belong together, the pattern who may look at whom,
-the score bends the logits. Three paths compute the same:
+the score bends the logits. Four paths compute the same:
 
 - dense: padded scaled-dot-product attention. The CPU's path, and the oracle for the others.
 - flash: PyTorch's variable-length kernel, for plain patterns without a score, in half precision on CUDA.
+- tiles: our kernel for the same in short sequences, where queries, keys and values are of the same tokens.
 - flex: compiled flex_attention with a block mask built from the offsets, for everything else on CUDA.
 
 A row that sees nothing yields 0 and no gradient.
@@ -24,10 +25,12 @@ from torch import Tensor
 from pretune.nn.layout import Group, Layout, Side, padded_groups
 from pretune.nn.patterns import Columns, Pattern
 
-Path = Literal["dense", "flash", "flex"]
+Path = Literal["dense", "flash", "flex", "tiles"]
 # (logit, head, query columns, key columns) → logit; everything broadcasts
 Bend = Callable[[Tensor, Tensor, Columns, Columns], Tensor]
 BLOCK = 128  # tokens in a block of flex_attention's mask
+SHORT = 512  # sequences up to here are the tiles' business
+TILE_WIDTHS = (16, 32, 64, 128)  # of heads, as tensor cores want them
 
 
 def attend(
@@ -58,6 +61,21 @@ def attend(
             return _flash(q, k, v, layout, pattern, scale)
         case "flex":
             return _flex(q, k, v, layout, pattern, score, scale)
+        case "tiles":
+            return _tiles(torch.stack([q, k, v], 1), layout, pattern, scale)
+
+
+def attend_self(
+    qkv: Tensor, layout: Layout, pattern: Pattern, *, dropout: float = 0.0, path: Path | None = None
+) -> Tensor:
+    """The same for queries, keys and values of the same tokens, stacked: (n, 3, heads, d) → (n, heads, d)."""
+    q, k, v = qkv.unbind(1)
+    path = path or choose_path(q, pattern, None, dropout)
+    if path == "flash" and layout.queries.longest <= SHORT and q.shape[-1] in TILE_WIDTHS:
+        path = "tiles"
+    if path == "tiles":
+        return _tiles(qkv, layout, pattern, None)
+    return attend(q, k, v, layout, pattern, dropout=dropout, path=path)
 
 
 def choose_path(q: Tensor, pattern: Pattern, score: Bend | None, dropout: float) -> Path:
@@ -87,6 +105,19 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, layout: Layout, pattern: Pattern, sc
         window_size=pattern.reach,
     )
     assert isinstance(mixed, Tensor)
+    return mixed
+
+
+# -- tiles ----------------------------------------------------------------------------------------------------------
+
+
+def _tiles(qkv: Tensor, layout: Layout, pattern: Pattern, scale: float | None) -> Tensor:
+    from pretune.nn.tiles import UNLIMITED, attend_tiles
+
+    assert pattern.reach is not None
+    left, right = (UNLIMITED if reach < 0 else reach for reach in pattern.reach)
+    scale = qkv.shape[-1] ** -0.5 if scale is None else scale
+    mixed: Tensor = attend_tiles(qkv, *layout.queries.bounds, scale, left, right)[0]
     return mixed
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from pretune.nn.attend import attend
+from pretune.nn.attend import attend, attend_self
 from pretune.nn.layout import Layout
 from pretune.nn.linear import Linear
 from pretune.nn.patterns import Pattern, full, visible
@@ -51,15 +51,20 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
         """(n, width) → (n, width)."""
         qkv = self.qkv(x).view(-1, 3, self.heads, self.head_width)
-        q, k, v = qkv.unbind(1)  # (n, heads, d) each
+        if self.norm is not None or self.rotary is not None:
+            qkv = self.turn(qkv, flow.layout.queries.columns["position"])
+        dropout = self.dropout if self.training else 0.0
+        mixed = attend_self(qkv, flow.layout, visible(self.pattern, flow.pattern), dropout=dropout)
+        return self.output(mixed.flatten(1))
+
+    def turn(self, qkv: Tensor, positions: Tensor) -> Tensor:
+        """Queries and keys normalized and rotated; values as they are: (n, 3, heads, d)."""
+        q, k, v = qkv.unbind(1)
         if self.norm is not None:
             q, k = self.norm(q), self.norm(k)
         if self.rotary is not None:
-            positions = flow.layout.queries.columns["position"]
             q, k = self.rotary(q, positions), self.rotary(k, positions)
-        dropout = self.dropout if self.training else 0.0
-        mixed = attend(q, k, v, flow.layout, visible(self.pattern, flow.pattern), dropout=dropout)
-        return self.output(mixed.flatten(1))
+        return torch.stack([q, k, v], 1)
 
 
 class ScoredAttention(nn.Module):

@@ -37,6 +37,14 @@ class Side:
             self.cache["sequence"] = torch.searchsorted(self.offsets[1:], places, right=True, out_int32=True)
         return self.cache["sequence"]  # type: ignore[no-any-return]
 
+    @property
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """(n,) where the sequence of each token starts, and where it ends."""
+        if "bounds" not in self.cache:
+            sequence = self.sequence.long()
+            self.cache["bounds"] = self.offsets[sequence], self.offsets[sequence + 1]
+        return self.cache["bounds"]  # type: ignore[no-any-return]
+
 
 @dataclass
 class Layout:
