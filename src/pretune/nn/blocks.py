@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from pretune.nn.attention import Flow
 from pretune.nn.dropout import Dropout
+from pretune.nn.linear import LayerNorm
 
 
 class PostNorm(nn.Module):
@@ -17,8 +19,19 @@ class PostNorm(nn.Module):
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
         """(n, width) → (n, width)."""
-        out: Tensor = self.norm(x + self.dropout(self.part(x, flow)))
+        y = self.part(x, flow)
+        if self.training and x.is_cuda and x.dtype == torch.bfloat16 and _plain(self.norm):
+            from pretune.nn.add_norm import add_norm
+
+            norm, dropout = self.norm, self.dropout
+            out: Tensor = add_norm(x, y, norm.weight, norm.bias, dropout.seed, dropout.salt, dropout.share, norm.eps)[0]
+        else:
+            out = self.norm(x + self.dropout(y))
         return out
+
+
+def _plain(norm: nn.Module) -> bool:
+    return isinstance(norm, LayerNorm) and norm.bias is not None
 
 
 class PreNorm(nn.Module):

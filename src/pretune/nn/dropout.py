@@ -34,7 +34,17 @@ class Dropout(nn.Module):
 def kept(seed: Tensor, count: int, share: float, salt: int) -> Tensor:
     """(count,) True for elements that stay."""
     index = torch.arange(count, dtype=torch.int32, device=seed.device)
-    return mix(index, seed + _wrapped(salt * 0x27D4EB2F)) >= int(share * (1 << 24))
+    return mix(index, seed + salting(salt)) >= threshold(share)
+
+
+def salting(salt: int) -> int:
+    """What a layer adds to the seed."""
+    return _wrapped(salt * 0x27D4EB2F)
+
+
+def threshold(share: float) -> int:
+    """Elements whose 24 bits are below this are dropped."""
+    return int(share * (1 << 24))
 
 
 _COMPILED: list[Any] = []
@@ -45,8 +55,7 @@ def kept_on_gpu(seed: Tensor, count: int, share: float, salt: int) -> Tensor:
     """The same in one kernel, whose result is kept for the backward."""
     if not _COMPILED:
         _COMPILED.append(torch.compile(_kept_after, dynamic=False))
-    salted = seed + _wrapped(salt * 0x27D4EB2F)
-    return _COMPILED[0](salted, count, share)
+    return _COMPILED[0](seed + salting(salt), count, share)
 
 
 def _kept_after(salted: Tensor, count: int, share: float) -> Tensor:

@@ -1,0 +1,164 @@
+"""norm(x + dropout(y)) in one kernel each way, for CUDA.
+
+A compiler makes three kernels of the backward, which read the same rows again and again, and keeps the dropout mask in
+memory. Here a row is read once: its gradient, its share of the gradients of the norm's weights, and the mask, made anew from
+its seed, come from one pass.
+"""
+
+# mypy: disable-error-code="untyped-decorator,no-untyped-def"
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from pretune.nn.dropout import salting, threshold
+
+# Rows a program holds at once, by measurement (perf/add_norm.py).
+FORWARD = {"rows": 4, "num_warps": 4}
+BACKWARD = {"rows": 2, "num_warps": 4}
+PROGRAMS = 528  # of the backward: four for each of 132 processors
+
+
+@triton.jit
+def _keeps(index, seed, least):
+    """The mask of `pretune.nn.dropout`, in the same wrapping 32-bit arithmetic."""
+    h = index ^ seed
+    h = (h ^ ((h >> 16) & 0xFFFF)) * -2048144789
+    h = h + seed * -1640531535
+    h = (h ^ ((h >> 13) & 0x7FFFF)) * -1028477387
+    return ((h ^ ((h >> 16) & 0xFFFF)) & 0xFFFFFF) >= least
+
+
+@triton.jit
+def _forward(
+    x_at, y_at, weight_at, bias_at, seed_at, salt, out_at, sum_at, mean_at, scale_at, n, eps, least, grow,
+    width: tl.constexpr, block: tl.constexpr, rows: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0) * rows + tl.arange(0, rows)
+    column = tl.arange(0, block)
+    inside = (row[:, None] < n) & (column[None, :] < width)
+    index = row[:, None] * width + column[None, :]
+    x = tl.load(x_at + index, mask=inside, other=0.0).to(tl.float32)
+    y = tl.load(y_at + index, mask=inside, other=0.0).to(tl.float32)
+    kept = _keeps(index, tl.load(seed_at) + salt, least)
+    total = tl.where(inside, x + tl.where(kept, y * grow, 0.0), 0.0)
+    total = total.to(sum_at.dtype.element_ty).to(tl.float32)  # as the backward will read it
+    mean = tl.sum(total, 1) / width
+    centered = tl.where(inside, total - mean[:, None], 0.0)
+    scale = 1.0 / tl.sqrt(tl.sum(centered * centered, 1) / width + eps)
+    weight = tl.load(weight_at + column, mask=column < width, other=0.0).to(tl.float32)
+    bias = tl.load(bias_at + column, mask=column < width, other=0.0).to(tl.float32)
+    out = centered * scale[:, None] * weight[None, :] + bias[None, :]
+    tl.store(sum_at + index, total.to(sum_at.dtype.element_ty), mask=inside)
+    tl.store(out_at + index, out.to(out_at.dtype.element_ty), mask=inside)
+    tl.store(mean_at + row, mean, mask=row < n)
+    tl.store(scale_at + row, scale, mask=row < n)
+
+
+@triton.jit
+def _backward(
+    slope_at, sum_at, mean_at, scale_at, weight_at, seed_at, salt, grad_x_at, grad_y_at, parts_at, n, least, grow,
+    width: tl.constexpr, block: tl.constexpr, rows: tl.constexpr,
+):  # fmt: skip
+    column = tl.arange(0, block)
+    weight = tl.load(weight_at + column, mask=column < width, other=0.0).to(tl.float32)
+    seed = tl.load(seed_at) + salt
+    grad_weight = tl.zeros([block], tl.float32)
+    grad_bias = tl.zeros([block], tl.float32)
+    for start in range(tl.program_id(0) * rows, n, tl.num_programs(0) * rows):
+        row = start + tl.arange(0, rows)
+        inside = (row[:, None] < n) & (column[None, :] < width)
+        index = row[:, None] * width + column[None, :]
+        slope = tl.load(slope_at + index, mask=inside, other=0.0).to(tl.float32)
+        total = tl.load(sum_at + index, mask=inside, other=0.0).to(tl.float32)
+        mean = tl.load(mean_at + row, mask=row < n, other=0.0)
+        scale = tl.load(scale_at + row, mask=row < n, other=0.0)
+        normed = tl.where(inside, (total - mean[:, None]) * scale[:, None], 0.0)
+        grad_weight += tl.sum(slope * normed, 0)
+        grad_bias += tl.sum(slope, 0)
+        bent = slope * weight[None, :]
+        along, level = tl.sum(bent * normed, 1) / width, tl.sum(bent, 1) / width
+        grad = (bent - normed * along[:, None] - level[:, None]) * scale[:, None]
+        kept = _keeps(index, seed, least)
+        tl.store(grad_x_at + index, grad.to(grad_x_at.dtype.element_ty), mask=inside)
+        tl.store(grad_y_at + index, tl.where(kept, grad * grow, 0.0).to(grad_y_at.dtype.element_ty), mask=inside)
+    part = parts_at + tl.program_id(0) * 2 * width + column
+    tl.store(part, grad_weight, mask=column < width)
+    tl.store(part + width, grad_bias, mask=column < width)
+
+
+@torch.library.custom_op("pretune::add_norm", mutates_args=(), device_types="cuda")
+def add_norm(
+    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, seed: Tensor, salt: int, share: float, eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """norm(x + dropout(y)), (n, width); and for the backward the sum, and each row's mean and scale."""
+    n, width = x.shape
+    out, total = torch.empty_like(x), torch.empty_like(x)
+    mean, scale = (torch.empty(n, dtype=torch.float32, device=x.device) for _ in range(2))
+    _forward[(triton.cdiv(n, FORWARD["rows"]),)](
+        x.contiguous(), y.contiguous(), weight, bias, seed, salting(salt), out, total, mean, scale, n, eps,
+        threshold(share), 1.0 / (1.0 - share), width=width, block=triton.next_power_of_2(width), **FORWARD,
+    )  # fmt: skip
+    return out, total, mean, scale
+
+
+@add_norm.register_fake
+def _(
+    x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, seed: Tensor, salt: int, share: float, eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    rows = x.new_empty(x.shape[0], dtype=torch.float32)
+    return torch.empty_like(x), torch.empty_like(x), rows, torch.empty_like(rows)
+
+
+@torch.library.custom_op("pretune::add_norm_backward", mutates_args=(), device_types="cuda")
+def add_norm_backward(
+    slope: Tensor,
+    total: Tensor,
+    mean: Tensor,
+    scale: Tensor,
+    weight: Tensor,
+    seed: Tensor,
+    salt: int,
+    share: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x and y, (n, width) each, and of weight and bias, (2, width)."""
+    n, width = total.shape
+    grad_x, grad_y = torch.empty_like(total), torch.empty_like(total)
+    parts = torch.empty(PROGRAMS, 2, width, dtype=torch.float32, device=total.device)
+    _backward[(PROGRAMS,)](
+        slope.contiguous(), total, mean, scale, weight, seed, salting(salt), grad_x, grad_y, parts, n,
+        threshold(share), 1.0 / (1.0 - share), width=width, block=triton.next_power_of_2(width), **BACKWARD,
+    )  # fmt: skip
+    return grad_x, grad_y, parts.sum(0)
+
+
+@add_norm_backward.register_fake
+def _(
+    slope: Tensor,
+    total: Tensor,
+    mean: Tensor,
+    scale: Tensor,
+    weight: Tensor,
+    seed: Tensor,
+    salt: int,
+    share: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(total), torch.empty_like(total), mean.new_empty(2, total.shape[1])
+
+
+def _keep(ctx, inputs, output) -> None:
+    _, _, weight, _, seed, ctx.salt, ctx.share, _ = inputs
+    _, total, mean, scale = output
+    # The loop writes the next seed into the same tensor, before this backward or after it.
+    ctx.save_for_backward(total, mean, scale, weight, seed)
+
+
+def _differentiate(ctx, slope, *_):
+    grad_x, grad_y, sums = add_norm_backward(slope, *ctx.saved_tensors, ctx.salt, ctx.share)
+    kind = ctx.saved_tensors[3].dtype
+    return grad_x, grad_y, sums[0].to(kind), sums[1].to(kind), *[None] * 4
+
+
+add_norm.register_autograd(_differentiate, setup_context=_keep)

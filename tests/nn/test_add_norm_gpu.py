@@ -1,0 +1,50 @@
+"""The fused norm on a GPU computes what its parts compute. Run with -m gpu."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pretune.nn.blocks import PostNorm
+from pretune.nn.dropout import kept
+from pretune.nn.linear import LayerNorm
+
+pytestmark = pytest.mark.gpu
+
+
+class Same(torch.nn.Module):
+    """A part that hands on another tensor."""
+
+    def __init__(self, y: Tensor) -> None:
+        super().__init__()
+        self.y = y
+
+    def forward(self, x: Tensor, flow: object) -> Tensor:
+        return self.y
+
+
+@pytest.mark.parametrize(("n", "width", "share"), [(1000, 768, 0.1), (37, 96, 0.3), (5000, 256, 0.0)])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_norm_of_a_sum_with_dropout(n: int, width: int, share: float, compiled: bool) -> None:
+    torch.manual_seed(0)
+    x, y = (torch.randn(n, width, device="cuda").bfloat16().requires_grad_() for _ in range(2))
+    slope = torch.randn(n, width, device="cuda")
+    block = PostNorm(Same(y), LayerNorm(width, 1e-12), share).cuda().train()
+    torch.nn.init.normal_(block.norm.weight)
+    torch.nn.init.normal_(block.norm.bias)
+    block.dropout.seed, block.dropout.salt = torch.tensor(12345, dtype=torch.int32, device="cuda"), 3
+    function = torch.compile(block, dynamic=False) if compiled else block
+    out = function(x, None)
+    (out.float() * slope).sum().backward()
+    found = [out, x.grad, y.grad, block.norm.weight.grad, block.norm.bias.grad]
+
+    a, b = (t.detach().float().requires_grad_() for t in (x, y))
+    weight, bias = (p.detach().clone().requires_grad_() for p in (block.norm.weight, block.norm.bias))
+    mask = kept(block.dropout.seed, n * width, share, 3).view(n, width)
+    expected = F.layer_norm(a + torch.where(mask, b, 0.0) / (1 - share), (width,), weight, bias, 1e-12)
+    (expected * slope).sum().backward()
+    for one, other in zip(found, [expected, a.grad, b.grad, weight.grad, bias.grad], strict=True):
+        assert one is not None and other is not None
+        assert float((one.float() - other).norm() / other.norm()) < 1e-2
