@@ -24,6 +24,7 @@ from pretune.text.rows import arrange_rows
 from pretune.text.sequences import Packing
 from pretune.text.tokenizer import Tokenizer
 from pretune.training.loop import Stopped, Training, train
+from pretune.training.optimizers import scale_rates
 from pretune.training.pretraining import ROUND_VOCABULARY, check_length
 from pretune.training.runs import Run, finish_run, start_run
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
@@ -101,7 +102,7 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
         root=model.root,
         streams=streams,
         budget=plan.budget or Budget(steps=steps),
-        optimizer=plan.optimizer,
+        optimizer=scale_rates(plan.optimizer, plan.batch.sequences or 32),
         schedule=plan.schedule,
         watching=plan.watching,
         seed=plan.seed,

@@ -28,6 +28,7 @@ from pretune.text.tokenizer import Tokenizer
 from pretune.text.tokenizer_training import train as train_tokenizer
 from pretune.training.distributed import World
 from pretune.training.loop import Stopped, Training, evaluate_loss, train
+from pretune.training.optimizers import scale_rates
 from pretune.training.runs import Run, finish_run, start_run
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
 from pretune.training.streams import make_streams
@@ -110,7 +111,7 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Ru
         root=model.root,
         streams=streams,
         budget=plan.budget,
-        optimizer=plan.optimizer,
+        optimizer=scale_rates(plan.optimizer, plan.batch.tokens or 1),
         schedule=plan.schedule,
         watching=plan.watching,
         seed=plan.seed,

@@ -45,23 +45,25 @@ class Budget(Section):
 class Optimizer(Section):
     """How parameters move. `muon` moves hidden matrices, with AdamW for all others."""
 
-    name: Literal["adamw", "muon"] | None = None
+    name: Literal["adamw", "adam", "radam", "adafactor", "lamb", "muon", "sgd", "asgd"] | None = None
     lr: float | None = None
     betas: tuple[float, float] | None = None
     eps: float | None = None
     decay: float | None = None  # decoupled weight decay; never on norms and biases
     clip: float | None = None  # largest norm of the gradient; 0: none
     matrix_lr: float | None = None  # muon's rate for matrices
-    momentum: float | None = None  # muon's
+    momentum: float | None = None  # muon's, and SGD's
+    meant_for: int | None = None  # the batch (tokens of a step, or rows) that rates are meant for; they grow with it
 
 
 @dataclass(frozen=True)
 class Schedule(Section):
-    """How the rates change over the budget."""
+    """How the rates change over the budget, whatever it counts: steps, tokens, operations or seconds."""
 
-    kind: Literal["linear", "constant"] | None = None
-    warmup: float | None = None  # share of the budget during which rates rise from 0
+    kind: Literal["linear", "cosine", "constant", "inverse-sqrt", "triangular", "one-cycle", "stable"] | None = None
+    warmup: float | None = None  # share of the budget during which rates rise
     final: float | None = None  # share of the peak that is left at the end
+    decay: float | None = None  # `stable`: share of the budget, at its end, during which rates fall
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,8 @@ class Watching(Section):
 
 DEFAULTS: dict[type[Section], Section] = {
     Budget: Budget(),
-    Optimizer: Optimizer("adamw", 1e-4, (0.9, 0.999), 1e-6, 0.01, 1.0, 0.02, 0.95),
-    Schedule: Schedule("linear", 0.1, 0.0),
+    Optimizer: Optimizer("adamw", 1e-4, (0.9, 0.999), 1e-6, 0.01, 1.0, 0.02),
+    Schedule: Schedule("linear", 0.1, 0.0, 0.2),
     Batching: Batching(tokens=8192, length=128, pack=16384),
     Watching: Watching(log=10, evaluate=0, held_out=0.01, packs=16, save=100, keep=2),
 }
