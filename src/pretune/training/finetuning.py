@@ -109,6 +109,7 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
         device=device,
         run=plan.out,
         compiled=fixed,
+        recompute=bool(plan.batch.recompute),
         evaluate=(lambda: evaluate_rows(model, dev, device)) if dev is not None else None,
     )
     try:

@@ -98,13 +98,22 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Ru
     if store is None:
         store = get_store(plan)
     model = get_model(plan, store.tokenizer, mixture)
-    length = check_length(plan.batch.length or 128, model)
+    stages = plan.batch.stages or ((1.0, plan.batch.length or 128),)
+    length = check_stages(stages, model)[0]
     training_documents, held_out = split_documents(store, plan.watching.held_out or 0.0)
     data = Data(store.tokenizer, model.family.template, store=store, documents=training_documents)
     pack = min(plan.batch.pack or 1, plan.batch.tokens or 1)
     fixed = device.type == "cuda"
     packing = Packing(tokens=max(pack, length), length=length, fixed=fixed)
-    streams = make_streams(mixture, data, tokens=plan.batch.tokens or 1, packing=packing, seed=plan.seed)
+    streams = make_streams(
+        mixture,
+        data,
+        tokens=plan.batch.tokens or 1,
+        packing=packing,
+        seed=plan.seed,
+        stages=stages,
+        ramp=plan.batch.ramp,
+    )
     packing = streams.streams[0].packing
     evaluation = held_out_batches(mixture.joints[0], replace(data, documents=held_out), packing, plan.watching)
     training = Training(
@@ -119,6 +128,7 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Ru
         run=plan.out,
         world=world,
         compiled=fixed,
+        recompute=bool(plan.batch.recompute),
         evaluate=evaluator(model, evaluation, device) if evaluation else None,
         evaluate_first=plan.model not in preset_names() or plan.from_ is not None,
     )
@@ -198,6 +208,14 @@ def check_length(length: int, model: Model) -> int:
     if longest is not None and length > longest:
         raise PretuneError(f"sequences of {length} tokens, but the model has {longest} positions; set batch.length")
     return length
+
+
+def check_stages(stages: Sequence[tuple[float, int]], model: Model) -> list[int]:
+    """The lengths of all stages, which follow one another to the end of the budget."""
+    shares = [share for share, _ in stages]
+    if shares != sorted(shares) or shares[-1] != 1.0:
+        raise PretuneError(f"batch.stages end at {shares} of the budget; the shares must rise and end at 1")
+    return [check_length(length, model) for _, length in stages]
 
 
 def split_documents(store: Store, share: float) -> tuple[Any, Any]:

@@ -53,6 +53,8 @@ class Optimizer(Section):
     clip: float | None = None  # largest norm of the gradient; 0: none
     matrix_lr: float | None = None  # muon's rate for matrices
     momentum: float | None = None  # muon's, and SGD's
+    ema: float | None = None  # the model that comes out is an exponential mean of all steps, with this decay
+    average: float | None = None  # it is the plain mean over this share of the budget, at its end
     meant_for: int | None = None  # the batch (tokens of a step, or rows) that rates are meant for; they grow with it
 
 
@@ -64,6 +66,7 @@ class Schedule(Section):
     warmup: float | None = None  # share of the budget during which rates rise
     final: float | None = None  # share of the peak that is left at the end
     decay: float | None = None  # `stable`: share of the budget, at its end, during which rates fall
+    dropout: float | None = None  # share of the budget after which there is no dropout (ALBERT)
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,11 @@ class Batching(Section):
     length: int | None = None  # of a sequence, at most
     pack: int | None = None  # tokens that go through the model at once; a step takes as many packs as it needs
     sequences: int | None = None  # in a step, for labeled rows; instead of tokens
+    stages: tuple[tuple[float, int], ...] | None = None  # (share of the budget, length until then) …; instead of length
+    recompute: bool | None = None  # keep only what goes into each layer, and compute the rest again in the backward
+    ramp: tuple[float, float] | None = (
+        None  # (share of its tokens that a step starts with, share of the budget to grow)
+    )
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,9 @@ class Watching(Section):
     packs: int | None = None  # of held-out text, at most
     save: int | None = None  # steps between checkpoints; 0: only when stopped
     keep: int | None = None  # checkpoints kept
+    layers: bool | None = None  # log the gradient norm of each layer
+    spike: float | None = None  # a loss or gradient norm so many times the usual is a bad step; the host waits for each
+    on_spike: Literal["stop", "skip"] | None = None  # what to do about a bad step
 
 
 DEFAULTS: dict[type[Section], Section] = {
@@ -104,11 +115,16 @@ def fill(section: type[Any_], given: Any_ | None, preset: dict[str, Any] | None 
         known = {key: value for key, value in source.items() if value is not None}
         if section is Budget and known:
             filled = Budget()  # a limit that is given replaces the preset's, whatever it counts
-        for key in ("betas",):
+        for key in ("betas", "ramp", "stages"):
             if key in known:
-                known[key] = tuple(known[key])
+                known[key] = _tuples(known[key])
         filled = replace(filled, **known)
     return filled
+
+
+def _tuples(value: Any) -> Any:
+    """Lists, as YAML has them, as tuples, as sections have them."""
+    return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value
 
 
 def as_recipe(plan: Any, leave_out: tuple[str, ...]) -> dict[str, Any]:
