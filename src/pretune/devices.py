@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -41,6 +43,24 @@ def choose_device(name: str | None = None) -> torch.device:
     return device
 
 
+@contextmanager
+def deterministic(wanted: bool) -> Iterator[None]:
+    """Same seed, same machine, same bits: slower ways are taken where the fast ones add up in any order.
+
+    >>> with deterministic(True):
+    ...     torch.are_deterministic_algorithms_enabled()
+    True
+    """
+    before = torch.are_deterministic_algorithms_enabled()
+    if wanted:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS refuses
+        torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
 def device_name(device: torch.device) -> str:
     """What the device is called; a CPU with its number of threads, since that is what a measurement is of."""
     if device.type == "cuda":
@@ -64,9 +84,13 @@ def remember_peak(device: torch.device, peak: float) -> None:
     write_json(_file(), {**_measured(), device_name(device): peak})
 
 
+def cache_folder() -> Path:
+    """What may be kept from one run to the next, and may be lost."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pretune"
+
+
 def _file() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "pretune" / "devices.json"
+    return cache_folder() / "devices.json"
 
 
 def _measured() -> dict[str, float]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pretune.devices import choose_device
+from pretune.devices import choose_device, deterministic
 from pretune.errors import PretuneError
 from pretune.inference.predict import probabilities
 from pretune.metrics.classification import classification_metrics
@@ -56,6 +56,7 @@ class Plan:
     batch: Batching
     watching: Watching
     seed: int
+    deterministic: bool
     tokenizer: str | None
     scratch: bool
     device: str | None
@@ -113,7 +114,8 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
         evaluate=(lambda: evaluate_rows(model, dev, device)) if dev is not None else None,
     )
     try:
-        last = train(training, resume=going_on)
+        with deterministic(plan.deterministic):
+            last = train(training, resume=going_on)
     except Stopped:
         say(f"stopped and saved; go on with the same command and --resume (run folder {plan.out})")
         raise KeyboardInterrupt from None

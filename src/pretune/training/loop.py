@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pretune.devices import cache_folder
 from pretune.errors import PretuneError
 from pretune.model import Root
 from pretune.nn.blocks import Layer
@@ -151,6 +153,8 @@ def compile_once(model: nn.Module) -> None:
     """Compile a model whose batches all have one shape."""
     from torch._inductor import config
 
+    # What was compiled once need not be compiled again by the next run.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
     # Fusing a layer norm's two kinds of sums into one kernel was ten times slower for packs of 131,072 tokens.
     if hasattr(config.triton, "mix_order_reduction"):
         config.triton.mix_order_reduction = False

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pretune.devices import choose_device
+from pretune.devices import choose_device, deterministic
 from pretune.errors import PretuneError
 from pretune.model import Model, find_folder, load_model, make_model
 from pretune.objectives import Data, Joint, Mixture, parse_objective
@@ -55,6 +55,7 @@ class Plan:
     batch: Batching
     watching: Watching
     seed: int
+    deterministic: bool
     device: str | None
 
     def recipe(self) -> dict[str, Any]:
@@ -82,6 +83,7 @@ def make_plan(
         batch=fill(Batching, given.get("batch"), preset.get("batch")),
         watching=fill(Watching, given.get("watching"), preset.get("watching")),
         seed=seed,
+        deterministic=bool(given.get("deterministic")),
         device=device,
     )
 
@@ -133,7 +135,8 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Ru
         evaluate_first=plan.model not in preset_names() or plan.from_ is not None,
     )
     try:
-        last = train(training, resume=going_on)
+        with deterministic(plan.deterministic):
+            last = train(training, resume=going_on)
     except Stopped:
         say(f"stopped and saved; go on with the same command and --resume (run folder {plan.out})")
         raise KeyboardInterrupt from None
