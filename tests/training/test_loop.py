@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canary import CASES, make
+from kills import kill_often
 from pretune import PretuneError
 from pretune.objectives import Joint
 from pretune.objectives.objective import Loss
@@ -338,3 +339,11 @@ def test_a_loss_that_is_no_number_stops_the_training() -> None:
     training.optimizer = replace(training.optimizer, lr=1e30, clip=0.0)
     with pytest.raises(PretuneError, match=r"step \d+: the gradient is not a number .stream 0, epoch"):
         train(training)
+
+
+@pytest.mark.slow
+def test_killed_thirty_times_and_resumed_gives_the_same_bits() -> None:
+    seed = int.from_bytes(os.urandom(4), "little")
+    print("seed", seed)  # pytest shows it when the test fails
+    doing = kill_often(30, seed)
+    assert doing["already over"] == 0 and sum(doing.values()) == 30
