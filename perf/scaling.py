@@ -12,7 +12,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import time
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,12 @@ from pretune.objectives import Data, parse_objective
 from pretune.text.documents import Document
 from pretune.text.sequences import Packing
 from pretune.text.tokenizer_training import train as train_tokenizer
+from pretune.training.log import METRICS
 from pretune.training.loop import Training, train
 from pretune.training.settings import Budget, Optimizer, Schedule, Watching, fill
 from pretune.training.streams import make_streams
 
+WARM = 2  # steps before the clock runs
 BASE = {"cpu": {"length": 128, "width": 256, "depth": 4, "tokens": 2048},
         "cuda": {"length": 128, "width": 768, "depth": 12, "tokens": 65536}}  # fmt: skip
 AXES = {
@@ -38,7 +41,9 @@ AXES = {
 }  # fmt: skip
 
 
-def point(length: int, width: int, depth: int, tokens: int, device: torch.device, seconds: float) -> tuple[float, float]:
+def point(
+    length: int, width: int, depth: int, tokens: int, device: torch.device, seconds: float
+) -> tuple[float, float]:
     """Tokens and operations a second."""
     config = BertConfig(
         vocab_size=VOCABULARY + 6, hidden_size=width, num_hidden_layers=depth, num_attention_heads=width // 64,
@@ -52,44 +57,23 @@ def point(length: int, width: int, depth: int, tokens: int, device: torch.device
     data = Data(tokenizer, BERT.template, store=store, documents=np.arange(len(store.lengths)))
     fixed = device.type == "cuda"
     packing = Packing(max(tokens, length), length, fixed=fixed)
-    times: list[tuple[float, float, float]] = []
-
-    def tick() -> dict[str, float]:
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        times.append((time.perf_counter(), training_clock()["tokens"], training_clock()["flops"]))
-        return {}
-
-    from pretune.training import loop
-
-    clocks: list[Any] = []
-    make_clock = loop.Clock
-
-    class Watched(make_clock):  # type: ignore[misc, valid-type]
-        def __post_init__(self) -> None:
-            clocks.append(self)
-
-    def training_clock() -> dict[str, float]:
-        return clocks[-1].used  # type: ignore[no-any-return]
-
-    loop.Clock = Watched  # type: ignore[misc]
-    training = Training(
-        root=root,
-        streams=make_streams(mixture, data, tokens=tokens, packing=packing, seed=0),
-        budget=Budget(seconds=seconds + (40 if fixed else 0), steps=200),
-        optimizer=fill(Optimizer, None),
-        schedule=fill(Schedule, None),
-        watching=fill(Watching, Watching(log=1000, save=0, evaluate=1)),
-        device=device,
-        compiled=fixed,
-        evaluate=tick,
-    )
-    try:
+    with tempfile.TemporaryDirectory() as folder:
+        training = Training(
+            root=root,
+            streams=make_streams(mixture, data, tokens=tokens, packing=packing, seed=0),
+            budget=Budget(seconds=seconds + (40 if fixed else 0), steps=100),  # compiling takes some of the first
+            optimizer=fill(Optimizer, None),
+            schedule=fill(Schedule, None),
+            watching=fill(Watching, Watching(log=1, save=0)),
+            device=device,
+            compiled=fixed,
+            run=Path(folder),
+        )
         train(training)
-    finally:
-        loop.Clock = make_clock  # type: ignore[misc]
-    (start, tokens_before, flops_before), (end, tokens_after, flops_after) = times[min(2, len(times) - 2)], times[-1]
-    return (tokens_after - tokens_before) / (end - start), (flops_after - flops_before) / (end - start)
+        lines = [json.loads(line) for line in (Path(folder) / METRICS).read_text().splitlines()]
+    first, last = lines[min(WARM, len(lines) - 2)], lines[-1]
+    elapsed = last["seconds"] - first["seconds"]
+    return (last["tokens"] - first["tokens"]) / elapsed, (last["flops"] - first["flops"]) / elapsed
 
 
 def draw(found: dict[str, list[dict[str, float]]], title: str, out: str) -> None:
@@ -100,9 +84,9 @@ def draw(found: dict[str, list[dict[str, float]]], title: str, out: str) -> None
     figure.suptitle(title)
     for axes, (name, points) in zip(figure.subplots(1, len(found)), found.items(), strict=True):
         places = [p[name] for p in points]
-        axes.plot(places, [p["tokens"] for p in points], "o-", color="#2f6fde", label="measured")
+        axes.plot(places, [p["speed"] for p in points], "o-", color="#2f6fde", label="measured")
         level = max(p["flops"] for p in points)
-        axes.plot(places, [level / (p["flops"] / p["tokens"]) for p in points], "--", color="#667", label="theory")
+        axes.plot(places, [level / (p["flops"] / p["speed"]) for p in points], "--", color="#667", label="theory")
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_xticks(places, [f"{int(p)}" for p in places])
@@ -126,10 +110,10 @@ def main() -> None:
         for value in values:
             shape = {**BASE[device.type], name: value}
             speed, flops = point(**shape, device=device, seconds=options.seconds)
-            found.setdefault(name, []).append({name: value, "tokens": speed, "flops": flops})
+            found.setdefault(name, []).append({name: value, "speed": speed, "flops": flops})
             print(f"{name} {value}: {speed:,.0f} tokens/s, {flops / 1e12:.4g} TFLOP/s", flush=True)
     about = machine()
-    draw({k: v for k, v in found.items()}, ", ".join(f"{v}" for v in about.values()), options.out)
+    draw(found, ", ".join(f"{v}" for v in about.values()), options.out)
     print(json.dumps({**found, **about}))
 
 
