@@ -158,3 +158,17 @@ def test_rates_grow_with_the_batch_where_that_is_asked_for(capsys: pytest.Captur
     scaled = scale_rates(settings, 4000)
     assert (scaled.lr, scaled.matrix_lr) == (pytest.approx(4e-4), pytest.approx(0.04))
     assert scale_rates(Optimizer(lr=1e-4), 4000).lr == 1e-4
+
+
+def test_lower_layers_move_more_slowly_where_that_is_asked_for() -> None:
+    root = make("mlm+nsp", 1).root
+    (adamw,) = make_optimizers(root, fill(Optimizer, Optimizer(lr=1.0, layer_decay=0.5)))
+    rates = {p: group["peak"] for group in adamw.param_groups for p in group["params"]}
+    layers = root.backbone.layers
+    assert all(rates[p] == 1.0 for p in root.heads.parameters())
+    assert {rates[p] for p in layers[-1].parameters()} == {1.0}
+    assert {rates[p] for p in layers[0].parameters()} == {0.5 ** (len(layers) - 1)}
+    assert {rates[p] for p in root.backbone.embed.parameters()} == {0.5 ** len(layers)}
+    assert len(rates) == len(list(root.parameters()))
+    decays = {p: group["weight_decay"] for group in adamw.param_groups for p in group["params"]}
+    assert all(decays[p] == (0.01 if p.dim() > 1 else 0.0) for p in rates)

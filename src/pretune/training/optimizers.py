@@ -23,13 +23,17 @@ def make_optimizers(root: nn.Module, settings: Optimizer) -> list[torch.optim.Op
     plain = [p for p in parameters if p not in matrices]
     optimizers: list[torch.optim.Optimizer] = []
     if plain:
-        # Norms, biases and single vectors are not decayed (Devlin et al., 2019).
-        groups: Groups = [
-            {"params": [p for p in plain if p.dim() > 1], "weight_decay": settings.decay},
-            {"params": [p for p in plain if p.dim() <= 1], "weight_decay": 0.0},
+        factors = rate_factors(root, settings.layer_decay)
+        groups: dict[tuple[float, float], list[Tensor]] = {}
+        for p in plain:
+            # Norms, biases and single vectors are not decayed (Devlin et al., 2019).
+            decay = (settings.decay or 0.0) if p.dim() > 1 else 0.0
+            groups.setdefault((factors.get(p, 1.0), decay), []).append(p)
+        made: Groups = [
+            {"params": members, "weight_decay": decay, "lr": factor * (settings.lr or 0.0)}
+            for (factor, decay), members in sorted(groups.items(), key=lambda item: item[0], reverse=True)
         ]
-        make = KINDS[settings.name or "adamw"]
-        optimizers.append(make([group for group in groups if group["params"]], settings, root))
+        optimizers.append(KINDS[settings.name or "adamw"](made, settings, root))
     if matrices:
         moving = {p: stacked for p, stacked in matrices.items() if p.requires_grad}
         optimizers.append(Muon(moving, settings.matrix_lr or 0.02, settings.momentum or 0.95, settings.decay or 0.0))
@@ -37,6 +41,20 @@ def make_optimizers(root: nn.Module, settings: Optimizer) -> list[torch.optim.Op
         for group in optimizer.param_groups:
             group["peak"] = group["lr"]
     return optimizers
+
+
+def rate_factors(root: nn.Module, decay: float | None) -> dict[Tensor, float]:
+    """Lower layers move more slowly (Howard and Ruder, 2018): each group by `decay` of the one above it."""
+    if decay is None:
+        return {}
+    backbone: Any = root.backbone
+    groups = backbone.groups()
+    return {
+        parameter: decay ** (len(groups) - 1 - depth)
+        for depth, (_, modules) in enumerate(groups)
+        for module in modules
+        for parameter in module.parameters()
+    }
 
 
 def _adamw(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:

@@ -53,6 +53,7 @@ class Optimizer(Section):
     clip: float | None = None  # largest norm of the gradient; 0: none
     matrix_lr: float | None = None  # muon's rate for matrices
     momentum: float | None = None  # muon's, and SGD's
+    layer_decay: float | None = None  # each layer's rate is this share of that of the layer above it
     ema: float | None = None  # the model that comes out is an exponential mean of all steps, with this decay
     average: float | None = None  # it is the plain mean over this share of the budget, at its end
     meant_for: int | None = None  # the batch (tokens of a step, or rows) that rates are meant for; they grow with it
