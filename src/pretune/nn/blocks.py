@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from pretune.nn.attention import Flow
 from pretune.nn.dropout import Dropout
@@ -52,9 +53,17 @@ class Layer(nn.ModuleDict):
 
     def __init__(self, **parts: nn.Module) -> None:
         super().__init__(parts)
+        self.recompute = False  # forget everything inside, and compute it again in the backward
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
         """(n, width) → (n, width)."""
+        if self.recompute and self.training:
+            # No state of generators to keep: dropout follows from its seed.
+            return checkpoint(self.run, x, flow, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
+        return self.run(x, flow)
+
+    def run(self, x: Tensor, flow: Flow) -> Tensor:
+        """All parts, one after the other."""
         for part in self.values():
             x = part(x, flow)
         return x

@@ -84,6 +84,15 @@ def _wrapped(number: int) -> int:
     return (number + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
+def stop_dropout(root: nn.Module) -> None:
+    """No dropout from now on, that of attention weights included."""
+    for module in root.modules():
+        if isinstance(module, Dropout):
+            module.share = 0.0
+        elif isinstance(getattr(module, "dropout", None), float):
+            module.dropout = 0.0  # type: ignore[assignment]
+
+
 def share_seed(root: nn.Module, device: torch.device) -> Tensor:
     """Let all dropout layers of a model read one seed, and tell them apart."""
     seed = torch.zeros((), dtype=torch.int32, device=device)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pretune.devices import choose_device
+from pretune.devices import choose_device, deterministic
 from pretune.errors import PretuneError
 from pretune.inference.predict import probabilities
 from pretune.metrics.classification import classification_metrics
@@ -24,6 +24,7 @@ from pretune.text.rows import arrange_rows
 from pretune.text.sequences import Packing
 from pretune.text.tokenizer import Tokenizer
 from pretune.training.loop import Stopped, Training, train
+from pretune.training.optimizers import scale_rates
 from pretune.training.pretraining import ROUND_VOCABULARY, check_length
 from pretune.training.runs import Run, finish_run, start_run
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
@@ -55,6 +56,7 @@ class Plan:
     batch: Batching
     watching: Watching
     seed: int
+    deterministic: bool
     tokenizer: str | None
     scratch: bool
     device: str | None
@@ -101,17 +103,19 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
         root=model.root,
         streams=streams,
         budget=plan.budget or Budget(steps=steps),
-        optimizer=plan.optimizer,
+        optimizer=scale_rates(plan.optimizer, plan.batch.sequences or 32),
         schedule=plan.schedule,
         watching=plan.watching,
         seed=plan.seed,
         device=device,
         run=plan.out,
         compiled=fixed,
+        recompute=bool(plan.batch.recompute),
         evaluate=(lambda: evaluate_rows(model, dev, device)) if dev is not None else None,
     )
     try:
-        last = train(training, resume=going_on)
+        with deterministic(plan.deterministic):
+            last = train(training, resume=going_on)
     except Stopped:
         say(f"stopped and saved; go on with the same command and --resume (run folder {plan.out})")
         raise KeyboardInterrupt from None
