@@ -109,7 +109,7 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
         seed=plan.seed,
         device=device,
         run=plan.out,
-        compiled=fixed,
+        graphed=fixed,
         recompute=bool(plan.batch.recompute),
         evaluate=(lambda: evaluate_rows(model, dev, device)) if dev is not None else None,
     )

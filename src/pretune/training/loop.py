@@ -29,6 +29,7 @@ from pretune.training.budget import Clock
 from pretune.training.checkpoints import load_newest, restore_optimizers, save_checkpoint
 from pretune.training.distributed import Parallel, World, parallelize, synchronized
 from pretune.training.flops import training_flops
+from pretune.training.graphs import Graphs
 from pretune.training.guard import Guard
 from pretune.training.log import Log, name_packs
 from pretune.training.optimizers import make_optimizers, set_rates
@@ -57,6 +58,7 @@ class Training:
     world: World = field(default_factory=World)
     parallel: Parallel = "replicate"
     compiled: bool = False
+    graphed: bool = False  # forward and backward are recorded once and replayed; for small models on CUDA
     recompute: bool = False  # layers keep only their input for the backward
     evaluate: Callable[[], dict[str, float]] | None = None
     evaluate_first: bool = False  # before the first step too
@@ -81,6 +83,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
         layer.recompute = t.recompute
     if t.compiled:
         compile_once(model)
+    graphs = Graphs(model, t.device) if t.graphed else None
     log = Log(t.run, t.world, clock, t.device)
     terms = sorted({term for s in t.streams.streams for term in s.joint.room(s.packing)})
 
@@ -105,11 +108,15 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
                 assert pack is not None and batch is not None
                 batch.carry = t.carry.get(pack.slot)
                 reseed(dropout, t.seed, step, pack)
+                joint = t.streams.streams[pack.stream].joint
                 with synchronized(model, last=number == len(packs) - 1):
-                    loss = model(t.streams.streams[pack.stream].joint, batch.to(t.device))
-                    # Replicas average their gradients; losses are sums over all of them.
-                    part = loss.over(totals) * t.world.size
-                    part.backward()
+                    if graphs is not None:
+                        loss, part = graphs.run(pack.stream, joint, batch, totals)
+                    else:
+                        loss = model(joint, batch.to(t.device))
+                        # Replicas average their gradients; losses are sums over all of them.
+                        part = loss.over(totals) * t.world.size
+                        part.backward()
                     parts.append(part.detach())
                 if not spare:
                     t.carry[pack.slot] = loss.carry
@@ -123,7 +130,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
                 for optimizer in optimizers:
                     optimizer.step()
             for optimizer in optimizers:
-                optimizer.zero_grad(set_to_none=True)
+                optimizer.zero_grad(set_to_none=graphs is None)
             clock.add(totals["tokens"], totals["flops"], totals["seconds"])
             if average is not None:
                 average.update(clock.progress())
