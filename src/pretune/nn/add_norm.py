@@ -14,21 +14,12 @@ import triton.language as tl
 from torch import Tensor
 
 from pretune.nn.dropout import salting, threshold
+from pretune.nn.kept import keeps
 
 # Rows a program holds at once, by measurement (perf/add_norm.py).
 FORWARD = {"rows": 4, "num_warps": 4}
 BACKWARD = {"rows": 2, "num_warps": 4}
 PROGRAMS = 528  # of the backward: four for each of 132 processors
-
-
-@triton.jit
-def _keeps(index, seed, least):
-    """The mask of `pretune.nn.dropout`, in the same wrapping 32-bit arithmetic."""
-    h = index ^ seed
-    h = (h ^ ((h >> 16) & 0xFFFF)) * -2048144789
-    h = h + seed * -1640531535
-    h = (h ^ ((h >> 13) & 0x7FFFF)) * -1028477387
-    return ((h ^ ((h >> 16) & 0xFFFF)) & 0xFFFFFF) >= least
 
 
 @triton.jit
@@ -42,7 +33,7 @@ def _forward(
     index = row[:, None] * width + column[None, :]
     x = tl.load(x_at + index, mask=inside, other=0.0).to(tl.float32)
     y = tl.load(y_at + index, mask=inside, other=0.0).to(tl.float32)
-    kept = _keeps(index, tl.load(seed_at) + salt, least)
+    kept = keeps(index, tl.load(seed_at) + salt, least)
     total = tl.where(inside, x + tl.where(kept, y * grow, 0.0), 0.0)
     total = total.to(sum_at.dtype.element_ty).to(tl.float32)  # as the backward will read it
     mean = tl.sum(total, 1) / width
@@ -81,7 +72,7 @@ def _backward(
         bent = slope * weight[None, :]
         along, level = tl.sum(bent * normed, 1) / width, tl.sum(bent, 1) / width
         grad = (bent - normed * along[:, None] - level[:, None]) * scale[:, None]
-        kept = _keeps(index, seed, least)
+        kept = keeps(index, seed, least)
         tl.store(grad_x_at + index, grad.to(grad_x_at.dtype.element_ty), mask=inside)
         tl.store(grad_y_at + index, tl.where(kept, grad * grow, 0.0).to(grad_y_at.dtype.element_ty), mask=inside)
     part = parts_at + tl.program_id(0) * 2 * width + column

@@ -7,8 +7,6 @@ kernel that then takes ten times as long.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -47,19 +45,12 @@ def threshold(share: float) -> int:
     return int(share * (1 << 24))
 
 
-_COMPILED: list[Any] = []
-
-
 @torch.library.custom_op("pretune::kept", mutates_args=())
 def kept_on_gpu(seed: Tensor, count: int, share: float, salt: int) -> Tensor:
     """The same in one kernel, whose result is kept for the backward."""
-    if not _COMPILED:
-        _COMPILED.append(torch.compile(_kept_after, dynamic=False))
-    return _COMPILED[0](seed + salting(salt), count, share)
+    from pretune.nn.kept import fill_kept
 
-
-def _kept_after(salted: Tensor, count: int, share: float) -> Tensor:
-    return kept(salted, count, share, 0)
+    return fill_kept(seed, count, threshold(share), salting(salt))
 
 
 @kept_on_gpu.register_fake

@@ -60,7 +60,7 @@ class Graphs:
         place = batch.to(self.device)
         terms = {term: torch.tensor(float(value), device=self.device) for term, value in totals.items()}
         before = {p: p.grad for p in self.model.parameters()}  # of packs of this step that another graph has run
-        aside = torch.cuda.Stream(self.device)
+        aside = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(aside):
             for _ in range(WARM):
