@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -38,6 +39,7 @@ def test_bits_are_even_and_neighbors_independent() -> None:
     assert abs(float(correlation)) < 0.01
 
 
+@pytest.mark.gpu
 def test_the_operator_for_gpus_makes_the_same_mask() -> None:
     seed = torch.tensor(123456789, dtype=torch.int32)
-    assert torch.equal(kept_on_gpu(seed, 70_001, 0.4, 7), kept(seed, 70_001, 0.4, 7))
+    assert torch.equal(kept_on_gpu(seed.cuda(), 70_001, 0.4, 7).cpu(), kept(seed, 70_001, 0.4, 7))
