@@ -105,8 +105,9 @@ class Model:
 
     def _config(self) -> dict[str, Any]:
         heads = frozenset(self.root.heads)
-        poolings = {ours: theirs for theirs, ours in self.family.poolings.items()} or {"start": ""}
-        pooling = self.root.heads["classify"].pooling if "classify" in heads else "start"
+        usual = self.backbone.pooling
+        poolings = {ours: theirs for theirs, ours in self.family.poolings.items()} or {usual: ""}
+        pooling = self.root.heads["classify"].pooling if "classify" in heads else usual
         if pooling not in poolings:  # `transformers` would pool otherwise, and give other answers
             heads -= {"classify"}
         classes = self.family.classes
@@ -117,13 +118,20 @@ class Model:
         }
         if "classify" in heads and self.family.poolings:
             config["classifier_pooling"] = poolings[str(pooling)]
-        if self.tokenizer is not None and self.tokenizer.has("padding"):
-            config["pad_token_id"] = self.tokenizer.role("padding")
+        if self.tokenizer is not None:
+            config |= self._special_ids(self.tokenizer)
         if self.labels:
             config["id2label"] = {str(i): label for i, label in enumerate(self.labels)}
             config["label2id"] = {label: i for i, label in enumerate(self.labels)}
         config["pretune"] = {"objective": self.objective}
         return config
+
+    def _special_ids(self, tokenizer: Tokenizer) -> dict[str, int]:
+        """Ids that `transformers` looks up in config.json: of an encoder-decoder, those that it generates with too."""
+        roles = {"pad_token_id": "padding"}
+        if self.family.template.target:
+            roles |= {"eos_token_id": "end", "decoder_start_token_id": self.family.template.target[0]}
+        return {key: tokenizer.role(role) for key, role in roles.items() if tokenizer.has(role)}
 
 
 def make_model(name: str, vocabulary: int | None = None, seed: int = 0) -> Model:

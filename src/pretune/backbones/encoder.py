@@ -29,6 +29,7 @@ class Encoder(nn.Module):
         norm: nn.Module | None = None,
         vocabulary_head: Callable[[], nn.Module],
         pooler: Callable[[], nn.Module],
+        pooling: str = "start",
         memory: int = 0,
     ) -> None:
         """`memory`: how many tokens of the segment before each layer remembers (Transformer-XL)."""
@@ -36,7 +37,7 @@ class Encoder(nn.Module):
         self.embed = embed
         self.layers = nn.ModuleList(layers)
         self.norm = norm if norm is not None else nn.Identity()
-        self.vocabulary_head, self.pooler, self.memory = vocabulary_head, pooler, memory
+        self.vocabulary_head, self.pooler, self.pooling, self.memory = vocabulary_head, pooler, pooling, memory
 
     @property
     def width(self) -> int:

@@ -14,6 +14,8 @@ from pretune.backbones.states import Backbone
 from pretune.text.sequences import Template
 
 Tensors = dict[str, Tensor]
+# Objectives that write with an encoder-decoder: their head is its way from states to the vocabulary.
+WRITING = ("spans", "denoise", "mass", "translate")
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Family:
     template: Template
     table: Table
     classes: Mapping[frozenset[str], str]  # heads present → the class that `transformers` loads them with
-    # Values of `classifier_pooling` in config.json → ours. A layout without that key pools by the start token.
+    # Values of `classifier_pooling` in config.json → ours. A layout without that key pools as its backbone does.
     poolings: Mapping[str, str] = field(default_factory=dict)
 
     def read_config(self, content: Mapping[str, Any]) -> Any:
@@ -50,13 +52,15 @@ class Table:
         prefix: str = "",
         ignored: Sequence[str] = (),
         renamed: Mapping[str, str] | None = None,
+        tied: Sequence[str] = (),
     ) -> None:
         """`prefix` is what a bare backbone is saved without; `ignored` are names (patterns) that say nothing new;
-        `renamed` are old spellings inside names."""
+        `renamed` are old spellings inside names; `tied` are names of one tensor, of which a checkpoint may have any."""
         self.rows = [((theirs,) if isinstance(theirs, str) else tuple(theirs), ours) for theirs, ours in rows]
         self.prefix = prefix
         self.ignored = [_pattern(name) for name in ignored]
         self.renamed = dict(renamed or {})
+        self.tied = tied
 
     def theirs(self, name: str) -> tuple[str, ...] | None:
         """The published names of one of our parameters; None where the layout has no place for it."""
@@ -77,6 +81,9 @@ class Table:
         tensors = {self._modern(name): tensor for name, tensor in tensors.items()}
         if self.prefix and not any(name.startswith(self.prefix) for name in tensors):
             tensors = {self.prefix + name: tensor for name, tensor in tensors.items()}
+        there = [name for name in self.tied if name in tensors]
+        if there:
+            tensors = dict.fromkeys(self.tied, tensors[there[0]]) | tensors
         found: Tensors = {}
         missing: list[str] = []
         used: set[str] = set()
@@ -88,6 +95,7 @@ class Table:
             parts = [tensors[part] for part in theirs]
             found[name] = parts[0] if len(parts) == 1 else torch.cat(parts)
             used.update(theirs)
+        used.update(self.tied)
         extra = [n for n in tensors if n not in used and not any(p.fullmatch(n) for p in self.ignored)]
         return found, missing, extra
 

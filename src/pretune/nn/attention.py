@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from pretune.nn.attend import attend
+from pretune.nn.attend import Bend, attend
 from pretune.nn.layout import Layout
 from pretune.nn.linear import Linear
 from pretune.nn.patterns import Pattern, full, visible
@@ -24,6 +24,7 @@ class Flow:
     context: Tensor | None = None  # (m, width) rows behind the layout's keys, when they are not the queries' own rows
     source: Tensor | None = None  # (m, width) states of an encoder
     source_layout: Layout | None = None
+    bend: Bend | None = None  # what the last score made: layers without one of their own bend alike (T5)
 
 
 class Attention(nn.Module):
@@ -69,7 +70,7 @@ class ScoredAttention(nn.Module):
         self,
         width: int,
         heads: int,
-        score: Score,
+        score: Score | None = None,
         *,
         head_width: int | None = None,
         pattern: Pattern = full,
@@ -78,7 +79,8 @@ class ScoredAttention(nn.Module):
         bias: bool = True,
         dropout: float = 0.0,
     ) -> None:
-        """`content_bias` is added to the queries for q·k alone, as Transformer-XL has it."""
+        """Without a score, that of the layer before holds; `content_bias` is added to the queries for q·k alone, as
+        Transformer-XL has it."""
         super().__init__()
         self.heads, self.head_width = heads, head_width or width // heads
         self.pattern, self.scale, self.dropout, self.score = pattern, scale, dropout, score
@@ -93,24 +95,36 @@ class ScoredAttention(nn.Module):
         q = self.query(x).view(-1, self.heads, self.head_width)
         rows = x if flow.context is None else flow.context
         k, v = self.key_value(rows).view(-1, 2, self.heads, self.head_width).unbind(1)
-        bend = self.score(q, flow.layout)
+        if self.score is not None:
+            flow.bend = self.score(q, flow.layout)
         if self.content_bias is not None:
             q = q + self.content_bias.to(q.dtype)
         pattern = visible(self.pattern, flow.pattern)
         dropout = self.dropout if self.training else 0.0
-        mixed = attend(q, k, v, flow.layout, pattern, bend, self.scale, dropout=dropout)
+        mixed = attend(q, k, v, flow.layout, pattern, flow.bend, self.scale, dropout=dropout)
         return self.output(mixed.flatten(1))
 
 
 class CrossAttention(nn.Module):
     """Attention from a decoder's states to an encoder's."""
 
-    def __init__(self, width: int, heads: int, *, bias: bool = True, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        head_width: int | None = None,
+        scale: float | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
-        self.heads, self.head_width, self.dropout = heads, width // heads, dropout
-        self.query = Linear(width, width, bias)
-        self.key_value = Linear(width, 2 * width, bias, stacked=2)
-        self.output = Linear(width, width, bias)
+        self.heads, self.head_width = heads, head_width or width // heads
+        self.scale, self.dropout = scale, dropout
+        inner = heads * self.head_width
+        self.query = Linear(width, inner, bias)
+        self.key_value = Linear(width, 2 * inner, bias, stacked=2)
+        self.output = Linear(inner, width, bias)
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
         """(n, width) looks at the flow's source (m, width)."""
@@ -119,5 +133,5 @@ class CrossAttention(nn.Module):
         q = self.query(x).view(-1, self.heads, self.head_width)
         k, v = self.key_value(flow.source).view(-1, 2, self.heads, self.head_width).unbind(1)
         dropout = self.dropout if self.training else 0.0
-        mixed = attend(q, k, v, flow.source_layout, full, dropout=dropout)
+        mixed = attend(q, k, v, flow.source_layout, full, scale=self.scale, dropout=dropout)
         return self.output(mixed.flatten(1))

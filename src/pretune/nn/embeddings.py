@@ -20,10 +20,13 @@ class Embeddings(nn.Module):
         *,
         positions: nn.Module | None = None,
         segments: int = 0,
+        scale: float = 1.0,
         norm: nn.Module | None = None,
         dropout: float = 0.0,
     ) -> None:
+        """`scale` is that of the token vectors alone (the Transformer has √width)."""
         super().__init__()
+        self.scale = scale
         self.tokens = nn.Parameter(torch.empty(vocabulary, width))
         self.positions = positions
         self.segments = nn.Parameter(torch.empty(segments, width)) if segments else None
@@ -44,6 +47,8 @@ class Embeddings(nn.Module):
     def forward(self, packed: Packed) -> Tensor:
         """(n,) ids → (n, width)."""
         x = F.embedding(packed.ids, self.tokens)
+        if self.scale != 1.0:
+            x = x * self.scale
         if self.positions is not None:
             x = x + self.positions(packed.positions)
         if self.segments is not None:

@@ -14,6 +14,11 @@ from pretune.nn.linear import Linear
 Activation = Callable[[Tensor], Tensor]
 
 
+def gelu_tanh(x: Tensor) -> Tensor:
+    """GELU by its approximation with a tanh (Hendrycks and Gimpel, 2016)."""
+    return F.gelu(x, approximate="tanh")
+
+
 def relu_squared(x: Tensor) -> Tensor:
     """ReLU² (So et al., 2021)."""
     return F.relu(x).square()
@@ -21,10 +26,12 @@ def relu_squared(x: Tensor) -> Tensor:
 
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu_tanh": gelu_tanh,
+    "gelu_new": gelu_tanh,
     "relu": F.relu,
     "relu2": relu_squared,
     "silu": F.silu,
+    "swish": F.silu,
     "tanh": lambda x: x.tanh(),
 }
 
@@ -32,15 +39,18 @@ ACTIVATIONS: dict[str, Activation] = {
 class FeedForward(nn.Module):
     """activation(x W₁) W₂."""
 
-    def __init__(self, width: int, inner: int, activation: Activation = F.gelu, *, bias: bool = True) -> None:
+    def __init__(
+        self, width: int, inner: int, activation: Activation = F.gelu, *, bias: bool = True, dropout: float = 0.0
+    ) -> None:
+        """`dropout` is that of the inner values."""
         super().__init__()
-        self.activation = activation
+        self.activation, self.dropout = activation, Dropout(dropout)
         self.inner = Linear(width, inner, bias)
         self.output = Linear(inner, width, bias)
 
     def forward(self, x: Tensor, flow: Flow | None = None) -> Tensor:
         """(n, width) → (n, width)."""
-        return self.output(self.activation(self.inner(x)))
+        return self.output(self.dropout(self.activation(self.inner(x))))
 
 
 class GatedFeedForward(nn.Module):

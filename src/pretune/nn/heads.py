@@ -25,6 +25,46 @@ class VocabularyHead(nn.Module):
         return F.linear(states, tokens.to(states.dtype), bias)
 
 
+class OwnVocabularyHead(nn.Module):
+    """Logits over the vocabulary by a matrix of its own, whatever the token embedding (T5 1.1)."""
+
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.output = Linear(width, vocabulary, bias=False)
+
+    def forward(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """(m, width) → (m, vocabulary)."""
+        return self.output(states)
+
+
+class FixedBias(nn.Module):
+    """Another head's logits plus numbers that no training moves (BART's final_logits_bias)."""
+
+    bias: Tensor
+
+    def __init__(self, head: nn.Module, vocabulary: int) -> None:
+        super().__init__()
+        self.head = head
+        self.register_buffer("bias", torch.zeros(1, vocabulary))
+
+    def forward(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """(m, width) and the token embedding (vocabulary, width) → (m, vocabulary)."""
+        logits: Tensor = self.head(states, tokens)
+        return logits + self.bias.to(logits.dtype)
+
+
+class Scale(nn.Module):
+    """x times a number: what T5 does to states before its vocabulary."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape."""
+        return x * self.factor
+
+
 class Transform(nn.Module):
     """norm(activation(x W)): BERT's step before its vocabulary and, with tanh and no norm, its pooler."""
 

@@ -7,6 +7,10 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from pretune.nn.attention import CrossAttention, ScoredAttention
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.scores import RelativeBias
+
 Module = TypeVar("Module", bound=nn.Module)
 
 
@@ -31,4 +35,25 @@ def initialize(module: Module, deviation: float = 0.02, zero_outputs: bool = Fal
             output = getattr(child, "output", None)
             if isinstance(output, nn.Linear):
                 nn.init.zeros_(output.weight)
+    return module
+
+
+def initialize_by_inputs(module: Module, factor: float = 1.0) -> Module:
+    """T5's rule: the deviation of a matrix is one over the square root of its inputs, that of token vectors is 1.
+
+    Where attention does not scale its logits, its queries start smaller instead. Norms are 1, biases 0.
+    """
+    for child in module.modules():
+        if isinstance(child, nn.Linear):
+            nn.init.normal_(child.weight, std=factor * child.in_features**-0.5)
+            if child.bias is not None:
+                nn.init.zeros_(child.bias)
+        elif isinstance(child, Embeddings):
+            nn.init.normal_(child.tokens, std=factor)
+    for child in module.modules():  # once all matrices are drawn
+        if isinstance(child, (ScoredAttention, CrossAttention)) and child.scale == 1.0:
+            width = child.query.in_features
+            nn.init.normal_(child.query.weight, std=factor * (width * child.head_width) ** -0.5)
+            if isinstance(score := getattr(child, "score", None), RelativeBias):
+                nn.init.normal_(score.weight, std=factor * width**-0.5)
     return module

@@ -10,28 +10,33 @@ from torch import Tensor, nn
 class Learned(nn.Module):
     """A vector a position, up to a longest length (BERT, GPT)."""
 
-    def __init__(self, longest: int, width: int) -> None:
+    def __init__(self, longest: int, width: int, offset: int = 0) -> None:
+        """`offset`: how many rows stand unused before the first position's (BART's 2)."""
         super().__init__()
-        self.longest = longest
-        self.weight = nn.Parameter(torch.empty(longest, width))
+        self.longest, self.offset = longest, offset
+        self.weight = nn.Parameter(torch.empty(offset + longest, width))
 
     def forward(self, positions: Tensor) -> Tensor:
         """(n,) → (n, width)."""
-        return F.embedding(positions, self.weight)
+        return F.embedding(positions + self.offset, self.weight)
 
 
 class Sinusoidal(nn.Module):
-    """Sines and cosines of geometrically spaced wavelengths (Vaswani et al., 2017): even columns sin, odd ones cos."""
+    """Sines and cosines of geometrically spaced wavelengths (Vaswani et al., 2017): even columns sin, odd ones cos.
 
-    def __init__(self, width: int) -> None:
+    With `halves`, the first half of the columns is sin and the second cos, as Marian has it.
+    """
+
+    def __init__(self, width: int, halves: bool = False) -> None:
         super().__init__()
-        self.width = width
+        self.width, self.halves = width, halves
 
     def forward(self, positions: Tensor) -> Tensor:
         """(n,) → (n, width)."""
         steps = torch.arange(0, self.width, 2, device=positions.device, dtype=torch.float32)
         angles = positions[:, None].float() * 10_000.0 ** (-steps / self.width)  # (n, width / 2)
-        return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, : self.width]
+        waves = torch.stack([angles.sin(), angles.cos()], dim=1 if self.halves else 2)
+        return waves.flatten(1)[:, : self.width]
 
 
 class Rotary(nn.Module):

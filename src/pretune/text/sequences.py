@@ -36,6 +36,8 @@ class Source(Protocol):
 class Template:
     """Roles and texts in order: `single` always, `pair` after it where there is a second text.
 
+    `target` is the decoder's side of an encoder-decoder: it reads all of it but the last and writes all but the first.
+
     >>> BERT = Template(single=("start", "A", "separator"), pair=("B", "separator"))
     >>> BERT.overhead(pair=True)
     3
@@ -43,6 +45,7 @@ class Template:
 
     single: tuple[str, ...]
     pair: tuple[str, ...]
+    target: tuple[str, ...] = ()
 
     def overhead(self, pair: bool) -> int:
         """Tokens that are not the texts' own."""
@@ -132,13 +135,19 @@ class Arrangement:
                 ids[at] = self.tokenizer.role(item)
             if number >= len(self.template.single):
                 segment[at] = 1
-        return Sequences(
+        sequences = Sequences(
             ids=ids,
             lengths=sizes.sum(1),
             index=np.asarray(chosen),
             columns={"special": special, "word": word, "segment": segment},
             labels={name: values[chosen] for name, values in self.labels.items()},
         )
+        if self.template.target:
+            # A decoder reads the same, one step late, unless an objective has something else for it.
+            late = np.concatenate([ids[:1], ids[:-1]])
+            late[sequences.offsets[:-1]] = self.tokenizer.role(self.template.target[0])
+            sequences.second = Sequences(late, sequences.lengths, sequences.index)
+        return sequences
 
 
 UNLIMITED = 1 << 30
