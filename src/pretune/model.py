@@ -129,8 +129,9 @@ class Model:
     def _special_ids(self, tokenizer: Tokenizer) -> dict[str, int]:
         """Ids that `transformers` looks up in config.json: of an encoder-decoder, those that it generates with too."""
         roles = {"pad_token_id": "padding"}
-        if self.family.template.target:
-            roles |= {"eos_token_id": "end", "decoder_start_token_id": self.family.template.target[0]}
+        if target := self.family.template.target:
+            roles |= {"eos_token_id": "end", "decoder_start_token_id": target[0]}
+            roles |= {"bos_token_id": "start"} if "start" in target else {}
         return {key: tokenizer.role(role) for key, role in roles.items() if tokenizer.has(role)}
 
 
@@ -188,7 +189,8 @@ def load_model(reference: str | Path, objectives: Mixture | None = None, seed: i
     found |= {name: tensor for name, tensor in head_tensors.items() if name in wanted}
     missing = [name for name in missing if name not in found]
     _check(folder, found, wanted, missing, extra, family, partial)
-    new_heads = sorted({name.split(".")[1] for name in missing if name.startswith("heads.")})
+    learned = dict(model.root.named_parameters())
+    new_heads = sorted({name.split(".")[1] for name in missing if name.startswith("heads.") and name in learned})
     if new_heads:
         say(f"{folder}: new, untrained parameters for {', '.join(new_heads)}")
     model.root.load_state_dict(found, strict=False)

@@ -26,6 +26,8 @@ from pretune.backbones.encoder import Encoder, Memory
 from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.backbones.recurrent import LSTM, RecurrentState
 from pretune.families.bert import BertConfig, build
+from pretune.families.t5 import T5Config
+from pretune.families.t5 import build as build_t5
 from pretune.model import Root
 from pretune.nn.attention import Attention, CrossAttention, Flow, ScoredAttention
 from pretune.nn.blocks import Layer, PostNorm, PreNorm
@@ -270,6 +272,14 @@ def encoder_decoder() -> EncoderDecoder:
     return initialize(made, 0.05)
 
 
+def t5() -> EncoderDecoder:
+    """Biases of distances that the first layer makes for all, states scaled before the softmax."""
+    config = T5Config(
+        vocab_size=VOCABULARY, d_model=WIDTH, d_kv=12, d_ff=64, num_layers=2, num_heads=2, dropout_rate=0.0,
+    )  # fmt: skip
+    return build_t5(config)
+
+
 @dataclass(frozen=True)
 class Spans(Plain):
     name: ClassVar[str] = "spans"
@@ -340,6 +350,7 @@ CASES: dict[str, tuple[Any, Mixture, Any]] = {
     "rtd": (encoder, alone(RTD()), None),
     "plm with memory": (partial(xl, 8), alone(PLM()), Memory.from_tensors),
     "spans": (encoder_decoder, alone(Spans()), None),
+    "spans of t5": (t5, alone(Spans()), None),
     "stateful lstm": (lstm, parse_objective("lm(stateful=true)"), RecurrentState.from_tensors),
     "mlm+nsp": (bert, parse_objective("mlm+nsp"), None),
     "mlm|lm": (modern, parse_objective("0.5*mlm|0.5*lm"), None),

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -7,8 +10,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from canary import bert, encoder_decoder, modern
+from pretune.families import FAMILIES
 from pretune.model import Root
-from pretune.nn.heads import VocabularyHead
 from pretune.objectives import parse_objective
 from pretune.packed import Batch, make_targets, pack
 from pretune.training.flops import forward_flops, training_flops
@@ -47,8 +50,25 @@ def test_the_formula_is_what_a_counter_counts(kind: str, shape: tuple[int, int])
     assert torch.isfinite(loss.sums["mlm"])
 
 
-def test_the_formula_for_an_encoder_decoder() -> None:
-    root = Root(encoder_decoder(), [("mlm", VocabularyHead(300))])
+def small(family: str, **config: Any) -> Any:
+    return FAMILIES[family].build(FAMILIES[family].read_config({"vocab_size": 300, "d_model": 32, **config}))
+
+
+STACKS = {"encoder_layers": 2, "decoder_layers": 1, "encoder_ffn_dim": 48, "decoder_ffn_dim": 40}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        encoder_decoder,
+        partial(small, "t5", d_kv=6, d_ff=48, num_layers=2, num_heads=4, num_decoder_layers=1),
+        partial(small, "mt5", d_kv=6, d_ff=48, num_layers=2, num_heads=4),
+        partial(small, "bart", **STACKS),
+    ],
+)
+def test_the_formula_for_an_encoder_decoder(make: Any) -> None:
+    backbone = make()
+    root = Root(backbone, [("mlm", backbone.vocabulary_head())]).eval()
     batch = even_batch(2, 12, 3)
     with FlopCounterMode(display=False) as counter:
         states = root.backbone(*batch.packed).last[batch.targets["mlm"].at]

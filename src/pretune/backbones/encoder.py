@@ -26,15 +26,18 @@ class Encoder(nn.Module):
         embed: Embeddings,
         layers: Iterable[nn.Module],
         *,
+        score: nn.Module | None = None,
         norm: nn.Module | None = None,
         vocabulary_head: Callable[[], nn.Module],
         pooler: Callable[[], nn.Module],
         pooling: str = "start",
         memory: int = 0,
     ) -> None:
-        """`memory`: how many tokens of the segment before each layer remembers (Transformer-XL)."""
+        """`score` bends the logits of all layers (T5); `memory`: how many tokens of the segment before each layer
+        remembers (Transformer-XL)."""
         super().__init__()
         self.embed = embed
+        self.score = score
         self.layers = nn.ModuleList(layers)
         self.norm = norm if norm is not None else nn.Identity()
         self.vocabulary_head, self.pooler, self.pooling, self.memory = vocabulary_head, pooler, pooling, memory
@@ -57,6 +60,8 @@ class Encoder(nn.Module):
         recall = Recall(packed, flow.layout, carry, self.memory) if self.memory else None
         if recall is not None:
             flow = Flow(recall.layout, recall.pattern(packed.pattern))
+        if self.score is not None:
+            flow.bend = self.score(x, flow.layout)
         layers = [x] if 0 in wanted else []
         for number, layer in enumerate(self.layers, 1):
             if recall is not None:
@@ -72,7 +77,8 @@ class Encoder(nn.Module):
         """From the embedding to the top."""
         middle = [(f"layer {number}", [layer]) for number, layer in enumerate(self.layers)]
         middle[-1][1].append(self.norm)
-        return [("embed", [self.embed]), *middle]
+        lowest: list[nn.Module] = [self.embed] if self.score is None else [self.embed, self.score]
+        return [("embed", lowest), *middle]
 
 
 @dataclass

@@ -19,12 +19,19 @@ class EncoderDecoder(nn.Module):
     """Two packed streams: sequence i of the target is decoded from sequence i of the source."""
 
     def __init__(
-        self, encoder: Encoder, embed: Embeddings, layers: Iterable[nn.Module], *, norm: nn.Module | None = None
+        self,
+        encoder: Encoder,
+        embed: Embeddings,
+        layers: Iterable[nn.Module],
+        *,
+        score: nn.Module | None = None,
+        norm: nn.Module | None = None,
     ) -> None:
-        """`embed` is the decoder's; its token vectors may be the encoder's own."""
+        """`embed`, `score` and `norm` are the decoder's; its token vectors may be the encoder's own."""
         super().__init__()
         self.encoder = encoder
         self.embed = embed
+        self.score = score
         self.layers = nn.ModuleList(layers)
         self.norm = norm if norm is not None else nn.Identity()
         self.vocabulary_head, self.pooler, self.pooling = encoder.vocabulary_head, encoder.pooler, "last"
@@ -48,6 +55,8 @@ class EncoderDecoder(nn.Module):
         wanted = kept(keep, len(self.layers))
         x: Tensor = self.embed(target)
         flow = Flow(self_layout(target), target.pattern, source=encoded, source_layout=cross_layout(target, source))
+        if self.score is not None:
+            flow.bend = self.score(x, flow.layout)
         layers = [x] if 0 in wanted else []
         for number, layer in enumerate(self.layers, 1):
             x = layer(x, flow)
@@ -60,7 +69,7 @@ class EncoderDecoder(nn.Module):
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
         """From the encoder's embedding to the decoder's top."""
         groups = [(f"encoder {name}", modules) for name, modules in self.encoder.groups()]
-        groups[0][1].append(self.embed)
+        groups[0][1].extend([self.embed] if self.score is None else [self.embed, self.score])
         groups += [(f"decoder layer {number}", [layer]) for number, layer in enumerate(self.layers)]
         groups[-1][1].append(self.norm)
         return groups

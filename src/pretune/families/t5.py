@@ -84,13 +84,9 @@ def build(config: T5Config) -> EncoderDecoder:
     if gated and activation == "gelu":
         activation = "gelu_new"  # what was published under that name
 
-    def layer(number: int, decoder: bool) -> Layer:
-        buckets, furthest = config.relative_attention_num_buckets, config.relative_attention_max_distance
-        # The first layer's bias is that of all.
-        bias = None if number else RelativeBias(heads, buckets, furthest, both_ways=not decoder)
-        parts: dict[str, nn.Module] = {
-            "attention": ScoredAttention(width, heads, bias, pattern=causal if decoder else full, **attention)
-        }
+    def layer(decoder: bool) -> Layer:
+        pattern = causal if decoder else full
+        parts: dict[str, nn.Module] = {"attention": ScoredAttention(width, heads, pattern=pattern, **attention)}
         if decoder:
             parts["cross"] = CrossAttention(width, heads, **attention)
         kind = GatedFeedForward if gated else FeedForward
@@ -103,11 +99,14 @@ def build(config: T5Config) -> EncoderDecoder:
             return VocabularyHead(config.vocab_size, Scale(width**-0.5), bias=False)
         return initialize_by_inputs(OwnVocabularyHead(config.vocab_size, width), config.initializer_factor)
 
+    furthest = config.relative_attention_max_distance
+    bias = partial(RelativeBias, heads, config.relative_attention_num_buckets, furthest)
     embed = partial(Embeddings, config.vocab_size, width, dropout=dropout)
     layers = config.num_layers, config.num_decoder_layers or config.num_layers
     encoder = Encoder(
         embed=embed(),
-        layers=[layer(number, decoder=False) for number in range(layers[0])],
+        score=bias(both_ways=True),
+        layers=[layer(decoder=False) for _ in range(layers[0])],
         norm=nn.Sequential(norm(), Dropout(dropout)),
         vocabulary_head=vocabulary_head,
         pooler=lambda: initialize_by_inputs(Transform(width, ACTIVATIONS["tanh"]), config.initializer_factor),
@@ -115,7 +114,8 @@ def build(config: T5Config) -> EncoderDecoder:
     model = EncoderDecoder(
         encoder,
         embed=embed(),
-        layers=[layer(number, decoder=True) for number in range(layers[1])],
+        score=bias(both_ways=False),
+        layers=[layer(decoder=True) for _ in range(layers[1])],
         norm=nn.Sequential(norm(), Dropout(dropout)),
     )
     model.embed.tokens = encoder.embed.tokens
@@ -133,8 +133,11 @@ def _attention(theirs: str, ours: str) -> Rows:
         (f"{theirs}.q.weight", f"{ours}.part.query.weight"),
         ([f"{theirs}.k.weight", f"{theirs}.v.weight"], f"{ours}.part.key_value.weight"),
         (f"{theirs}.o.weight", f"{ours}.part.output.weight"),
-        (f"{theirs}.relative_attention_bias.weight", f"{ours}.part.score.weight"),
     ]
+
+
+# One bias of distances for a stack, which the published layout keeps in its first layer.
+_BIAS = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 
 
 def _feed_forward(theirs: str, ours: str) -> Rows:
@@ -158,10 +161,12 @@ TABLE = Table(
     ("shared.weight", "backbone.encoder.embed.tokens"),
     *_attention("encoder.block.{i}.layer.0.SelfAttention", "backbone.encoder.layers.{i}.attention"),
     *_feed_forward("encoder.block.{i}.layer.1", "backbone.encoder.layers.{i}"),
+    (f"encoder.{_BIAS}", "backbone.encoder.score.weight"),
     ("encoder.final_layer_norm.weight", "backbone.encoder.norm.0.weight"),
     *_attention("decoder.block.{i}.layer.0.SelfAttention", "backbone.layers.{i}.attention"),
     *_attention("decoder.block.{i}.layer.1.EncDecAttention", "backbone.layers.{i}.cross"),
     *_feed_forward("decoder.block.{i}.layer.2", "backbone.layers.{i}"),
+    (f"decoder.{_BIAS}", "backbone.score.weight"),
     ("decoder.final_layer_norm.weight", "backbone.norm.0.weight"),
     ("classification_head.dense.{p}", "heads.classify.pooler.dense.{p}"),
     ("classification_head.out_proj.{p}", "heads.classify.output.{p}"),

@@ -24,7 +24,7 @@ class Flow:
     context: Tensor | None = None  # (m, width) rows behind the layout's keys, when they are not the queries' own rows
     source: Tensor | None = None  # (m, width) states of an encoder
     source_layout: Layout | None = None
-    bend: Bend | None = None  # what the last score made: layers without one of their own bend alike (T5)
+    bend: Bend | None = None  # by a score of the whole stack, for layers without one of their own (T5)
 
 
 class Attention(nn.Module):
@@ -79,7 +79,7 @@ class ScoredAttention(nn.Module):
         bias: bool = True,
         dropout: float = 0.0,
     ) -> None:
-        """Without a score, that of the layer before holds; `content_bias` is added to the queries for q·k alone, as
+        """Without a score, that of the stack holds; `content_bias` is added to the queries for q·k alone, as
         Transformer-XL has it."""
         super().__init__()
         self.heads, self.head_width = heads, head_width or width // heads
@@ -95,13 +95,12 @@ class ScoredAttention(nn.Module):
         q = self.query(x).view(-1, self.heads, self.head_width)
         rows = x if flow.context is None else flow.context
         k, v = self.key_value(rows).view(-1, 2, self.heads, self.head_width).unbind(1)
-        if self.score is not None:
-            flow.bend = self.score(q, flow.layout)
+        bend = flow.bend if self.score is None else self.score(q, flow.layout)
         if self.content_bias is not None:
             q = q + self.content_bias.to(q.dtype)
         pattern = visible(self.pattern, flow.pattern)
         dropout = self.dropout if self.training else 0.0
-        mixed = attend(q, k, v, flow.layout, pattern, flow.bend, self.scale, dropout=dropout)
+        mixed = attend(q, k, v, flow.layout, pattern, bend, self.scale, dropout=dropout)
         return self.output(mixed.flatten(1))
 
 

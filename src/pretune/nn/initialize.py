@@ -43,6 +43,9 @@ def initialize_by_inputs(module: Module, factor: float = 1.0) -> Module:
 
     Where attention does not scale its logits, its queries start smaller instead. Norms are 1, biases 0.
     """
+    if next(module.parameters()).is_meta:  # shapes alone; drawing nothing takes its time there
+        return module
+    widths = [child.width for child in module.modules() if isinstance(child, Embeddings)]
     for child in module.modules():
         if isinstance(child, nn.Linear):
             nn.init.normal_(child.weight, std=factor * child.in_features**-0.5)
@@ -50,10 +53,10 @@ def initialize_by_inputs(module: Module, factor: float = 1.0) -> Module:
                 nn.init.zeros_(child.bias)
         elif isinstance(child, Embeddings):
             nn.init.normal_(child.tokens, std=factor)
+        elif isinstance(child, RelativeBias):
+            nn.init.normal_(child.weight, std=factor * widths[0] ** -0.5)
     for child in module.modules():  # once all matrices are drawn
         if isinstance(child, (ScoredAttention, CrossAttention)) and child.scale == 1.0:
-            width = child.query.in_features
-            nn.init.normal_(child.query.weight, std=factor * (width * child.head_width) ** -0.5)
-            if isinstance(score := getattr(child, "score", None), RelativeBias):
-                nn.init.normal_(score.weight, std=factor * width**-0.5)
+            inputs = child.query.in_features * child.head_width
+            nn.init.normal_(child.query.weight, std=factor * inputs**-0.5)
     return module

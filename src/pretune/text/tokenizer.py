@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
+from itertools import chain, count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,8 @@ TRAINED_SPECIALS = {
     "end": "[SEP]",
 }
 JOINT, CUT = "\ue000\ue0f0\ue000", "\ue000\ue0f1\ue000"  # private characters: between parts, inside spelled specials
-SENTINEL = re.compile(r"<extra_id_(\d+)>")
-LANGUAGE = re.compile(r"<lang:([\w-]+)>")
+SENTINELS = ("<extra_id_{}>", "▁<extra_id_{}>")  # T5's tokens, mT5's pieces
+LANGUAGE = re.compile(r"<lang:([\w-]+)>|([a-z]{2,3}_[A-Z]{2})")  # our own, mBART's
 
 Ids = np.ndarray[tuple[int], np.dtype[Any]]
 
@@ -122,7 +122,9 @@ class Tokenizer:
         103
         """
         if name not in self.roles:
-            has = ", ".join(sorted(self.roles)) or "none"
+            plain = sorted(role for role in self.roles if not role.startswith("sentinel "))
+            sentinels = [f"{len(self.roles) - len(plain)} sentinels"] if len(self.roles) > len(plain) else []
+            has = ", ".join(plain + sentinels) or "none"
             raise PretuneError(f"this tokenizer has no {name!r} token (it has: {has}); train or choose one that has it")
         return self.roles[name]
 
@@ -174,7 +176,7 @@ class Tokenizer:
         """Unigram models list special tokens among their pieces, with the best score there is: text must not match."""
         if self.kind != "Unigram":
             return None
-        specials = [re.escape(self.vocabulary[i]) for i in self.specials.nonzero()[0]]
+        specials = [re.escape(self.vocabulary[i].removeprefix("▁")) for i in self.specials.nonzero()[0]]
         return re.compile("|".join(specials)) if specials else None
 
     @cached_property
@@ -273,9 +275,10 @@ def find_roles(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> dict
         token = next((named[name] for name in names if name in named), None)
         if token is not None:
             roles[role] = token
+    spelled = next((s for s in SENTINELS if backend.token_to_id(s.format(0)) is not None), "")
+    for number in takewhile(lambda n: spelled and backend.token_to_id(spelled.format(n)) is not None, count()):
+        roles[f"sentinel {number}"] = spelled.format(number)
     for token in sorted(t.content for t in backend.get_added_tokens_decoder().values()):
-        if match := SENTINEL.fullmatch(token):
-            roles[f"sentinel {match[1]}"] = token
-        elif match := LANGUAGE.fullmatch(token):
-            roles[f"language {match[1]}"] = token
+        if match := LANGUAGE.fullmatch(token):
+            roles[f"language {match[1] or match[2]}"] = token
     return roles

@@ -13,6 +13,16 @@ from pretune.errors import PretuneError
 from pretune.text.sentencepiece import CONTROL, NORMAL, UNKNOWN, build_backend, read_model
 
 Loaded = tuple[tokenizers.Tokenizer, dict[str, Any]]
+T5_SPECIALS = ["<pad>", "</s>", "<unk>"]  # the first pieces of T5 and its kin
+# mBART's languages, which its files leave to the program: the first 25 are those of cc25.
+LANGUAGES = [
+    "ar_AR", "cs_CZ", "de_DE", "en_XX", "es_XX", "et_EE", "fi_FI", "fr_XX", "gu_IN", "hi_IN", "it_IT", "ja_XX",
+    "kk_KZ", "ko_KR", "lt_LT", "lv_LV", "my_MM", "ne_NP", "nl_XX", "ro_RO", "ru_RU", "si_LK", "tr_TR", "vi_VN",
+    "zh_CN", "af_ZA", "az_AZ", "bn_IN", "fa_IR", "he_IL", "hr_HR", "id_ID", "ka_GE", "km_KH", "mk_MK", "ml_IN",
+    "mn_MN", "mr_IN", "pl_PL", "ps_AF", "pt_XX", "sv_SE", "sw_KE", "ta_IN", "te_IN", "th_TH", "tl_XX", "uk_UA",
+    "ur_PK", "xh_ZA", "gl_ES", "sl_SI",
+]  # fmt: skip
+LANGUAGES_OF = {"MBartTokenizer": 25, "MBart50Tokenizer": 52}
 BPE_PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 
 
@@ -24,6 +34,10 @@ def load_backend(path: Path) -> Loaded:
     config = _read_config(folder / "tokenizer_config.json")
     if path.is_file():
         return _load_file(path, config), config
+    if (folder / "source.spm").is_file() and not (folder / "tokenizer.json").is_file():
+        raise PretuneError(
+            f"{path}: no tokenizer here that fits both sides: source.spm and target.spm cut texts each in its own way"
+        )
     candidates = ["tokenizer.json", "vocab.txt", *(vocabulary for vocabulary, _ in BPE_PAIRS)]
     for name in candidates:
         if (folder / name).is_file():
@@ -38,7 +52,7 @@ def load_backend(path: Path) -> Loaded:
 
 def _load_file(path: Path, config: dict[str, Any]) -> tokenizers.Tokenizer:
     if path.suffix == ".model":
-        return _load_sentencepiece(path)
+        return _load_sentencepiece(path, config)
     if path.suffix == ".txt" and path.name != "merges.txt":
         return _load_wordpiece(path, config)
     for vocabulary, merges in BPE_PAIRS:
@@ -114,11 +128,18 @@ def _load_bpe(vocabulary_file: Path, merges_file: Path) -> tokenizers.Tokenizer:
     return backend
 
 
-def _load_sentencepiece(path: Path) -> tokenizers.Tokenizer:
+def _load_sentencepiece(path: Path, config: dict[str, Any]) -> tokenizers.Tokenizer:
     model = read_model(path)
+    names = [piece for piece, _, _ in model.pieces]
     if path.name == "sentencepiece.bpe.model":
         # XLM-R and its kin number their pieces in fairseq's order: <s> <pad> </s> <unk>, the pieces, then <mask>.
         head = [("<s>", 0.0, CONTROL), ("<pad>", 0.0, CONTROL), ("</s>", 0.0, CONTROL), ("<unk>", 0.0, UNKNOWN)]
         pieces = [piece for piece in model.pieces if piece[2] == NORMAL]
-        model.pieces = [*head, *pieces, ("<mask>", 0.0, CONTROL)]
+        spoken = LANGUAGES_OF.get(str(config.get("tokenizer_class")).removesuffix("Fast"), 0)
+        tail = [(token, 0.0, CONTROL) for token in (*LANGUAGES[:spoken], "<mask>")]
+        model.pieces = [*head, *pieces, *tail]
+    elif names[:3] == T5_SPECIALS and not any("<extra_id_0>" in name for name in names):
+        # T5's sentinels come after all pieces, the first one last.
+        sentinels = range(config.get("extra_ids", 100))
+        model.pieces += [(f"<extra_id_{number}>", 0.0, CONTROL) for number in reversed(sentinels)]
     return build_backend(model)

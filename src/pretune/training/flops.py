@@ -12,6 +12,7 @@ import numpy as np
 from torch import nn
 
 from pretune.nn.attention import Attention, CrossAttention, ScoredAttention
+from pretune.nn.heads import VocabularyHead
 from pretune.packed import Batch
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -55,8 +56,8 @@ def forward_flops(root: nn.Module, batch: Batch) -> float:
     for name, head in heads.items():
         targets = batch.counts.get(name, 0.0)
         total += 2 * matrix_parameters(head) * targets
-        if hasattr(head, "transform"):  # the tied softmax
-            total += 2 * vocabulary * width * targets
+        tied = sum(isinstance(part, VocabularyHead) for part in head.modules())
+        total += 2 * vocabulary * width * targets * tied
     return float(total)
 
 
