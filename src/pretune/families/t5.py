@@ -136,26 +136,21 @@ def _attention(theirs: str, ours: str) -> Rows:
     ]
 
 
-# One bias of distances for a stack, which the published layout keeps in its first layer.
-_BIAS = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-
-
 def _feed_forward(theirs: str, ours: str) -> Rows:
     """The last part of a layer, of either kind."""
     dense = f"{theirs}.DenseReluDense"
-    return [
+    rows: Rows = [
         (f"{dense}.wi.weight", f"{ours}.feed_forward.part.inner.weight"),
         ([f"{dense}.wi_0.weight", f"{dense}.wi_1.weight"], f"{ours}.gated_feed_forward.part.inner.weight"),
-        *(
-            (f"{dense}.wo.weight", f"{ours}.{kind}.part.output.weight")
-            for kind in ("feed_forward", "gated_feed_forward")
-        ),
-        *(
-            (f"{theirs}.layer_norm.weight", f"{ours}.{kind}.norm.weight")
-            for kind in ("feed_forward", "gated_feed_forward")
-        ),
     ]
+    for kind in ("feed_forward", "gated_feed_forward"):
+        rows.append((f"{dense}.wo.weight", f"{ours}.{kind}.part.output.weight"))
+        rows.append((f"{theirs}.layer_norm.weight", f"{ours}.{kind}.norm.weight"))
+    return rows
 
+
+# One bias of distances for a stack, which the published layout keeps in its first layer.
+_BIAS = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 
 TABLE = Table(
     ("shared.weight", "backbone.encoder.embed.tokens"),

@@ -140,6 +140,7 @@ def _load_sentencepiece(path: Path, config: dict[str, Any]) -> tokenizers.Tokeni
         model.pieces = [*head, *pieces, *tail]
     elif names[:3] == T5_SPECIALS and not any("<extra_id_0>" in name for name in names):
         # T5's sentinels come after all pieces, the first one last.
-        sentinels = range(config.get("extra_ids", 100))
+        extra = config.get("extra_ids")
+        sentinels = range(100 if extra is None else int(extra))
         model.pieces += [(f"<extra_id_{number}>", 0.0, CONTROL) for number in reversed(sentinels)]
     return build_backend(model)
