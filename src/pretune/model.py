@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from pretune.atomic import write_bytes, write_json
 from pretune.backbones.states import Backbone
-from pretune.errors import PretuneError
+from pretune.boxed import boxed_folder, boxed_names
+from pretune.errors import PretuneError, nearest
 from pretune.families import find_family
 from pretune.families.family import Family
 from pretune.nn.embeddings import Embeddings
@@ -89,10 +90,13 @@ class Model:
                     torch.manual_seed(seed)
                     self.root.heads[objective.name] = objective.head(self.backbone)
 
-    def save(self, folder: str | Path) -> None:
-        """Write config.json, model.safetensors, the tokenizer's files and, where needed, head.safetensors."""
+    def save(self, folder: str | Path, kind: torch.dtype = torch.float32) -> None:
+        """Write config.json, model.safetensors, the tokenizer's files and, where needed, head.safetensors.
+
+        Weights are written as `kind`; whoever reads them computes in fp32 all the same.
+        """
         folder = Path(folder)
-        state = {name: tensor.detach().cpu().contiguous() for name, tensor in self.root.tensors().items()}
+        state = {name: tensor.detach().cpu().to(kind).contiguous() for name, tensor in self.root.tensors().items()}
         published, rest = self.family.table.write(state)
         write_bytes(folder / WEIGHTS, save(published, metadata={"format": "pt"}))
         if rest:
@@ -113,6 +117,7 @@ class Model:
         config: dict[str, Any] = {
             "architectures": [classes.get(heads, classes[frozenset()])],
             "model_type": self.family.name,
+            "dtype": "float32",
             **asdict(self.config),
         }
         if "classify" in heads and self.family.poolings:
@@ -228,9 +233,13 @@ def find_folder(reference: str | Path) -> Path:
         return folder
     if folder.is_dir():
         raise PretuneError(f"{folder}: no model here (no {CONFIG})")
-    if str(reference) in preset_names():
-        raise PretuneError(f"{reference} is a preset without weights; pretrain it first, or name a folder")
-    raise PretuneError(f"{reference}: neither a model folder nor a preset; presets: {', '.join(preset_names())}")
+    name = str(reference)
+    if name in boxed_names():
+        return boxed_folder(name)
+    if name in preset_names():
+        raise PretuneError(f"{name} is a preset without weights; pretrain it first, or name a folder")
+    known = [*boxed_names(), *preset_names()]
+    raise PretuneError(f"{name}: neither a model folder nor a name that is known; {nearest(name, known)}")
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
