@@ -17,7 +17,7 @@ class PostNorm(nn.Module):
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
         """(n, width) → (n, width)."""
-        out: Tensor = self.norm(x + self.dropout(self.part(x, flow)))
+        out: Tensor = self.norm(x + self.dropout(self.part(x, flow), flow.depth))
         return out
 
 
@@ -30,7 +30,7 @@ class PreNorm(nn.Module):
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
         """(n, width) → (n, width)."""
-        out: Tensor = x + self.dropout(self.part(self.norm(x), flow))
+        out: Tensor = x + self.dropout(self.part(self.norm(x), flow), flow.depth)
         return out
 
 

@@ -6,31 +6,45 @@ queries with keys and weights with values, 2 · 2 · width operations for each p
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from torch import nn
 
+from pretune.backbones.encoder import Encoder
 from pretune.nn.attention import Attention, CrossAttention, ScoredAttention
 from pretune.packed import Batch
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+def as_run(backbone: nn.Module) -> nn.ModuleList:
+    """The parts of a backbone, layers that are shared between depths as often as they run."""
+    if isinstance(backbone, Encoder):
+        return nn.ModuleList([backbone.embed, *backbone.stack, backbone.norm])
+    return nn.ModuleList([backbone])
+
+
+def every(module: nn.Module) -> Iterator[nn.Module]:
+    """All modules below one, those in several places several times."""
+    return (child for _, child in module.named_modules(remove_duplicate=False))
+
+
 def matrix_parameters(module: nn.Module) -> int:
     """Weights of all linear maps below a module."""
-    return sum(child.weight.numel() for child in module.modules() if isinstance(child, nn.Linear))
+    return sum(child.weight.numel() for child in every(module) if isinstance(child, nn.Linear))
 
 
 def attention_width(module: nn.Module) -> int:
     """Head widths of all self-attention below a module, added up."""
     kinds = (Attention, ScoredAttention)
-    return sum(child.heads * child.head_width for child in module.modules() if isinstance(child, kinds))
+    return sum(child.heads * child.head_width for child in every(module) if isinstance(child, kinds))
 
 
 def cross_width(module: nn.Module) -> int:
     """The same for attention to a source."""
-    return sum(child.heads * child.head_width for child in module.modules() if isinstance(child, CrossAttention))
+    return sum(child.heads * child.head_width for child in every(module) if isinstance(child, CrossAttention))
 
 
 def forward_flops(root: nn.Module, batch: Batch) -> float:
@@ -39,13 +53,12 @@ def forward_flops(root: nn.Module, batch: Batch) -> float:
     sides = [_lengths(batch, side) for side in range(len(batch.packed))]
     total = 0.0
     if len(sides) == 1:
-        total += (
-            2 * matrix_parameters(backbone) * sides[0].sum() + 4 * attention_width(backbone) * (sides[0] ** 2).sum()
-        )
+        parts = as_run(backbone)
+        total += 2 * matrix_parameters(parts) * sides[0].sum() + 4 * attention_width(parts) * (sides[0] ** 2).sum()
         total += _recurrent(backbone) * sides[0].sum()
     else:
         source, target = sides
-        encoder, layers = backbone.encoder, backbone.layers
+        encoder, layers = as_run(backbone.encoder), backbone.layers
         total += 2 * matrix_parameters(encoder) * source.sum() + 4 * attention_width(encoder) * (source**2).sum()
         cross = sum(c.key_value.weight.numel() for c in layers.modules() if isinstance(c, CrossAttention))
         total += 2 * (matrix_parameters(layers) - cross) * target.sum() + 2 * cross * source.sum()
