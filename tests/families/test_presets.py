@@ -71,10 +71,9 @@ def test_parameters_are_as_many_as_released(name: str) -> None:
 @pytest.mark.parametrize("name", preset_names())
 def test_presets_are_complete(name: str) -> None:
     preset = find_preset(name)
-    assert preset["source"] and preset["departures"]
+    assert preset["source"]
     parse_objective(preset["objective"])
     plan = make_plan(name, ["texts"], "run", {}, 0, None)
-    assert plan.budget.steps or plan.budget.seconds
     with torch.device("meta"):
         model = make_model(name, vocabulary=256, padding=0)
     assert model.backbone.embed.vocabulary == 256

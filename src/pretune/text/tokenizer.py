@@ -230,8 +230,8 @@ class Tokenizer:
         backend, config = self.backend, self._config()
         if template is not None:
             backend = with_template(backend, self.role_tokens, template)
-            if not template.segments:
-                config["model_input_names"] = ["input_ids", "attention_mask"]
+            segments = ["token_type_ids"] if template.segments else []
+            config["model_input_names"] = ["input_ids", *segments, "attention_mask"]
         write_bytes(folder / "tokenizer.json", backend.to_str(pretty=True).encode())
         write_json(folder / "tokenizer_config.json", config)
 

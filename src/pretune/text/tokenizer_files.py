@@ -108,7 +108,7 @@ def _load_bpe(vocabulary_file: Path, merges_file: Path, config: dict[str, Any]) 
         backend.decoder = decoders.BPEDecoder(suffix="</w>")
     else:
         backend = tokenizers.Tokenizer(models.BPE(vocabulary, merges, fuse_unk=False))
-        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=bool(config.get("add_prefix_space", False)))
         backend.decoder = decoders.ByteLevel()
     names = ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "<special1>", "<|endoftext|>")
     specials = [token for token in names if token in vocabulary]
@@ -134,14 +134,20 @@ def with_template(backend: tokenizers.Tokenizer, roles: Mapping[str, str], templ
     used = {item for item in (*template.single, *template.pair) if item not in "AB"}
     if not used <= roles.keys():
         return backend
-    names = {**{role: roles[role] for role in used}, "A": "$A", "B": "$B"}
+    names = {role: roles[role].replace(":", "_") for role in used} | {
+        "A": "$A",
+        "B": "$B",
+    }  # a colon has a meaning there
     second = 1 if template.segments else 0
     single = [f"{names[item]}:0" for item in template.single]
     copy = tokenizers.Tokenizer.from_str(backend.to_str())
     copy.post_processor = processors.TemplateProcessing(
         single=single,
         pair=[*single, *(f"{names[item]}:{second}" for item in template.pair)],
-        special_tokens=[(roles[role], backend.token_to_id(roles[role])) for role in sorted(used)],
+        special_tokens=[
+            {"id": names[role], "ids": [backend.token_to_id(roles[role])], "tokens": [roles[role]]}
+            for role in sorted(used)
+        ],
     )
     return backend if _around(backend) == _around(copy) else copy
 
