@@ -134,10 +134,8 @@ def with_template(backend: tokenizers.Tokenizer, roles: Mapping[str, str], templ
     used = {item for item in (*template.single, *template.pair) if item not in "AB"}
     if not used <= roles.keys():
         return backend
-    names = {role: roles[role].replace(":", "_") for role in used} | {
-        "A": "$A",
-        "B": "$B",
-    }  # a colon has a meaning there
+    names = {"A": "$A", "B": "$B"}
+    names |= {role: roles[role].replace(":", "_") for role in used}  # in a template a colon comes before a segment
     second = 1 if template.segments else 0
     single = [f"{names[item]}:0" for item in template.single]
     copy = tokenizers.Tokenizer.from_str(backend.to_str())
