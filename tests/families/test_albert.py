@@ -3,9 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from peers import Ragged, assert_same, close, compare_classifier, compare_export, compare_mlm, save_peer
 from pretune import PretuneError
@@ -15,7 +18,7 @@ from pretune.nn.dropout import share_seed
 from pretune.objectives import parse_objective
 from pretune.objectives.nsp import PairHead
 from pretune.packed import Batch
-from pretune.training.flops import attention_width, forward_flops, matrix_parameters
+from pretune.training.flops import forward_flops
 from pretune.training.optimizers import hidden_matrices
 
 FAMILY = FAMILIES["albert"]
@@ -99,19 +102,16 @@ def test_shared_layers_are_one_group_and_run_at_every_depth() -> None:
         FAMILY.build(FAMILY.read_config(SMALL | {"num_hidden_groups": 6}))
 
 
-def test_what_is_shared_is_computed_at_every_depth() -> None:
-    """FLOPs grow with depth, parameters do not."""
-    import numpy as np
-
-    shallow, deep = (FAMILY.build(FAMILY.read_config(SMALL | {"num_hidden_layers": n})) for n in (1, 5))
+@pytest.mark.parametrize("changes", [{}, {"num_hidden_groups": 2, "inner_group_num": 2}])
+def test_what_is_shared_is_counted_once_and_computed_at_every_depth(changes: dict[str, Any]) -> None:
+    shallow, deep = (FAMILY.build(FAMILY.read_config(SMALL | {"num_hidden_layers": n} | changes)) for n in (2, 5))
     assert sum(p.numel() for p in shallow.parameters()) == sum(p.numel() for p in deep.parameters())
-    packed = Ragged.make(60).packed
-    batch = Batch((packed,), counts={"tokens": float(len(packed))}, rows=np.arange(4))
-    flops = [forward_flops(Root(backbone), batch) for backbone in (shallow, deep)]
-    lengths = np.array([7, 12, 1, 5])
-    layer = deep.layers[0]
-    once = 2 * matrix_parameters(layer) * lengths.sum() + 4 * attention_width(layer) * (lengths**2).sum()
-    assert flops[1] - flops[0] == 4 * once
+    packed = Ragged.make(60, (6, 6, 6)).packed  # of one length, so that the dense path pads nothing
+    batch = Batch((packed,), counts={"tokens": float(len(packed))}, rows=np.arange(3))
+    for backbone in (shallow, deep):
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            backbone(packed)
+        assert counter.get_total_flops() == forward_flops(Root(backbone), batch)
 
 
 def test_every_depth_drops_other_elements() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -69,10 +69,9 @@ class Encoder(nn.Module):
             flow = Flow(recall.layout, recall.pattern(packed.pattern))
         layers = [x] if 0 in wanted else []
         for number, layer in enumerate(stack, 1):
-            flow.depth = number - 1
-            if recall is not None:
-                flow.context = recall.context(flow.depth, x)
-            x = layer(x, flow)
+            # A flow for each depth: a layer that computes itself again in the backward must find what it found before.
+            context = recall.context(number - 1, x) if recall is not None else None
+            x = layer(x, replace(flow, depth=number - 1, context=context))
             if number == len(stack):
                 x = self.norm(x)
             if number in wanted:

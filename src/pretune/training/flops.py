@@ -6,6 +6,7 @@ queries with keys and weights with values, 2 · 2 · width operations for each p
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,16 +20,14 @@ from pretune.packed import Batch
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def as_run(backbone: nn.Module) -> nn.ModuleList:
-    """The parts of a backbone, layers that are shared between depths as often as they run."""
-    if isinstance(backbone, Encoder):
-        return nn.ModuleList([backbone.embed, *backbone.stack, backbone.norm])
-    return nn.ModuleList([backbone])
-
-
 def every(module: nn.Module) -> Iterator[nn.Module]:
-    """All modules below one, those in several places several times."""
-    return (child for _, child in module.named_modules(remove_duplicate=False))
+    """All modules below one; layers that run at several depths come as often as they run."""
+    for child in module.modules():
+        yield child
+        if isinstance(child, Encoder):
+            for layer, times in Counter(child.stack).items():
+                for _ in range(times - 1):
+                    yield from layer.modules()
 
 
 def matrix_parameters(module: nn.Module) -> int:
@@ -53,12 +52,13 @@ def forward_flops(root: nn.Module, batch: Batch) -> float:
     sides = [_lengths(batch, side) for side in range(len(batch.packed))]
     total = 0.0
     if len(sides) == 1:
-        parts = as_run(backbone)
-        total += 2 * matrix_parameters(parts) * sides[0].sum() + 4 * attention_width(parts) * (sides[0] ** 2).sum()
+        total += (
+            2 * matrix_parameters(backbone) * sides[0].sum() + 4 * attention_width(backbone) * (sides[0] ** 2).sum()
+        )
         total += _recurrent(backbone) * sides[0].sum()
     else:
         source, target = sides
-        encoder, layers = as_run(backbone.encoder), backbone.layers
+        encoder, layers = backbone.encoder, backbone.layers
         total += 2 * matrix_parameters(encoder) * source.sum() + 4 * attention_width(encoder) * (source**2).sum()
         cross = sum(c.key_value.weight.numel() for c in layers.modules() if isinstance(c, CrossAttention))
         total += 2 * (matrix_parameters(layers) - cross) * target.sum() + 2 * cross * source.sum()
