@@ -12,7 +12,7 @@ from pretune.backbones.encoder import Encoder
 from pretune.errors import PretuneError
 from pretune.families.bert import post_norm_layer
 from pretune.families.family import Family, Table
-from pretune.nn.blocks import Layer
+from pretune.nn.blocks import Depth
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.heads import Transform, VocabularyHead
@@ -64,10 +64,6 @@ def build(config: AlbertConfig) -> Encoder:
         config.hidden_dropout_prob,
         config.attention_probs_dropout_prob,
     )
-
-    def group() -> Layer:
-        return Layer(**{str(number): layer() for number in range(config.inner_group_num)})
-
     encoder = Encoder(
         embed=Embeddings(
             config.vocab_size,
@@ -78,7 +74,7 @@ def build(config: AlbertConfig) -> Encoder:
             dropout=config.hidden_dropout_prob,
             project=Linear(vectors, width),
         ),
-        layers=[group() for _ in range(config.num_hidden_groups)],
+        layers=[Depth(layer() for _ in range(config.inner_group_num)) for _ in range(config.num_hidden_groups)],
         order=config.order(),
         vocabulary_head=lambda: initialize(
             VocabularyHead(config.vocab_size, Transform(width, activation, LayerNorm(vectors, eps), outputs=vectors)),

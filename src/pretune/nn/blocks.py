@@ -45,3 +45,13 @@ class Layer(nn.ModuleDict):
         for part in self.values():
             x = part(x, flow)
         return x
+
+
+class Depth(nn.ModuleList):
+    """Layers in turn that make up one depth of a stack (ALBERT's inner ones)."""
+
+    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+        """(n, width) → (n, width)."""
+        for layer in self:
+            x = layer(x, flow)
+        return x
