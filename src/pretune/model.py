@@ -105,7 +105,7 @@ class Model:
             (folder / HEAD).unlink(missing_ok=True)
         write_json(folder / CONFIG, self._config())
         if self.tokenizer is not None:
-            self.tokenizer.save(folder)
+            self.tokenizer.save(folder, self.family.template)
 
     def _config(self) -> dict[str, Any]:
         heads = frozenset(self.root.heads)
@@ -122,7 +122,7 @@ class Model:
         }
         if "classify" in heads and self.family.poolings:
             config["classifier_pooling"] = poolings[str(pooling)]
-        if self.tokenizer is not None and self.tokenizer.has("padding"):
+        if self.tokenizer is not None and self.tokenizer.has("padding") and config.get("pad_token_id") is None:
             config["pad_token_id"] = self.tokenizer.role("padding")
         if self.labels:
             config["id2label"] = {str(i): label for i, label in enumerate(self.labels)}
@@ -131,8 +131,8 @@ class Model:
         return config
 
 
-def make_model(name: str, vocabulary: int | None = None, seed: int = 0) -> Model:
-    """A model of a preset's shape with random parameters.
+def make_model(name: str, vocabulary: int | None = None, seed: int = 0, padding: int | None = None) -> Model:
+    """A model of a preset's shape with random parameters; `vocabulary` and `padding` are its tokenizer's.
 
     >>> make_model("bert-tiny").backbone.width
     128
@@ -142,6 +142,8 @@ def make_model(name: str, vocabulary: int | None = None, seed: int = 0) -> Model
     config = family.read_config(preset["config"])
     if vocabulary is not None:
         config = replace(config, vocab_size=vocabulary)
+    if padding is not None and hasattr(config, "pad_token_id"):  # where RoBERTa's positions start depends on it
+        config = replace(config, pad_token_id=padding)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Model(family, config, Root(family.build(config)))

@@ -1,13 +1,21 @@
-"""Families by name: one file a published model."""
+"""Families by name: one file a published model, or several that share a wiring."""
 
 from __future__ import annotations
 
 from pretune.errors import PretuneError, nearest
+from pretune.families.albert import ALBERT
 from pretune.families.bert import BERT
+from pretune.families.distilbert import DISTILBERT
+from pretune.families.electra import ELECTRA
+from pretune.families.ernie import ERNIE
 from pretune.families.family import Family
 from pretune.families.modernbert import MODERNBERT
+from pretune.families.roberta import ROBERTA, XLM_ROBERTA
+from pretune.families.xlm import XLM
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (BERT, MODERNBERT)}
+FAMILIES: dict[str, Family] = {
+    family.name: family for family in (BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ELECTRA, ALBERT, ERNIE, XLM, MODERNBERT)
+}
 
 
 def find_family(name: str, where: str) -> Family:

@@ -18,7 +18,7 @@ class PostNorm(nn.Module):
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
         """(n, width) → (n, width)."""
-        out: Tensor = self.norm(x + self.dropout(self.part(x, flow)))
+        out: Tensor = self.norm(x + self.dropout(self.part(x, flow), flow.depth))
         return out
 
 
@@ -31,7 +31,7 @@ class PreNorm(nn.Module):
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
         """(n, width) → (n, width)."""
-        out: Tensor = x + self.dropout(self.part(self.norm(x), flow))
+        out: Tensor = x + self.dropout(self.part(self.norm(x), flow), flow.depth)
         return out
 
 
@@ -53,4 +53,14 @@ class Layer(nn.ModuleDict):
         """All parts, one after the other."""
         for part in self.values():
             x = part(x, flow)
+        return x
+
+
+class Depth(nn.ModuleList):
+    """Layers in turn that make up one depth of a stack (ALBERT's inner ones)."""
+
+    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+        """(n, width) → (n, width)."""
+        for layer in self:
+            x = layer(x, flow)
         return x

@@ -43,6 +43,7 @@ class Template:
 
     single: tuple[str, ...]
     pair: tuple[str, ...]
+    segments: bool = True  # whether what `pair` adds is a segment of its own; else all is segment 0
 
     def overhead(self, pair: bool) -> int:
         """Tokens that are not the texts' own."""
@@ -130,7 +131,7 @@ class Arrangement:
                 special[at] = False
             else:
                 ids[at] = self.tokenizer.role(item)
-            if number >= len(self.template.single):
+            if self.template.segments and number >= len(self.template.single):
                 segment[at] = 1
         return Sequences(
             ids=ids,
@@ -203,7 +204,15 @@ def plan_epoch(arrangement: Arrangement, packing: Packing, draws: Draws, shuffle
     return PlannedEpoch(arrangement, plan)
 
 
-MODEL_COLUMNS = ("segment", "order", "stream", "prefix", "fresh")  # those a model looks at; the others are ours
+MODEL_COLUMNS = (
+    "segment",
+    "language",
+    "task",
+    "order",
+    "stream",
+    "prefix",
+    "fresh",
+)  # those a model looks at; the others are ours
 
 
 def collate(sequences: Sequences, capacity: Capacity | None = None, filler: int = 0) -> Batch:

@@ -133,7 +133,7 @@ def starting_model(plan: Plan, mixture: Mixture) -> Model:
             raise PretuneError(f"{plan.model} is a preset without weights; give --tokenizer to train it from scratch")
         tokenizer = Tokenizer.load(plan.tokenizer)
         size = -(-tokenizer.size // ROUND_VOCABULARY) * ROUND_VOCABULARY
-        model = make_model(plan.model, vocabulary=size, seed=plan.seed)
+        model = make_model(plan.model, size, plan.seed, padding=tokenizer.roles.get("padding"))
         model.tokenizer = tokenizer
     elif plan.scratch:
         model = random_twin(load_model(plan.model), plan.seed)

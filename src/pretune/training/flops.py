@@ -7,11 +7,14 @@ window only for the pairs inside it). Heads work on targets alone.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from torch import nn
 
+from pretune.backbones.encoder import Encoder
 from pretune.nn.attention import Attention, CrossAttention, ScoredAttention
 from pretune.packed import Batch
 
@@ -32,7 +35,7 @@ def itemize(root: nn.Module, batch: Batch) -> dict[str, float]:
     else:
         source, target = sides
         encoder, layers = backbone.encoder, backbone.layers
-        cross = sum(c.key_value.weight.numel() for c in layers.modules() if isinstance(c, CrossAttention))
+        cross = sum(c.key_value.weight.numel() for c in every(layers) if isinstance(c, CrossAttention))
         items = {
             "encoder matrices": 2 * matrix_parameters(encoder) * source.sum(),
             "encoder attention": attention_flops(encoder, source),
@@ -59,21 +62,31 @@ def training_flops(root: nn.Module, batch: Batch) -> float:
     return 3.0 * forward_flops(root, batch)
 
 
+def every(module: nn.Module) -> Iterator[nn.Module]:
+    """All modules below one; layers that run at several depths come as often as they run."""
+    for child in module.modules():
+        yield child
+        if isinstance(child, Encoder):
+            for layer, times in Counter(child.stack).items():
+                for _ in range(times - 1):
+                    yield from layer.modules()
+
+
 def matrix_parameters(module: nn.Module) -> int:
     """Weights of all linear maps below a module."""
-    return sum(child.weight.numel() for child in module.modules() if isinstance(child, nn.Linear))
+    return sum(child.weight.numel() for child in every(module) if isinstance(child, nn.Linear))
 
 
 def recurrent_parameters(module: nn.Module) -> int:
     """Weights of the gates of all LSTMs below a module."""
-    cells = (child for child in module.modules() if isinstance(child, nn.LSTM))
+    cells = (child for child in every(module) if isinstance(child, nn.LSTM))
     return sum(p.numel() for cell in cells for p in cell.parameters() if p.dim() == 2)
 
 
 def attention_flops(module: nn.Module, lengths: Array) -> float:
     """Queries times keys and weights times values, in all self-attention below a module."""
     total = 0.0
-    for child in module.modules():
+    for child in every(module):
         if isinstance(child, Attention | ScoredAttention):
             reach = child.pattern.reach or (-1, -1)
             total += 4 * child.heads * child.head_width * pairs(lengths, reach).sum()
@@ -98,7 +111,7 @@ def pairs(lengths: Array, reach: tuple[int, int]) -> Array:
 
 def cross_width(module: nn.Module) -> int:
     """Head widths of all attention to a source below a module, added up."""
-    return sum(child.heads * child.head_width for child in module.modules() if isinstance(child, CrossAttention))
+    return sum(child.heads * child.head_width for child in every(module) if isinstance(child, CrossAttention))
 
 
 def _lengths(batch: Batch, side: int) -> Array:

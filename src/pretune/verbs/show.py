@@ -31,8 +31,8 @@ def show(what: str | Path | Run) -> Shown:
 
     Examples
     --------
-    >>> [row["preset"] for row in show("presets").facts["presets"]][:2]
-    ['bert-base', 'bert-large']
+    >>> [row["shape"] for row in show("presets").facts["presets"] if row["preset"] == "bert-base"]
+    ['12x768']
     """
     import os
 
@@ -54,15 +54,14 @@ def _presets() -> list[dict[str, Any]]:
     for name in preset_names():
         preset = find_preset(name)
         with torch.device("meta"):
-            parameters = sum(p.numel() for p in make_model(name).backbone.parameters())
-        config = preset["config"]
-        shape = f"{config['num_hidden_layers']}x{config['hidden_size']}"
+            backbone = make_model(name).backbone
+        layers = getattr(backbone, "stack", backbone.layers)
         rows.append(
             {
                 "preset": name,
                 "family": preset["family"],
-                "shape": shape,
-                "parameters": parameters,
+                "shape": f"{len(layers)}x{backbone.width}",
+                "parameters": sum(p.numel() for p in backbone.parameters()),
                 "objective": preset["objective"],
                 "source": preset["source"],
             }
