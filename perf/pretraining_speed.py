@@ -94,8 +94,8 @@ def ours(preset: str, ragged: bool, tokens: int, steps: int, device: torch.devic
     marks: list[tuple[float, float, float]] = []
     write = log.Log.write
 
-    def note(self: Any, rate: float, norm: Any) -> None:
-        write(self, rate, norm)
+    def note(self: Any, rate: float, norm: Any, layers: Any) -> None:
+        write(self, rate, norm, layers)
         if self.clock.used["steps"] in (warm, steps + warm):
             if device.type == "cuda":
                 torch.cuda.synchronize()

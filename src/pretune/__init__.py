@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pretune.errors import PretuneError
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
 from pretune.verbs.adapt import adapt
+from pretune.verbs.bench import bench_device
 from pretune.verbs.finetune import finetune
 from pretune.verbs.neighbors import neighbors
 from pretune.verbs.prepare import prepare
@@ -40,6 +41,7 @@ __all__ = [
     "Watching",
     "__version__",
     "adapt",
+    "bench_device",
     "embed",
     "fill",
     "finetune",

@@ -49,8 +49,12 @@ VERBS: dict[str, Callable[..., Any]] = {
     "embed": pretune.embed,
     "neighbors": pretune.neighbors,
     "show": pretune.show,
+    "bench device": pretune.bench_device,
 }
-GROUPS = {"tokenizer": "Train a tokenizer, or look at how one splits text."}
+GROUPS = {
+    "tokenizer": "Train a tokenizer, or look at how one splits text.",
+    "bench": "Measure what this machine can do.",
+}
 NO_ACCESS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from peers import Ragged
+from peers import Ragged, assert_same, close, compare_gradients
 from pretune.families import FAMILIES
 from pretune.inference.predict import load_classifier
 from pretune.model import Model, Root, load_model
@@ -36,10 +36,6 @@ class Writes:
 
 def writing() -> Mixture:
     return alone(Writes())  # type: ignore[arg-type]
-
-
-def close(ours: Tensor, theirs: Tensor, tolerance: float = 1e-5) -> None:
-    torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
 
 
 def randomize(peer: Any, folder: Path) -> Any:
@@ -103,21 +99,14 @@ def assert_parity(peer: Any, folder: Path) -> Model:
     ours = logits(model, pair)
     close(ours, pair.target.flat(theirs.logits))
 
-    wanted = torch.arange(len(ours)) % vocabulary
-    labels = torch.full_like(pair.target.input_ids, -100)
-    labels[pair.target.attention_mask.bool()] = wanted
+    wanted, labels = pair.target.targets(vocabulary)
     expected_loss = peer(**pair.inputs, labels=labels).loss
     loss = F.cross_entropy(ours, wanted)
     close(loss, expected_loss)
 
     expected_loss.backward()
     loss.backward()
-    gradients = {name: p.grad for name, p in peer.named_parameters() if p.requires_grad}
-    in_their_names, rest = model.family.table.write({n: p.grad for n, p in model.root.named_parameters()})
-    assert not rest
-    assert in_their_names.keys() == gradients.keys()
-    for name, gradient in in_their_names.items():
-        close(gradient, gradients[name], 1e-4)
+    compare_gradients(model, peer)
     return model
 
 
@@ -140,7 +129,7 @@ def assert_classifier(family: str, config: dict[str, Any], out: Path) -> None:
     from transformers import AutoModelForSequenceClassification
 
     labels = ["bad", "good", "so so"]
-    objective = parse_objective("classify", labels=tuple(labels))
+    objective = parse_objective("classify", labels=tuple(labels), pooling=FAMILIES[family].poolings[""])
     made = FAMILIES[family]
     model = Model(made, made.read_config(config), Root(made.build(made.read_config(config))), None, "classify", labels)
     model.add_heads(objective.objectives)
@@ -162,5 +151,4 @@ def assert_classifier(family: str, config: dict[str, Any], out: Path) -> None:
     peer.save_pretrained(out / "back")
     back = load_classifier(out / "back")
     assert back.root.heads["classify"].pooling == "last"
-    for name, tensor in model.root.state_dict().items():
-        assert torch.equal(tensor, back.root.state_dict()[name])
+    assert_same(model.root, back.root)

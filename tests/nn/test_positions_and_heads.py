@@ -16,8 +16,8 @@ from pretune.nn.scores import RelativeBias
 from pretune.packed import pack_lists
 
 
-def test_learned_positions_start_after_the_offset() -> None:
-    positions = initialize(Learned(5, 4, offset=2))
+def test_learned_positions_may_start_later() -> None:
+    positions = initialize(Learned(5, 4, first=2))
     assert positions.weight.shape == (7, 4)
     assert positions.longest == 5
     assert torch.equal(positions(torch.tensor([0, 4])), positions.weight[[2, 6]])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -115,3 +116,34 @@ def test_targets_fit_the_room() -> None:
         for index in range(len(plan)):
             noisy = objective.corrupt(plan.pack(index), data().tokenizer, Draws(1))
             assert len(noisy.targets["mlm"][0]) <= objective.room(packing)["mlm"]
+
+
+@pytest.mark.parametrize("name", ["mlm+nsp", "mlm|lm"])
+def test_logits_in_chunks_are_the_same_logits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from canary import make
+    from pretune.objectives import objective
+
+    found = []
+    wide = make(name, 1).root.backbone.embed.vocabulary
+    for most in (1 << 30, 300 * 7):
+        monkeypatch.setattr(objective, "MOST_LOGITS", most)
+        training = make(name, 1)
+        saved = 0
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            nonlocal saved
+            if tensor.shape[-1:] == (wide,):  # logits, or something as large
+                saved += tensor.numel()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            losses = [training.root(stream.joint, stream.batch(0, 0, 0.0)) for stream in training.streams.streams]
+        values = [loss.sums[term] for loss in losses for term in loss.sums]
+        logs = [loss.logs[term] for loss in losses for term in loss.logs]
+        torch.stack(values).sum().backward()
+        grads = [p.grad for p in training.root.parameters() if p.grad is not None]
+        found.append((saved, [*(v.detach() for v in values), *logs, *grads]))
+    (whole, one), (chunked, other) = found
+    assert chunked < 0.2 * whole
+    for a, b in zip(one, other, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)

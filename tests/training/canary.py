@@ -25,6 +25,8 @@ from torch import nn
 from pretune.backbones.encoder import Encoder, Memory
 from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.backbones.recurrent import LSTM, RecurrentState
+from pretune.families.albert import AlbertConfig
+from pretune.families.albert import build as build_albert
 from pretune.families.bert import BertConfig, build
 from pretune.families.t5 import T5Config
 from pretune.families.t5 import build as build_t5
@@ -104,6 +106,16 @@ def bert() -> Encoder:
         BertConfig(
             vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
             max_position_embeddings=LENGTH, hidden_dropout_prob=0.0, initializer_range=0.05,
+        )
+    )  # fmt: skip
+
+
+def shared() -> Encoder:
+    """One layer that runs at three depths, narrow token vectors."""
+    return build_albert(
+        AlbertConfig(
+            vocab_size=VOCABULARY, embedding_size=16, hidden_size=WIDTH, num_hidden_layers=3, num_attention_heads=2,
+            intermediate_size=64, max_position_embeddings=LENGTH, initializer_range=0.05,
         )
     )  # fmt: skip
 
@@ -353,6 +365,7 @@ CASES: dict[str, tuple[Any, Mixture, Any]] = {
     "spans of t5": (t5, alone(Spans()), None),
     "stateful lstm": (lstm, parse_objective("lm(stateful=true)"), RecurrentState.from_tensors),
     "mlm+nsp": (bert, parse_objective("mlm+nsp"), None),
+    "shared layers": (shared, parse_objective("mlm"), None),
     "mlm|lm": (modern, parse_objective("0.5*mlm|0.5*lm"), None),
     "distill": (encoder, alone(Distill()), None),
 }

@@ -12,9 +12,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from canary import bert, encoder_decoder, modern
 from pretune.families import FAMILIES
 from pretune.model import Root
+from pretune.nn.patterns import window
 from pretune.objectives import parse_objective
 from pretune.packed import Batch, make_targets, pack
-from pretune.training.flops import forward_flops, training_flops
+from pretune.training.flops import forward_flops, itemize, pairs, training_flops
 
 
 @pytest.fixture(autouse=True)
@@ -86,3 +87,23 @@ def test_filler_costs_nothing() -> None:
     plain = Batch((pack(ids, lengths),), counts=counts, rows=np.arange(2))
     padded = Batch((pack(ids, lengths, capacity=Capacity(90, 12, 30)),), counts=counts, rows=np.arange(2))
     assert forward_flops(root, plain) == forward_flops(root, padded) > 0
+
+
+def test_items_add_up_and_windows_count_what_they_see() -> None:
+    root = Root(bert())
+    mixture = parse_objective("mlm+nsp")
+    for objective in mixture.objectives:
+        root.heads[objective.name] = objective.head(root.backbone)
+    items = itemize(root, even_batch(1, 30, 2))
+    assert set(items) == {"matrices", "attention", "recurrence", "mlm", "nsp"}
+    assert sum(items.values()) == forward_flops(root, even_batch(1, 30, 2))
+    for length in (1, 2, 7, 40):
+        for reach in ((0, 0), (3, 3), (5, 2), (50, 50)):
+            places = np.arange(length)
+            apart = places[None] - places[:, None]
+            seen = ((apart >= -reach[0]) & (apart <= reach[1])).sum()
+            assert pairs(np.array([float(length)]), reach)[0] == seen
+    for part in root.backbone.modules():
+        if hasattr(part, "pattern"):
+            part.pattern = window(3)
+    assert itemize(root, even_batch(1, 30, 2))["attention"] < 0.3 * items["attention"]

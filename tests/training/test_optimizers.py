@@ -1,12 +1,24 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import pytest
 import torch
 from torch import nn
 
 from canary import make
-from pretune.training.loop import train
-from pretune.training.optimizers import Muon, hidden_matrices, make_optimizers, orthogonalize
-from pretune.training.settings import Optimizer, fill
+from pretune.training.loop import Training, train
+from pretune.training.optimizers import (
+    KINDS,
+    Lamb,
+    Muon,
+    hidden_matrices,
+    make_optimizers,
+    orthogonalize,
+    scale_rates,
+)
+from pretune.training.settings import Optimizer, Schedule, Watching, fill
 
 
 def test_norms_and_biases_are_not_decayed() -> None:
@@ -73,3 +85,90 @@ def test_muon_learns() -> None:
     training.optimizer = fill(Optimizer, Optimizer(name="muon", lr=3e-3, matrix_lr=0.02))
     first = train(make("mlm|lm", 1))
     assert train(training)["mlm"] < first["mlm"] - 0.3
+
+
+def test_lamb_is_the_papers_algorithm() -> None:
+    """Algorithm 2 of You et al. (2020), written out for one matrix, one vector and three stacked matrices."""
+    torch.manual_seed(0)
+    matrix, vector, stacked = (torch.randn(shape, dtype=torch.float64) for shape in ((6, 4), (5,), (6, 4)))
+    lr, (b1, b2), eps, decay = 0.1, (0.9, 0.99), 1e-6, 0.05
+    parameters = [nn.Parameter(t.clone()) for t in (matrix, vector, stacked)]
+    groups = [
+        {"params": [parameters[0], parameters[2]], "weight_decay": decay},
+        {"params": [parameters[1]], "weight_decay": 0.0},
+    ]
+    optimizer = Lamb(groups, lr, (b1, b2), eps, stacked={parameters[2]: 3})
+    expected = [matrix, vector, *stacked.chunk(3)]
+    moments = [(torch.zeros_like(t), torch.zeros_like(t)) for t in expected]
+    for step in range(1, 5):
+        gradients = [torch.randn_like(t) for t in (matrix, vector, stacked)]
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient.clone()
+        optimizer.step()
+        for i, gradient in enumerate([gradients[0], gradients[1], *gradients[2].chunk(3)]):
+            m, v = moments[i]
+            m, v = b1 * m + (1 - b1) * gradient, b2 * v + (1 - b2) * gradient**2
+            moments[i] = m, v
+            move = (m / (1 - b1**step)) / ((v / (1 - b2**step)).sqrt() + eps)
+            if i != 1:
+                move = move + decay * expected[i]
+                move = move * expected[i].norm() / move.norm()
+            expected[i] = expected[i] - lr * move
+    torch.testing.assert_close(parameters[0].detach(), expected[0])
+    torch.testing.assert_close(parameters[1].detach(), expected[1])
+    torch.testing.assert_close(parameters[2].detach(), torch.cat(expected[2:]))
+
+
+RATES = {
+    "adamw": 1e-3,
+    "adam": 1e-3,
+    "radam": 3e-3,
+    "adafactor": 1e-2,
+    "lamb": 1e-2,
+    "sgd": 0.3,
+    "asgd": 0.3,
+    "muon": 3e-3,
+}
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_every_optimizer_learns_and_resumes_to_the_same_bits(name: str, tmp_path: Path) -> None:
+    assert set(RATES) == set(KINDS)
+
+    def training(folder: str, steps: int) -> Training:
+        made = make("mlm+nsp", steps, run=tmp_path / folder)
+        made.optimizer = fill(Optimizer, Optimizer(name=name, lr=RATES[name], decay=0.1))  # type: ignore[arg-type]
+        made.watching = fill(Watching, Watching(save=4, log=1))
+        made.schedule = Schedule("constant", 0.0, 1.0)
+        return made
+
+    whole = training("whole", 12)
+    train(whole)
+    losses = [json.loads(line)["mlm"] for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    assert sum(losses[-3:]) / 3 < sum(losses[:3]) / 3 - 0.02
+    train(training("cut", 4))
+    again = training("cut", 12)
+    train(again, resume=True)
+    for (key, one), other in zip(whole.root.state_dict().items(), again.root.state_dict().values(), strict=True):
+        assert torch.equal(one, other), key
+
+
+def test_rates_grow_with_the_batch_where_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = Optimizer(lr=1e-4, matrix_lr=0.01, meant_for=1000)
+    scaled = scale_rates(settings, 4000)
+    assert (scaled.lr, scaled.matrix_lr) == (pytest.approx(4e-4), pytest.approx(0.04))
+    assert scale_rates(Optimizer(lr=1e-4), 4000).lr == 1e-4
+
+
+def test_lower_layers_move_more_slowly_where_that_is_asked_for() -> None:
+    root = make("mlm+nsp", 1).root
+    (adamw,) = make_optimizers(root, fill(Optimizer, Optimizer(lr=1.0, layer_decay=0.5)))
+    rates = {p: group["peak"] for group in adamw.param_groups for p in group["params"]}
+    layers = root.backbone.layers
+    assert all(rates[p] == 1.0 for p in root.heads.parameters())
+    assert {rates[p] for p in layers[-1].parameters()} == {1.0}
+    assert {rates[p] for p in layers[0].parameters()} == {0.5 ** (len(layers) - 1)}
+    assert {rates[p] for p in root.backbone.embed.parameters()} == {0.5 ** len(layers)}
+    assert len(rates) == len(list(root.parameters()))
+    decays = {p: group["weight_decay"] for group in adamw.param_groups for p in group["params"]}
+    assert all(decays[p] == (0.01 if p.dim() > 1 else 0.0) for p in rates)

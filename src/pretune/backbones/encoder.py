@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,17 +30,22 @@ class Encoder(nn.Module):
         norm: nn.Module | None = None,
         vocabulary_head: Callable[[], nn.Module],
         pooler: Callable[[], nn.Module],
-        pooling: str = "start",
+        order: Sequence[int] | None = None,
         memory: int = 0,
     ) -> None:
-        """`score` bends the logits of all layers (T5); `memory`: how many tokens of the segment before each layer
-        remembers (Transformer-XL)."""
+        """`score` bends the logits of all layers (T5).
+
+        `order`: which layer runs at each depth, where layers are shared between depths (ALBERT).
+
+        `memory`: how many tokens of the segment before each layer remembers (Transformer-XL).
+        """
         super().__init__()
         self.embed = embed
         self.score = score
         self.layers = nn.ModuleList(layers)
+        self.order = range(len(self.layers)) if order is None else order
         self.norm = norm if norm is not None else nn.Identity()
-        self.vocabulary_head, self.pooler, self.pooling, self.memory = vocabulary_head, pooler, pooling, memory
+        self.vocabulary_head, self.pooler, self.memory = vocabulary_head, pooler, memory
 
     @property
     def width(self) -> int:
@@ -52,9 +57,15 @@ class Encoder(nn.Module):
         """Positions the model has; None: any."""
         return self.embed.positions.longest if isinstance(self.embed.positions, Learned) else None
 
+    @property
+    def stack(self) -> list[nn.Module]:
+        """The layers as they run, shared ones as often as they do."""
+        return [self.layers[number] for number in self.order]
+
     def forward(self, packed: Packed, carry: Memory | None = None, keep: Keep = "last") -> States:
         """States of the kept layers, (n, width) each."""
-        wanted = kept(keep, len(self.layers))
+        stack = self.stack
+        wanted = kept(keep, len(stack))
         x = self.embed(packed)
         flow = Flow(self_layout(packed), packed.pattern)
         recall = Recall(packed, flow.layout, carry, self.memory) if self.memory else None
@@ -63,18 +74,18 @@ class Encoder(nn.Module):
         if self.score is not None:
             flow.bend = self.score(x, flow.layout)
         layers = [x] if 0 in wanted else []
-        for number, layer in enumerate(self.layers, 1):
-            if recall is not None:
-                flow.context = recall.context(number - 1, x)
-            x = layer(x, flow)
-            if number == len(self.layers):
+        for number, layer in enumerate(stack, 1):
+            # A flow for each depth: a layer that computes itself again in the backward must find what it found before.
+            context = recall.context(number - 1, x) if recall is not None else None
+            x = layer(x, replace(flow, depth=number - 1, context=context))
+            if number == len(stack):
                 x = self.norm(x)
             if number in wanted:
                 layers.append(x)
         return States(layers, recall.next() if recall is not None else None)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """From the embedding to the top."""
+        """From the embedding to the top; layers that are shared count once."""
         middle = [(f"layer {number}", [layer]) for number, layer in enumerate(self.layers)]
         middle[-1][1].append(self.norm)
         lowest: list[nn.Module] = [self.embed] if self.score is None else [self.embed, self.score]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -34,7 +35,7 @@ class EncoderDecoder(nn.Module):
         self.score = score
         self.layers = nn.ModuleList(layers)
         self.norm = norm if norm is not None else nn.Identity()
-        self.vocabulary_head, self.pooler, self.pooling = encoder.vocabulary_head, encoder.pooler, "last"
+        self.vocabulary_head, self.pooler = encoder.vocabulary_head, encoder.pooler
 
     @property
     def width(self) -> int:
@@ -48,18 +49,19 @@ class EncoderDecoder(nn.Module):
 
     def forward(self, source: Packed, target: Packed, carry: Any = None, keep: Keep = "last") -> States:
         """States of the decoder's kept layers, (n, width) each."""
-        return self.decode(target, source, self.encoder(source).last, keep)
-
-    def decode(self, target: Packed, source: Packed, encoded: Tensor, keep: Keep = "last") -> States:
-        """The decoder alone, on the encoder's states (m, width) of the source: computed once, they serve any target."""
         wanted = kept(keep, len(self.layers))
         x: Tensor = self.embed(target)
-        flow = Flow(self_layout(target), target.pattern, source=encoded, source_layout=cross_layout(target, source))
+        flow = Flow(
+            self_layout(target),
+            target.pattern,
+            source=self.encoder(source).last,
+            source_layout=cross_layout(target, source),
+        )
         if self.score is not None:
             flow.bend = self.score(x, flow.layout)
         layers = [x] if 0 in wanted else []
         for number, layer in enumerate(self.layers, 1):
-            x = layer(x, flow)
+            x = layer(x, replace(flow, depth=number - 1))
             if number == len(self.layers):
                 x = self.norm(x)
             if number in wanted:

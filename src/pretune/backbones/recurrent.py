@@ -49,7 +49,7 @@ class LSTM(nn.Module):
         super().__init__()
         self.embed = embed
         self.layers = nn.ModuleList(nn.LSTM(embed.width, embed.width) for _ in range(layers))
-        self.vocabulary_head, self.pooler, self.pooling = vocabulary_head, pooler, "last"
+        self.vocabulary_head, self.pooler = vocabulary_head, pooler
         self.longest: int | None = None
 
     @property

@@ -32,7 +32,6 @@ class Backbone(Protocol):
 
     embed: Embeddings
     vocabulary_head: Callable[[], nn.Module]  # how this family goes from states to the vocabulary
-    pooling: str  # which state stands for a sequence unless one says otherwise: start, or last for a decoder
     pooler: Callable[[], nn.Module]  # how it goes from a sequence's state to what a classifier stands on
 
     @property

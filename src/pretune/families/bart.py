@@ -12,7 +12,7 @@ from torch import nn
 
 from pretune.backbones.encoder import Encoder
 from pretune.backbones.encoder_decoder import EncoderDecoder
-from pretune.families.family import WRITING, Family, Table
+from pretune.families.family import WRITING, Family, Row, Table
 from pretune.nn.attention import Attention, CrossAttention
 from pretune.nn.blocks import Layer, PostNorm, PreNorm
 from pretune.nn.embeddings import Embeddings
@@ -91,7 +91,7 @@ def embeddings(config: BartConfig) -> Embeddings:
     return Embeddings(
         config.vocab_size,
         width,
-        positions=Learned(config.max_position_embeddings, width, offset=2),
+        positions=Learned(config.max_position_embeddings, width, first=2),
         scale=width**0.5 if config.scale_embedding else 1.0,
         norm=LayerNorm(width),
         dropout=config.dropout,
@@ -103,10 +103,7 @@ def build(config: BartConfig) -> EncoderDecoder:
     return wire(config, embed=lambda: embeddings(config))
 
 
-Rows = list[tuple[str | list[str], str]]
-
-
-def _layer(theirs: str, ours: str) -> Rows:
+def _layer(theirs: str, ours: str) -> list[Row]:
     """What layers of both stacks have."""
     return [
         ([f"{theirs}.self_attn.{x}_proj.{{p}}" for x in "qkv"], f"{ours}.attention.part.qkv.{{p}}"),
@@ -121,7 +118,7 @@ def _layer(theirs: str, ours: str) -> Rows:
 _CROSS, _OUR_CROSS = "model.decoder.layers.{i}.encoder_attn", "backbone.layers.{i}.cross"
 
 # Of every layout: tokens, layers, and the way to the vocabulary.
-COMMON: Rows = [
+COMMON: list[Row] = [
     ("model.shared.weight", "backbone.encoder.embed.tokens"),
     *_layer("model.encoder.layers.{i}", "backbone.encoder.layers.{i}"),
     *_layer("model.decoder.layers.{i}", "backbone.layers.{i}"),
@@ -131,7 +128,7 @@ COMMON: Rows = [
     (f"{_CROSS}_layer_norm.{{p}}", f"{_OUR_CROSS}.norm.{{p}}"),
     ("final_logits_bias", "heads.{p}.bias"),
 ]
-POSITIONS: Rows = [
+POSITIONS: list[Row] = [
     ("model.encoder.embed_positions.weight", "backbone.encoder.embed.positions.weight"),
     ("model.decoder.embed_positions.weight", "backbone.embed.positions.weight"),
     ("model.encoder.layernorm_embedding.{p}", "backbone.encoder.embed.norm.{p}"),
@@ -150,7 +147,10 @@ BART = Family(
     config=BartConfig,
     build=build,
     template=Template(
-        single=("start", "A", "end"), pair=("separator", "B", "end"), target=("end", "start", "A", "end")
+        single=("start", "A", "end"),
+        pair=("separator", "B", "end"),
+        segments=False,
+        target=("end", "start", "A", "end"),
     ),
     table=Table(
         *COMMON,
@@ -166,4 +166,5 @@ BART = Family(
         **{frozenset({objective}): "BartForConditionalGeneration" for objective in WRITING},
         frozenset({"classify"}): "BartForSequenceClassification",
     },
+    poolings={"": "last"},
 )

@@ -14,6 +14,7 @@ from pretune.backbones.states import Backbone
 from pretune.text.sequences import Template
 
 Tensors = dict[str, Tensor]
+Row = tuple[str | Sequence[str], str]  # published name or names, our name
 # Objectives that write with an encoder-decoder: their head is its way from states to the vocabulary.
 WRITING = ("spans", "denoise", "mass", "translate")
 
@@ -28,13 +29,16 @@ class Family:
     template: Template
     table: Table
     classes: Mapping[frozenset[str], str]  # heads present → the class that `transformers` loads them with
-    # Values of `classifier_pooling` in config.json → ours. A layout without that key pools as its backbone does.
+    # Values of `classifier_pooling` in config.json → ours. "" is a layout without that key; it pools by the start token
+    # unless it says otherwise here.
     poolings: Mapping[str, str] = field(default_factory=dict)
+    older: Mapping[str, str] = field(default_factory=dict)  # keys of older config.json files → the same key today
 
     def read_config(self, content: Mapping[str, Any]) -> Any:
         """The configuration in a config.json, keys we have no use for left out."""
         known = {field.name for field in fields(self.config)}
-        return self.config(**{key: value for key, value in content.items() if key in known})
+        renamed = {self.older[key]: value for key, value in content.items() if key in self.older}
+        return self.config(**{key: value for key, value in {**renamed, **content}.items() if key in known})
 
 
 class Table:
@@ -42,13 +46,13 @@ class Table:
 
         ("bert.encoder.layer.{i}.output.dense.{p}", "backbone.layers.{i}.feed_forward.part.output.{p}")
 
-    {i} stands for a number, {p} for a parameter's name. Several published names for one of ours are matrices that we keep
+    {i} and {j} stand for numbers, {p} for a parameter's name. Several published names for one of ours are matrices that we keep
     stacked, one upon the other.
     """
 
     def __init__(
         self,
-        *rows: tuple[str | Sequence[str], str],
+        *rows: Row,
         prefix: str = "",
         ignored: Sequence[str] = (),
         renamed: Mapping[str, str] | None = None,
@@ -122,7 +126,9 @@ class Table:
 
 
 def _pattern(name: str) -> re.Pattern[str]:
-    escaped = re.escape(name).replace(r"\{i\}", r"(?P<i>\d+)").replace(r"\{p\}", r"(?P<p>\w+)")
+    escaped = re.escape(name)
+    for key, stands_for in (("i", r"\d+"), ("j", r"\d+"), ("p", r"\w+")):
+        escaped = escaped.replace(rf"\{{{key}\}}", f"(?P<{key}>{stands_for})")
     return re.compile(escaped)
 
 

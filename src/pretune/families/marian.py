@@ -57,7 +57,7 @@ MARIAN = Family(
     name="marian",
     config=MarianConfig,
     build=build,
-    template=Template(single=("A", "end"), pair=("B", "end"), target=("padding", "A", "end")),
+    template=Template(single=("A", "end"), pair=("B", "end"), segments=False, target=("padding", "A", "end")),
     table=Table(
         *COMMON,
         prefix="model.",
@@ -68,4 +68,5 @@ MARIAN = Family(
         frozenset(): "MarianModel",
         **{frozenset({objective}): "MarianMTModel" for objective in WRITING},
     },
+    poolings={"": "last"},
 )

@@ -37,7 +37,12 @@ MBART = Family(
     name="mbart",
     config=MBartConfig,
     build=build,
-    template=Template(single=("A", "end", "language"), pair=("B", "end", "language"), target=("language", "A", "end")),
+    template=Template(
+        single=("A", "end", "language"),
+        pair=("B", "end", "language"),
+        segments=False,
+        target=("language", "A", "end"),
+    ),
     table=Table(
         *COMMON,
         *POSITIONS,
@@ -52,4 +57,5 @@ MBART = Family(
         frozenset(): "MBartModel",
         **{frozenset({objective}): "MBartForConditionalGeneration" for objective in WRITING},
     },
+    poolings={"": "last"},
 )

@@ -17,7 +17,7 @@ from torch import nn
 
 from pretune.backbones.encoder import Encoder
 from pretune.backbones.encoder_decoder import EncoderDecoder
-from pretune.families.family import WRITING, Family, Table
+from pretune.families.family import WRITING, Family, Row, Table
 from pretune.nn.attention import CrossAttention, ScoredAttention
 from pretune.nn.blocks import Layer, PreNorm
 from pretune.nn.dropout import Dropout
@@ -122,10 +122,7 @@ def build(config: T5Config) -> EncoderDecoder:
     return initialize_by_inputs(model, config.initializer_factor)
 
 
-Rows = list[tuple[str | list[str], str]]
-
-
-def _attention(theirs: str, ours: str) -> Rows:
+def _attention(theirs: str, ours: str) -> list[Row]:
     """A part of a layer that attends, its norm included."""
     block, _, _ = theirs.rpartition(".")
     return [
@@ -136,10 +133,10 @@ def _attention(theirs: str, ours: str) -> Rows:
     ]
 
 
-def _feed_forward(theirs: str, ours: str) -> Rows:
+def _feed_forward(theirs: str, ours: str) -> list[Row]:
     """The last part of a layer, of either kind."""
     dense = f"{theirs}.DenseReluDense"
-    rows: Rows = [
+    rows: list[Row] = [
         (f"{dense}.wi.weight", f"{ours}.feed_forward.part.inner.weight"),
         ([f"{dense}.wi_0.weight", f"{dense}.wi_1.weight"], f"{ours}.gated_feed_forward.part.inner.weight"),
     ]
@@ -178,13 +175,14 @@ def _family(name: str, config: type[T5Config], prefix: str) -> Family:
         name=name,
         config=config,
         build=build,
-        template=Template(single=("A", "end"), pair=("B", "end"), target=("padding", "A", "end")),
+        template=Template(single=("A", "end"), pair=("B", "end"), segments=False, target=("padding", "A", "end")),
         table=TABLE,
         classes={
             frozenset(): f"{prefix}Model",
             **{frozenset({objective}): f"{prefix}ForConditionalGeneration" for objective in WRITING},
             frozenset({"classify"}): f"{prefix}ForSequenceClassification",
         },
+        poolings={"": "last"},
     )
 
 

@@ -41,12 +41,12 @@ class Filler:
         """Ids of a text with [MASK]s, start and separator around it."""
         tokenizer = self.model.need_tokenizer()
         ids = [tokenizer.role("start")]
-        for number, piece in enumerate(text.split(MASK)):
-            if number:
-                ids.append(tokenizer.role("mask"))
-                ids += tokenizer.encode(piece) if piece.strip() else []
-            else:
-                ids += tokenizer.encode(piece)
+        first, *pieces = text.split(MASK)
+        ids += tokenizer.encode(first.rstrip() if pieces else first)
+        for number, piece in enumerate(pieces, 1):
+            ids.append(tokenizer.role("mask"))
+            # A token brings the space before it along: the one before a gap goes with the gap.
+            ids += tokenizer.encode(piece.rstrip() if number < len(pieces) else piece) if piece.strip() else []
         return [*ids, tokenizer.role("separator")]
 
     @torch.no_grad()

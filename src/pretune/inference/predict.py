@@ -25,7 +25,7 @@ def load_classifier(reference: str | Path) -> Model:
     if not model.labels:
         raise PretuneError(f"{reference}: this model was not trained to classify; fine-tune it first")
     objective = model.objective if "classify" in model.objective else "classify"
-    pooling = model.family.poolings.get(getattr(model.config, "classifier_pooling", ""))
+    pooling = model.family.poolings.get(getattr(model.config, "classifier_pooling", ""), "start")
     return load_model(reference, parse_objective(objective, labels=tuple(model.labels), pooling=pooling))
 
 

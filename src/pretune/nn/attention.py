@@ -21,6 +21,7 @@ class Flow:
 
     layout: Layout
     pattern: Pattern | None = None  # the batch's
+    depth: int = 0  # how many layers came before this one
     context: Tensor | None = None  # (m, width) rows behind the layout's keys, when they are not the queries' own rows
     source: Tensor | None = None  # (m, width) states of an encoder
     source_layout: Layout | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from pretune.nn.attention import Flow
 from pretune.nn.dropout import Dropout
@@ -17,7 +18,7 @@ class PostNorm(nn.Module):
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
         """(n, width) → (n, width)."""
-        out: Tensor = self.norm(x + self.dropout(self.part(x, flow)))
+        out: Tensor = self.norm(x + self.dropout(self.part(x, flow), flow.depth))
         return out
 
 
@@ -30,7 +31,7 @@ class PreNorm(nn.Module):
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
         """(n, width) → (n, width)."""
-        out: Tensor = x + self.dropout(self.part(self.norm(x), flow))
+        out: Tensor = x + self.dropout(self.part(self.norm(x), flow), flow.depth)
         return out
 
 
@@ -39,9 +40,27 @@ class Layer(nn.ModuleDict):
 
     def __init__(self, **parts: nn.Module) -> None:
         super().__init__(parts)
+        self.recompute = False  # forget everything inside, and compute it again in the backward
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
         """(n, width) → (n, width)."""
+        if self.recompute and self.training:
+            # No state of generators to keep: dropout follows from its seed.
+            return checkpoint(self.run, x, flow, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
+        return self.run(x, flow)
+
+    def run(self, x: Tensor, flow: Flow) -> Tensor:
+        """All parts, one after the other."""
         for part in self.values():
             x = part(x, flow)
+        return x
+
+
+class Depth(nn.ModuleList):
+    """Layers in turn that make up one depth of a stack (ALBERT's inner ones)."""
+
+    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+        """(n, width) → (n, width)."""
+        for layer in self:
+            x = layer(x, flow)
         return x

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+DEPTHS_APART = 1 << 16  # salts of one depth: more than a model has layers of dropout
+
 
 class Dropout(nn.Module):
     """Sets a share of the elements to zero and scales the others up, in training alone."""
@@ -23,12 +25,13 @@ class Dropout(nn.Module):
         # Not a buffer: all layers of a model share one tensor, which the loop sets before each forward.
         self.seed = torch.zeros((), dtype=torch.int32)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Any shape."""
+    def forward(self, x: Tensor, depth: int = 0) -> Tensor:
+        """Any shape. A layer that runs at several depths draws another mask at each."""
         if not self.training or self.share == 0.0:
             return x
         make = kept_on_gpu if x.is_cuda else kept
-        return torch.where(make(self.seed, x.numel(), self.share, self.salt).view(x.shape), x, 0.0) / (1.0 - self.share)
+        stays = make(self.seed, x.numel(), self.share, self.salt + depth * DEPTHS_APART)
+        return torch.where(stays.view(x.shape), x, 0.0) / (1.0 - self.share)
 
 
 def kept(seed: Tensor, count: int, share: float, salt: int) -> Tensor:
@@ -73,6 +76,15 @@ def mix(index: Tensor, seed: Tensor) -> Tensor:
 def _wrapped(number: int) -> int:
     """A number as a signed 32-bit one."""
     return (number + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+def stop_dropout(root: nn.Module) -> None:
+    """No dropout from now on, that of attention weights included."""
+    for module in root.modules():
+        if isinstance(module, Dropout):
+            module.share = 0.0
+        elif isinstance(getattr(module, "dropout", None), float):
+            module.dropout = 0.0  # type: ignore[assignment]
 
 
 def share_seed(root: nn.Module, device: torch.device) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretune.errors import PretuneError, nearest
 from pretune.nn.attention import Flow
 from pretune.nn.dropout import Dropout
 from pretune.nn.linear import Linear
@@ -14,26 +15,33 @@ from pretune.nn.linear import Linear
 Activation = Callable[[Tensor], Tensor]
 
 
-def gelu_tanh(x: Tensor) -> Tensor:
-    """GELU by its approximation with a tanh (Hendrycks and Gimpel, 2016)."""
-    return F.gelu(x, approximate="tanh")
-
-
 def relu_squared(x: Tensor) -> Tensor:
     """ReLU² (So et al., 2021)."""
     return F.relu(x).square()
 
 
-ACTIVATIONS: dict[str, Activation] = {
-    "gelu": F.gelu,
-    "gelu_tanh": gelu_tanh,
-    "gelu_new": gelu_tanh,
-    "relu": F.relu,
-    "relu2": relu_squared,
-    "silu": F.silu,
-    "swish": F.silu,
-    "tanh": lambda x: x.tanh(),
-}
+def gelu_tanh(x: Tensor) -> Tensor:
+    """GELU by its approximation with tanh (Hendrycks and Gimpel, 2016)."""
+    return F.gelu(x, approximate="tanh")
+
+
+class _Activations(dict[str, Activation]):
+    def __missing__(self, name: str) -> Activation:
+        raise PretuneError(f"unknown activation {name!r}; {nearest(name, self)}")
+
+
+ACTIVATIONS = _Activations(
+    {
+        "gelu": F.gelu,
+        "gelu_new": gelu_tanh,
+        "gelu_tanh": gelu_tanh,
+        "relu": F.relu,
+        "relu2": relu_squared,
+        "silu": F.silu,
+        "swish": F.silu,
+        "tanh": lambda x: x.tanh(),
+    }
+)
 
 
 class FeedForward(nn.Module):

@@ -10,15 +10,22 @@ from torch import Tensor, nn
 class Learned(nn.Module):
     """A vector a position, up to a longest length (BERT, GPT)."""
 
-    def __init__(self, longest: int, width: int, offset: int = 0) -> None:
-        """`offset`: how many rows stand unused before the first position's (BART's 2)."""
+    def __init__(self, longest: int, width: int, first: int = 0) -> None:
+        """`first` is the row of the first position; those before it are never read (RoBERTa)."""
         super().__init__()
-        self.longest, self.offset = longest, offset
-        self.weight = nn.Parameter(torch.empty(offset + longest, width))
+        self.longest, self.first = longest, first
+        self.weight = nn.Parameter(torch.empty(first + longest, width))
 
     def forward(self, positions: Tensor) -> Tensor:
         """(n,) → (n, width)."""
-        return F.embedding(positions + self.offset, self.weight)
+        return F.embedding(positions + self.first if self.first else positions, self.weight)
+
+    def fix_waves(self) -> None:
+        """Sinusoidal ones in place of learned ones, kept as a table because the layout has it (XLM, DistilBERT)."""
+        rows, width = self.weight.shape
+        with torch.no_grad():
+            self.weight.copy_(Sinusoidal(width)(torch.arange(rows, device=self.weight.device)))
+        self.weight.requires_grad_(False)
 
 
 class Sinusoidal(nn.Module):

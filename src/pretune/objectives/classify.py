@@ -31,9 +31,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class ClassifyHead(nn.Module):
     """One vector a sequence, dropout, and a logit a class."""
 
-    def __init__(self, backbone: Backbone, classes: int, pooling: str | None, dropout: float) -> None:
+    def __init__(self, backbone: Backbone, classes: int, pooling: str, dropout: float) -> None:
         super().__init__()
-        self.pooling = pooling or backbone.pooling
+        self.pooling = pooling
         self.pooler = backbone.pooler()
         self.dropout = Dropout(dropout)
         self.output = Linear(backbone.width, classes)
@@ -46,11 +46,10 @@ class ClassifyHead(nn.Module):
 
 @dataclass(frozen=True)
 class Classify:
-    """`labels` are the classes in order; `pooling` is what stands for a sequence: its start token, its last one, the
-    mean or the maximum; the family knows best."""
+    """`labels` are the classes in order; `pooling` is what stands for a sequence: its start token or the mean."""
 
     labels: Sequence[str] = field(default_factory=tuple)
-    pooling: Literal["start", "mean", "max", "last"] | None = None
+    pooling: Literal["start", "mean", "max", "last"] = "start"
     dropout: float = 0.1
 
     name: ClassVar[str] = "classify"

@@ -11,7 +11,7 @@ from torch import nn
 from pretune.errors import PretuneError
 from pretune.nn.patterns import Pattern, causal
 from pretune.objectives.arrangements import spans_epoch
-from pretune.objectives.objective import Data, Loss, classification_loss
+from pretune.objectives.objective import Data, Loss, vocabulary_loss
 from pretune.packed import Batch
 from pretune.randomness import Draws
 from pretune.text.plan import Lanes, make_lanes
@@ -69,7 +69,7 @@ class LM:
         """Cross-entropy at every token that has a next one."""
         targets = batch.targets[self.name]
         states = backbone(*batch.packed, carry=batch.carry)
-        loss = classification_loss(self.name, head(states.last[targets.at], backbone.embed.tokens), targets)
+        loss = vocabulary_loss(self.name, head, states.last[targets.at], backbone.embed.tokens, targets)
         loss.carry = states.carry
         return loss
 

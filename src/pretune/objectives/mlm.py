@@ -11,7 +11,7 @@ from torch import nn
 from pretune.nn.patterns import Pattern, full
 from pretune.objectives.arrangements import spans_epoch
 from pretune.objectives.masking import choose
-from pretune.objectives.objective import Data, Loss, classification_loss
+from pretune.objectives.objective import Data, Loss, vocabulary_loss
 from pretune.packed import Batch
 from pretune.randomness import Draws
 from pretune.text.sequences import Epoch, Packing, Sequences
@@ -77,4 +77,4 @@ class MLM:
         """Cross-entropy at the chosen positions alone."""
         targets = batch.targets[self.name]
         states = backbone(*batch.packed).last[targets.at]
-        return classification_loss(self.name, head(states, backbone.embed.tokens), targets)
+        return vocabulary_loss(self.name, head, states, backbone.embed.tokens, targets)

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from pretune.nn.patterns import Pattern
 from pretune.packed import Batch, Targets
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pretune.text.store import Store
 
 Array = np.ndarray[Any, np.dtype[Any]]
+MOST_LOGITS = 1 << 30  # at once
 
 
 @dataclass
@@ -86,6 +88,25 @@ class Objective(Protocol):
     def head(self, backbone: Backbone) -> nn.Module: ...
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss: ...
+
+
+def vocabulary_loss(name: str, head: nn.Module, states: Tensor, tokens: Tensor, targets: Targets) -> Loss:
+    """Cross-entropy over the vocabulary at some tokens, given their states (m, width) and the token embedding.
+
+    Where the logits would fill memory they are made in chunks, and once more in the backward.
+    """
+    chunks = -(-states.shape[0] * tokens.shape[0] // MOST_LOGITS)
+    if chunks == 1:
+        return classification_loss(name, head(states, tokens), targets)
+
+    def part(states: Tensor, tokens: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        loss = classification_loss(name, head(states, tokens), Targets(target, target, weight))
+        return loss.sums[name], loss.logs[f"{name}/accuracy"]
+
+    pieces = zip(*(x.chunk(chunks) for x in (states, targets.target, targets.weight)), strict=True)
+    done = [checkpoint(part, x, tokens, y, w, use_reentrant=False, preserve_rng_state=False) for x, y, w in pieces]
+    losses, right = (torch.stack(values).sum() for values in zip(*done, strict=True))
+    return Loss(sums={name: losses}, logs={f"{name}/accuracy": right})
 
 
 def classification_loss(name: str, logits: Tensor, targets: Targets) -> Loss:

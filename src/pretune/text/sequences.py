@@ -45,6 +45,7 @@ class Template:
 
     single: tuple[str, ...]
     pair: tuple[str, ...]
+    segments: bool = True  # whether what `pair` adds is a segment of its own; else all is segment 0
     target: tuple[str, ...] = ()
 
     def overhead(self, pair: bool) -> int:
@@ -133,7 +134,7 @@ class Arrangement:
                 special[at] = False
             else:
                 ids[at] = self.tokenizer.role(item)
-            if number >= len(self.template.single):
+            if self.template.segments and number >= len(self.template.single):
                 segment[at] = 1
         sequences = Sequences(
             ids=ids,
@@ -212,7 +213,15 @@ def plan_epoch(arrangement: Arrangement, packing: Packing, draws: Draws, shuffle
     return PlannedEpoch(arrangement, plan)
 
 
-MODEL_COLUMNS = ("segment", "order", "stream", "prefix", "fresh")  # those a model looks at; the others are ours
+MODEL_COLUMNS = (
+    "segment",
+    "language",
+    "task",
+    "order",
+    "stream",
+    "prefix",
+    "fresh",
+)  # those a model looks at; the others are ours
 
 
 def collate(sequences: Sequences, capacity: Capacity | None = None, filler: int = 0) -> Batch:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, count, takewhile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tokenizers
@@ -20,6 +20,9 @@ import tokenizers
 from pretune.atomic import write_bytes, write_json
 from pretune.errors import PretuneError
 from pretune.text.words import WordStarts
+
+if TYPE_CHECKING:
+    from pretune.text.sequences import Template
 
 # role → the names it has in Hugging Face's tokenizer_config.json, the first that is there counts
 ROLE_NAMES = {
@@ -38,7 +41,7 @@ SPELLINGS = {
     "sep_token": ("[SEP]", "<sep>"),
     "bos_token": ("<s>", "<|endoftext|>"),
     "eos_token": ("</s>", "<|endoftext|>"),
-    "mask_token": ("[MASK]", "<mask>"),
+    "mask_token": ("[MASK]", "<mask>", "<special1>"),
 }
 TRAINED_SPECIALS = {
     "padding": "[PAD]",
@@ -110,8 +113,11 @@ class Tokenizer:
     @cached_property
     def digest(self) -> str:
         """A fingerprint of everything that decides what ids a text gets."""
-        content = self.backend.to_str() + json.dumps(self.role_tokens, sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()
+        content = json.loads(self.backend.to_str())
+        del content[
+            "post_processor"
+        ]  # what other programs put around texts: a model's template, and not the text's own
+        return hashlib.sha256(json.dumps([content, self.role_tokens], sort_keys=True).encode()).hexdigest()
 
     # -- roles --------------------------------------------------------------------------------------------------
 
@@ -215,11 +221,21 @@ class Tokenizer:
 
     # -- files --------------------------------------------------------------------------------------------------
 
-    def save(self, folder: str | Path) -> None:
-        """Write tokenizer.json and tokenizer_config.json, as `transformers.PreTrainedTokenizerFast` loads them."""
+    def save(self, folder: str | Path, template: Template | None = None) -> None:
+        """Write tokenizer.json and tokenizer_config.json, as `transformers.PreTrainedTokenizerFast` loads them.
+
+        With the `template` of a model, other programs put around texts what that model expects.
+        """
+        from pretune.text.tokenizer_files import with_template
+
         folder = Path(folder)
-        write_bytes(folder / "tokenizer.json", self.backend.to_str(pretty=True).encode())
-        write_json(folder / "tokenizer_config.json", self._config())
+        backend, config = self.backend, self._config()
+        if template is not None:
+            backend = with_template(backend, self.role_tokens, template)
+            segments = ["token_type_ids"] if template.segments else []
+            config["model_input_names"] = ["input_ids", *segments, "attention_mask"]
+        write_bytes(folder / "tokenizer.json", backend.to_str(pretty=True).encode())
+        write_json(folder / "tokenizer_config.json", config)
 
     def _config(self) -> dict[str, Any]:
         config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
@@ -270,6 +286,8 @@ def find_roles(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> dict
             token = next((s for s in spellings if backend.token_to_id(s) is not None), None)
             if token is not None:
                 named[name] = token
+    if "bos_token" in named and named.get("cls_token") == named.get("sep_token"):
+        named.pop("cls_token", None)  # XLM: both are </s>, but texts start with <s>
     roles = {}
     for role, names in ROLE_NAMES.items():
         token = next((named[name] for name in names if name in named), None)

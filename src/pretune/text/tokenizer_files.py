@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from pretune.errors import PretuneError
 from pretune.text.sentencepiece import CONTROL, NORMAL, UNKNOWN, build_backend, read_model
+
+if TYPE_CHECKING:
+    from pretune.text.sequences import Template
 
 Loaded = tuple[tokenizers.Tokenizer, dict[str, Any]]
 T5_SPECIALS = ["<pad>", "</s>", "<unk>"]  # the first pieces of T5 and its kin
@@ -57,7 +61,7 @@ def _load_file(path: Path, config: dict[str, Any]) -> tokenizers.Tokenizer:
         return _load_wordpiece(path, config)
     for vocabulary, merges in BPE_PAIRS:
         if path.name in (vocabulary, merges):
-            return _load_bpe(path.with_name(vocabulary), path.with_name(merges))
+            return _load_bpe(path.with_name(vocabulary), path.with_name(merges), config)
     if path.suffix == ".json":
         try:
             return tokenizers.Tokenizer.from_file(str(path))
@@ -96,8 +100,8 @@ def _load_wordpiece(path: Path, config: dict[str, Any]) -> tokenizers.Tokenizer:
     return backend
 
 
-def _load_bpe(vocabulary_file: Path, merges_file: Path) -> tokenizers.Tokenizer:
-    """GPT-2's and RoBERTa's byte-level BPE; GPT's own, with </w> at word ends, where the vocabulary shows it."""
+def _load_bpe(vocabulary_file: Path, merges_file: Path, config: dict[str, Any]) -> tokenizers.Tokenizer:
+    """GPT-2's and RoBERTa's byte-level BPE; GPT's and XLM's, with </w> at word ends, where the vocabulary shows it."""
     for file in (vocabulary_file, merges_file):
         if not file.is_file():
             raise PretuneError(f"{file}: missing; a BPE vocabulary comes with its merges")
@@ -112,14 +116,15 @@ def _load_bpe(vocabulary_file: Path, merges_file: Path) -> tokenizers.Tokenizer:
         backend = tokenizers.Tokenizer(
             models.BPE(vocabulary, merges, unk_token=unknown, end_of_word_suffix="</w>", fuse_unk=False)
         )
-        backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+        uncased = bool(config.get("do_lowercase_and_remove_accent", True))
+        backend.normalizer = normalizers.BertNormalizer(lowercase=uncased, strip_accents=uncased)
         backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         backend.decoder = decoders.BPEDecoder(suffix="</w>")
     else:
         backend = tokenizers.Tokenizer(models.BPE(vocabulary, merges, fuse_unk=False))
-        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=bool(config.get("add_prefix_space", False)))
         backend.decoder = decoders.ByteLevel()
-    names = ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "<|endoftext|>")
+    names = ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "<special1>", "<|endoftext|>")
     specials = [token for token in names if token in vocabulary]
     # RoBERTa's mask takes the space before it, so that a filled word stands where it should.
     backend.add_special_tokens(
@@ -144,3 +149,29 @@ def _load_sentencepiece(path: Path, config: dict[str, Any]) -> tokenizers.Tokeni
         sentinels = range(100 if extra is None else int(extra))
         model.pieces += [(f"<extra_id_{number}>", 0.0, CONTROL) for number in reversed(sentinels)]
     return build_backend(model)
+
+
+def with_template(backend: tokenizers.Tokenizer, roles: Mapping[str, str], template: Template) -> tokenizers.Tokenizer:
+    """The same tokenizer, which puts around texts what a template says; where it already does, the tokenizer itself."""
+    used = {item for item in (*template.single, *template.pair) if item not in "AB"}
+    if not used <= roles.keys():
+        return backend
+    names = {"A": "$A", "B": "$B"}
+    names |= {role: roles[role].replace(":", "_") for role in used}  # in a template a colon comes before a segment
+    second = 1 if template.segments else 0
+    single = [f"{names[item]}:0" for item in template.single]
+    copy = tokenizers.Tokenizer.from_str(backend.to_str())
+    copy.post_processor = processors.TemplateProcessing(
+        single=single,
+        pair=[*single, *(f"{names[item]}:{second}" for item in template.pair)],
+        special_tokens=[
+            {"id": names[role], "ids": [backend.token_to_id(roles[role])], "tokens": [roles[role]]}
+            for role in sorted(used)
+        ],
+    )
+    return backend if _around(backend) == _around(copy) else copy
+
+
+def _around(backend: tokenizers.Tokenizer) -> list[tuple[list[int], list[int]]]:
+    """What a tokenizer makes of a text and of a pair."""
+    return [(made.ids, made.type_ids) for made in (backend.encode("a"), backend.encode("a", "b"))]

@@ -4,6 +4,7 @@
       root.safetensors        parameters
       optimizer.safetensors   their optimizers' states
       carry.safetensors       what stateful data hand on
+      average.safetensors     the running mean of the parameters, where there is one
       state.json              position, clock, and a checksum of each file
 
 A checkpoint is written under a temporary name and renamed when whole. The newest that is intact counts.
@@ -36,6 +37,7 @@ def save_checkpoint(
     optimizers: list[torch.optim.Optimizer],
     state: dict[str, Any],
     carry: dict[str, Tensor],
+    average: dict[str, Tensor],
     keep: int,
 ) -> None:
     """Write a checkpoint and drop the oldest beyond `keep`."""
@@ -50,6 +52,8 @@ def save_checkpoint(
         "optimizer.safetensors": optimizer_tensors(root, optimizers),
         "carry.safetensors": {name: tensor.cpu().contiguous() for name, tensor in carry.items()},
     }
+    if average:
+        files["average.safetensors"] = average
     try:
         checksums = {}
         for name, tensors in files.items():

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from pretune.devices import choose_device
+from pretune.devices import choose_device, deterministic
 from pretune.errors import PretuneError
 from pretune.inference.predict import probabilities
 from pretune.metrics.classification import classification_metrics
-from pretune.model import Model, load_model, make_model, random_twin
+from pretune.model import Model, family_of, load_model, make_model, random_twin
 from pretune.objectives import Data, Mixture, parse_objective
 from pretune.presets import preset_names
 from pretune.progress import say
@@ -24,6 +24,7 @@ from pretune.text.rows import arrange_rows
 from pretune.text.sequences import Packing
 from pretune.text.tokenizer import Tokenizer
 from pretune.training.loop import Stopped, Training, train
+from pretune.training.optimizers import scale_rates
 from pretune.training.pretraining import ROUND_VOCABULARY, check_length
 from pretune.training.runs import Run, finish_run, start_run
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
@@ -55,6 +56,7 @@ class Plan:
     batch: Batching
     watching: Watching
     seed: int
+    deterministic: bool
     tokenizer: str | None
     scratch: bool
     device: str | None
@@ -82,7 +84,8 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
     rows = read_labeled(plan.train, plan.columns)
     dev = read_labeled(plan.dev, rows.columns) if plan.dev else None
     labels = find_labels(rows)
-    mixture = parse_objective(plan.objective, labels=tuple(labels))
+    pooling = family_of(plan.model).poolings.get("", "start")
+    mixture = parse_objective(plan.objective, labels=tuple(labels), pooling=pooling)
     check_labels(dev, labels)
     device = choose_device(plan.device)
     model = starting_model(plan, mixture)
@@ -101,17 +104,19 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
         root=model.root,
         streams=streams,
         budget=plan.budget or Budget(steps=steps),
-        optimizer=plan.optimizer,
+        optimizer=scale_rates(plan.optimizer, plan.batch.sequences or 32),
         schedule=plan.schedule,
         watching=plan.watching,
         seed=plan.seed,
         device=device,
         run=plan.out,
         compiled=fixed,
+        recompute=bool(plan.batch.recompute),
         evaluate=(lambda: evaluate_rows(model, dev, device)) if dev is not None else None,
     )
     try:
-        last = train(training, resume=going_on)
+        with deterministic(plan.deterministic):
+            last = train(training, resume=going_on)
     except Stopped:
         say(f"stopped and saved; go on with the same command and --resume (run folder {plan.out})")
         raise KeyboardInterrupt from None
@@ -129,7 +134,7 @@ def starting_model(plan: Plan, mixture: Mixture) -> Model:
             raise PretuneError(f"{plan.model} is a preset without weights; give --tokenizer to train it from scratch")
         tokenizer = Tokenizer.load(plan.tokenizer)
         size = -(-tokenizer.size // ROUND_VOCABULARY) * ROUND_VOCABULARY
-        model = make_model(plan.model, vocabulary=size, seed=plan.seed)
+        model = make_model(plan.model, size, plan.seed, padding=tokenizer.roles.get("padding"))
         model.tokenizer = tokenizer
     elif plan.scratch:
         model = random_twin(load_model(plan.model), plan.seed)

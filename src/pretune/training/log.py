@@ -4,19 +4,39 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pretune.devices import peak_flops
 from pretune.errors import PretuneError
 from pretune.objectives.objective import Loss
 from pretune.training.budget import Clock
 from pretune.training.distributed import World
+from pretune.training.streams import Pack
 
 METRICS = "metrics.jsonl"
+
+
+@dataclass
+class Waiting:
+    """A line whose numbers are on their way from the device."""
+
+    line: dict[str, Any]
+    names: list[str]  # of the first values; after them come the gradient norms of `steps`
+    values: tuple[Tensor, Any]
+    totals: dict[str, float]
+    steps: list[tuple[int, list[Pack | None]]]
+
+
+def name_packs(packs: Sequence[Pack | None]) -> str:
+    """Packs, for messages: with seed and recipe they say which texts it was."""
+    named = [f"stream {p.stream}, epoch {p.epoch}, pack {p.index}" for p in packs if p is not None]
+    return "; ".join([*named[:3], *(["…"] if len(named) > 3 else [])])
 
 
 class Log:
@@ -26,9 +46,12 @@ class Log:
         self.world, self.clock, self.device = world, clock, device
         self.sums: dict[str, Tensor] = {}
         self.totals: dict[str, float] = {}
+        self.steps: list[tuple[int, list[Pack | None]]] = []  # since the last line, and the packs in each
+        self.norms: list[Tensor] = []  # their gradient norms
         self.last: dict[str, float] = {}
         self.mark = dict(clock.used)
-        self.waiting: tuple[dict[str, Any], list[str], tuple[Tensor, Any], dict[str, float]] | None = None
+        self.waiting: Waiting | None = None
+        self.peak = peak_flops(device)
         self.note = ""  # the last line in short, for the progress bar
         self.path = run / METRICS if run and world.first else None
         if self.path is not None:
@@ -48,49 +71,63 @@ class Log:
                     continue
         self.path.write_text("".join(kept), encoding="utf-8")
 
-    def add(self, loss: Loss) -> None:
-        """Add a batch's sums, without waiting for the device."""
-        for name, value in {**loss.sums, **loss.logs}.items():
-            value = value.detach().float()
-            self.sums[name] = self.sums[name] + value if name in self.sums else value
-
-    def count(self, totals: Mapping[str, float], terms: list[str]) -> None:
-        """Add a step's totals."""
+    def add(self, losses: Sequence[Loss], totals: Mapping[str, float], terms: list[str]) -> None:
+        """Add the sums of a step's packs, without waiting for the device, and the step's totals."""
+        for loss in losses:
+            for name, value in {**loss.sums, **loss.logs}.items():
+                value = value.detach().float()
+                self.sums[name] = self.sums[name] + value if name in self.sums else value
         for term in terms:
             self.totals[term] = self.totals.get(term, 0.0) + totals[term]
 
-    def write(self, rate: float, norm: Tensor) -> None:
+    def watch(self, step: int, packs: list[Pack | None], norm: Tensor) -> None:
+        """Remember what was in a step, so that one that goes wrong can be named."""
+        self.steps.append((step, packs))
+        self.norms.append(norm.detach().float())
+
+    def write(self, rate: float, norm: Tensor, layers: Mapping[str, Tensor] | None = None) -> None:
         """Note what a line needs; `flush` writes it when the device is through, so that nobody waits."""
         clock = self.clock
         seconds = clock.used["seconds"] - self.mark["seconds"]
         speed = (clock.used["tokens"] - self.mark["tokens"]) / seconds if seconds > 0 else 0.0
         facts = {name: clock.used[name] for name in ("tokens", "flops", "seconds")}
         line = {"step": int(clock.used["steps"]), **facts, "lr": rate, "tokens_per_second": speed}
-        sums = {**self.sums, "gradient_norm": norm}
+        if self.peak is not None and seconds > 0:
+            line["mfu"] = (clock.used["flops"] - self.mark["flops"]) / seconds / self.peak
+        norms = {f"gradient_norm/{name}": value for name, value in (layers or {}).items()}
+        values = [*self.sums.values(), norm, *norms.values(), *self.norms]
         self.flush()
-        self.waiting = line, list(sums), self._fetch(torch.stack([v.float() for v in sums.values()])), self.totals
-        self.sums, self.totals, self.mark = {}, {}, dict(clock.used)
+        names = [*self.sums, "gradient_norm", *norms]
+        fetched = self._fetch(torch.stack([value.float() for value in values]))
+        self.waiting = Waiting(line, names, fetched, self.totals, self.steps)
+        self.sums, self.totals, self.steps, self.norms = {}, {}, [], []
+        self.mark = dict(clock.used)
 
     def flush(self) -> None:
         """Write the line that waits, if there is one."""
         if self.waiting is None:
             return
-        line, names, (values, event), totals = self.waiting
+        line, totals = self.waiting.line, self.waiting.totals
+        names, steps, (values, event) = self.waiting.names, self.waiting.steps, self.waiting.values
         self.waiting = None
         if event is not None:
             event.synchronize()
-        sums = dict(zip(names, values.tolist(), strict=True))
-        if any(not math.isfinite(value) for value in sums.values()):
-            raise PretuneError(
-                f"the loss is no longer a number at step {line['step']}; lower the learning rate, or clip"
-            )
-        norm = sums.pop("gradient_norm")
+        found = values.tolist()
+        for (step, packs), norm in zip(steps, found[len(names) :], strict=True):
+            if not math.isfinite(norm):
+                raise PretuneError(
+                    f"step {step}: the gradient is not a number ({name_packs(packs)}); lower the learning rate, or clip"
+                )
+        sums = dict(zip(names, found, strict=False))
+        norms = {name: sums.pop(name) for name in names if name.startswith("gradient_norm")}
         sums = self.world.add_up({name: sums.get(name, 0.0) for name in self._names(sums)}, self.device)
         means = {name: value / max(totals[name.split("/")[0]], 1.0) for name, value in sums.items()}
-        line |= {**means, "gradient_norm": norm}
+        line |= {**means, **norms}
         self.last |= line
         losses = [f"{name} {value:.3f}" for name, value in means.items() if "/" not in name]
-        self.note = "  ".join([f"step {line['step']}", *losses, f"{line['tokens_per_second']:,.0f} tokens/s"])
+        speed = f"{line['tokens_per_second']:,.0f} tokens/s"
+        peak = [f"{100 * line['mfu']:.0f} % of peak"] if "mfu" in line else []
+        self.note = "  ".join([f"step {line['step']}", *losses, speed, *peak])
         self._append(line)
 
     def _fetch(self, values: Tensor) -> tuple[Tensor, Any]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pretune.devices import cache_folder
 from pretune.errors import PretuneError
 from pretune.model import Root
-from pretune.nn.dropout import share_seed
-from pretune.objectives import Joint
+from pretune.nn.blocks import Layer
+from pretune.nn.dropout import share_seed, stop_dropout
+from pretune.objectives import Joint, Loss
 from pretune.packed import Batch
-from pretune.progress import progress
+from pretune.progress import progress, say
 from pretune.randomness import hashed
+from pretune.training.averaging import Average, make_average
 from pretune.training.budget import Clock
 from pretune.training.checkpoints import load_newest, restore_optimizers, save_checkpoint
 from pretune.training.distributed import Parallel, World, parallelize, synchronized
 from pretune.training.flops import training_flops
-from pretune.training.log import Log
+from pretune.training.guard import Guard
+from pretune.training.log import Log, name_packs
 from pretune.training.optimizers import make_optimizers, set_rates
 from pretune.training.schedules import rate_factor
 from pretune.training.settings import Budget, Optimizer, Schedule, Watching
@@ -52,6 +57,7 @@ class Training:
     world: World = field(default_factory=World)
     parallel: Parallel = "replicate"
     compiled: bool = False
+    recompute: bool = False  # layers keep only their input for the backward
     evaluate: Callable[[], dict[str, float]] | None = None
     evaluate_first: bool = False  # before the first step too
     carry: dict[int, Any] = field(default_factory=dict)  # by slot, for stateful data
@@ -68,7 +74,11 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
     dropout = share_seed(t.root, t.device)
     model = parallelize(t.root, t.world, t.parallel)
     optimizers = make_optimizers(t.root, t.optimizer)
-    clock = _restore(t, optimizers) if resume else Clock(t.budget)
+    average = make_average(t.root, t.optimizer)
+    guard = Guard(t.watching.spike) if t.watching.spike else None
+    clock = _restore(t, optimizers, average, guard) if resume else Clock(t.budget)
+    for layer in (module for module in t.root.modules() if isinstance(module, Layer)):
+        layer.recompute = t.recompute
     if t.compiled:
         compile_once(model)
     log = Log(t.run, t.world, clock, t.device)
@@ -80,11 +90,15 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
     with stop_signals() as stopping, progress("training", 1.0) as bar:
         while not clock.spent:
             step, before = int(clock.used["steps"]), clock.progress()
-            packs = deal(t.streams.next_step(), t.world)
+            if t.schedule.dropout is not None and before >= t.schedule.dropout:
+                stop_dropout(t.root)
+            packs = deal(t.streams.next_step(before), t.world)
             batches = [t.streams.batch(pack, before) if pack else None for pack in packs]
             mine = [batch for batch in batches if batch is not None]
             totals = t.world.add_up(_needs(t, clock, mine, terms), t.device)
             factor = rate_factor(t.schedule, before, clock.progress(totals["tokens"], totals["flops"], 1))
+            losses: list[Loss] = []
+            parts: list[Tensor] = []
             for number, (pack, batch) in enumerate(zip(packs, batches, strict=True)):
                 spare = batch is None  # no pack left for this process: go along with nothing to learn
                 pack, batch = (packs[0], mine[0].blank()) if spare else (pack, batch)
@@ -94,33 +108,44 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
                 with synchronized(model, last=number == len(packs) - 1):
                     loss = model(t.streams.streams[pack.stream].joint, batch.to(t.device))
                     # Replicas average their gradients; losses are sums over all of them.
-                    (loss.over(totals) * t.world.size).backward()
+                    part = loss.over(totals) * t.world.size
+                    part.backward()
+                    parts.append(part.detach())
                 if not spare:
                     t.carry[pack.slot] = loss.carry
-                    log.add(loss)
+                    losses.append(loss)
+            layers = layer_norms(t.root) if t.watching.layers and _due(clock, t.watching.log, ahead=1) else {}
             norm = clip(t.root, t.optimizer.clip or 0.0)
-            set_rates(optimizers, factor)
+            if guard is None or judge(t, guard, parts, norm, step + 1, packs):
+                log.add(losses, totals, terms)
+                log.watch(step + 1, packs, norm)
+                set_rates(optimizers, factor)
+                for optimizer in optimizers:
+                    optimizer.step()
             for optimizer in optimizers:
-                optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
             clock.add(totals["tokens"], totals["flops"], totals["seconds"])
-            log.count(totals, terms)
+            if average is not None:
+                average.update(clock.progress())
 
             done = clock.spent
             log.flush()  # the line of a step before, while the device is busy with this one
             if done or _due(clock, t.watching.log):
-                log.write(factor * (t.optimizer.lr or 0.0), norm)
+                log.write(factor * (t.optimizer.lr or 0.0), norm, layers)
             bar.update(clock.progress(), log.note)
             if t.evaluate and (done or _due(clock, t.watching.evaluate)):
                 log.flush()
-                log.write_evaluation(t.evaluate())
+                with average.inside() if average is not None else nullcontext():
+                    log.write_evaluation(t.evaluate())
                 t.root.train()
             if t.run and (stopping.is_set() or (done and t.watching.save) or _due(clock, t.watching.save)):
-                _save(t, clock, optimizers)
+                _save(t, clock, optimizers, average, guard)
             if stopping.is_set() and not done:
                 log.flush()
                 raise Stopped
         log.flush()
+    if average is not None:
+        average.apply()
     return log.last
 
 
@@ -128,6 +153,8 @@ def compile_once(model: nn.Module) -> None:
     """Compile a model whose batches all have one shape."""
     from torch._inductor import config
 
+    # What was compiled once need not be compiled again by the next run.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
     # Fusing a layer norm's two kinds of sums into one kernel was ten times slower for packs of 131,072 tokens.
     if hasattr(config.triton, "mix_order_reduction"):
         config.triton.mix_order_reduction = False
@@ -163,8 +190,33 @@ def clip(root: nn.Module, largest: float) -> Tensor:
     return norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # the first is a sharded model's
 
 
-def _due(clock: Clock, every: int | None) -> bool:
-    return bool(every) and int(clock.used["steps"]) % (every or 1) == 0
+def layer_norms(root: Root) -> dict[str, Tensor]:
+    """The gradient norm of each group of the backbone, and of the heads."""
+    groups = [*root.backbone.groups(), *((name, [head]) for name, head in root.heads.items())]
+    norms = {}
+    for name, modules in groups:
+        gradients = [p.grad for module in modules for p in module.parameters() if p.grad is not None]
+        if gradients:
+            norms[name] = torch.nn.utils.get_total_norm(gradients)
+    return norms
+
+
+def judge(t: Training, guard: Guard, parts: list[Tensor], norm: Tensor, step: int, packs: list[Pack | None]) -> bool:
+    """Whether a step may be taken. A bad one ends the training, or is skipped, and says which packs were in it."""
+    loss = t.world.add_up({"loss": float(torch.stack(parts).sum()) / t.world.size}, t.device)["loss"]
+    trouble = guard.trouble(loss, float(norm))
+    if trouble is None:
+        return True
+    if t.watching.on_spike == "skip":
+        say(f"step {step}: {trouble}; skipped ({name_packs(packs)})")
+        return False
+    raise PretuneError(
+        f"step {step}: {trouble} ({name_packs(packs)}); lower the learning rate, or set watching.on_spike=skip"
+    )
+
+
+def _due(clock: Clock, every: int | None, ahead: int = 0) -> bool:
+    return bool(every) and (int(clock.used["steps"]) + ahead) % (every or 1) == 0
 
 
 @contextmanager
@@ -193,7 +245,13 @@ def stop_signals() -> Iterator[threading.Event]:
 # -- what is kept ---------------------------------------------------------------------------------------------------
 
 
-def _save(t: Training, clock: Clock, optimizers: list[torch.optim.Optimizer]) -> None:
+def _save(
+    t: Training,
+    clock: Clock,
+    optimizers: list[torch.optim.Optimizer],
+    average: Average | None,
+    guard: Guard | None,
+) -> None:
     assert t.run is not None
     if t.world.first:
         carry = {
@@ -202,13 +260,16 @@ def _save(t: Training, clock: Clock, optimizers: list[torch.optim.Optimizer]) ->
             if state is not None
             for name, tensor in state.tensors().items()
         }
-        state = {"clock": clock.used, "streams": t.streams.state()}
+        state = {"clock": clock.used, "streams": t.streams.state(), "guard": guard.state() if guard else {}}
+        means = average.tensors() if average is not None else {}
         step = int(clock.used["steps"])
-        save_checkpoint(t.run, step, t.root, optimizers, state, carry, keep=t.watching.keep or 2)
+        save_checkpoint(t.run, step, t.root, optimizers, state, carry, means, keep=t.watching.keep or 2)
     t.world.wait()
 
 
-def _restore(t: Training, optimizers: list[torch.optim.Optimizer]) -> Clock:
+def _restore(
+    t: Training, optimizers: list[torch.optim.Optimizer], average: Average | None, guard: Guard | None
+) -> Clock:
     assert t.run is not None
     newest = load_newest(t.run)
     if newest is None:
@@ -217,6 +278,10 @@ def _restore(t: Training, optimizers: list[torch.optim.Optimizer]) -> Clock:
     t.root.load_state_dict(tensors["root"], strict=False)  # shared parameters are saved under one name
     restore_optimizers(t.root, optimizers, tensors["optimizer"])
     t.streams.restore(state["streams"])
+    if average is not None:
+        average.restore(tensors["average"])
+    if guard is not None:
+        guard.restore(state["guard"])
     slots: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors["carry"].items():
         slot, _, key = name.partition("/")

@@ -1,41 +1,39 @@
-"""Optimizers: AdamW for everything, or Muon for hidden matrices and AdamW for the rest."""
+"""Optimizers: torch's own where it has them, LAMB and a batched Muon where it has not."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pretune.nn.linear import Linear
+from pretune.progress import say
 from pretune.training.settings import Optimizer
+
+Groups = list[dict[str, Any]]
 
 
 def make_optimizers(root: nn.Module, settings: Optimizer) -> list[torch.optim.Optimizer]:
     """Optimizers for all parameters that require a gradient; every group remembers its peak rate."""
-    named = [(name, p) for name, p in root.named_parameters() if p.requires_grad]
+    parameters = [p for p in root.parameters() if p.requires_grad]
     matrices = hidden_matrices(root) if settings.name == "muon" else {}
-    plain = [(name, p) for name, p in named if p not in matrices]
+    plain = [p for p in parameters if p not in matrices]
     optimizers: list[torch.optim.Optimizer] = []
     if plain:
-        # Norms, biases and single vectors are not decayed (Devlin et al., 2019).
-        decayed = [p for _, p in plain if p.dim() > 1]
-        others = [p for _, p in plain if p.dim() <= 1]
-        groups: list[dict[str, Any]] = [
-            {"params": decayed, "weight_decay": settings.decay},
-            {"params": others, "weight_decay": 0.0},
+        factors = rate_factors(root, settings.layer_decay)
+        groups: dict[tuple[float, float], list[Tensor]] = {}
+        for p in plain:
+            # Norms, biases and single vectors are not decayed (Devlin et al., 2019).
+            decay = (settings.decay or 0.0) if p.dim() > 1 else 0.0
+            groups.setdefault((factors.get(p, 1.0), decay), []).append(p)
+        made: Groups = [
+            {"params": members, "weight_decay": decay, "lr": factor * (settings.lr or 0.0)}
+            for (factor, decay), members in sorted(groups.items(), key=lambda item: item[0], reverse=True)
         ]
-        on_gpu = plain[0][1].is_cuda
-        optimizers.append(
-            torch.optim.AdamW(
-                [group for group in groups if group["params"]],
-                lr=settings.lr or 0.0,
-                betas=settings.betas or (0.9, 0.999),
-                eps=settings.eps or 1e-8,
-                fused=True if on_gpu else None,
-            )
-        )
+        optimizers.append(KINDS[settings.name or "adamw"](made, settings, root))
     if matrices:
         moving = {p: stacked for p, stacked in matrices.items() if p.requires_grad}
         optimizers.append(Muon(moving, settings.matrix_lr or 0.02, settings.momentum or 0.95, settings.decay or 0.0))
@@ -43,6 +41,89 @@ def make_optimizers(root: nn.Module, settings: Optimizer) -> list[torch.optim.Op
         for group in optimizer.param_groups:
             group["peak"] = group["lr"]
     return optimizers
+
+
+def rate_factors(root: nn.Module, decay: float | None) -> dict[Tensor, float]:
+    """Lower layers move more slowly (Howard and Ruder, 2018): each group by `decay` of the one above it."""
+    if decay is None:
+        return {}
+    backbone: Any = root.backbone
+    groups = backbone.groups()
+    return {
+        parameter: decay ** (len(groups) - 1 - depth)
+        for depth, (_, modules) in enumerate(groups)
+        for module in modules
+        for parameter in module.parameters()
+    }
+
+
+def _adamw(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
+    """Adam with decoupled decay (Loshchilov and Hutter, 2019)."""
+    return torch.optim.AdamW(groups, **_moments(settings), fused=_on_gpu(groups) or None)
+
+
+def _adam(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
+    """Adam (Kingma and Ba, 2015); decay is part of the gradient."""
+    return torch.optim.Adam(groups, **_moments(settings), fused=_on_gpu(groups) or None)
+
+
+def _radam(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
+    """Rectified Adam (Liu et al., 2020), with decoupled decay."""
+    return torch.optim.RAdam(groups, **_moments(settings), decoupled_weight_decay=True)
+
+
+def _adafactor(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
+    """Adafactor (Shazeer and Stern, 2018): second moments by rows and columns; rates relative to the parameters' size."""
+    return torch.optim.Adafactor(groups, lr=settings.lr or 1e-2)
+
+
+def _sgd(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
+    """Stochastic gradient descent, with momentum where it is given."""
+    return torch.optim.SGD(groups, lr=settings.lr or 1e-2, momentum=settings.momentum or 0.0)
+
+
+def _asgd(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
+    """SGD that averages (Polyak and Juditsky, 1992), for AWD-LSTM; the rate stays what the schedule says."""
+    return torch.optim.ASGD(groups, lr=settings.lr or 1e-2, lambd=0.0, t0=0.0)
+
+
+def _lamb(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
+    stacked = {child.weight: child.stacked for child in root.modules() if isinstance(child, Linear)}
+    return Lamb(groups, **_moments(settings), stacked=stacked)
+
+
+KINDS: dict[str, Callable[[Groups, Optimizer, nn.Module], torch.optim.Optimizer]] = {
+    "adamw": _adamw,
+    "adam": _adam,
+    "radam": _radam,
+    "adafactor": _adafactor,
+    "lamb": _lamb,
+    "muon": _adamw,  # for what is not a hidden matrix
+    "sgd": _sgd,
+    "asgd": _asgd,
+}
+
+
+def _moments(settings: Optimizer) -> dict[str, Any]:
+    return {"lr": settings.lr or 0.0, "betas": settings.betas or (0.9, 0.999), "eps": settings.eps or 1e-8}
+
+
+def _on_gpu(groups: Groups) -> bool:
+    return bool(groups[0]["params"][0].is_cuda)
+
+
+def scale_rates(settings: Optimizer, batch: float) -> Optimizer:
+    """Rates in proportion to the batch (Goyal et al., 2017), where the settings say which batch they are meant for.
+
+    >>> scale_rates(Optimizer(lr=1e-4, meant_for=256), 512).lr
+    0.0002
+    """
+    if settings.meant_for is None:
+        return settings
+    factor = batch / settings.meant_for
+    lr, matrix_lr = ((rate * factor if rate is not None else None) for rate in (settings.lr, settings.matrix_lr))
+    say(f"rates are meant for batches of {settings.meant_for:,}; for {batch:,.0f} they are {factor:g} times: lr {lr:g}")
+    return replace(settings, lr=lr, matrix_lr=matrix_lr)
 
 
 def hidden_matrices(root: nn.Module) -> dict[Tensor, int]:
@@ -86,6 +167,63 @@ class Muon(torch.optim.Optimizer):
                 for (parameter, _), piece in zip(members, parts, strict=True):
                     parameter.mul_(1 - group["lr"] * group["weight_decay"])
                     parameter.add_(piece.reshape(parameter.shape).to(parameter.dtype), alpha=-rate)
+
+
+class Lamb(torch.optim.Optimizer):
+    """LAMB (You et al., 2020): Adam's step, scaled for each matrix so that its length is rate · length of the matrix.
+
+    Matrices that are stacked count one by one. Norms and biases, which are not decayed, take Adam's plain step.
+    """
+
+    def __init__(
+        self, groups: Groups, lr: float, betas: tuple[float, float], eps: float, stacked: dict[Tensor, int]
+    ) -> None:
+        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
+        self.stacked = stacked
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Move every parameter."""
+        for group in self.param_groups:
+            moving = [p for p in group["params"] if p.grad is not None]
+            if not moving:
+                continue
+            for parameter in moving:
+                state = self.state[parameter]
+                if not state:
+                    state["step"] = torch.tensor(0.0)
+                    state["first"], state["second"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+                state["step"] += 1
+            step = float(self.state[moving[0]]["step"])
+            first = [self.state[p]["first"] for p in moving]
+            second = [self.state[p]["second"] for p in moving]
+            gradients: Any = [p.grad for p in moving]
+            beta1, beta2 = group["betas"]
+            torch._foreach_lerp_(first, gradients, 1 - beta1)
+            torch._foreach_mul_(second, beta2)
+            torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
+            roots = torch._foreach_sqrt(second)
+            torch._foreach_div_(roots, (1 - beta2**step) ** 0.5)
+            torch._foreach_add_(roots, group["eps"])
+            updates = torch._foreach_div(first, roots)
+            torch._foreach_div_(updates, 1 - beta1**step)
+            if group["weight_decay"]:
+                torch._foreach_add_(updates, moving, alpha=group["weight_decay"])
+                self._trust(moving, updates)
+            torch._foreach_add_(moving, updates, alpha=-group["lr"])
+
+    def _trust(self, parameters: list[Tensor], updates: tuple[Tensor, ...]) -> None:
+        """Give every update the length of its matrix."""
+        pieces: list[Tensor] = []
+        moves: list[Tensor] = []
+        for parameter, update in zip(parameters, updates, strict=True):
+            pieces += parameter.chunk(self.stacked.get(parameter, 1))
+            moves += update.chunk(self.stacked.get(parameter, 1))
+        ratios = [
+            torch.where((size > 0) & (move > 0), size / move, 1.0)
+            for size, move in zip(torch._foreach_norm(pieces), torch._foreach_norm(moves), strict=True)
+        ]
+        torch._foreach_mul_(moves, ratios)  # type: ignore[arg-type]
 
 
 def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pretune.devices import choose_device
+from pretune.devices import choose_device, deterministic
 from pretune.errors import PretuneError
 from pretune.model import Model, find_folder, load_model, make_model
 from pretune.objectives import Data, Joint, Mixture, parse_objective
@@ -28,6 +28,7 @@ from pretune.text.tokenizer import Tokenizer
 from pretune.text.tokenizer_training import train as train_tokenizer
 from pretune.training.distributed import World
 from pretune.training.loop import Stopped, Training, evaluate_loss, train
+from pretune.training.optimizers import scale_rates
 from pretune.training.runs import Run, finish_run, start_run
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
 from pretune.training.streams import make_streams
@@ -54,6 +55,7 @@ class Plan:
     batch: Batching
     watching: Watching
     seed: int
+    deterministic: bool
     device: str | None
 
     def recipe(self) -> dict[str, Any]:
@@ -81,6 +83,7 @@ def make_plan(
         batch=fill(Batching, given.get("batch"), preset.get("batch")),
         watching=fill(Watching, given.get("watching"), preset.get("watching")),
         seed=seed,
+        deterministic=bool(given.get("deterministic")),
         device=device,
     )
 
@@ -97,20 +100,29 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Ru
     if store is None:
         store = get_store(plan)
     model = get_model(plan, store.tokenizer, mixture)
-    length = check_length(plan.batch.length or 128, model)
+    stages = plan.batch.stages or ((1.0, plan.batch.length or 128),)
+    length = check_stages(stages, model)[0]
     training_documents, held_out = split_documents(store, plan.watching.held_out or 0.0)
     data = Data(store.tokenizer, model.family.template, store=store, documents=training_documents)
     pack = min(plan.batch.pack or 1, plan.batch.tokens or 1)
     fixed = device.type == "cuda"
     packing = Packing(tokens=max(pack, length), length=length, fixed=fixed)
-    streams = make_streams(mixture, data, tokens=plan.batch.tokens or 1, packing=packing, seed=plan.seed)
+    streams = make_streams(
+        mixture,
+        data,
+        tokens=plan.batch.tokens or 1,
+        packing=packing,
+        seed=plan.seed,
+        stages=stages,
+        ramp=plan.batch.ramp,
+    )
     packing = streams.streams[0].packing
     evaluation = held_out_batches(mixture.joints[0], replace(data, documents=held_out), packing, plan.watching)
     training = Training(
         root=model.root,
         streams=streams,
         budget=plan.budget,
-        optimizer=plan.optimizer,
+        optimizer=scale_rates(plan.optimizer, plan.batch.tokens or 1),
         schedule=plan.schedule,
         watching=plan.watching,
         seed=plan.seed,
@@ -118,11 +130,13 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Ru
         run=plan.out,
         world=world,
         compiled=fixed,
+        recompute=bool(plan.batch.recompute),
         evaluate=evaluator(model, evaluation, device) if evaluation else None,
         evaluate_first=plan.model not in preset_names() or plan.from_ is not None,
     )
     try:
-        last = train(training, resume=going_on)
+        with deterministic(plan.deterministic):
+            last = train(training, resume=going_on)
     except Stopped:
         say(f"stopped and saved; go on with the same command and --resume (run folder {plan.out})")
         raise KeyboardInterrupt from None
@@ -158,7 +172,7 @@ def get_model(plan: Plan, tokenizer: Tokenizer, mixture: Mixture) -> Model:
     """A preset with random weights, or an existing model, with the heads the objectives need."""
     if plan.model in preset_names():
         size = -(-tokenizer.size // ROUND_VOCABULARY) * ROUND_VOCABULARY
-        model = make_model(plan.model, vocabulary=size, seed=plan.seed)
+        model = make_model(plan.model, size, plan.seed, padding=tokenizer.roles.get("padding"))
         if plan.from_ is not None:
             source = load_model(plan.from_)
             check_tokenizer(source, tokenizer, plan.from_)
@@ -197,6 +211,14 @@ def check_length(length: int, model: Model) -> int:
     if longest is not None and length > longest:
         raise PretuneError(f"sequences of {length} tokens, but the model has {longest} positions; set batch.length")
     return length
+
+
+def check_stages(stages: Sequence[tuple[float, int]], model: Model) -> list[int]:
+    """The lengths of all stages, which follow one another to the end of the budget."""
+    shares = [share for share, _ in stages]
+    if shares != sorted(shares) or shares[-1] != 1.0:
+        raise PretuneError(f"batch.stages end at {shares} of the budget; the shares must rise and end at 1")
+    return [check_length(length, model) for _, length in stages]
 
 
 def split_documents(store: Store, share: float) -> tuple[Any, Any]:

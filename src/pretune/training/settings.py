@@ -45,23 +45,29 @@ class Budget(Section):
 class Optimizer(Section):
     """How parameters move. `muon` moves hidden matrices, with AdamW for all others."""
 
-    name: Literal["adamw", "muon"] | None = None
+    name: Literal["adamw", "adam", "radam", "adafactor", "lamb", "muon", "sgd", "asgd"] | None = None
     lr: float | None = None
     betas: tuple[float, float] | None = None
     eps: float | None = None
     decay: float | None = None  # decoupled weight decay; never on norms and biases
     clip: float | None = None  # largest norm of the gradient; 0: none
     matrix_lr: float | None = None  # muon's rate for matrices
-    momentum: float | None = None  # muon's
+    momentum: float | None = None  # muon's, and SGD's
+    layer_decay: float | None = None  # each layer's rate is this share of that of the layer above it
+    ema: float | None = None  # the model that comes out is an exponential mean of all steps, with this decay
+    average: float | None = None  # it is the plain mean over this share of the budget, at its end
+    meant_for: int | None = None  # the batch (tokens of a step, or rows) that rates are meant for; they grow with it
 
 
 @dataclass(frozen=True)
 class Schedule(Section):
-    """How the rates change over the budget."""
+    """How the rates change over the budget, whatever it counts: steps, tokens, operations or seconds."""
 
-    kind: Literal["linear", "constant"] | None = None
-    warmup: float | None = None  # share of the budget during which rates rise from 0
+    kind: Literal["linear", "cosine", "constant", "inverse-sqrt", "triangular", "one-cycle", "stable"] | None = None
+    warmup: float | None = None  # share of the budget during which rates rise
     final: float | None = None  # share of the peak that is left at the end
+    decay: float | None = None  # `stable`: share of the budget, at its end, during which rates fall
+    dropout: float | None = None  # share of the budget after which there is no dropout (ALBERT)
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,11 @@ class Batching(Section):
     length: int | None = None  # of a sequence, at most
     pack: int | None = None  # tokens that go through the model at once; a step takes as many packs as it needs
     sequences: int | None = None  # in a step, for labeled rows; instead of tokens
+    stages: tuple[tuple[float, int], ...] | None = None  # (share of the budget, length until then) …; instead of length
+    recompute: bool | None = None  # keep only what goes into each layer, and compute the rest again in the backward
+    ramp: tuple[float, float] | None = (
+        None  # (share of its tokens that a step starts with, share of the budget to grow)
+    )
 
 
 @dataclass(frozen=True)
@@ -84,12 +95,15 @@ class Watching(Section):
     packs: int | None = None  # of held-out text, at most
     save: int | None = None  # steps between checkpoints; 0: only when stopped
     keep: int | None = None  # checkpoints kept
+    layers: bool | None = None  # log the gradient norm of each layer
+    spike: float | None = None  # a loss or gradient norm so many times the usual is a bad step; the host waits for each
+    on_spike: Literal["stop", "skip"] | None = None  # what to do about a bad step
 
 
 DEFAULTS: dict[type[Section], Section] = {
     Budget: Budget(),
-    Optimizer: Optimizer("adamw", 1e-4, (0.9, 0.999), 1e-6, 0.01, 1.0, 0.02, 0.95),
-    Schedule: Schedule("linear", 0.1, 0.0),
+    Optimizer: Optimizer("adamw", 1e-4, (0.9, 0.999), 1e-6, 0.01, 1.0, 0.02),
+    Schedule: Schedule("linear", 0.1, 0.0, 0.2),
     Batching: Batching(tokens=8192, length=128, pack=16384),
     Watching: Watching(log=10, evaluate=0, held_out=0.01, packs=16, save=100, keep=2),
 }
@@ -102,11 +116,16 @@ def fill(section: type[Any_], given: Any_ | None, preset: dict[str, Any] | None 
         known = {key: value for key, value in source.items() if value is not None}
         if section is Budget and known:
             filled = Budget()  # a limit that is given replaces the preset's, whatever it counts
-        for key in ("betas",):
+        for key in ("betas", "ramp", "stages"):
             if key in known:
-                known[key] = tuple(known[key])
+                known[key] = _tuples(known[key])
         filled = replace(filled, **known)
     return filled
+
+
+def _tuples(value: Any) -> Any:
+    """Lists, as YAML has them, as tuples, as sections have them."""
+    return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value
 
 
 def as_recipe(plan: Any, leave_out: tuple[str, ...]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -76,26 +77,44 @@ class Stream:
 
 
 @dataclass
+class Stage:
+    """A part of the training with sequences of one length: a stream for each joint of the mixture."""
+
+    until: float  # share of the budget at which it ends
+    first: int  # number of its first stream
+    packs: int  # in a step
+
+
+@dataclass
 class Streams:
     """The streams of a mixture, and whose turn it is."""
 
     mixture: Mixture
-    streams: list[Stream]
-    packs: int  # in a step
+    streams: list[Stream]  # those of the first stage, then those of the next
+    stages: list[Stage]
+    ramp: tuple[float, float] | None = (
+        None  # steps start with this share of their packs, and are whole at that of the budget
+    )
 
-    def next_step(self) -> list[Pack]:
+    def next_step(self, progress: float = 0.0) -> list[Pack]:
         """The packs of the next step: always the joint that lags most behind its share."""
+        stage = next((stage for stage in self.stages if progress < stage.until), self.stages[-1])
+        own = self.streams[stage.first : stage.first + len(self.mixture.shares)]
         chosen = []
-        for slot in range(self.packs):
-            total = sum(stream.taken for stream in self.streams)
+        for slot in range(max(1, round(stage.packs * self._growth(progress)))):
+            total = sum(stream.taken for stream in own)
             lags = [
-                share * (total + 1) - stream.taken
-                for (share, _), stream in zip(self.mixture.shares, self.streams, strict=True)
+                share * (total + 1) - stream.taken for (share, _), stream in zip(self.mixture.shares, own, strict=True)
             ]
             number = max(range(len(lags)), key=lambda i: lags[i])
-            epoch, index = self.streams[number].next()
-            chosen.append(Pack(number, epoch, index, slot))
+            epoch, index = own[number].next()
+            chosen.append(Pack(stage.first + number, epoch, index, slot))
         return chosen
+
+    def _growth(self, progress: float) -> float:
+        if self.ramp is None or progress >= self.ramp[1]:
+            return 1.0
+        return self.ramp[0] + (1.0 - self.ramp[0]) * progress / self.ramp[1]
 
     def batch(self, pack: Pack, progress: float) -> Batch:
         """The batch of a pack."""
@@ -111,13 +130,33 @@ class Streams:
             stream.epoch, stream.index, stream.taken = saved["epoch"], saved["index"], saved["taken"]
 
 
-def make_streams(mixture: Mixture, data: Data, *, tokens: int, packing: Packing, seed: int) -> Streams:
-    """Streams whose steps take about `tokens`."""
-    packs = max(1, round(tokens / packing.tokens))
-    if len(mixture.shares) > 1 and any(joint.stateful for joint in mixture.joints):
+def make_streams(
+    mixture: Mixture,
+    data: Data,
+    *,
+    tokens: int,
+    packing: Packing,
+    seed: int,
+    stages: Sequence[tuple[float, int]] = (),
+    ramp: tuple[float, float] | None = None,
+) -> Streams:
+    """Streams whose steps take about `tokens`.
+
+    `stages` are pairs of a share of the budget and the length of sequences until then; without them it is the packing's.
+    """
+    stateful = any(joint.stateful for joint in mixture.joints)
+    if len(mixture.shares) > 1 and stateful:
         raise PretuneError(f"{mixture}: a stateful objective cannot take turns with others")
-    packing = replace(packing, lanes=packs)
-    return Streams(mixture, [Stream(joint, data, packing, seed) for joint in mixture.joints], packs)
+    if stateful and (len(stages) > 1 or ramp is not None):
+        raise PretuneError(f"{mixture}: a stateful objective goes through its text at one length, in steps of one size")
+    streams: list[Stream] = []
+    made = []
+    for until, length in stages or [(1.0, packing.length)]:
+        own = replace(packing, tokens=max(packing.tokens, length), length=length)
+        packs = max(1, round(tokens / own.tokens))
+        made.append(Stage(until, len(streams), packs))
+        streams += [Stream(joint, data, replace(own, lanes=packs), seed) for joint in mixture.joints]
+    return Streams(mixture, streams, made, ramp)
 
 
 def digest(values: Any) -> str:

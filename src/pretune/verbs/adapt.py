@@ -27,6 +27,7 @@ def adapt(
     batch: Batching | None = None,
     watching: Watching | None = None,
     seed: int = 0,
+    deterministic: bool = False,
     resume: bool = False,
     device: str | None = None,
 ) -> Adapted:
@@ -59,6 +60,8 @@ def adapt(
         log, evaluate, held_out, packs, save, keep.
     seed
         All chance follows from it.
+    deterministic
+        Same seed, same machine, same bits, on a GPU too, where that takes longer.
     resume
         Go on with the run in --out.
     device
@@ -90,6 +93,7 @@ def adapt(
         "schedule": schedule,
         "batch": fill(Batching, batch, usual["batch"]),
         "watching": watching,
+        "deterministic": deterministic,
     }
     plan = pretraining.make_plan(folder, paths, out, given, seed, device)
     return adapting.adapt(plan, store, resume)

@@ -30,6 +30,7 @@ def finetune(
     seed: int = 0,
     tokenizer: str | Path | None = None,
     scratch: bool = False,
+    deterministic: bool = False,
     resume: bool = False,
     device: str | None = None,
 ) -> Run:
@@ -73,6 +74,8 @@ def finetune(
         For a preset: the tokenizer to use.
     scratch
         Start from random weights instead of the model's, to see what those are worth.
+    deterministic
+        Same seed, same machine, same bits, on a GPU too, where that takes longer.
     resume
         Go on with the run in --out.
     device
@@ -99,6 +102,7 @@ def finetune(
         "schedule": schedule,
         "batch": batch,
         "watching": watching,
+        "deterministic": deterministic,
         "seed": seed,
         "tokenizer": str(tokenizer) if tokenizer is not None else None,
         "scratch": scratch,

@@ -28,6 +28,7 @@ def pretrain(
     watching: Watching | None = None,
     seed: int = 0,
     from_: str | Path | Run | None = None,
+    deterministic: bool = False,
     resume: bool = False,
     device: str | None = None,
 ) -> Run:
@@ -64,6 +65,8 @@ def pretrain(
         All chance follows from it.
     from_
         Start from the weights of another run of the same shape, as a new training.
+    deterministic
+        Same seed, same machine, same bits, on a GPU too, where that takes longer.
     resume
         Go on with the run in --out.
     device
@@ -90,6 +93,7 @@ def pretrain(
         "schedule": schedule,
         "batch": batch,
         "watching": watching,
+        "deterministic": deterministic,
     }
     plan = pretraining.make_plan(os.fspath(model), paths, out, given, seed, device)
     return pretraining.pretrain(plan, store, resume)

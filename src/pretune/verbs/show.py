@@ -31,8 +31,8 @@ def show(what: str | Path | Run) -> Shown:
 
     Examples
     --------
-    >>> [row["preset"] for row in show("presets").facts["presets"]][:2]
-    ['bart-base', 'bart-large']
+    >>> [row["shape"] for row in show("presets").facts["presets"] if row["preset"] == "bert-base"]
+    ['12x768']
     """
     import os
 
@@ -57,7 +57,7 @@ def _presets() -> list[dict[str, Any]]:
         with torch.device("meta"):
             backbone = make_model(name).backbone
         stacks: list[Any] = [backbone.encoder, backbone] if isinstance(backbone, EncoderDecoder) else [backbone]
-        layers = "+".join(str(len(stack.layers)) for stack in stacks)
+        layers = "+".join(str(len(getattr(stack, "stack", stack.layers))) for stack in stacks)
         rows.append(
             {
                 "preset": name,

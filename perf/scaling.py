@@ -1,0 +1,121 @@
+"""Does cost grow as theory says? Training speed against sequence length, width, depth and tokens a step, and the picture of it.
+
+    python perf/scaling.py [--device cuda] [--out docs/scaling.png] [--seconds 6]
+
+Each point trains a BERT for some steps through the whole loop. Theory: seconds a token in proportion to its operations
+(6 · weights + 12 · layers · width · length, see pretune/training/flops.py), so that operations a second stay level; where they
+do not, something else than arithmetic costs time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from common import machine
+from pretraining_speed import VOCABULARY, RandomStore
+
+from pretune.families.bert import BERT, BertConfig
+from pretune.model import Root
+from pretune.objectives import Data, parse_objective
+from pretune.text.documents import Document
+from pretune.text.sequences import Packing
+from pretune.text.tokenizer_training import train as train_tokenizer
+from pretune.training.log import METRICS
+from pretune.training.loop import Training, train
+from pretune.training.settings import Budget, Optimizer, Schedule, Watching, fill
+from pretune.training.streams import make_streams
+
+WARM = 2  # steps before the clock runs
+BASE = {"cpu": {"length": 128, "width": 256, "depth": 4, "tokens": 2048},
+        "cuda": {"length": 128, "width": 768, "depth": 12, "tokens": 65536}}  # fmt: skip
+AXES = {
+    "cpu": {"length": (32, 64, 128, 256, 512), "width": (128, 256, 512), "depth": (2, 4, 8), "tokens": (512, 1024, 2048, 4096)},
+    "cuda": {"length": (64, 128, 256, 512, 1024), "width": (256, 512, 768, 1024), "depth": (6, 12, 24), "tokens": (8192, 16384, 32768, 65536, 131072)},
+}  # fmt: skip
+
+
+def point(
+    length: int, width: int, depth: int, tokens: int, device: torch.device, seconds: float
+) -> tuple[float, float]:
+    """Tokens and operations a second."""
+    config = BertConfig(
+        vocab_size=VOCABULARY + 6, hidden_size=width, num_hidden_layers=depth, num_attention_heads=width // 64,
+        intermediate_size=4 * width, max_position_embeddings=max(512, length),
+    )  # fmt: skip
+    root = Root(BERT.build(config))
+    mixture = parse_objective("mlm")
+    root.heads["mlm"] = mixture.objectives[0].head(root.backbone)
+    store: Any = RandomStore(np.full(8 * tokens // length, length - 2))
+    tokenizer = train_tokenizer([Document("a b c", None, 1)], "bpe", 200)  # type: ignore[arg-type]
+    data = Data(tokenizer, BERT.template, store=store, documents=np.arange(len(store.lengths)))
+    fixed = device.type == "cuda"
+    packing = Packing(max(tokens, length), length, fixed=fixed)
+    with tempfile.TemporaryDirectory() as folder:
+        training = Training(
+            root=root,
+            streams=make_streams(mixture, data, tokens=tokens, packing=packing, seed=0),
+            budget=Budget(seconds=seconds + (40 if fixed else 0), steps=100),  # compiling takes some of the first
+            optimizer=fill(Optimizer, None),
+            schedule=fill(Schedule, None),
+            watching=fill(Watching, Watching(log=1, save=0)),
+            device=device,
+            compiled=fixed,
+            run=Path(folder),
+        )
+        train(training)
+        lines = [json.loads(line) for line in (Path(folder) / METRICS).read_text().splitlines()]
+    first, last = lines[min(WARM, len(lines) - 2)], lines[-1]
+    elapsed = last["seconds"] - first["seconds"]
+    return (last["tokens"] - first["tokens"]) / elapsed, (last["flops"] - first["flops"]) / elapsed
+
+
+def draw(found: dict[str, list[dict[str, float]]], title: str, out: str) -> None:
+    """A panel for each axis: tokens a second as measured, and as theory has it from the first point on."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(13, 3.4), layout="constrained")
+    figure.suptitle(title)
+    for axes, (name, points) in zip(figure.subplots(1, len(found)), found.items(), strict=True):
+        places = [p[name] for p in points]
+        axes.plot(places, [p["speed"] for p in points], "o-", color="#2f6fde", label="measured")
+        level = max(p["flops"] for p in points)
+        axes.plot(places, [level / (p["flops"] / p["speed"]) for p in points], "--", color="#667", label="theory")
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xticks(places, [f"{int(p)}" for p in places])
+        axes.set_xlabel({"tokens": "tokens a step"}.get(name, name))
+        axes.set_ylabel("tokens a second")
+        axes.grid(color="#e4e6ec")
+        axes.legend(frameon=False)
+    figure.savefig(out, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--out", default="scaling.png")
+    parser.add_argument("--seconds", type=float, default=6.0)
+    options = parser.parse_args()
+    os.environ["PRETUNE_PROGRESS"] = "none"
+    device = torch.device(options.device)
+    found: dict[str, list[dict[str, float]]] = {}
+    for name, values in AXES[device.type].items():
+        for value in values:
+            shape = {**BASE[device.type], name: value}
+            speed, flops = point(**shape, device=device, seconds=options.seconds)
+            found.setdefault(name, []).append({name: value, "speed": speed, "flops": flops})
+            print(f"{name} {value}: {speed:,.0f} tokens/s, {flops / 1e12:.4g} TFLOP/s", flush=True)
+    about = machine()
+    draw(found, ", ".join(f"{v}" for v in about.values()), options.out)
+    print(json.dumps({**found, **about}))
+
+
+if __name__ == "__main__":
+    main()

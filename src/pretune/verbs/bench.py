@@ -1,0 +1,92 @@
+"""`bench device`: how fast this machine is at best, which later shares of the peak refer to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+SIZES = {"cuda": (2048, 4096, 8192), "cpu": (256, 512, 1024, 2048)}
+SECONDS = 0.5  # for each size
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a device can do."""
+
+    device: str
+    dtype: str
+    teraflops: dict[int, float]  # by size of the matrices
+    bandwidth: float  # bytes a second
+
+    @property
+    def peak(self) -> float:
+        """Operations a second, at best."""
+        return max(self.teraflops.values()) * 1e12
+
+    def describe(self) -> dict[str, Any]:
+        """For reports."""
+        rows = [{"matrices": f"{size} x {size}", "TFLOP/s": speed} for size, speed in self.teraflops.items()]
+        return {
+            "device": self.device,
+            "dtype": self.dtype,
+            "products": rows,
+            "peak_teraflops": self.peak / 1e12,
+            "gigabytes_per_second": self.bandwidth / 1e9,
+        }
+
+
+def bench_device(device: str | None = None) -> Bench:
+    """Measure how fast a device multiplies matrices and copies memory; training then shows its share of that peak.
+
+    Parameters
+    ----------
+    device
+        cpu or cuda; a GPU where there is one.
+
+    Examples
+    --------
+    >>> bench_device("cpu").peak > 1e9  # doctest: +SKIP
+    True
+    """
+    import torch
+
+    from pretune.devices import choose_device, device_name, remember_peak
+    from pretune.progress import progress
+
+    where = choose_device(device)
+    kind = torch.bfloat16 if where.type == "cuda" else torch.float32
+    sizes = SIZES[where.type]
+    speeds = {}
+    with progress("measuring", len(sizes) + 1) as bar:
+        for number, size in enumerate(sizes):
+            a, b = (torch.randn(size, size, device=where, dtype=kind) for _ in range(2))
+            speeds[size] = 2 * size**3 / _seconds(lambda a=a, b=b: a @ b, where) / 1e12
+            bar.update(number + 1)
+        block = torch.empty((1 << 30 if where.type == "cuda" else 1 << 28) // 4, device=where)
+        target = torch.empty_like(block)
+        bandwidth = 2 * block.nbytes / _seconds(lambda: target.copy_(block), where)
+    result = Bench(device_name(where), str(kind).removeprefix("torch."), speeds, bandwidth)
+    remember_peak(where, result.peak)
+    return result
+
+
+def _seconds(work: Any, device: Any) -> float:
+    """Time of one call: the best of several runs of about SECONDS together."""
+    import time
+
+    import torch
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    work()
+    best, until = float("inf"), time.perf_counter() + SECONDS
+    while time.perf_counter() < until:
+        wait()
+        start = time.perf_counter()
+        for _ in range(4):
+            work()
+        wait()
+        best = min(best, (time.perf_counter() - start) / 4)
+    return best
