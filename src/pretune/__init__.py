@@ -13,6 +13,7 @@ from pretune.errors import PretuneError
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
 from pretune.verbs.adapt import adapt
 from pretune.verbs.finetune import finetune
+from pretune.verbs.generate import generate
 from pretune.verbs.neighbors import neighbors
 from pretune.verbs.prepare import prepare
 from pretune.verbs.pretrain import pretrain
@@ -43,6 +44,7 @@ __all__ = [
     "embed",
     "fill",
     "finetune",
+    "generate",
     "inspect_tokenizer",
     "neighbors",
     "predict",

@@ -26,6 +26,8 @@ from pretune.progress import say
 from pretune.text.tokenizer import Tokenizer
 
 CONFIG, WEIGHTS, HEAD = "config.json", "model.safetensors", "head.safetensors"
+# Keys of config.json that families leave open → the roles of a tokenizer that fill them.
+ROLE_KEYS = {"bos_token_id": "start", "eos_token_id": "end", "cls_token_id": "start", "sep_token_id": "separator"}
 
 
 class Root(nn.Module):
@@ -101,7 +103,8 @@ class Model:
             (folder / HEAD).unlink(missing_ok=True)
         write_json(folder / CONFIG, self._config())
         if self.tokenizer is not None:
-            self.tokenizer.save(folder)
+            template = self.family.template
+            self.tokenizer.surrounded(template.single, template.pair).save(folder)
 
     def _config(self) -> dict[str, Any]:
         heads = frozenset(self.root.heads)
@@ -115,10 +118,13 @@ class Model:
             "model_type": self.family.name,
             **asdict(self.config),
         }
-        if "classify" in heads and self.family.poolings:
+        if "classify" in heads and poolings[str(pooling)]:
             config["classifier_pooling"] = poolings[str(pooling)]
-        if self.tokenizer is not None and self.tokenizer.has("padding"):
-            config["pad_token_id"] = self.tokenizer.role("padding")
+        if self.tokenizer is not None:
+            roles = self.tokenizer.roles
+            if "padding" in roles:
+                config["pad_token_id"] = roles["padding"]
+            config |= {k: roles[role] for k, role in ROLE_KEYS.items() if config.get(k, 0) is None and role in roles}
         if self.labels:
             config["id2label"] = {str(i): label for i, label in enumerate(self.labels)}
             config["label2id"] = {label: i for i, label in enumerate(self.labels)}
@@ -153,6 +159,23 @@ def random_twin(model: Model, seed: int = 0) -> Model:
         return Model(model.family, model.config, Root(model.family.build(model.config)), model.tokenizer)
 
 
+def family_of(reference: str | Path) -> Family:
+    """The family of a model reference or a preset, without reading any weights.
+
+    >>> family_of("bert-tiny").name
+    'bert'
+    """
+    if str(reference) in preset_names():
+        return find_family(find_preset(str(reference))["family"], str(reference))
+    return read_config(find_folder(reference))[0]
+
+
+def read_config(folder: Path) -> tuple[Family, dict[str, Any]]:
+    """The family of the model in a folder, and its config.json."""
+    content = _read_json(folder / CONFIG)
+    return find_family(str(content.get("model_type")), str(folder / CONFIG)), content
+
+
 def load_model(reference: str | Path, objectives: Mixture | None = None, seed: int = 0, partial: bool = False) -> Model:
     """A model from a run folder or a folder in the Hugging Face layout.
 
@@ -162,8 +185,7 @@ def load_model(reference: str | Path, objectives: Mixture | None = None, seed: i
     >>> model = load_model("runs/mine")  # doctest: +SKIP
     """
     folder = find_folder(reference)
-    content = _read_json(folder / CONFIG)
-    family = find_family(str(content.get("model_type")), str(folder / CONFIG))
+    family, content = read_config(folder)
     config = family.read_config(content)
     tensors = read_tensors(folder / WEIGHTS)
     if (folder / HEAD).is_file():

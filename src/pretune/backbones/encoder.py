@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,8 +12,10 @@ from torch import Tensor, nn
 
 from pretune.backbones.states import Keep, States, kept
 from pretune.nn.attention import Flow
+from pretune.nn.cache import Cache
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.layout import Layout, memory_side, self_layout
+from pretune.nn.linear import Linear
 from pretune.nn.patterns import Pattern
 from pretune.nn.positions import Learned
 from pretune.packed import Packed
@@ -29,14 +32,17 @@ class Encoder(nn.Module):
         norm: nn.Module | None = None,
         vocabulary_head: Callable[[], nn.Module],
         pooler: Callable[[], nn.Module],
+        classifier: Callable[[int], nn.Module] | None = None,
         memory: int = 0,
     ) -> None:
-        """`memory`: how many tokens of the segment before each layer remembers (Transformer-XL)."""
+        """`classifier`: how a sequence's vector becomes a logit a class, if not by a linear map with biases.
+        `memory`: how many tokens of the segment before each layer remembers (Transformer-XL)."""
         super().__init__()
         self.embed = embed
         self.layers = nn.ModuleList(layers)
         self.norm = norm if norm is not None else nn.Identity()
         self.vocabulary_head, self.pooler, self.memory = vocabulary_head, pooler, memory
+        self.classifier = classifier if classifier is not None else partial(Linear, embed.width)
 
     @property
     def width(self) -> int:
@@ -48,13 +54,15 @@ class Encoder(nn.Module):
         """Positions the model has; None: any."""
         return self.embed.positions.longest if isinstance(self.embed.positions, Learned) else None
 
-    def forward(self, packed: Packed, carry: Memory | None = None, keep: Keep = "last") -> States:
-        """States of the kept layers, (n, width) each."""
+    def forward(self, packed: Packed, carry: Memory | Cache | None = None, keep: Keep = "last") -> States:
+        """States of the kept layers, (n, width) each. With a Cache, the tokens follow those it holds."""
         wanted = kept(keep, len(self.layers))
         x = self.embed(packed)
-        flow = Flow(self_layout(packed), packed.pattern)
-        recall = Recall(packed, flow.layout, carry, self.memory) if self.memory else None
-        if recall is not None:
+        cache = carry if isinstance(carry, Cache) else None
+        flow = Flow(self_layout(packed) if cache is None else cache.layout(packed), packed.pattern, cache=cache)
+        recall = None
+        if self.memory and not isinstance(carry, Cache):
+            recall = Recall(packed, flow.layout, carry, self.memory)
             flow = Flow(recall.layout, recall.pattern(packed.pattern))
         layers = [x] if 0 in wanted else []
         for number, layer in enumerate(self.layers, 1):
@@ -65,7 +73,7 @@ class Encoder(nn.Module):
                 x = self.norm(x)
             if number in wanted:
                 layers.append(x)
-        return States(layers, recall.next() if recall is not None else None)
+        return States(layers, recall.next() if recall is not None else cache)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
         """From the embedding to the top."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from torch import Tensor, nn
 
 from pretune.backbones.encoder import Encoder
 from pretune.backbones.states import Keep, States, kept
 from pretune.nn.attention import Flow
+from pretune.nn.cache import Cache
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.layout import cross_layout, self_layout
 from pretune.packed import Packed
@@ -28,6 +28,7 @@ class EncoderDecoder(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.norm = norm if norm is not None else nn.Identity()
         self.vocabulary_head, self.pooler = encoder.vocabulary_head, encoder.pooler
+        self.classifier = encoder.classifier
 
     @property
     def width(self) -> int:
@@ -39,15 +40,17 @@ class EncoderDecoder(nn.Module):
         """Positions the model has; None: any."""
         return self.encoder.longest
 
-    def forward(self, source: Packed, target: Packed, carry: Any = None, keep: Keep = "last") -> States:
-        """States of the decoder's kept layers, (n, width) each."""
+    def forward(self, source: Packed, target: Packed, carry: Cache | None = None, keep: Keep = "last") -> States:
+        """States of the decoder's kept layers, (n, width) each. With a Cache, the target's tokens follow those it holds,
+        and the source is read once."""
         wanted = kept(keep, len(self.layers))
         x: Tensor = self.embed(target)
         flow = Flow(
-            self_layout(target),
+            self_layout(target) if carry is None else carry.layout(target),
             target.pattern,
-            source=self.encoder(source).last,
-            source_layout=cross_layout(target, source),
+            source=self.encoder(source).last if carry is None or carry.source is None else None,
+            source_layout=(cross_layout if carry is None else carry.source_layout)(target, source),
+            cache=carry,
         )
         layers = [x] if 0 in wanted else []
         for number, layer in enumerate(self.layers, 1):
@@ -56,7 +59,7 @@ class EncoderDecoder(nn.Module):
                 x = self.norm(x)
             if number in wanted:
                 layers.append(x)
-        return States(layers)
+        return States(layers, carry)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
         """From the encoder's embedding to the decoder's top."""

@@ -26,7 +26,8 @@ class Family:
     template: Template
     table: Table
     classes: Mapping[frozenset[str], str]  # heads present → the class that `transformers` loads them with
-    # Values of `classifier_pooling` in config.json → ours. A layout without that key pools by the start token.
+    # Values of `classifier_pooling` in config.json → ours. "" is a layout without that key; it pools by the start token
+    # unless it says otherwise here.
     poolings: Mapping[str, str] = field(default_factory=dict)
 
     def read_config(self, content: Mapping[str, Any]) -> Any:
@@ -50,13 +51,16 @@ class Table:
         prefix: str = "",
         ignored: Sequence[str] = (),
         renamed: Mapping[str, str] | None = None,
+        transposed: Sequence[str] = (),
     ) -> None:
         """`prefix` is what a bare backbone is saved without; `ignored` are names (patterns) that say nothing new;
-        `renamed` are old spellings inside names."""
+        `renamed` are old spellings inside names; `transposed` are names (patterns) of matrices that lie the other way
+        round, (inputs, outputs)."""
         self.rows = [((theirs,) if isinstance(theirs, str) else tuple(theirs), ours) for theirs, ours in rows]
         self.prefix = prefix
         self.ignored = [_pattern(name) for name in ignored]
         self.renamed = dict(renamed or {})
+        self.transposed = [_pattern(name) for name in transposed]
 
     def theirs(self, name: str) -> tuple[str, ...] | None:
         """The published names of one of our parameters; None where the layout has no place for it."""
@@ -85,7 +89,7 @@ class Table:
             if theirs is None or not all(part in tensors for part in theirs):
                 missing.append(name)
                 continue
-            parts = [tensors[part] for part in theirs]
+            parts = [self._turned(part, tensors[part]) for part in theirs]
             found[name] = parts[0] if len(parts) == 1 else torch.cat(parts)
             used.update(theirs)
         extra = [n for n in tensors if n not in used and not any(p.fullmatch(n) for p in self.ignored)]
@@ -102,10 +106,15 @@ class Table:
             ):  # two heads may have one place, as mlm and classify in ModernBERT
                 rest[name] = tensor
             elif len(theirs) == 1:
-                published[theirs[0]] = tensor
+                published[theirs[0]] = self._turned(theirs[0], tensor)
             else:
-                published |= dict(zip(theirs, (part.contiguous() for part in tensor.chunk(len(theirs))), strict=True))
+                for part, chunk in zip(theirs, tensor.chunk(len(theirs)), strict=True):
+                    published[part] = self._turned(part, chunk.contiguous())
         return published, rest
+
+    def _turned(self, name: str, tensor: Tensor) -> Tensor:
+        """A tensor of a published name, from their way round to ours or back."""
+        return tensor.t().contiguous() if any(p.fullmatch(name) for p in self.transposed) else tensor
 
     def _modern(self, name: str) -> str:
         for old, new in self.renamed.items():

@@ -19,9 +19,15 @@ def relu_squared(x: Tensor) -> Tensor:
     return F.relu(x).square()
 
 
+def gelu_tanh(x: Tensor) -> Tensor:
+    """GELU by a tanh (Hendrycks and Gimpel, 2016), as GPT has it."""
+    return F.gelu(x, approximate="tanh")
+
+
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu_tanh": gelu_tanh,
+    "gelu_new": gelu_tanh,  # its name in published configurations
     "relu": F.relu,
     "relu2": relu_squared,
     "silu": F.silu,

@@ -32,3 +32,13 @@ def initialize(module: Module, deviation: float = 0.02, zero_outputs: bool = Fal
             if isinstance(output, nn.Linear):
                 nn.init.zeros_(output.weight)
     return module
+
+
+def scale_outputs(module: Module, factor: float) -> Module:
+    """GPT-2's rule: the last matrix of every part of a layer starts smaller, as many of them add up."""
+    for child in module.modules():
+        output = getattr(child, "output", None)
+        if isinstance(output, nn.Linear):
+            with torch.no_grad():
+                output.weight.mul_(factor)
+    return module

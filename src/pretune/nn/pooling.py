@@ -12,16 +12,16 @@ from pretune.packed import Packed
 def pool(states: Tensor, packed: Packed, how: str) -> Tensor:
     """(n, width) → (sequences, width): the state of the `start` or `last` token, the `mean` or the `max` of all.
 
+    Of a sequence without tokens, as families that put nothing around a text can have it, it is 0.
+
     >>> from pretune.packed import pack_lists
     >>> pool(torch.tensor([[1.0], [3.0], [5.0]]), pack_lists([[7, 7], [7]]), "mean").tolist()
     [[2.0], [5.0]]
     """
     starts, ends = packed.offsets[:-1].long(), packed.offsets[1:].long()
-    last_row = states.shape[0] - 1
-    if how == "start":
-        return states[starts.clamp(max=last_row)]
-    if how == "last":
-        return states[(ends - 1).clamp(min=0)]
+    if how in ("start", "last"):
+        rows = starts.clamp(max=states.shape[0] - 1) if how == "start" else (ends - 1).clamp(min=0)
+        return states[rows].masked_fill((starts == ends)[:, None], 0.0)
     owner = side_of(packed).sequence.long()
     sequences = starts.shape[0]
     if how == "mean":

@@ -36,6 +36,8 @@ class Source(Protocol):
 class Template:
     """Roles and texts in order: `single` always, `pair` after it where there is a second text.
 
+    `document` is what running text stands in, where that is something else (GPT-2 ends documents, but no other texts).
+
     >>> BERT = Template(single=("start", "A", "separator"), pair=("B", "separator"))
     >>> BERT.overhead(pair=True)
     3
@@ -43,6 +45,12 @@ class Template:
 
     single: tuple[str, ...]
     pair: tuple[str, ...]
+    document: tuple[str, ...] | None = None
+
+    @property
+    def for_documents(self) -> Template:
+        """The template of running text."""
+        return self if self.document is None else Template(self.document, self.pair)
 
     def overhead(self, pair: bool) -> int:
         """Tokens that are not the texts' own."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import tokenizers
+from tokenizers import processors
 
 from pretune.atomic import write_bytes, write_json
 from pretune.errors import PretuneError
@@ -109,8 +110,8 @@ class Tokenizer:
 
     @cached_property
     def digest(self) -> str:
-        """A fingerprint of everything that decides what ids a text gets."""
-        content = self.backend.to_str() + json.dumps(self.role_tokens, sort_keys=True)
+        """A fingerprint of everything that decides what ids a text gets; what others put around it does not."""
+        content = _bare(self.backend).to_str() + json.dumps(self.role_tokens, sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 
     # -- roles --------------------------------------------------------------------------------------------------
@@ -213,6 +214,25 @@ class Tokenizer:
 
     # -- files --------------------------------------------------------------------------------------------------
 
+    def surrounded(self, single: Sequence[str], pair: Sequence[str]) -> Tokenizer:
+        """The same, with which other programs put around texts what a template says: roles, and A and B for the texts."""
+        both = (*single, *pair)
+        if not all(item in "AB" or self.has(item) for item in both):
+            return self
+        texts = {"A": self.encode("a"), "B": self.encode("b")}
+        wanted = [[i for item in items for i in texts.get(item) or [self.role(item)]] for items in (single, both)]
+        if [self.backend.encode("a").ids, self.backend.encode("a", "b").ids] == wanted:
+            return self
+        spelled = {item: f"${item}" if item in texts else self.role_tokens[item] for item in both}
+        kinds = [0] * len(single) + [1] * len(pair)
+        backend = _bare(self.backend)
+        backend.post_processor = processors.TemplateProcessing(
+            single=[f"{spelled[item]}:0" for item in single],
+            pair=[f"{spelled[item]}:{kind}" for item, kind in zip(both, kinds, strict=True)],
+            special_tokens=[(spelled[item], self.role(item)) for item in set(both) - set(texts)],
+        )
+        return Tokenizer(backend, self.role_tokens)
+
     def save(self, folder: str | Path) -> None:
         """Write tokenizer.json and tokenizer_config.json, as `transformers.PreTrainedTokenizerFast` loads them."""
         folder = Path(folder)
@@ -253,6 +273,13 @@ class Tokenizer:
     def describe(self) -> dict[str, Any]:
         """What there is to say about it, for reports."""
         return self.report or {"kind": self.kind, "size": self.size, "roles": sorted(self.roles)}
+
+
+def _bare(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """A copy that puts nothing around texts."""
+    copy = tokenizers.Tokenizer.from_str(backend.to_str())
+    copy.post_processor = None  # type: ignore[assignment]
+    return copy
 
 
 def find_roles(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from pretune.devices import choose_device
 from pretune.errors import PretuneError
 from pretune.inference.predict import probabilities
 from pretune.metrics.classification import classification_metrics
-from pretune.model import Model, load_model, make_model, random_twin
+from pretune.model import Model, family_of, load_model, make_model, random_twin
 from pretune.objectives import Data, Mixture, parse_objective
 from pretune.presets import preset_names
 from pretune.progress import say
@@ -82,7 +82,8 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
     rows = read_labeled(plan.train, plan.columns)
     dev = read_labeled(plan.dev, rows.columns) if plan.dev else None
     labels = find_labels(rows)
-    mixture = parse_objective(plan.objective, labels=tuple(labels))
+    pooling = family_of(plan.model).poolings.get("", "start")
+    mixture = parse_objective(plan.objective, labels=tuple(labels), pooling=pooling)
     check_labels(dev, labels)
     device = choose_device(plan.device)
     model = starting_model(plan, mixture)

@@ -54,14 +54,13 @@ def _presets() -> list[dict[str, Any]]:
     for name in preset_names():
         preset = find_preset(name)
         with torch.device("meta"):
-            parameters = sum(p.numel() for p in make_model(name).backbone.parameters())
-        config = preset["config"]
-        shape = f"{config['num_hidden_layers']}x{config['hidden_size']}"
+            backbone = make_model(name).backbone
+        parameters = sum(p.numel() for p in backbone.parameters())
         rows.append(
             {
                 "preset": name,
                 "family": preset["family"],
-                "shape": shape,
+                "shape": f"{len(backbone.layers)}x{backbone.width}",
                 "parameters": parameters,
                 "objective": preset["objective"],
                 "source": preset["source"],
