@@ -179,11 +179,12 @@ def test_a_classifier_that_pools_otherwise_is_not_sold_as_the_peers(tmp_path: Pa
 
 
 def test_presets_have_the_released_numbers_of_parameters() -> None:
-    """Those of the released checkpoints; GPT-3's were never released."""
+    """Those of the released checkpoints; GPT-3 was never released, and gpt2-mini is ours."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     released = {
         "gpt": 116_534_784,
+        "gpt2-mini": 15_938_560,
         "gpt2-small": 124_439_808,
         "gpt2-medium": 354_823_168,
         "gpt2-large": 774_030_080,

@@ -51,7 +51,7 @@ class Slots:
 
     def put(self, room: Tensor, values: Tensor) -> None:
         """Write something of the newest tokens, (n, …), into room for it, (sequences, slots, …)."""
-        room.flatten(0, 1)[self.rows] = values.detach()
+        room.flatten(0, 1).index_copy_(0, self.rows, values.detach())
 
     def side(self) -> Side:
         """All tokens so far."""

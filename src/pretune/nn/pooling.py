@@ -19,14 +19,18 @@ def pool(states: Tensor, packed: Packed, how: str) -> Tensor:
     [[2.0], [5.0]]
     """
     starts, ends = packed.offsets[:-1].long(), packed.offsets[1:].long()
-    if how in ("start", "last"):
-        rows = starts.clamp(max=states.shape[0] - 1) if how == "start" else (ends - 1).clamp(min=0)
-        return states[rows].masked_fill((starts == ends)[:, None], 0.0)
+    sequences, empty = starts.shape[0], (starts == ends)[:, None]
+    if not len(packed):
+        return states.new_zeros(sequences, states.shape[1])
+    if how == "start":
+        return states[starts.clamp(max=len(packed) - 1)].masked_fill(empty, 0.0)
+    if how == "last":
+        return states[(ends - 1).clamp(min=0)].masked_fill(empty, 0.0)
     owner = side_of(packed).sequence.long()
-    sequences = starts.shape[0]
     if how == "mean":
         total = states.new_zeros(sequences, states.shape[1]).index_add(0, owner, states)
         return total / (ends - starts).clamp(min=1).to(states.dtype)[:, None]
     lowest = torch.finfo(states.dtype).min
     index = owner[:, None].expand_as(states)
-    return states.new_full((sequences, states.shape[1]), lowest).scatter_reduce(0, index, states, "amax")
+    highest = states.new_full((sequences, states.shape[1]), lowest).scatter_reduce(0, index, states, "amax")
+    return highest.masked_fill(empty, 0.0)
