@@ -184,7 +184,7 @@ def test_presets_have_the_released_numbers_of_parameters() -> None:
 
     released = {
         "gpt": 116_534_784,
-        "gpt2-mini": 15_938_560,
+        "gpt2-mini": 16_156_416,
         "gpt2-small": 124_439_808,
         "gpt2-medium": 354_823_168,
         "gpt2-large": 774_030_080,

@@ -45,13 +45,12 @@ class EncoderDecoder(nn.Module):
         and the source is read once."""
         wanted = kept(keep, len(self.layers))
         x: Tensor = self.embed(target)
-        flow = Flow(
-            self_layout(target) if carry is None else carry.layout(target),
-            target.pattern,
-            source=self.encoder(source).last if carry is None or carry.source is None else None,
-            source_layout=(cross_layout if carry is None else carry.source_layout)(target, source),
-            cache=carry,
-        )
+        states = self.encoder(source).last if carry is None or carry.source is None else None
+        if carry is None:
+            layout, source_layout = self_layout(target), cross_layout(target, source)
+        else:
+            layout, source_layout = carry.layout(target), carry.source_layout(target, source)
+        flow = Flow(layout, target.pattern, source=states, source_layout=source_layout, cache=carry)
         layers = [x] if 0 in wanted else []
         for number, layer in enumerate(self.layers, 1):
             x = layer(x, flow)
