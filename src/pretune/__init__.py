@@ -14,6 +14,7 @@ from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Wat
 from pretune.verbs.adapt import adapt
 from pretune.verbs.bench import bench_device
 from pretune.verbs.finetune import finetune
+from pretune.verbs.generate import generate
 from pretune.verbs.neighbors import neighbors
 from pretune.verbs.prepare import prepare
 from pretune.verbs.pretrain import pretrain
@@ -45,6 +46,7 @@ __all__ = [
     "embed",
     "fill",
     "finetune",
+    "generate",
     "inspect_tokenizer",
     "neighbors",
     "predict",

@@ -47,6 +47,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "predict": pretune.predict,
     "fill": pretune.fill,
     "embed": pretune.embed,
+    "generate": pretune.generate,
     "neighbors": pretune.neighbors,
     "show": pretune.show,
     "bench device": pretune.bench_device,

@@ -27,6 +27,8 @@ from pretune.progress import say
 from pretune.text.tokenizer import Tokenizer
 
 CONFIG, WEIGHTS, HEAD = "config.json", "model.safetensors", "head.safetensors"
+# Keys of config.json that families leave open → the roles of a tokenizer that fill them.
+ROLE_KEYS = {"bos_token_id": "start", "eos_token_id": "end", "cls_token_id": "start", "sep_token_id": "separator"}
 
 
 class Root(nn.Module):
@@ -132,7 +134,8 @@ class Model:
 
     def _special_ids(self, tokenizer: Tokenizer, config: dict[str, Any]) -> dict[str, int]:
         """Ids that `transformers` looks up in config.json: of an encoder-decoder, those that it generates with too."""
-        roles = {"pad_token_id": "padding"} if config.get("pad_token_id") is None else {}
+        roles = {key: role for key, role in ROLE_KEYS.items() if config.get(key, 0) is None}
+        roles |= {"pad_token_id": "padding"} if config.get("pad_token_id") is None else {}
         if target := self.family.template.target:
             roles |= {"pad_token_id": "padding", "eos_token_id": "end", "decoder_start_token_id": target[0]}
             roles |= {"bos_token_id": "start"} if "start" in target else {}

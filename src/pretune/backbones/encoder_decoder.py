@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor, nn
 
 from pretune.backbones.encoder import Encoder
 from pretune.backbones.states import Keep, States, kept
 from pretune.nn.attention import Flow
+from pretune.nn.cache import Cache
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.layout import cross_layout, self_layout
 from pretune.packed import Packed
@@ -36,6 +36,7 @@ class EncoderDecoder(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.norm = norm if norm is not None else nn.Identity()
         self.vocabulary_head, self.pooler = encoder.vocabulary_head, encoder.pooler
+        self.classifier = encoder.classifier
 
     @property
     def width(self) -> int:
@@ -47,16 +48,17 @@ class EncoderDecoder(nn.Module):
         """Positions the model has; None: any."""
         return self.encoder.longest
 
-    def forward(self, source: Packed, target: Packed, carry: Any = None, keep: Keep = "last") -> States:
-        """States of the decoder's kept layers, (n, width) each."""
+    def forward(self, source: Packed, target: Packed, carry: Cache | None = None, keep: Keep = "last") -> States:
+        """States of the decoder's kept layers, (n, width) each. With a Cache, the target's tokens follow those it holds,
+        and the source is read once."""
         wanted = kept(keep, len(self.layers))
         x: Tensor = self.embed(target)
-        flow = Flow(
-            self_layout(target),
-            target.pattern,
-            source=self.encoder(source).last,
-            source_layout=cross_layout(target, source),
-        )
+        states = self.encoder(source).last if carry is None or carry.source is None else None
+        if carry is None:
+            layout, source_layout = self_layout(target), cross_layout(target, source)
+        else:
+            layout, source_layout = carry.layout(target), carry.source_layout(target, source)
+        flow = Flow(layout, target.pattern, source=states, source_layout=source_layout, cache=carry)
         if self.score is not None:
             flow.bend = self.score(x, flow.layout)
         layers = [x] if 0 in wanted else []
@@ -66,7 +68,7 @@ class EncoderDecoder(nn.Module):
                 x = self.norm(x)
             if number in wanted:
                 layers.append(x)
-        return States(layers)
+        return States(layers, carry)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
         """From the encoder's embedding to the decoder's top."""

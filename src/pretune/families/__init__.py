@@ -10,6 +10,8 @@ from pretune.families.distilbert import DISTILBERT
 from pretune.families.electra import ELECTRA
 from pretune.families.ernie import ERNIE
 from pretune.families.family import Family
+from pretune.families.gpt import GPT
+from pretune.families.gpt2 import GPT2
 from pretune.families.marian import MARIAN
 from pretune.families.mbart import MBART
 from pretune.families.modernbert import MODERNBERT
@@ -18,8 +20,9 @@ from pretune.families.t5 import MT5, T5
 from pretune.families.xlm import XLM
 
 ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ELECTRA, ALBERT, ERNIE, XLM, MODERNBERT)
+DECODERS = (GPT, GPT2)
 ENCODER_DECODERS = (T5, MT5, BART, MBART, MARIAN)
-FAMILIES: dict[str, Family] = {family.name: family for family in (*ENCODERS, *ENCODER_DECODERS)}
+FAMILIES: dict[str, Family] = {family.name: family for family in (*ENCODERS, *DECODERS, *ENCODER_DECODERS)}
 
 
 def find_family(name: str, where: str) -> Family:

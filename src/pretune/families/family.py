@@ -57,14 +57,17 @@ class Table:
         ignored: Sequence[str] = (),
         renamed: Mapping[str, str] | None = None,
         tied: Sequence[str] = (),
+        transposed: Sequence[str] = (),
     ) -> None:
         """`prefix` is what a bare backbone is saved without; `ignored` are names (patterns) that say nothing new;
-        `renamed` are old spellings inside names; `tied` are names of one tensor, of which a checkpoint may have any."""
+        `renamed` are old spellings inside names; `tied` are names of one tensor, of which a checkpoint may have any;
+        `transposed` are names (patterns) of matrices that lie the other way round, (inputs, outputs)."""
         self.rows = [((theirs,) if isinstance(theirs, str) else tuple(theirs), ours) for theirs, ours in rows]
         self.prefix = prefix
         self.ignored = [_pattern(name) for name in ignored]
         self.renamed = dict(renamed or {})
         self.tied = tied
+        self.transposed = [_pattern(name) for name in transposed]
 
     def theirs(self, name: str) -> tuple[str, ...] | None:
         """The published names of one of our parameters; None where the layout has no place for it."""
@@ -96,7 +99,7 @@ class Table:
             if theirs is None or not all(part in tensors for part in theirs):
                 missing.append(name)
                 continue
-            parts = [tensors[part] for part in theirs]
+            parts = [self._turned(part, tensors[part]) for part in theirs]
             found[name] = parts[0] if len(parts) == 1 else torch.cat(parts)
             used.update(theirs)
         used.update(self.tied)
@@ -114,10 +117,15 @@ class Table:
             ):  # two heads may have one place, as mlm and classify in ModernBERT
                 rest[name] = tensor
             elif len(theirs) == 1:
-                published[theirs[0]] = tensor
+                published[theirs[0]] = self._turned(theirs[0], tensor)
             else:
-                published |= dict(zip(theirs, (part.contiguous() for part in tensor.chunk(len(theirs))), strict=True))
+                for part, chunk in zip(theirs, tensor.chunk(len(theirs)), strict=True):
+                    published[part] = self._turned(part, chunk.contiguous())
         return published, rest
+
+    def _turned(self, name: str, tensor: Tensor) -> Tensor:
+        """A tensor of a published name, from their way round to ours or back."""
+        return tensor.t().contiguous() if any(p.fullmatch(name) for p in self.transposed) else tensor
 
     def _modern(self, name: str) -> str:
         for old, new in self.renamed.items():

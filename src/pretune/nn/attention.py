@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from pretune.nn.attend import Bend, attend
+from pretune.nn.cache import Cache
 from pretune.nn.layout import Layout
 from pretune.nn.linear import Linear
 from pretune.nn.patterns import Pattern, full, visible
@@ -26,6 +28,7 @@ class Flow:
     source: Tensor | None = None  # (m, width) states of an encoder
     source_layout: Layout | None = None
     bend: Bend | None = None  # by a score of the whole stack, for layers without one of their own (T5)
+    cache: Cache | None = None  # keys and values of the tokens before, which the layout's keys then are
 
 
 class Attention(nn.Module):
@@ -59,6 +62,8 @@ class Attention(nn.Module):
         if self.rotary is not None:
             positions = flow.layout.queries.columns["position"]
             q, k = self.rotary(q, positions), self.rotary(k, positions)
+        if flow.cache is not None:
+            k, v = flow.cache.extend(k, v)
         dropout = self.dropout if self.training else 0.0
         mixed = attend(q, k, v, flow.layout, visible(self.pattern, flow.pattern), dropout=dropout)
         return self.output(mixed.flatten(1))
@@ -96,6 +101,8 @@ class ScoredAttention(nn.Module):
         q = self.query(x).view(-1, self.heads, self.head_width)
         rows = x if flow.context is None else flow.context
         k, v = self.key_value(rows).view(-1, 2, self.heads, self.head_width).unbind(1)
+        if flow.cache is not None:
+            k, v = flow.cache.extend(k, v)
         bend = flow.bend if self.score is None else self.score(q, flow.layout)
         if self.content_bias is not None:
             q = q + self.content_bias.to(q.dtype)
@@ -128,10 +135,16 @@ class CrossAttention(nn.Module):
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
         """(n, width) looks at the flow's source (m, width)."""
-        assert flow.source is not None
         assert flow.source_layout is not None
         q = self.query(x).view(-1, self.heads, self.head_width)
-        k, v = self.key_value(flow.source).view(-1, 2, self.heads, self.head_width).unbind(1)
+        make = partial(self.keys_and_values, flow.source)
+        k, v = make() if flow.cache is None else flow.cache.once(make)
         dropout = self.dropout if self.training else 0.0
         mixed = attend(q, k, v, flow.source_layout, full, scale=self.scale, dropout=dropout)
         return self.output(mixed.flatten(1))
+
+    def keys_and_values(self, source: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(m, heads, d) each."""
+        assert source is not None
+        k, v = self.key_value(source).view(-1, 2, self.heads, self.head_width).unbind(1)
+        return k, v

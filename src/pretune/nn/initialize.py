@@ -60,3 +60,13 @@ def initialize_by_inputs(module: Module, factor: float = 1.0) -> Module:
             inputs = child.query.in_features * child.head_width
             nn.init.normal_(child.query.weight, std=factor * inputs**-0.5)
     return module
+
+
+def scale_outputs(module: Module, factor: float) -> Module:
+    """GPT-2's rule: the last matrix of every part of a layer starts smaller, as many of them add up."""
+    for child in module.modules():
+        output = getattr(child, "output", None)
+        if isinstance(output, nn.Linear):
+            with torch.no_grad():
+                output.weight.mul_(factor)
+    return module

@@ -7,7 +7,7 @@ up each sequence; `take` puts some of them together; `collate` makes the Batch t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -38,6 +38,8 @@ class Template:
 
     `target` is the decoder's side of an encoder-decoder: it reads all of it but the last and writes all but the first.
 
+    `document` is what running text stands in, where that is something else (GPT-2 ends documents, but no other texts).
+
     >>> BERT = Template(single=("start", "A", "separator"), pair=("B", "separator"))
     >>> BERT.overhead(pair=True)
     3
@@ -47,6 +49,12 @@ class Template:
     pair: tuple[str, ...]
     segments: bool = True  # whether what `pair` adds is a segment of its own; else all is segment 0
     target: tuple[str, ...] = ()
+    document: tuple[str, ...] | None = None
+
+    @property
+    def for_documents(self) -> Template:
+        """The template of running text."""
+        return self if self.document is None else replace(self, single=self.document, document=None)
 
     def overhead(self, pair: bool) -> int:
         """Tokens that are not the texts' own."""

@@ -114,9 +114,7 @@ class Tokenizer:
     def digest(self) -> str:
         """A fingerprint of everything that decides what ids a text gets."""
         content = json.loads(self.backend.to_str())
-        del content[
-            "post_processor"
-        ]  # what other programs put around texts: a model's template, and not the text's own
+        del content["post_processor"]  # what others put around texts: a model's template, and not the text's own
         return hashlib.sha256(json.dumps([content, self.role_tokens], sort_keys=True).encode()).hexdigest()
 
     # -- roles --------------------------------------------------------------------------------------------------
