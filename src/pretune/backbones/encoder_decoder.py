@@ -41,14 +41,13 @@ class EncoderDecoder(nn.Module):
 
     def forward(self, source: Packed, target: Packed, carry: Any = None, keep: Keep = "last") -> States:
         """States of the decoder's kept layers, (n, width) each."""
+        return self.decode(target, source, self.encoder(source).last, keep)
+
+    def decode(self, target: Packed, source: Packed, encoded: Tensor, keep: Keep = "last") -> States:
+        """The decoder alone, on the encoder's states (m, width) of the source: computed once, they serve any target."""
         wanted = kept(keep, len(self.layers))
         x: Tensor = self.embed(target)
-        flow = Flow(
-            self_layout(target),
-            target.pattern,
-            source=self.encoder(source).last,
-            source_layout=cross_layout(target, source),
-        )
+        flow = Flow(self_layout(target), target.pattern, source=encoded, source_layout=cross_layout(target, source))
         layers = [x] if 0 in wanted else []
         for number, layer in enumerate(self.layers, 1):
             x = layer(x, flow)
