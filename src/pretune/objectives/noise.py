@@ -65,7 +65,10 @@ def span_lengths(hidden: Array, mean: float, draws: Draws, index: Array) -> tupl
     grows = totals(used, hidden) > totals(lengths, hidden)
     if grows.any():
         lengths, used = _spend(np.where(np.repeat(grows, hidden), np.maximum(1, drawn), drawn), hidden)
-    return lengths[used], totals(used, hidden)
+    counts = totals(used, hidden)
+    return lengths[used][
+        shuffled(counts, draws, "order of spans", index)
+    ], counts  # the one that was cut comes anywhere
 
 
 def _spend(drawn: Array, hidden: Array) -> tuple[Array, Array]:
