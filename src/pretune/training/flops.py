@@ -13,6 +13,7 @@ import numpy as np
 from torch import nn
 
 from pretune.nn.attention import Attention, CrossAttention, ScoredAttention
+from pretune.nn.heads import VocabularyHead
 from pretune.packed import Batch
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -44,9 +45,8 @@ def itemize(root: nn.Module, batch: Batch) -> dict[str, float]:
     heads: Any = root.heads
     vocabulary, width = backbone.embed.tokens.shape
     for name, head in heads.items():
-        # A head with a transform ends in the tied softmax.
-        tied = any(hasattr(part, "transform") for part in head.modules())
-        weights = matrix_parameters(head) + (vocabulary * width if tied else 0)
+        tied = sum(isinstance(part, VocabularyHead) for part in head.modules())
+        weights = matrix_parameters(head) + tied * vocabulary * width
         items[name] = 2 * weights * batch.counts.get(name, 0.0)
     return {name: float(value) for name, value in items.items()}
 
