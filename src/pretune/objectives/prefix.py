@@ -52,6 +52,7 @@ class Prefix:
         at = np.flatnonzero((place >= cut - 1) & (place < np.repeat(lengths, lengths) - 1))
         sequences.targets[self.name] = (at, sequences.ids[at + 1])
         sequences.pattern = self.pattern
+        sequences.second = None  # one stack does both
         return sequences
 
     def room(self, packing: Packing) -> dict[str, int]:
