@@ -34,7 +34,7 @@ class Mass:
     """`share` of each text in one piece. Of its tokens 80 % are masked for the encoder, 10 % swapped, 10 % left, as BERT's.
 
     What the decoder does not have to write it does not read: such inputs are masked, or with `removed` not there at all,
-    which costs half and, as the paper found, loses nothing. Positions are those of the text either way.
+    which halves its cost and is what the paper did. Positions are those of the text either way.
     """
 
     share: float = 0.5
