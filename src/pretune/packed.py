@@ -37,6 +37,7 @@ class Capacity:
     sequences: int  # filler included, which is cut into sequences of at most `longest` tokens
     longest: int
     targets: Mapping[str, int] = field(default_factory=dict)
+    second: Capacity | None = None  # of an encoder-decoder's target side; None: the same
 
     def __post_init__(self) -> None:
         if self.sequences < self.filler(0):
@@ -97,6 +98,8 @@ class Batch:
     counts: dict[str, float] = field(default_factory=dict)  # sum of target weights of each term, on the host
     rows: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # (sequences,) which rows these are
     carry: Any = None  # what the batch before handed on, for stateful backbones
+    lengths: tuple[Array, ...] = ()  # (sequences,) of each side, on the host, filler left out; (): a sequence a row
+    pooled: bool = False  # the decoder looks at one vector a source sequence, not at all its states
 
     @property
     def tokens(self) -> int:

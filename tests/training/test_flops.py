@@ -107,3 +107,46 @@ def test_items_add_up_and_windows_count_what_they_see() -> None:
         if hasattr(part, "pattern"):
             part.pattern = window(3)
     assert itemize(root, even_batch(1, 30, 2))["attention"] < 0.3 * items["attention"]
+
+
+@pytest.mark.parametrize("name", ["spans", "translate", "skip_thought"])
+def test_sides_of_different_lengths_cost_what_a_counter_counts(name: str) -> None:
+    mixture = parse_objective(name)
+    root = Root(encoder_decoder())
+    for objective in mixture.objectives:
+        root.heads[objective.name] = objective.head(root.backbone)
+    rows, per, read, written = 4, 2 if name == "skip_thought" else 1, 11, 5
+    chance = np.random.default_rng(0)
+    lengths = np.full(rows, read), np.full(per * rows, written)
+    packed = tuple(pack(chance.integers(5, 200, side.sum()), side) for side in lengths)
+    at = np.arange(0, per * rows * written, 2)
+    batch = Batch(
+        packed,
+        {name: make_targets(at, at % 200)},
+        {name: float(len(at)), "tokens": float(sum(side.sum() for side in lengths))},
+        rows=np.arange(rows),
+        lengths=lengths,
+        pooled=name == "skip_thought",
+    )
+    with FlopCounterMode(display=False) as counter:
+        root(mixture.joints[0], batch)
+    assert counter.get_total_flops() == forward_flops(root, batch)
+    with FlopCounterMode(display=False) as counter:
+        root(mixture.joints[0], batch).over(batch.counts).backward()
+    assert counter.get_total_flops() == training_flops(root, batch)
+
+
+def test_filler_on_both_sides_costs_nothing() -> None:
+    from pretune.text.sequences import Packing, Sequences, collate
+
+    joint = parse_objective("translate").joints[0]
+    root = Root(encoder_decoder(), [("translate", joint.objectives[0].head(encoder_decoder()))])
+    second = Sequences(
+        np.arange(9) + 5, np.array([5, 4]), np.arange(2), targets={"translate": (np.arange(9), np.arange(9))}
+    )
+    sequences = Sequences(np.arange(20) + 5, np.array([12, 8]), np.arange(2), second=second)
+    plain, padded = (
+        collate(sequences, joint.capacity(Packing(90, 30, sequences=12, fixed=fixed))) for fixed in (False, True)
+    )
+    assert len(padded.packed[1].ids) == 90
+    assert forward_flops(root, plain) == forward_flops(root, padded) > 0

@@ -51,14 +51,28 @@ class EncoderDecoder(nn.Module):
     def forward(self, source: Packed, target: Packed, carry: Cache | None = None, keep: Keep = "last") -> States:
         """States of the decoder's kept layers, (n, width) each. With a Cache, the target's tokens follow those it holds,
         and the source is read once."""
+        encoded = self.encoder(source).last if carry is None or carry.source is None else None
+        return self.decode(target, source, encoded, carry, keep)
+
+    def decode(
+        self,
+        target: Packed,
+        source: Packed,
+        encoded: Tensor | None,
+        carry: Cache | None = None,
+        keep: Keep = "last",
+    ) -> States:
+        """The decoder alone, on the encoder's states (m, width) of the source: computed once, they serve any target.
+
+        None where a Cache has what it needs of them.
+        """
         wanted = kept(keep, len(self.layers))
         x: Tensor = self.embed(target)
-        states = self.encoder(source).last if carry is None or carry.source is None else None
         if carry is None:
             layout, source_layout = self_layout(target), cross_layout(target, source)
         else:
             layout, source_layout = carry.layout(target), carry.source_layout(target, source)
-        flow = Flow(layout, target.pattern, source=states, source_layout=source_layout, cache=carry)
+        flow = Flow(layout, target.pattern, source=encoded, source_layout=source_layout, cache=carry)
         if self.score is not None:
             flow.bend = self.score(x, flow.layout)
         layers = [x] if 0 in wanted else []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import yaml
@@ -19,16 +19,29 @@ from torch import nn
 from pretune.backbones.states import Backbone
 from pretune.errors import PretuneError, nearest
 from pretune.objectives.classify import Classify
+from pretune.objectives.denoise import Denoise
 from pretune.objectives.lm import LM
+from pretune.objectives.mass import Mass
 from pretune.objectives.mlm import MLM
 from pretune.objectives.nsp import NSP
-from pretune.objectives.objective import Data, Loss, Objective
-from pretune.packed import Batch, Packed
+from pretune.objectives.objective import Data, LearnsFromRows, Loss, Objective, TwoSided
+from pretune.objectives.prefix import Prefix
+from pretune.objectives.shuffle import Shuffle
+from pretune.objectives.skip_thought import SkipThought
+from pretune.objectives.spans import Spans
+from pretune.objectives.translate import Translate
+from pretune.packed import Batch, Capacity, Packed
 from pretune.randomness import Draws
 from pretune.text.sequences import Epoch, Packing, Sequences
 from pretune.text.tokenizer import Tokenizer
 
-OBJECTIVES: dict[str, type[Any]] = {objective.name: objective for objective in (MLM, NSP, LM, Classify)}
+OBJECTIVES: dict[str, type[Any]] = {
+    objective.name: objective
+    for objective in (
+        *(MLM, NSP, LM, Classify),
+        *(Spans, Denoise, Mass, Shuffle, Translate, Prefix, SkipThought),
+    )
+}
 
 _TERM = re.compile(r"\s*(?:(?P<weight>[\d.eE+-]+)\s*\*)?\s*(?P<name>\w+)\s*(?:\((?P<options>[^()]*)\))?\s*")
 
@@ -47,6 +60,12 @@ class Joint:
         if len(insisting) > 1:
             raise PretuneError(
                 f"{self}: {' and '.join(insisting)} each arrange text in a way of their own; alternate them with |"
+            )
+        two_sided = [part.name for _, part in self.parts if isinstance(part, TwoSided)]
+        if two_sided and len(names) > 1:
+            raise PretuneError(
+                f"{self}: {two_sided[0]} reads one text and writes another, and shares them with no other objective; "
+                "alternate them with |"
             )
         needs = {part.pattern for _, part in self.parts if part.pattern is not None}
         if len(needs) > 1:
@@ -80,6 +99,16 @@ class Joint:
     def room(self, packing: Packing) -> dict[str, int]:
         """Targets of all terms."""
         return {term: count for part in self.objectives for term, count in part.room(packing).items()}
+
+    def capacity(self, packing: Packing) -> Capacity | None:
+        """Fixed shapes of its batches; None where every batch has its own."""
+        room = self.room(packing)
+        for part in self.objectives:
+            if packing.fixed and isinstance(part, TwoSided):
+                first, second = (side.capacity(room) for side in part.sides(packing))
+                assert first is not None
+                return replace(first, second=second)
+        return packing.capacity(room)
 
     def loss(self, heads: nn.ModuleDict, backbone: Backbone, batch: Batch) -> Loss:
         """All losses from one forward."""
@@ -185,4 +214,15 @@ def _term(text: str, defaults: dict[str, Any]) -> tuple[float, Objective]:
     return weight, kind(**options)
 
 
-__all__ = ["OBJECTIVES", "Data", "Joint", "Loss", "Mixture", "Objective", "alone", "parse_objective"]
+__all__ = [
+    "OBJECTIVES",
+    "Data",
+    "Joint",
+    "LearnsFromRows",
+    "Loss",
+    "Mixture",
+    "Objective",
+    "TwoSided",
+    "alone",
+    "parse_objective",
+]

@@ -11,10 +11,11 @@ it in pretune/objectives/__init__.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -90,30 +91,57 @@ class Objective(Protocol):
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss: ...
 
 
-def vocabulary_loss(name: str, head: nn.Module, states: Tensor, tokens: Tensor, targets: Targets) -> Loss:
+@runtime_checkable
+class TwoSided(Protocol):
+    """An objective that reads one text and writes another, with an encoder-decoder. It shares its batches with none."""
+
+    def sides(self, packing: Packing) -> tuple[Packing, Packing]:
+        """What the two sides of a pack can be at most; for fixed shapes. They have room for equally many sequences."""
+
+
+@runtime_checkable
+class LearnsFromRows(Protocol):
+    """An objective that learns from rows of its own kind instead of running text."""
+
+    def read_rows(self, files: Sequence[str | Path]) -> Labeled: ...
+
+
+def vocabulary_loss(
+    name: str, head: nn.Module, states: Tensor, tokens: Tensor, targets: Targets, smoothing: float = 0.0
+) -> Loss:
     """Cross-entropy over the vocabulary at some tokens, given their states (m, width) and the token embedding.
 
     Where the logits would fill memory they are made in chunks, and once more in the backward.
     """
     chunks = -(-states.shape[0] * tokens.shape[0] // MOST_LOGITS)
     if chunks == 1:
-        return classification_loss(name, head(states, tokens), targets)
+        return classification_loss(name, head(states, tokens), targets, smoothing)
 
-    def part(states: Tensor, tokens: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        loss = classification_loss(name, head(states, tokens), Targets(target, target, weight))
-        return loss.sums[name], loss.logs[f"{name}/accuracy"]
+    def part(states: Tensor, tokens: Tensor, target: Tensor, weight: Tensor) -> tuple[dict[str, Tensor], ...]:
+        loss = classification_loss(name, head(states, tokens), Targets(target, target, weight), smoothing)
+        return loss.sums, loss.logs
 
     pieces = zip(*(x.chunk(chunks) for x in (states, targets.target, targets.weight)), strict=True)
     done = [checkpoint(part, x, tokens, y, w, use_reentrant=False, preserve_rng_state=False) for x, y, w in pieces]
-    losses, right = (torch.stack(values).sum() for values in zip(*done, strict=True))
-    return Loss(sums={name: losses}, logs={f"{name}/accuracy": right})
+    sums, logs = (
+        {key: torch.stack([x[key] for x in all_]).sum() for key in all_[0]} for all_ in zip(*done, strict=True)
+    )
+    return Loss(sums=sums, logs=logs)
 
 
-def classification_loss(name: str, logits: Tensor, targets: Targets) -> Loss:
-    """Cross-entropy summed over targets, and how many were right."""
+def classification_loss(name: str, logits: Tensor, targets: Targets, smoothing: float = 0.0) -> Loss:
+    """Cross-entropy summed over targets, and how many were right.
+
+    With `smoothing`, that share of what is wanted is spread over all classes (Szegedy et al., 2016), and the cross-entropy
+    without it is logged beside.
+    """
     logits = logits.float()
     losses = F.cross_entropy(logits, targets.target, reduction="none")
     right = (logits.argmax(-1) == targets.target).float()
-    return Loss(
-        sums={name: (losses * targets.weight).sum()}, logs={f"{name}/accuracy": (right * targets.weight).sum().detach()}
-    )
+    logs = {f"{name}/accuracy": (right * targets.weight).sum().detach()}
+    if smoothing:
+        logs[f"{name}/plain"] = (losses * targets.weight).sum().detach()
+        # -mean(log p) over all classes: the normalizer, which the loss has in it, less the mean logit
+        wanted = logits.gather(-1, targets.target[:, None])[:, 0]
+        losses = losses + smoothing * (wanted - logits.mean(-1))
+    return Loss(sums={name: (losses * targets.weight).sum()}, logs=logs)

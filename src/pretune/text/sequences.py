@@ -74,6 +74,8 @@ class Sequences:
     pattern: Pattern | None = None
     positions: Array | None = None
     second: Sequences | None = None  # the target side of an encoder-decoder
+    frame: tuple[str, ...] = ()  # the template's `target`, for an objective that makes that side
+    pooled: bool = False  # the decoder looks at one vector a source sequence, not at all its states
 
     @property
     def offsets(self) -> Array:
@@ -235,6 +237,7 @@ MODEL_COLUMNS = (
 def collate(sequences: Sequences, capacity: Capacity | None = None, filler: int = 0) -> Batch:
     """A Batch of the sequences; with a capacity, of fixed shapes."""
     sides = [sequences] if sequences.second is None else [sequences, sequences.second]
+    capacities = [capacity] if capacity is None or capacity.second is None else [capacity, capacity.second]
     packed = tuple(
         pack(
             side.ids,
@@ -242,10 +245,10 @@ def collate(sequences: Sequences, capacity: Capacity | None = None, filler: int 
             positions=side.positions,
             columns={name: side.columns[name] for name in MODEL_COLUMNS if name in side.columns},
             pattern=side.pattern,
-            capacity=capacity,
+            capacity=capacities[min(number, len(capacities) - 1)],
             filler=filler,
         )
-        for side in sides
+        for number, side in enumerate(sides)
     )
     targets, counts = {}, {"tokens": float(sum(len(side.ids) for side in sides))}
     for side in sides:
@@ -253,4 +256,5 @@ def collate(sequences: Sequences, capacity: Capacity | None = None, filler: int 
             room = None if capacity is None else capacity.targets.get(term, capacity.tokens)
             targets[term] = make_targets(at, target, capacity=room)
             counts[term] = float(len(at))
-    return Batch(packed, targets, counts, rows=sequences.index)
+    lengths = tuple(side.lengths for side in sides)
+    return Batch(packed, targets, counts, rows=sequences.index, lengths=lengths, pooled=sequences.pooled)

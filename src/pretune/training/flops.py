@@ -35,14 +35,15 @@ def itemize(root: nn.Module, batch: Batch) -> dict[str, float]:
         }
     else:
         source, target = sides
+        seen = np.ones_like(target) if batch.pooled else source  # states of the source that each target looks at
         encoder, layers = backbone.encoder, backbone.layers
         cross = sum(c.key_value.weight.numel() for c in every(layers) if isinstance(c, CrossAttention))
         items = {
             "encoder matrices": 2 * matrix_parameters(encoder) * source.sum(),
             "encoder attention": attention_flops(encoder, source),
-            "matrices": 2 * (matrix_parameters(layers) - cross) * target.sum() + 2 * cross * source.sum(),
+            "matrices": 2 * (matrix_parameters(layers) - cross) * target.sum() + 2 * cross * seen.sum(),
             "attention": attention_flops(layers, target),
-            "cross attention": 4 * cross_width(layers) * (source * target).sum(),
+            "cross attention": 4 * cross_width(layers) * (seen * target).sum(),
         }
     heads: Any = root.heads
     vocabulary, width = backbone.embed.tokens.shape
@@ -117,6 +118,8 @@ def cross_width(module: nn.Module) -> int:
 
 def _lengths(batch: Batch, side: int) -> Array:
     """Lengths of the real sequences of one side."""
+    if batch.lengths:
+        return batch.lengths[side].astype(np.float64)
     packed = batch.packed[side]
     assert packed.host_offsets is not None
     return np.diff(packed.host_offsets[: len(batch.rows) + 1]).astype(np.float64)
