@@ -107,7 +107,7 @@ GPT = Family(
     name="openai-gpt",
     config=GPTConfig,
     build=build,
-    template=Template(single=("A",), pair=("B",)),
+    template=Template(single=("A",), pair=("B",), segments=False),
     table=Table(
         ("transformer.tokens_embed.weight", "backbone.embed.tokens"),
         ("transformer.positions_embed.weight", "backbone.embed.positions.weight"),

@@ -82,7 +82,7 @@ GPT2 = Family(
     config=GPT2Config,
     build=build,
     # Texts stand alone; between documents stands <|endoftext|>.
-    template=Template(single=("A",), pair=("separator", "B"), document=("A", "end")),
+    template=Template(single=("A",), pair=("separator", "B"), segments=False, document=("A", "end")),
     table=Table(
         ("transformer.wte.weight", "backbone.embed.tokens"),
         ("transformer.wpe.weight", "backbone.embed.positions.weight"),
