@@ -14,12 +14,6 @@ from pretune.text.sequences import Packing
 from pretune.text.tokenizer_training import Kind
 
 
-def units(ids: np.ndarray, begins: np.ndarray) -> list[tuple[int, ...]]:
-    begins = begins.copy()
-    begins[:1] = True
-    return [tuple(part.tolist()) for part in np.split(ids, np.flatnonzero(begins)[1:])]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=12)
 @given(
@@ -31,27 +25,28 @@ def test_units_move_whole_and_no_further_than_the_window(kind: Kind, seed: int, 
     source, draws = data(kind), Draws(seed)
     objective = Shuffle(unit=unit, window=window)  # type: ignore[arg-type]
     plan = objective.arrange(source, Packing(512, 64), draws)
-    clean = plan.pack(seed % len(plan))
-    noisy = objective.corrupt(plan.pack(seed % len(plan)), source.tokenizer, draws)
+    clean, other = (plan.pack(seed % len(plan)) for _ in range(2))
+    text = ~clean.columns["special"]
+    other.ids[text] = clean.ids[text] = np.arange(int(text.sum())) + 5000  # each token has a name of its own
+    noisy = objective.corrupt(other, source.tokenizer, draws)
     column = clean.columns["word" if unit == "words" else "sentence"]
+    end = source.tokenizer.role("end")
     assert noisy.second is not None
     _, written = noisy.second.targets["shuffle"]
     for row in range(len(clean.lengths)):
         at = slice(clean.offsets[row] + 1, clean.offsets[row + 1] - 1)
-        text, read = clean.ids[at], noisy.ids[at]
-        end = source.tokenizer.role("end")
-        assert written[noisy.second.offsets[row] : noisy.second.offsets[row + 1]].tolist() == [*text.tolist(), end]
-        were = units(text, column[at])
-        # Follow the read text unit by unit; where units look alike, any of them will do.
-        place, left, now = 0, dict(enumerate(were)), read.tolist()
-        while now:
-            limit = len(were) if window is None else window
-            fits = [i for i, u in left.items() if tuple(now[: len(u)]) == u and abs(i - place) <= limit]
-            assert fits
-            best = max(fits, key=lambda i: (len(left[i]), -i))
-            now = now[len(left.pop(best)) :]
-            place += 1
-        assert not left
+        was, read = clean.ids[at], noisy.ids[at]
+        assert written[noisy.second.offsets[row] : noisy.second.offsets[row + 1]].tolist() == [*was.tolist(), end]
+        assert sorted(read) == sorted(was)
+        begins = column[at].copy()
+        begins[:1] = True
+        unit_of = np.cumsum(begins) - 1  # of each token of the text
+        now = unit_of[read - was[0]]
+        order = now[np.concatenate([[True], now[1:] != now[:-1]])]  # units in the order in which they are read
+        assert sorted(order) == list(range(begins.sum()))  # each in one piece
+        assert read.tolist() == [token for number in order for token in was[unit_of == number]]
+        if window is not None:
+            assert np.abs(order - np.arange(len(order))).max() <= window
         assert noisy.ids[noisy.offsets[row]] == source.tokenizer.role("start")
 
 

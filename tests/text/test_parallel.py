@@ -9,6 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from pretune import PretuneError
+from pretune.objectives import parse_objective
 from pretune.text.parallel import read_pairs
 
 ENGLISH, FRENCH = ["The cat sleeps.", "", "It rains again."], ["Le chat dort.", "Rien.", "Il pleut encore."]
@@ -50,6 +51,8 @@ def test_tables_of_two_columns_are_clear(tmp_path: Path) -> None:
 def test_tables_without_a_header_and_with_more_columns(tmp_path: Path) -> None:
     rows = read_pairs(write(tmp_path / "a.tsv", "The old cat sleeps here.\tLe vieux chat dort ici.\nNo.\tNon.\n"))
     assert rows.texts == ["The old cat sleeps here.", "No."]
+    (turned,) = parse_objective("translate(text=2,pair=1)").objectives
+    assert turned.read_rows([tmp_path / "a.tsv"]).texts == rows.pairs  # type: ignore[attr-defined]
     named = "id,sentence1,sentence2\n7,a b,c d\n"
     assert read_pairs(write(tmp_path / "b.csv", named)).pairs == ["c d"]
     with pytest.raises(

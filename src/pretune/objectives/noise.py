@@ -37,15 +37,15 @@ def rotate(texts: Texts, draws: Draws, index: Array) -> Texts:
     return Texts(texts.ids[place + np.repeat(starts_of(texts.lengths), texts.lengths)], texts.lengths)
 
 
-def infill(texts: Texts, rate: float, mean: float, mask: int, draws: Draws, index: Array) -> Texts:
-    """Spans of random length, down to none at all, give way to one mask each; so many that `rate` of the tokens go."""
+def infill(texts: Texts, rate: float, mean: float, token: int, draws: Draws, index: Array) -> Texts:
+    """Spans of random length, down to none at all, give way to one mask `token` each; `rate` of the tokens go."""
     hidden = np.minimum(texts.lengths, np.maximum(1, np.round(rate * texts.lengths))).astype(np.int64)
     lengths, counts = span_lengths(hidden, mean, draws, index)
     gone = totals(lengths, counts)
     # Of what is read, each place is a token that stays or a span: choose which ones are spans.
     left = texts.lengths - gone + counts
     is_span = pick(left, counts, draws, "places of spans", index)
-    ids = np.full(len(is_span), mask, dtype=np.int64)
+    ids = np.full(len(is_span), token, dtype=np.int64)
     before = running(is_span, left)[is_span]  # spans of the text up to each one, itself included
     stays = np.flatnonzero(is_span) - np.repeat(starts_of(left), counts) - before + 1  # tokens that stay before it
     begins = stays + running(lengths, counts) - lengths + np.repeat(starts_of(texts.lengths), counts)
@@ -66,9 +66,8 @@ def span_lengths(hidden: Array, mean: float, draws: Draws, index: Array) -> tupl
     if grows.any():
         lengths, used = _spend(np.where(np.repeat(grows, hidden), np.maximum(1, drawn), drawn), hidden)
     counts = totals(used, hidden)
-    return lengths[used][
-        shuffled(counts, draws, "order of spans", index)
-    ], counts  # the one that was cut comes anywhere
+    order = shuffled(counts, draws, "order of spans", index)  # so that the one that was cut comes anywhere
+    return lengths[used][order], counts
 
 
 def _spend(drawn: Array, hidden: Array) -> tuple[Array, Array]:
@@ -87,24 +86,24 @@ def poisson(chance: Array, mean: float) -> Array:
     return np.searchsorted(np.cumsum(np.exp(logarithms))[:-1], chance, side="right")
 
 
-def mask(texts: Texts, rate: float, mask: int, draws: Draws, index: Array) -> Texts:
-    """Some tokens become masks."""
+def mask(texts: Texts, rate: float, token: int, draws: Draws, index: Array) -> Texts:
+    """Some tokens become the mask `token`."""
     ids = texts.ids.copy()
-    ids[_some(texts, rate, mask, draws, "mask", index)] = mask
+    ids[_some(texts, rate, token, draws, "mask", index)] = token
     return Texts(ids, texts.lengths)
 
 
-def delete(texts: Texts, rate: float, mask: int, draws: Draws, index: Array) -> Texts:
-    """Some tokens disappear; one at least stays."""
-    gone = _some(texts, rate, mask, draws, "delete", index, keep=1)
+def delete(texts: Texts, rate: float, token: int, draws: Draws, index: Array) -> Texts:
+    """Some tokens disappear, masks never; one at least stays."""
+    gone = _some(texts, rate, token, draws, "delete", index, keep=1)
     kept = np.ones(len(texts.ids), dtype=bool)
     kept[gone] = False
     return Texts(texts.ids[kept], totals(kept, texts.lengths))
 
 
-def _some(texts: Texts, rate: float, mask: int, draws: Draws, purpose: str, index: Array, keep: int = 0) -> Array:
+def _some(texts: Texts, rate: float, token: int, draws: Draws, purpose: str, index: Array, keep: int = 0) -> Array:
     """Where a share of the tokens stand, masks left out, and `keep` of each text at least."""
-    free = texts.ids != mask
+    free = texts.ids != token
     counts = totals(free, texts.lengths)
     wanted = np.clip(np.round(rate * counts), 1, np.maximum(0, np.minimum(counts, texts.lengths - keep)))
     return np.flatnonzero(free)[pick(counts, wanted.astype(np.int64), draws, purpose, index)]

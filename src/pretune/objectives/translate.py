@@ -63,7 +63,7 @@ class Translate:
 
     def read_rows(self, files: Sequence[str | Path]) -> Labeled:
         """A table of pairs, or two files whose lines belong together."""
-        return read_pairs(files, {"text": self.text, "pair": self.pair})
+        return read_pairs(files, {"text": str(self.text), "pair": str(self.pair)})  # a number names a column too
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
         """A row to a pair of sequences, or to two; a row that is too long, or has an empty side, is left out."""

@@ -16,7 +16,7 @@ from pretune.errors import PretuneError
 from pretune.nn.patterns import causal
 from pretune.objectives.arrangements import spans_arrangement
 from pretune.objectives.objective import Data, Loss, vocabulary_loss
-from pretune.objectives.ragged import starts_of
+from pretune.objectives.ragged import starts_of, totals
 from pretune.packed import Batch
 from pretune.randomness import Draws
 from pretune.text.plan import Plan, make_plan
@@ -142,14 +142,7 @@ def in_language(items: tuple[str, ...], language: str) -> tuple[str, ...]:
 def texts_of(sequences: Sequences) -> Texts:
     """The texts of some sequences."""
     free = ~sequences.columns["special"]
-    return Texts(sequences.ids[free], sequences.lengths - _around(sequences))
-
-
-def _around(sequences: Sequences) -> int:
-    """Tokens around every text: the template's, the same for all of them."""
-    if not len(sequences.lengths):
-        return 0
-    return int(sequences.columns["special"][: sequences.lengths[0]].sum())
+    return Texts(sequences.ids[free], totals(free, sequences.lengths))
 
 
 def framed(texts: Texts, before: Array, after: Array) -> Texts:
@@ -157,26 +150,20 @@ def framed(texts: Texts, before: Array, after: Array) -> Texts:
     lengths = texts.lengths + len(before) + len(after)
     starts = starts_of(lengths)
     ids = np.empty(int(lengths.sum()), dtype=np.int64)
-    ids[(starts[:, None] + np.arange(len(before))).ravel()] = np.tile(before, len(lengths))
-    ids[(starts[:, None] + lengths[:, None] - len(after) + np.arange(len(after))).ravel()] = np.tile(
-        after, len(lengths)
-    )
+    ids[starts[:, None] + np.arange(len(before))] = before
+    ids[(starts + lengths - len(after))[:, None] + np.arange(len(after))] = after
     ids[spans_to_indices(starts + len(before), texts.lengths)] = texts.ids
     return Texts(ids, lengths)
 
 
 def two_sides(name: str, sequences: Sequences, source: Texts, target: Texts, tokenizer: Tokenizer) -> Sequences:
     """Read one text, write another: both in their templates."""
-    size = int(sequences.lengths[0]) if len(sequences.lengths) else 0
-    special, first = sequences.columns["special"][:size], sequences.ids[:size]
-    before = int(np.argmin(special)) if size else 0
-    read = framed(source, first[:before], first[size - (_around(sequences) - before) : size])
-    items = sequences.frame
-    place = items.index("A")
-    around = [
-        np.array([tokenizer.role(i) for i in part], dtype=np.int64) for part in (items[:place], items[place + 1 :])
-    ]
-    whole = framed(target, *around)
+    one = sequences.ids[: sequences.lengths[0]]  # what is around its text is around every text
+    text = np.flatnonzero(~sequences.columns["special"][: len(one)])
+    read = framed(source, one[: text[0]], one[text[-1] + 1 :])
+    place = sequences.frame.index("A")
+    roles = np.array([0 if item == "A" else tokenizer.role(item) for item in sequences.frame])
+    whole = framed(target, roles[:place], roles[place + 1 :])
     made = Sequences(read.ids, read.lengths, sequences.index, labels=sequences.labels)
     made.second = Sequences(whole.ids, whole.lengths, sequences.index)
     return shift(name, made)
