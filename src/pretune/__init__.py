@@ -14,7 +14,9 @@ from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Wat
 from pretune.verbs.adapt import adapt
 from pretune.verbs.bench import bench_device
 from pretune.verbs.finetune import finetune
+from pretune.verbs.histories import histories
 from pretune.verbs.neighbors import neighbors
+from pretune.verbs.phrases import phrases
 from pretune.verbs.prepare import prepare
 from pretune.verbs.pretrain import pretrain
 from pretune.verbs.quickstart import quickstart
@@ -45,8 +47,10 @@ __all__ = [
     "embed",
     "fill",
     "finetune",
+    "histories",
     "inspect_tokenizer",
     "neighbors",
+    "phrases",
     "predict",
     "prepare",
     "pretrain",

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretune.nn.dropout import Dropout
+from pretune.nn.linear import Linear
 from pretune.packed import Packed
 
 
@@ -41,8 +42,8 @@ class Embeddings(nn.Module):
         """Length of a vector."""
         return self.tokens.shape[1]
 
-    def forward(self, packed: Packed) -> Tensor:
-        """(n,) ids → (n, width)."""
+    def vectors(self, packed: Packed) -> Tensor:
+        """(n,) ids → (n, width of the token vectors)."""
         x = F.embedding(packed.ids, self.tokens)
         if self.positions is not None:
             x = x + self.positions(packed.positions)
@@ -50,3 +51,23 @@ class Embeddings(nn.Module):
             segment = packed.columns.get("segment")
             x = x + (self.segments[0] if segment is None else F.embedding(segment, self.segments))
         return self.dropout(self.norm(x.to(self.compute)))
+
+    def forward(self, packed: Packed) -> Tensor:
+        """(n,) ids → (n, width)."""
+        return self.vectors(packed)
+
+
+class Given(nn.Module):
+    """Vectors that come with the tokens, as column `vectors`, led to another width: how a network shares an embedding."""
+
+    positions: None = None
+
+    def __init__(self, vectors: int, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.project = Linear(vectors, width) if vectors != width else nn.Identity()
+
+    def forward(self, packed: Packed) -> Tensor:
+        """(n, vectors) → (n, width)."""
+        out: Tensor = self.project(packed.columns["vectors"])
+        return out

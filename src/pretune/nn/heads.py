@@ -19,7 +19,7 @@ class VocabularyHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocabulary)) if bias else None
 
     def forward(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """(m, width) and the token embedding (vocabulary, width) → (m, vocabulary)."""
+        """(m, width) and the token embedding (vocabulary, vectors) → (m, vocabulary)."""
         states = self.transform(states)
         bias = None if self.bias is None else self.bias.to(states.dtype)
         return F.linear(states, tokens.to(states.dtype), bias)
@@ -28,13 +28,22 @@ class VocabularyHead(nn.Module):
 class Transform(nn.Module):
     """norm(activation(x W)): BERT's step before its vocabulary and, with tanh and no norm, its pooler."""
 
-    def __init__(self, width: int, activation: Activation, norm: nn.Module | None = None, bias: bool = True) -> None:
+    def __init__(
+        self,
+        width: int,
+        activation: Activation,
+        norm: nn.Module | None = None,
+        bias: bool = True,
+        *,
+        outputs: int | None = None,
+    ) -> None:
+        """`outputs` is the width that comes out, where it is another one: that of token vectors in ELECTRA and ALBERT."""
         super().__init__()
-        self.dense = Linear(width, width, bias)
+        self.dense = Linear(width, outputs or width, bias)
         self.activation = activation
         self.norm = norm if norm is not None else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """(m, width) → (m, width)."""
+        """(m, width) → (m, outputs)."""
         out: Tensor = self.norm(self.activation(self.dense(x)))
         return out

@@ -11,7 +11,7 @@ it in pretune/objectives/__init__.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pretune.nn.patterns import Pattern
-from pretune.packed import Batch, Targets
+from pretune.packed import Batch, Packed, Targets
 from pretune.randomness import Draws
 from pretune.text.rows import TokenRows
 from pretune.text.sequences import Epoch, Packing, Sequences, Template
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 MOST_LOGITS = 1 << 30  # at once
+Look = Callable[
+    [Tensor, Tensor, Tensor], tuple[Tensor, ...]
+]  # at logits (m, vocabulary), targets (m,) and weights (m,)
 
 
 @dataclass
@@ -61,13 +64,27 @@ class Loss:
 
     sums: dict[str, Tensor] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
-    logs: dict[str, Tensor] = field(default_factory=dict)  # further sums, named TERM/WHAT and divided by TERM's total
+    # Further sums, named TERM/WHAT and divided by TERM's total, or by what is named TERM/WHAT/of.
+    logs: dict[str, Tensor] = field(default_factory=dict)
     carry: Any = None
+    packed: tuple[Packed, ...] | None = (
+        None  # what the model read, where that is not the batch's; for others to read too
+    )
 
     def over(self, totals: Mapping[str, float | Tensor]) -> Tensor:
         """Σ weight · sum / total."""
         parts = [self.weights.get(term, 1.0) * total / totals[term] for term, total in self.sums.items()]
         return torch.stack([part.float() for part in parts]).sum()
+
+
+def means(sums: Mapping[str, float], totals: Mapping[str, float]) -> dict[str, float]:
+    """Sums of losses and logs, each over its total.
+
+    >>> means({"a": 6.0, "a/found": 1.0, "a/found/of": 2.0}, {"a": 3.0})
+    {'a': 2.0, 'a/found': 0.5}
+    """
+    over = {name: sums.get(f"{name}/of", totals.get(name.split("/")[0], 0.0)) for name in sums}
+    return {name: value / max(1.0, over[name]) for name, value in sums.items() if not name.endswith("/of")}
 
 
 class Objective(Protocol):
@@ -91,22 +108,33 @@ class Objective(Protocol):
 
 
 def vocabulary_loss(name: str, head: nn.Module, states: Tensor, tokens: Tensor, targets: Targets) -> Loss:
-    """Cross-entropy over the vocabulary at some tokens, given their states (m, width) and the token embedding.
+    """Cross-entropy over the vocabulary at some tokens, given their states (m, width) and the token embedding."""
+
+    def look(logits: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        loss = classification_loss(name, logits, Targets(target, target, weight))
+        return loss.sums[name], loss.logs[f"{name}/accuracy"]
+
+    found = in_chunks(head, states, tokens, targets, look)
+    losses, right = (torch.stack(values).sum() for values in zip(*found, strict=True))
+    return Loss(sums={name: losses}, logs={f"{name}/accuracy": right})
+
+
+def in_chunks(
+    head: nn.Module, states: Tensor, tokens: Tensor, targets: Targets, look: Look
+) -> list[tuple[Tensor, ...]]:
+    """What `look(logits, target, weight)` finds at some tokens.
 
     Where the logits would fill memory they are made in chunks, and once more in the backward.
     """
+
+    def part(states: Tensor, tokens: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        return look(head(states, tokens), target, weight)
+
     chunks = -(-states.shape[0] * tokens.shape[0] // MOST_LOGITS)
-    if chunks == 1:
-        return classification_loss(name, head(states, tokens), targets)
-
-    def part(states: Tensor, tokens: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        loss = classification_loss(name, head(states, tokens), Targets(target, target, weight))
-        return loss.sums[name], loss.logs[f"{name}/accuracy"]
-
+    if chunks <= 1:
+        return [part(states, tokens, targets.target, targets.weight)]
     pieces = zip(*(x.chunk(chunks) for x in (states, targets.target, targets.weight)), strict=True)
-    done = [checkpoint(part, x, tokens, y, w, use_reentrant=False, preserve_rng_state=False) for x, y, w in pieces]
-    losses, right = (torch.stack(values).sum() for values in zip(*done, strict=True))
-    return Loss(sums={name: losses}, logs={f"{name}/accuracy": right})
+    return [checkpoint(part, x, tokens, y, w, use_reentrant=False, preserve_rng_state=False) for x, y, w in pieces]
 
 
 def classification_loss(name: str, logits: Tensor, targets: Targets) -> Loss:
