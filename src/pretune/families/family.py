@@ -28,6 +28,7 @@ class Family:
     classes: Mapping[frozenset[str], str]  # heads present → the class that `transformers` loads them with
     # Values of `classifier_pooling` in config.json → ours. A layout without that key pools by the start token.
     poolings: Mapping[str, str] = field(default_factory=dict)
+    companions: tuple[str, ...] = ()  # what heads export that is published in this layout too (ELECTRA: generator)
 
     def read_config(self, content: Mapping[str, Any]) -> Any:
         """The configuration in a config.json, keys we have no use for left out."""

@@ -77,6 +77,21 @@ class Loss:
         return torch.stack([part.float() for part in parts]).sum()
 
 
+@dataclass(frozen=True)
+class Export:
+    """A model that a head has inside, and that is written beside the one it belongs to."""
+
+    inside: str  # the prefix of its parameters, which have a model's own names after that
+    sizes: dict[str, int]  # keys of config.json in which it differs
+    heads: frozenset[str]
+
+    def tensors(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Its parameters, among all of the model's; the embedding is the backbone's, but for what leads to its width."""
+        own = {name.removeprefix(self.inside): x for name, x in state.items() if name.startswith(self.inside)}
+        shared = ("backbone.embed.", "backbone.embed.project.")
+        return {n: x for n, x in state.items() if n.startswith(shared[0]) and not n.startswith(shared[1])} | own
+
+
 def means(sums: Mapping[str, float], totals: Mapping[str, float]) -> dict[str, float]:
     """Sums of losses and logs, each over its total.
 

@@ -27,7 +27,7 @@ from pretune.nn.patterns import Pattern, full
 from pretune.nn.positions import Rotary
 from pretune.objectives.arrangements import spans_epoch
 from pretune.objectives.masking import choose
-from pretune.objectives.objective import Data, Loss, classification_loss, in_chunks
+from pretune.objectives.objective import Data, Export, Loss, classification_loss, in_chunks
 from pretune.packed import Batch, Packed, Targets
 from pretune.randomness import Draws
 from pretune.text.sequences import Epoch, Packing, Sequences
@@ -73,6 +73,18 @@ class RTDHead(nn.Module):
         self.dense = Linear(backbone.width, backbone.width)
         self.output = Linear(backbone.width, 1)
         initialize(self)
+
+    def exports(self) -> dict[str, Export]:
+        """The generator, as a masked language model."""
+        layers: Any = self.generator.backbone.layers
+        attention, feed_forward = layers[0]["attention"].part, layers[0]["feed_forward"].part
+        sizes = {
+            "hidden_size": self.generator.backbone.width,
+            "num_hidden_layers": len(layers),
+            "num_attention_heads": attention.heads,
+            "intermediate_size": feed_forward.inner.out_features,
+        }
+        return {"generator": Export("heads.rtd.generator.", sizes, frozenset({"mlm"}))}
 
     def forward(self, states: Tensor) -> Tensor:
         """(n, width) → (n,)."""
