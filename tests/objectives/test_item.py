@@ -21,7 +21,7 @@ from pretune.model import Model, Root
 from pretune.objectives import Data, parse_objective
 from pretune.objectives.item import Item
 from pretune.randomness import Draws
-from pretune.text.documents import read_documents
+from pretune.text.documents import Document, read_documents
 from pretune.text.preparing import Settings, make_store
 from pretune.text.sequences import Packing
 from pretune.text.store import Store
@@ -64,7 +64,7 @@ def test_items_are_tokens_whatever_they_are_called() -> None:
     ]  # fmt: skip
     assert store.sentences == store.documents == 2
     assert tokenizer.word_starts(store.document(0)).all()
-    small = make_items(["a b b c c c"], size=7).tokenizer
+    small = train([Document("a b b c c c", Path("a"), 1)], "items", 7)
     assert small.tokens(small.encode("a b c new")) == ["[UNK]", "b", "c", "[UNK]"]
     assert small.report["unknown_rate"] == pytest.approx(1 / 6)
 

@@ -24,7 +24,8 @@ def rank_last_items(model: Model, store: Store, length: int = 128, back: int = 1
     """(histories,) the rank of each history's last item among all items, given those before it; 1 is the best.
 
     `back` is 1 for the last items, 2 for the last but one, which serve to choose a model. Histories of too few items are
-    passed over; of long ones the newest `length` tokens count, template included. Equals share their rank.
+    passed over; of long ones the newest `length` tokens count, template included: as many as it was trained with. Equals share
+    their rank.
     """
     tokenizer, template = model.need_tokenizer(), model.family.template
     begin, end = histories(store, np.arange(store.documents), held=back - 1)
