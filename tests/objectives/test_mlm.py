@@ -137,6 +137,7 @@ def test_lengths_of_spans_follow_their_distribution(unit: str, shares: Any) -> N
         clean = masked("wordpiece", make(unit), seed, 0)[0]
         units = spans(clean, Draws(seed), shares)
         breaks = np.append(runs(clean, units), True)
+        assert (units.unit[runs(clean, units)] == units.first[runs(clean, units)]).all()  # none reaches across a break
         starts = np.append(np.flatnonzero(units.unit == units.first), len(units.first))
         lengths = np.diff(starts)
         assert (units.unit <= units.first).all() and lengths.max() <= len(shares)
@@ -270,6 +271,10 @@ def test_wrong_options_are_refused(tmp_path: Path) -> None:
         f"mlm(phrases={phrase_file()})": "unit=phrase and phrases=FILE go together",
         f"mlm(unit=phrase,phrases={tmp_path}/none.txt)": "none.txt: no such file of phrases; write one",
         f"mlm(unit=phrase,phrases={tmp_path}/empty.txt)": "empty.txt: no phrases in it; write one a line",
+        "mlm(rate=15)": "mlm: rate=15 is no share; give more than 0 and at most 1",
+        "mlm(final_rate=none)": "mlm: final_rate=none is no share",
+        "rtd(rate=0)": "rtd: rate=0 is no share",
+        "item(rate=-1)": "item: rate=-1 is no share",
         "mlm(masked=0.9,swapped=0.2)": "masked=0.9 and swapped=0.2 are more than all",
     }.items():
         with pytest.raises(PretuneError, match=message):

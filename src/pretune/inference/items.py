@@ -28,6 +28,7 @@ def rank_last_items(model: Model, store: Store, length: int = 128, back: int = 1
     their rank.
     """
     tokenizer, template = model.need_tokenizer(), model.family.template
+    length = min(length, model.backbone.longest or length)
     begin, end = histories(store, np.arange(store.documents), held=back - 1)
     if not len(begin):
         raise PretuneError(f"{store.folder}: no history of {back + 1} items or more")

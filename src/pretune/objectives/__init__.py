@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import yaml
@@ -100,7 +100,8 @@ class Joint:
         total = Loss()
         for weight, part in sorted(self.parts, key=lambda part: not corrupts(part[1])):
             loss = part.loss(heads[part.name], shared, batch)
-            batch = batch if loss.packed is None else replace(batch, packed=loss.packed)
+            if loss.packed is not None:  # counts and rows stay behind: other ones would be compiled anew
+                batch = Batch(loss.packed, batch.targets, carry=batch.carry)
             total.sums |= loss.sums
             total.logs |= loss.logs
             total.weights |= {term: weight * loss.weights.get(term, 1.0) for term in loss.sums}

@@ -13,7 +13,7 @@ from torch import nn
 
 from pretune.errors import PretuneError
 from pretune.nn.patterns import Pattern, full
-from pretune.objectives.masking import choose, hide
+from pretune.objectives.masking import check_share, choose, hide
 from pretune.objectives.objective import Data, Loss, vocabulary_loss
 from pretune.packed import Batch
 from pretune.randomness import Draws
@@ -43,6 +43,9 @@ class Item:
     insists: ClassVar[bool] = True
     stateful: ClassVar[bool] = False
     corrupts: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_share(self.name, rate=self.rate)
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
         """Histories in windows that end with the newest items; in later epochs the cuts between windows fall elsewhere."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pretune.errors import PretuneError
 from pretune.randomness import Draws, hashed
 from pretune.text.phrases import Phrases
 from pretune.text.sequences import Sequences
@@ -39,8 +40,7 @@ def tokens(sequences: Sequences) -> Units:
 def words(sequences: Sequences) -> Units:
     """Every word whole; where a sequence begins inside one, the rest of it."""
     special = sequences.columns["special"]
-    bounds = special | sequences.columns["word"]
-    bounds[sequences.offsets[:-1]] = True
+    bounds = special | sequences.columns["word"] | starts(sequences)
     bounds[1:] |= special[:-1]
     edges = np.append(np.flatnonzero(bounds), len(special))
     sizes = np.diff(edges)
@@ -51,11 +51,17 @@ def words(sequences: Sequences) -> Units:
 
 def runs(sequences: Sequences, pieces: Units) -> Array:
     """(k,) True where a piece does not follow the one before: text begins, or a special token lies between."""
-    fresh = np.ones(len(pieces.first), dtype=bool)
-    fresh[1:] = pieces.first[1:] != pieces.first[:-1] + pieces.sizes[:-1]
-    starts = np.zeros(len(sequences.ids) + 1, dtype=bool)
-    starts[sequences.offsets] = True
-    return fresh | starts[pieces.first]
+    fresh = starts(sequences)[pieces.first]
+    fresh[1:] |= pieces.first[1:] != pieces.first[:-1] + pieces.sizes[:-1]
+    fresh[:1] = True
+    return fresh
+
+
+def starts(sequences: Sequences) -> Array:
+    """(n,) True where a sequence begins."""
+    begins = np.zeros(len(sequences.ids), dtype=bool)
+    begins[sequences.offsets[:-1]] = True
+    return begins
 
 
 def spans(sequences: Sequences, draws: Draws, shares: Array) -> Units:
@@ -133,12 +139,10 @@ def choose(sequences: Sequences, rate: float, draws: Draws, units: Units | None 
 
 def join(sequences: Sequences, at: Array) -> Array:
     """(m,) the first of the neighbors that each chosen token is hidden together with."""
-    fresh = np.ones(len(at), dtype=bool)
-    fresh[1:] = at[1:] != at[:-1] + 1
-    starts = np.zeros(len(sequences.ids) + 1, dtype=bool)
-    starts[sequences.offsets] = True
-    fresh |= starts[at]
-    return at[fresh][np.cumsum(fresh) - 1] if len(at) else at
+    fresh = starts(sequences)[at]
+    fresh[1:] |= at[1:] != at[:-1] + 1
+    fresh[:1] = True
+    return at[fresh][np.cumsum(fresh) - 1]
 
 
 def hide(
@@ -165,6 +169,13 @@ def hide(
     plain = np.flatnonzero(~tokenizer.specials)  # random tokens are never special ones
     sequences.ids[at[swap]] = plain[draws.integers(len(plain), "swap", sequence[swap], place[swap])]
     return original
+
+
+def check_share(name: str, **shares: float | None) -> None:
+    """Refuse what is no share of something: more than 0, at most 1."""
+    for option, value in shares.items():
+        if value is not None and not (isinstance(value, int | float) and 0 < value <= 1):
+            raise PretuneError(f"{name}: {option}={value} is no share; give more than 0 and at most 1")
 
 
 def geometric(p: float, longest: int) -> Array:

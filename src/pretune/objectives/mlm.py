@@ -60,6 +60,7 @@ class MLM:
         units = get_args(Unit)
         if self.unit not in units:
             raise PretuneError(f"{self.name}: unknown unit {self.unit!r}; {nearest(str(self.unit), units)}")
+        masking.check_share(self.name, rate=self.rate, final_rate=self.final_rate, stop=self.stop)
         if self.masked + self.swapped > 1 + 1e-9:
             raise PretuneError(f"{self.name}: masked={self.masked:g} and swapped={self.swapped:g} are more than all")
         if (self.unit == "phrase") != (self.phrases is not None):

@@ -36,9 +36,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 MOST_LOGITS = 1 << 30  # at once
-Look = Callable[
-    [Tensor, Tensor, Tensor], tuple[Tensor, ...]
-]  # at logits (m, vocabulary), targets (m,) and weights (m,)
+# Looks at logits (m, vocabulary), targets (m,) and weights (m,).
+Look = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
 
 
 @dataclass
@@ -67,9 +66,8 @@ class Loss:
     # Further sums, named TERM/WHAT and divided by TERM's total, or by what is named TERM/WHAT/of.
     logs: dict[str, Tensor] = field(default_factory=dict)
     carry: Any = None
-    packed: tuple[Packed, ...] | None = (
-        None  # what the model read, where that is not the batch's; for others to read too
-    )
+    # What the model read, where that is not the batch's: the other objectives of a joint read it too.
+    packed: tuple[Packed, ...] | None = None
 
     def over(self, totals: Mapping[str, float | Tensor]) -> Tensor:
         """Σ weight · sum / total."""
@@ -87,9 +85,10 @@ class Export:
 
     def tensors(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Its parameters, among all of the model's; the embedding is the backbone's, but for what leads to its width."""
-        own = {name.removeprefix(self.inside): x for name, x in state.items() if name.startswith(self.inside)}
-        shared = ("backbone.embed.", "backbone.embed.project.")
-        return {n: x for n, x in state.items() if n.startswith(shared[0]) and not n.startswith(shared[1])} | own
+        shared = {
+            name: x for name, x in state.items() if name.startswith("backbone.embed.") and ".project." not in name
+        }
+        return shared | {name.removeprefix(self.inside): x for name, x in state.items() if name.startswith(self.inside)}
 
 
 def means(sums: Mapping[str, float], totals: Mapping[str, float]) -> dict[str, float]:

@@ -26,7 +26,7 @@ from pretune.nn.linear import LayerNorm, Linear
 from pretune.nn.patterns import Pattern, full
 from pretune.nn.positions import Rotary
 from pretune.objectives.arrangements import spans_epoch
-from pretune.objectives.masking import choose
+from pretune.objectives.masking import check_share, choose
 from pretune.objectives.objective import Data, Export, Loss, classification_loss, in_chunks
 from pretune.packed import Batch, Packed, Targets
 from pretune.randomness import Draws
@@ -112,6 +112,9 @@ class RTD:
     insists: ClassVar[bool] = False
     stateful: ClassVar[bool] = False
     corrupts: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_share(self.name, rate=self.rate, size=self.size)
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
         """Documents in spans of whole sentences."""
