@@ -15,7 +15,9 @@ from pretune.verbs.adapt import adapt
 from pretune.verbs.bench import bench_device
 from pretune.verbs.finetune import finetune
 from pretune.verbs.generate import generate
+from pretune.verbs.histories import histories
 from pretune.verbs.neighbors import neighbors
+from pretune.verbs.phrases import phrases
 from pretune.verbs.prepare import prepare
 from pretune.verbs.pretrain import pretrain
 from pretune.verbs.quickstart import quickstart
@@ -47,8 +49,10 @@ __all__ = [
     "fill",
     "finetune",
     "generate",
+    "histories",
     "inspect_tokenizer",
     "neighbors",
+    "phrases",
     "predict",
     "prepare",
     "pretrain",

@@ -95,22 +95,31 @@ class Model:
     def save(self, folder: str | Path, kind: torch.dtype = torch.float32) -> None:
         """Write config.json, model.safetensors, the tokenizer's files and, where needed, head.safetensors.
 
-        Weights are written as `kind`; whoever reads them computes in fp32 all the same.
+        Weights are written as `kind`; whoever reads them computes in fp32 all the same. What else a head exports (rtd its
+        generator) goes to folders inside, as models of their own, where that is a layout of the family.
         """
         folder = Path(folder)
         state = {name: tensor.detach().cpu().to(kind).contiguous() for name, tensor in self.root.tensors().items()}
         published, rest = self.family.table.write(state)
-        write_bytes(folder / WEIGHTS, save(published, metadata={"format": "pt"}))
         if rest:
             write_bytes(folder / HEAD, save(rest))
         else:
             (folder / HEAD).unlink(missing_ok=True)
-        write_json(folder / CONFIG, self._config())
+        self._write(folder, published, self._config(self.config, frozenset(self.root.heads)))
+        for head in self.root.heads.values():
+            for name, export in getattr(head, "exports", dict)().items():
+                if name in self.family.companions:
+                    published, _ = self.family.table.write(export.tensors(state))
+                    config = self._config(replace(self.config, **export.sizes), export.heads)
+                    self._write(folder / name, published, config)
+
+    def _write(self, folder: Path, published: dict[str, Tensor], config: dict[str, Any]) -> None:
+        write_bytes(folder / WEIGHTS, save(published, metadata={"format": "pt"}))
+        write_json(folder / CONFIG, config)
         if self.tokenizer is not None:
             self.tokenizer.save(folder, self.family.template)
 
-    def _config(self) -> dict[str, Any]:
-        heads = frozenset(self.root.heads)
+    def _config(self, shape: Any, heads: frozenset[str]) -> dict[str, Any]:
         poolings = {ours: theirs for theirs, ours in self.family.poolings.items()} or {"start": ""}
         pooling = self.root.heads["classify"].pooling if "classify" in heads else "start"
         if pooling not in poolings:  # `transformers` would pool otherwise, and give other answers
@@ -120,7 +129,7 @@ class Model:
             "architectures": [classes.get(heads, classes[frozenset()])],
             "model_type": self.family.name,
             "dtype": "float32",
-            **asdict(self.config),
+            **asdict(shape),
         }
         if "classify" in heads and poolings[str(pooling)]:
             config["classifier_pooling"] = poolings[str(pooling)]

@@ -80,7 +80,7 @@ class Packed:
 class Targets:
     """What a loss term predicts: token `at` (or sequence `at`) should give `target`, with a weight."""
 
-    at: Tensor  # (m,) int64
+    at: Tensor  # (m,) int64, or (m, k) for what follows from several places together
     target: Tensor  # (m,) int64, or float for regression
     weight: Tensor  # (m,) float32; 0 where the slot is unused
 
@@ -188,7 +188,7 @@ def make_targets(at: Array, target: Array, weight: Array | None = None, capacity
     if spare < 0:
         raise PretuneError(f"{len(at)} targets do not fit into {capacity}")
     if spare:
-        at, target = (np.concatenate([x, np.zeros(spare, dtype=x.dtype)]) for x in (at, target))
+        at, target = _extend(at, spare), _extend(target, spare)
         weight = np.concatenate([weight, np.zeros(spare, dtype=np.float32)])
     kind = np.float32 if np.issubdtype(target.dtype, np.floating) else np.int64
     return Targets(

@@ -30,7 +30,7 @@ from pretune.text.sequences import Template
 from pretune.text.store import Store
 from pretune.text.tokenizer_training import Kind, train
 
-KINDS: list[Kind] = ["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram"]
+KINDS: list[Kind] = ["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items"]
 TEMPLATE = Template(single=("start", "A", "separator"), pair=("B", "separator"))
 
 

@@ -15,6 +15,7 @@ from pretune.model import Root
 from pretune.nn.patterns import window
 from pretune.objectives import parse_objective
 from pretune.packed import Batch, make_targets, pack
+from pretune.text.sequences import Packing
 from pretune.training.flops import forward_flops, itemize, pairs, training_flops
 
 
@@ -49,6 +50,35 @@ def test_the_formula_is_what_a_counter_counts(kind: str, shape: tuple[int, int])
         root(mixture.joints[0], batch).over(batch.counts).backward()
     assert counter.get_total_flops() == training_flops(root, batch)
     assert torch.isfinite(loss.sums["mlm"])
+
+
+@pytest.mark.parametrize("name", ["rtd", "rtd(size=1,layers=1)+sop", "mlm(unit=span,boundary=true)", "item"])
+@pytest.mark.parametrize("kind", ["bert", "modern"])
+def test_the_formula_for_heads_that_are_networks(name: str, kind: str) -> None:
+    root = Root({"bert": bert, "modern": modern}[kind]())
+    mixture = parse_objective(name)
+    for objective in mixture.objectives:
+        root.heads[objective.name] = objective.head(root.backbone)
+    rows, length = 4, 12
+    batch = even_batch(1, length, rows)
+    at = np.arange(0, length * rows, 4)
+    targets = {
+        "generator": (at, at % 200), "rtd": (np.arange(length * rows), np.arange(length * rows)), "item": (at, at),
+        "sop": (np.arange(rows) * length, np.arange(rows) % 2), "mlm": (at, at),
+        "boundary": (np.stack([at[1:] - 1, at[1:], at[1:] * 0], axis=1), at[1:]),
+    }  # fmt: skip
+    wanted = mixture.joints[0].room(Packing(length * rows, length))
+    batch.targets = {term: make_targets(*targets[term]) for term in wanted}
+    batch.counts = {term: float(len(targets[term][0])) for term in wanted} | {"tokens": float(length * rows)}
+    with FlopCounterMode(display=False) as counter:
+        root(mixture.joints[0], batch)
+    assert counter.get_total_flops() == forward_flops(root, batch)
+    assert set(wanted) <= set(itemize(root, batch))
+    with FlopCounterMode(display=False) as counter:
+        root(mixture.joints[0], batch).over(batch.counts).backward()
+    assert counter.get_total_flops() == training_flops(root, batch)
+    others = even_batch(1, length, rows)  # another objective's turn
+    assert forward_flops(root, others) < forward_flops(root, batch)
 
 
 def small(family: str, **config: Any) -> Any:

@@ -33,6 +33,7 @@ class Family:
     # unless it says otherwise here.
     poolings: Mapping[str, str] = field(default_factory=dict)
     older: Mapping[str, str] = field(default_factory=dict)  # keys of older config.json files → the same key today
+    companions: tuple[str, ...] = ()  # what heads export that is published in this layout too (ELECTRA: generator)
 
     def read_config(self, content: Mapping[str, Any]) -> Any:
         """The configuration in a config.json, keys we have no use for left out."""

@@ -14,7 +14,7 @@ from pretune.devices import choose_device
 from pretune.errors import PretuneError
 from pretune.model import Model, load_model
 from pretune.objectives import parse_objective
-from pretune.objectives.masking import choose
+from pretune.objectives.masking import choose, words
 from pretune.packed import pack
 from pretune.randomness import Draws
 from pretune.text.sequences import Sequences
@@ -101,7 +101,7 @@ class Filler:
         special[[0, -1]] = True
         word = tokenizer.word_starts(ids)
         sequences = Sequences(ids, np.array([len(ids)]), np.array([0]), {"special": special, "word": word})
-        gaps = np.flatnonzero(choose(sequences, rate, Draws(seed), whole_words=True)).tolist()
+        gaps = choose(sequences, rate, Draws(seed), words(sequences)).tolist()
         masked = ids.copy()
         masked[gaps] = tokenizer.role("mask")
         restored = self.complete(masked.tolist(), gaps)

@@ -67,8 +67,8 @@ class Embeddings(nn.Module):
         """Width of what comes out, which the vectors of tokens need not have."""
         return self.tokens.shape[1] if self.project is None else self.project.out_features
 
-    def forward(self, packed: Packed) -> Tensor:
-        """(n,) ids → (n, width)."""
+    def vectors(self, packed: Packed) -> Tensor:
+        """(n,) ids → (n, width of the token vectors)."""
         x = F.embedding(packed.ids, self.tokens)
         if self.scale != 1.0:
             x = x * self.scale
@@ -79,5 +79,25 @@ class Embeddings(nn.Module):
             x = x + (self.segments[0] if segment is None else F.embedding(segment, self.segments))
         for lookup in self.columns.values():
             x = x + lookup(packed)
-        x = self.dropout(self.norm(x.to(self.compute)))
+        return self.dropout(self.norm(x.to(self.compute)))
+
+    def forward(self, packed: Packed) -> Tensor:
+        """(n,) ids → (n, width)."""
+        x = self.vectors(packed)
         return x if self.project is None else self.project(x)
+
+
+class Given(nn.Module):
+    """Vectors that come with the tokens, as column `vectors`, led to another width: how a network shares an embedding."""
+
+    positions: None = None
+
+    def __init__(self, vectors: int, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.project = Linear(vectors, width) if vectors != width else nn.Identity()
+
+    def forward(self, packed: Packed) -> Tensor:
+        """(n, vectors) → (n, width)."""
+        out: Tensor = self.project(packed.columns["vectors"])
+        return out

@@ -20,14 +20,17 @@ from pretune.backbones.states import Backbone
 from pretune.errors import PretuneError, nearest
 from pretune.objectives.classify import Classify
 from pretune.objectives.denoise import Denoise
+from pretune.objectives.item import Item
 from pretune.objectives.lm import LM
 from pretune.objectives.mass import Mass
 from pretune.objectives.mlm import MLM
 from pretune.objectives.nsp import NSP
 from pretune.objectives.objective import Data, LearnsFromRows, Loss, Objective, TwoSided
 from pretune.objectives.prefix import Prefix
+from pretune.objectives.rtd import RTD
 from pretune.objectives.shuffle import Shuffle
 from pretune.objectives.skip_thought import SkipThought
+from pretune.objectives.sop import SOP
 from pretune.objectives.spans import Spans
 from pretune.objectives.translate import Translate
 from pretune.packed import Batch, Capacity, Packed
@@ -38,8 +41,9 @@ from pretune.text.tokenizer import Tokenizer
 OBJECTIVES: dict[str, type[Any]] = {
     objective.name: objective
     for objective in (
-        *(MLM, NSP, LM, Classify),
-        *(Spans, Denoise, Mass, Shuffle, Translate, Prefix, SkipThought),
+        *(MLM, RTD, NSP, SOP, LM, Prefix, Item),
+        *(Spans, Denoise, Mass, Shuffle, Translate, SkipThought),
+        Classify,
     )
 }
 
@@ -67,6 +71,11 @@ class Joint:
                 f"{self}: {two_sided[0]} reads one text and writes another, and shares them with no other objective; "
                 "alternate them with |"
             )
+        corrupting = [part.name for _, part in self.parts if corrupts(part)]
+        if len(corrupting) > 1:
+            raise PretuneError(
+                f"{self}: {' and '.join(corrupting)} would hide each other's text; alternate them with |"
+            )
         needs = {part.pattern for _, part in self.parts if part.pattern is not None}
         if len(needs) > 1:
             patterns = " and ".join(f"{part.name} {part.pattern.name}" for _, part in self.parts if part.pattern)
@@ -85,15 +94,20 @@ class Joint:
         """Whether batches continue one another."""
         return any(part.stateful for part in self.objectives)
 
+    @property
+    def copies(self) -> int:
+        """How many different epochs there are; 0: no end of them."""
+        return max(getattr(part, "copies", 0) for part in self.objectives)
+
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
         """The one that insists arranges, else the first."""
         chosen = next((part for part in self.objectives if part.insists), self.objectives[0])
-        return chosen.arrange(data, packing, draws)
+        return chosen.arrange(data, packing, draws.repeat(self.copies))
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
         """Each in turn."""
         for part in self.objectives:
-            sequences = part.corrupt(sequences, tokenizer, draws)
+            sequences = part.corrupt(sequences, tokenizer, draws.repeat(self.copies))
         return sequences
 
     def room(self, packing: Packing) -> dict[str, int]:
@@ -111,16 +125,23 @@ class Joint:
         return packing.capacity(room)
 
     def loss(self, heads: nn.ModuleDict, backbone: Backbone, batch: Batch) -> Loss:
-        """All losses from one forward."""
+        """All losses from one forward. What one of them makes of the text on the device, the others read."""
         shared = Once(backbone)
         total = Loss()
-        for weight, part in self.parts:
+        for weight, part in sorted(self.parts, key=lambda part: not corrupts(part[1])):
             loss = part.loss(heads[part.name], shared, batch)
+            if loss.packed is not None:  # counts and rows stay behind: other ones would be compiled anew
+                batch = Batch(loss.packed, batch.targets, carry=batch.carry)
             total.sums |= loss.sums
             total.logs |= loss.logs
             total.weights |= {term: weight * loss.weights.get(term, 1.0) for term in loss.sums}
             total.carry = loss.carry if loss.carry is not None else total.carry
         return total
+
+
+def corrupts(objective: Objective) -> bool:
+    """Whether it changes the text that is read; in a joint, one does at most."""
+    return bool(getattr(objective, "corrupts", False))
 
 
 class Once:

@@ -216,7 +216,7 @@ def plan_epoch(arrangement: Arrangement, packing: Packing, draws: Draws, shuffle
         tokens=packing.tokens,
         sequences=packing.sequences,
         seed=draws.seed,
-        epoch=draws.epoch,
+        epoch=draws.epoch if draws.reading is None else draws.reading,
         shuffle=shuffle,
         filler=packing.length if packing.fixed else None,
     )

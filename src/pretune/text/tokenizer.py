@@ -177,8 +177,8 @@ class Tokenizer:
 
     @cached_property
     def _spelled(self) -> re.Pattern[str] | None:
-        """Unigram models list special tokens among their pieces, with the best score there is: text must not match."""
-        if self.kind != "Unigram":
+        """Unigram and word-level models list special tokens among their pieces: text must not match."""
+        if self.kind not in ("Unigram", "WordLevel"):
             return None
         specials = [re.escape(self.vocabulary[i].removeprefix("▁")) for i in self.specials.nonzero()[0]]
         return re.compile("|".join(specials)) if specials else None

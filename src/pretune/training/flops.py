@@ -2,13 +2,13 @@
 
 For a stack of layers over sequences of lengths n_i: every weight matrix is used once a token, and attention multiplies queries
 with keys and weights with values, 2 · 2 · width operations for each pair of tokens (causal attention too, as is the custom; a
-window only for the pairs inside it). Heads work on targets alone.
+window only for the pairs inside it). Heads work on targets alone; an encoder inside a head, on all tokens.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,12 +46,32 @@ def itemize(root: nn.Module, batch: Batch) -> dict[str, float]:
             "cross attention": 4 * cross_width(layers) * (seen * target).sum(),
         }
     heads: Any = root.heads
-    vocabulary, width = backbone.embed.tokens.shape
     for name, head in heads.items():
-        tied = sum(isinstance(part, VocabularyHead) for part in head.modules())
-        weights = matrix_parameters(head) + vocabulary * width * tied
-        items[name] = 2 * weights * batch.counts.get(name, 0.0)
+        items |= head_flops(name, head, batch, sides[-1], backbone.embed.tokens.numel())
     return {name: float(value) for name, value in items.items()}
+
+
+def head_flops(name: str, head: nn.Module, batch: Batch, lengths: Array, tied: int) -> dict[str, float]:
+    """A head on its targets. A part of it that is named as another term (rtd's generator) is an item of its own.
+
+    `tied` are the weights of the token embedding, which a way to the vocabulary ends in.
+    """
+    others = [child for child, _ in head.named_children() if child in batch.targets]
+    items = {name: part_flops(head, batch.counts.get(name, 0.0), lengths, tied, without=others)}
+    for term in others:
+        items[term] = part_flops(head.get_submodule(term), batch.counts[term], lengths, tied)
+    return items
+
+
+def part_flops(part: nn.Module, targets: float, lengths: Array, tied: int, without: Sequence[str] = ()) -> float:
+    """A part of a head, its children `without` some of them included."""
+    if not targets:
+        return 0.0
+    if isinstance(part, Encoder):
+        return float(2 * matrix_parameters(part) * lengths.sum() + attention_flops(part, lengths))
+    weights = part.weight.numel() if isinstance(part, nn.Linear) else tied if isinstance(part, VocabularyHead) else 0
+    children = [child for name, child in part.named_children() if name not in without]
+    return 2 * weights * targets + sum(part_flops(child, targets, lengths, tied) for child in children)
 
 
 def forward_flops(root: nn.Module, batch: Batch) -> float:

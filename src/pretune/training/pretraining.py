@@ -289,7 +289,8 @@ def held_out_batches(joint: Joint, data: Data, packing: Packing, watching: Watch
 
 
 def _plain(objective: MLM) -> dict[str, Any]:
-    return {"rate": EVALUATION_RATE, "final_rate": None, "masked": 0.8, "swapped": 0.1, "whole_words": False}
+    plain = {"rate": EVALUATION_RATE, "final_rate": None, "masked": 0.8, "swapped": 0.1}
+    return {**plain, "unit": "token", "copies": 0, "phrases": None, "boundary": False}
 
 
 def evaluator(model: Model, batches: list[tuple[Joint, Batch]], device: torch.device) -> Any:

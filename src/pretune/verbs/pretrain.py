@@ -47,7 +47,7 @@ def pretrain(
     out
         Folder of the new run.
     objective
-        For example mlm, mlm+nsp, mlm(rate=0.3), 0.9*mlm|0.1*lm, spans, denoise, translate; the preset's by default.
+        For example mlm, mlm(unit=span)+sop, rtd, spans, translate, 0.9*mlm|0.1*lm (see `pretune show objectives`); the preset's by default.
     tokenizer
         A tokenizer to use; or, in a recipe, how to train one: kind, size, lowercase.
     language
