@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
+from functools import cache
 from pathlib import Path
 from pydoc_data import topics
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -23,6 +26,21 @@ KOREAN = [
     "아침에 비가 내렸습니다. 우산을 챙기지 않은 사람들은 처마 밑에서 기다렸습니다.",
     "도서관은 조용했습니다. 학생들은 저녁까지 책을 읽었고, 창밖에는 눈이 쌓였습니다.",
 ]
+
+
+@cache
+def russian_pieces(size: int = 80, **options: Any) -> bytes:
+    """A sentencepiece model of Russian text."""
+    import sentencepiece
+
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(RUSSIAN * 5), model_writer=written, vocab_size=size, minloglevel=2, **options
+    )
+    return written.getvalue()
+
+
+T5_IDS = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}  # how T5's pieces begin
 
 
 def english_documents() -> list[str]:

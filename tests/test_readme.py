@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -23,7 +25,10 @@ def test_every_command_runs(tmp_path: Path) -> None:
     for long, short in SHORTER.items():
         assert long in script
         script = script.replace(long, short)
-    result = subprocess.run(["sh", "-e", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    result = subprocess.run(
+        ["sh", "-e", "-c", script], cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PATH": path}
+    )
     assert result.returncode == 0, result.stderr
     assert "Return the sine of x." in result.stdout
 

@@ -205,7 +205,7 @@ def test_a_model_goes_on_with_its_own_tokenizer(pretrained: Run, text: Path, tmp
         pt.pretrain("bert-tiny", wrong, out=tmp_path / "y", budget=pt.Budget(steps=1), batch=pt.Batching(length=1024))
     with pytest.raises(pt.PretuneError, match="pretraining needs text"):
         pt.pretrain("bert-tiny", out=tmp_path / "z", budget=pt.Budget(steps=1))
-    with pytest.raises(pt.PretuneError, match="neither a model folder nor a preset"):
+    with pytest.raises(pt.PretuneError, match="neither a model folder nor a name that is known"):
         pt.pretrain("bert-tny", wrong, out=tmp_path / "w", budget=pt.Budget(steps=1))
 
 

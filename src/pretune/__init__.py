@@ -14,7 +14,10 @@ from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Wat
 from pretune.verbs.adapt import adapt
 from pretune.verbs.bench import bench_device
 from pretune.verbs.finetune import finetune
+from pretune.verbs.generate import generate
+from pretune.verbs.histories import histories
 from pretune.verbs.neighbors import neighbors
+from pretune.verbs.phrases import phrases
 from pretune.verbs.prepare import prepare
 from pretune.verbs.pretrain import pretrain
 from pretune.verbs.quickstart import quickstart
@@ -45,8 +48,11 @@ __all__ = [
     "embed",
     "fill",
     "finetune",
+    "generate",
+    "histories",
     "inspect_tokenizer",
     "neighbors",
+    "phrases",
     "predict",
     "prepare",
     "pretrain",

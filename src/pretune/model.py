@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from pretune.atomic import write_bytes, write_json
 from pretune.backbones.states import Backbone
-from pretune.errors import PretuneError
+from pretune.boxed import boxed_folder, boxed_names
+from pretune.errors import PretuneError, nearest
 from pretune.families import find_family
 from pretune.families.family import Family
 from pretune.nn.embeddings import Embeddings
@@ -26,6 +27,8 @@ from pretune.progress import say
 from pretune.text.tokenizer import Tokenizer
 
 CONFIG, WEIGHTS, HEAD = "config.json", "model.safetensors", "head.safetensors"
+# Keys of config.json that families leave open → the roles of a tokenizer that fill them.
+ROLE_KEYS = {"bos_token_id": "start", "eos_token_id": "end", "cls_token_id": "start", "sep_token_id": "separator"}
 
 
 class Root(nn.Module):
@@ -89,22 +92,34 @@ class Model:
                     torch.manual_seed(seed)
                     self.root.heads[objective.name] = objective.head(self.backbone)
 
-    def save(self, folder: str | Path) -> None:
-        """Write config.json, model.safetensors, the tokenizer's files and, where needed, head.safetensors."""
+    def save(self, folder: str | Path, kind: torch.dtype = torch.float32) -> None:
+        """Write config.json, model.safetensors, the tokenizer's files and, where needed, head.safetensors.
+
+        Weights are written as `kind`; whoever reads them computes in fp32 all the same. What else a head exports (rtd its
+        generator) goes to folders inside, as models of their own, where that is a layout of the family.
+        """
         folder = Path(folder)
-        state = {name: tensor.detach().cpu().contiguous() for name, tensor in self.root.tensors().items()}
+        state = {name: tensor.detach().cpu().to(kind).contiguous() for name, tensor in self.root.tensors().items()}
         published, rest = self.family.table.write(state)
-        write_bytes(folder / WEIGHTS, save(published, metadata={"format": "pt"}))
         if rest:
             write_bytes(folder / HEAD, save(rest))
         else:
             (folder / HEAD).unlink(missing_ok=True)
-        write_json(folder / CONFIG, self._config())
-        if self.tokenizer is not None:
-            self.tokenizer.save(folder)
+        self._write(folder, published, self._config(self.config, frozenset(self.root.heads)))
+        for head in self.root.heads.values():
+            for name, export in getattr(head, "exports", dict)().items():
+                if name in self.family.companions:
+                    published, _ = self.family.table.write(export.tensors(state))
+                    config = self._config(replace(self.config, **export.sizes), export.heads)
+                    self._write(folder / name, published, config)
 
-    def _config(self) -> dict[str, Any]:
-        heads = frozenset(self.root.heads)
+    def _write(self, folder: Path, published: dict[str, Tensor], config: dict[str, Any]) -> None:
+        write_bytes(folder / WEIGHTS, save(published, metadata={"format": "pt"}))
+        write_json(folder / CONFIG, config)
+        if self.tokenizer is not None:
+            self.tokenizer.save(folder, self.family.template)
+
+    def _config(self, shape: Any, heads: frozenset[str]) -> dict[str, Any]:
         poolings = {ours: theirs for theirs, ours in self.family.poolings.items()} or {"start": ""}
         pooling = self.root.heads["classify"].pooling if "classify" in heads else "start"
         if pooling not in poolings:  # `transformers` would pool otherwise, and give other answers
@@ -113,21 +128,31 @@ class Model:
         config: dict[str, Any] = {
             "architectures": [classes.get(heads, classes[frozenset()])],
             "model_type": self.family.name,
-            **asdict(self.config),
+            "dtype": "float32",
+            **asdict(shape),
         }
-        if "classify" in heads and self.family.poolings:
+        if "classify" in heads and poolings[str(pooling)]:
             config["classifier_pooling"] = poolings[str(pooling)]
-        if self.tokenizer is not None and self.tokenizer.has("padding"):
-            config["pad_token_id"] = self.tokenizer.role("padding")
+        if self.tokenizer is not None:
+            config |= self._special_ids(self.tokenizer, config)
         if self.labels:
             config["id2label"] = {str(i): label for i, label in enumerate(self.labels)}
             config["label2id"] = {label: i for i, label in enumerate(self.labels)}
         config["pretune"] = {"objective": self.objective}
         return config
 
+    def _special_ids(self, tokenizer: Tokenizer, config: dict[str, Any]) -> dict[str, int]:
+        """Ids that `transformers` looks up in config.json: of an encoder-decoder, those that it generates with too."""
+        roles = {key: role for key, role in ROLE_KEYS.items() if config.get(key, 0) is None}
+        roles |= {"pad_token_id": "padding"} if config.get("pad_token_id") is None else {}
+        if target := self.family.template.target:
+            roles |= {"pad_token_id": "padding", "eos_token_id": "end", "decoder_start_token_id": target[0]}
+            roles |= {"bos_token_id": "start"} if "start" in target else {}
+        return {key: tokenizer.role(role) for key, role in roles.items() if tokenizer.has(role)}
 
-def make_model(name: str, vocabulary: int | None = None, seed: int = 0) -> Model:
-    """A model of a preset's shape with random parameters.
+
+def make_model(name: str, vocabulary: int | None = None, seed: int = 0, padding: int | None = None) -> Model:
+    """A model of a preset's shape with random parameters; `vocabulary` and `padding` are its tokenizer's.
 
     >>> make_model("bert-tiny").backbone.width
     128
@@ -137,6 +162,8 @@ def make_model(name: str, vocabulary: int | None = None, seed: int = 0) -> Model
     config = family.read_config(preset["config"])
     if vocabulary is not None:
         config = replace(config, vocab_size=vocabulary)
+    if padding is not None and hasattr(config, "pad_token_id"):  # where RoBERTa's positions start depends on it
+        config = replace(config, pad_token_id=padding)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Model(family, config, Root(family.build(config)))
@@ -153,6 +180,23 @@ def random_twin(model: Model, seed: int = 0) -> Model:
         return Model(model.family, model.config, Root(model.family.build(model.config)), model.tokenizer)
 
 
+def family_of(reference: str | Path) -> Family:
+    """The family of a model reference or a preset, without reading any weights.
+
+    >>> family_of("bert-tiny").name
+    'bert'
+    """
+    if str(reference) in preset_names():
+        return find_family(find_preset(str(reference))["family"], str(reference))
+    return read_config(find_folder(reference))[0]
+
+
+def read_config(folder: Path) -> tuple[Family, dict[str, Any]]:
+    """The family of the model in a folder, and its config.json."""
+    content = _read_json(folder / CONFIG)
+    return find_family(str(content.get("model_type")), str(folder / CONFIG)), content
+
+
 def load_model(reference: str | Path, objectives: Mixture | None = None, seed: int = 0, partial: bool = False) -> Model:
     """A model from a run folder or a folder in the Hugging Face layout.
 
@@ -162,8 +206,7 @@ def load_model(reference: str | Path, objectives: Mixture | None = None, seed: i
     >>> model = load_model("runs/mine")  # doctest: +SKIP
     """
     folder = find_folder(reference)
-    content = _read_json(folder / CONFIG)
-    family = find_family(str(content.get("model_type")), str(folder / CONFIG))
+    family, content = read_config(folder)
     config = family.read_config(content)
     tensors = read_tensors(folder / WEIGHTS)
     if (folder / HEAD).is_file():
@@ -180,7 +223,8 @@ def load_model(reference: str | Path, objectives: Mixture | None = None, seed: i
     found |= {name: tensor for name, tensor in head_tensors.items() if name in wanted}
     missing = [name for name in missing if name not in found]
     _check(folder, found, wanted, missing, extra, family, partial)
-    new_heads = sorted({name.split(".")[1] for name in missing if name.startswith("heads.")})
+    learned = dict(model.root.named_parameters())
+    new_heads = sorted({name.split(".")[1] for name in missing if name.startswith("heads.") and name in learned})
     if new_heads:
         say(f"{folder}: new, untrained parameters for {', '.join(new_heads)}")
     model.root.load_state_dict(found, strict=False)
@@ -228,9 +272,13 @@ def find_folder(reference: str | Path) -> Path:
         return folder
     if folder.is_dir():
         raise PretuneError(f"{folder}: no model here (no {CONFIG})")
-    if str(reference) in preset_names():
-        raise PretuneError(f"{reference} is a preset without weights; pretrain it first, or name a folder")
-    raise PretuneError(f"{reference}: neither a model folder nor a preset; presets: {', '.join(preset_names())}")
+    name = str(reference)
+    if name in boxed_names():
+        return boxed_folder(name)
+    if name in preset_names():
+        raise PretuneError(f"{name} is a preset without weights; pretrain it first, or name a folder")
+    known = [*boxed_names(), *preset_names()]
+    raise PretuneError(f"{name}: neither a model folder nor a name that is known; {nearest(name, known)}")
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

@@ -37,6 +37,7 @@ class Capacity:
     sequences: int  # filler included, which is cut into sequences of at most `longest` tokens
     longest: int
     targets: Mapping[str, int] = field(default_factory=dict)
+    second: Capacity | None = None  # of an encoder-decoder's target side; None: the same
 
     def __post_init__(self) -> None:
         if self.sequences < self.filler(0):
@@ -79,7 +80,7 @@ class Packed:
 class Targets:
     """What a loss term predicts: token `at` (or sequence `at`) should give `target`, with a weight."""
 
-    at: Tensor  # (m,) int64
+    at: Tensor  # (m,) int64, or (m, k) for what follows from several places together
     target: Tensor  # (m,) int64, or float for regression
     weight: Tensor  # (m,) float32; 0 where the slot is unused
 
@@ -97,6 +98,8 @@ class Batch:
     counts: dict[str, float] = field(default_factory=dict)  # sum of target weights of each term, on the host
     rows: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # (sequences,) which rows these are
     carry: Any = None  # what the batch before handed on, for stateful backbones
+    lengths: tuple[Array, ...] = ()  # (sequences,) of each side, on the host, filler left out; (): a sequence a row
+    pooled: bool = False  # the decoder looks at one vector a source sequence, not at all its states
 
     @property
     def tokens(self) -> int:
@@ -185,7 +188,7 @@ def make_targets(at: Array, target: Array, weight: Array | None = None, capacity
     if spare < 0:
         raise PretuneError(f"{len(at)} targets do not fit into {capacity}")
     if spare:
-        at, target = (np.concatenate([x, np.zeros(spare, dtype=x.dtype)]) for x in (at, target))
+        at, target = _extend(at, spare), _extend(target, spare)
         weight = np.concatenate([weight, np.zeros(spare, dtype=np.float32)])
     kind = np.float32 if np.issubdtype(target.dtype, np.floating) else np.int64
     return Targets(

@@ -7,7 +7,7 @@ every machine, in every order and in every number of processes. All coordinates 
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,11 @@ class Draws:
     seed: int
     epoch: int = 0
     progress: float = 0.0
+    reading: int | None = None  # decides the order of the data, where an epoch's data come again; else the epoch does
+
+    def repeat(self, copies: int) -> Draws:
+        """The same where there are only so many different epochs, which come in turn."""
+        return replace(self, epoch=self.epoch % copies, reading=self.epoch) if copies else self
 
     def uniform(self, purpose: str, *coordinates: Coordinate) -> Array:
         """Numbers in [0, 1), one for each coordinate."""

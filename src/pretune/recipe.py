@@ -40,7 +40,7 @@ def read_recipe(path: str | Path) -> Values:
 
     path = Path(path)
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _loader())
+        content = yaml.load(path.read_text(encoding="utf-8"), _dialect()[0])
     except FileNotFoundError as error:
         raise PretuneError(f"{path}: no such recipe file") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -60,20 +60,25 @@ def write_recipe(values: Mapping[str, Any]) -> str:
     """Values as YAML that `read_recipe` reads."""
     import yaml
 
-    return yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True)
+    _, dumper = _dialect()
+    return yaml.dump(dict(values), Dumper=dumper, sort_keys=False, allow_unicode=True)
 
 
 @cache
-def _loader() -> Any:
-    """YAML as people write it: 1e-4 is a number, which plain YAML takes for text."""
+def _dialect() -> tuple[Any, Any]:
+    """YAML as people write it: 1e-4 is a number, which plain YAML takes for text. What reads it, and what writes it."""
     import yaml
 
     class Loader(yaml.SafeLoader):
         pass
 
+    class Dumper(yaml.SafeDumper):  # text that looks like such a number needs quotes
+        pass
+
     exponent = re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+0123456789"))
-    return Loader
+    for kind in (Loader, Dumper):
+        kind.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+0123456789"))
+    return Loader, Dumper
 
 
 def parse_settings(settings: Iterable[str]) -> Values:
@@ -90,7 +95,7 @@ def parse_settings(settings: Iterable[str]) -> Values:
         if not equals or not key.strip():
             raise PretuneError(f"--set {setting}: expected key=value, for example --set optimizer.lr=1e-4")
         try:
-            value = yaml.load(text, _loader()) if text else None
+            value = yaml.load(text, _dialect()[0]) if text else None
         except yaml.YAMLError as error:
             raise PretuneError(f"--set {setting}: the value is not valid YAML") from error
         inner = values

@@ -251,3 +251,31 @@ def test_the_published_base_has_the_peers_number_of_parameters() -> None:
         theirs = ModernBertForMaskedLM(ModernBertConfig())
     count = sum(p.numel() for p in theirs.parameters())
     assert sum(p.numel() for p in ours.parameters()) == count == 149_655_232
+
+
+def test_weights_in_half_precision_are_computed_with_in_full(tmp_path: Path) -> None:
+    from transformers import AutoModelForMaskedLM
+
+    make_peer(tmp_path / "peer")
+    model = load_model(tmp_path / "peer", parse_objective("mlm"))
+    model.save(tmp_path / "half", kind=torch.bfloat16)
+    assert (tmp_path / "half" / "model.safetensors").stat().st_size < 0.6 * (
+        tmp_path / "peer" / "model.safetensors"
+    ).stat().st_size
+    half = load_model(tmp_path / "half", parse_objective("mlm"))
+    assert all(tensor.dtype == torch.float32 for tensor in half.root.state_dict().values())
+    peer = AutoModelForMaskedLM.from_pretrained(tmp_path / "half").eval()
+    batch = Ragged.make(60)
+    logits = half.root.heads["mlm"](half.backbone(batch.packed).last, half.backbone.embed.tokens)
+    close(logits, batch.flat(peer(**inputs(batch)).logits))
+
+
+def test_a_model_in_the_box_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pretune import boxed
+    from pretune.model import find_folder
+
+    make_peer(tmp_path / "peer")
+    monkeypatch.setattr(boxed, "HERE", tmp_path)
+    assert find_folder("peer") == tmp_path / "peer"
+    with pytest.raises(PretuneError, match="neither a model folder nor a name that is known; did you mean 'peer'"):
+        find_folder("per")

@@ -7,9 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pretune.nn.attention import Flow
 from pretune.nn.blocks import PostNorm
 from pretune.nn.dropout import kept
+from pretune.nn.layout import self_layout
 from pretune.nn.linear import LayerNorm
+from pretune.packed import pack_lists
 
 pytestmark = pytest.mark.gpu
 
@@ -36,7 +39,7 @@ def test_norm_of_a_sum_with_dropout(n: int, width: int, share: float, compiled: 
     torch.nn.init.normal_(block.norm.bias)
     block.dropout.seed, block.dropout.salt = torch.tensor(12345, dtype=torch.int32, device="cuda"), 3
     function = torch.compile(block, dynamic=False) if compiled else block
-    out = function(x, None)
+    out = function(x, Flow(self_layout(pack_lists([[1]]))))
     (out.float() * slope).sum().backward()
     found = [out, x.grad, y.grad, block.norm.weight.grad, block.norm.bias.grad]
 

@@ -31,6 +31,12 @@ def test_masks_depend_on_seed_and_layer_and_on_nothing_else() -> None:
     assert abs(float((first == root[0](x)).float().mean()) - 0.5) < 0.06
 
 
+def test_a_layer_at_several_depths_draws_another_mask_at_each() -> None:
+    layer, x = Dropout(0.5), torch.ones(1000)
+    assert torch.equal(layer(x), layer(x, 0)) and torch.equal(layer(x, 3), layer(x, 3))
+    assert abs(float((layer(x, 0) == layer(x, 3)).float().mean()) - 0.5) < 0.06
+
+
 def test_bits_are_even_and_neighbors_independent() -> None:
     bits = mix(torch.arange(200_000, dtype=torch.int32), torch.tensor(7, dtype=torch.int32)).double() / (1 << 24)
     assert bits.min() >= 0 and bits.max() < 1

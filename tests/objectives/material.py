@@ -7,27 +7,95 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import nn
 
 from conftest import KOREAN, RUSSIAN, english_documents
+from pretune.backbones.encoder import Encoder
+from pretune.backbones.encoder_decoder import EncoderDecoder
+from pretune.nn.attention import Attention, CrossAttention
+from pretune.nn.blocks import Layer, PreNorm
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.feed_forward import FeedForward
+from pretune.nn.heads import VocabularyHead
+from pretune.nn.initialize import initialize
+from pretune.nn.linear import LayerNorm, Linear
+from pretune.nn.patterns import causal, full
+from pretune.nn.positions import Sinusoidal
 from pretune.objectives import Data
 from pretune.text.documents import Document
+from pretune.text.labeled import Labeled
 from pretune.text.preparing import Settings, make_store
 from pretune.text.sequences import Template
 from pretune.text.store import Store
 from pretune.text.tokenizer_training import Kind, train
 
-KINDS: list[Kind] = ["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram"]
+KINDS: list[Kind] = ["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items"]
 TEMPLATE = Template(single=("start", "A", "separator"), pair=("B", "separator"))
 
 
+SENTINELS = 40
+# What the texts of two sides stand in: BERT's, T5's and BART's.
+TEMPLATES = {
+    "bert": TEMPLATE,
+    "t5": Template(single=("A", "end"), pair=("B", "end"), target=("padding", "A", "end")),
+    "bart": Template(single=("start", "A", "end"), pair=("separator", "B", "end"), target=("end", "start", "A", "end")),
+}
+
+
+def store(kind: Kind = "wordpiece", sentinels: int = 0) -> Store:
+    return _store(kind, sentinels)
+
+
 @cache
-def store(kind: Kind = "wordpiece") -> Store:
+def _store(kind: Kind, sentinels: int) -> Store:
     folder = Path(tempfile.mkdtemp())
     texts = [" ".join(t.split()) for t in english_documents()[:12]] + RUSSIAN + KOREAN
     (folder / "a.txt").write_text("\n".join(texts), encoding="utf-8")
-    tokenizer = train([Document(t, folder, 1) for t in texts * 2], kind, 900)
+    tokenizer = train([Document(t, folder, 1) for t in texts * 2], kind, 900 + sentinels, sentinels=sentinels)
     return make_store([folder / "a.txt"], tokenizer, folder / "store", Settings(layout="line", shard_bytes=9000), 1)
 
 
-def data(kind: Kind = "wordpiece") -> Data:
-    return Data(store(kind).tokenizer, TEMPLATE, store=store(kind), documents=np.arange(store(kind).documents))
+def rows(count: int = 60) -> Labeled:
+    """Sentences of the same text in pairs, some of them empty."""
+    sentences = [s.strip() for text in english_documents()[:9] for s in text.split(". ")][: 2 * count]
+    return Labeled(Path("rows"), {}, sentences[::2], [s[: 7 * (i % 9)] for i, s in enumerate(sentences[1::2])])
+
+
+def data(kind: Kind = "wordpiece", sentinels: int = 0, template: str = "bert") -> Data:
+    made = store(kind, sentinels)
+    return Data(made.tokenizer, TEMPLATES[template], store=made, documents=np.arange(made.documents), rows=rows())
+
+
+def stack(vocabulary: int, width: int = 32, layers: int = 2) -> Encoder:
+    """A small pre-norm encoder."""
+    torch.manual_seed(0)
+    made = Encoder(
+        Embeddings(vocabulary, width, positions=Sinusoidal(width)),
+        [_layer(width) for _ in range(layers)],
+        norm=LayerNorm(width),
+        vocabulary_head=lambda: VocabularyHead(vocabulary),
+        pooler=lambda: Linear(width, width),
+    )
+    return initialize(made, 0.08)
+
+
+def encoder_decoder(vocabulary: int, width: int = 32, layers: int = 2) -> EncoderDecoder:
+    """The same with a decoder."""
+    encoder = stack(vocabulary, width, layers)
+    made = EncoderDecoder(
+        encoder,
+        Embeddings(vocabulary, width, positions=Sinusoidal(width)),
+        [_layer(width, decoder=True) for _ in range(layers)],
+        norm=LayerNorm(width),
+    )
+    made.embed.tokens = encoder.embed.tokens
+    return initialize(made, 0.08)
+
+
+def _layer(width: int, decoder: bool = False) -> Layer:
+    parts: dict[str, nn.Module] = {"attention": Attention(width, 2, pattern=causal if decoder else full)}
+    if decoder:
+        parts["cross"] = CrossAttention(width, 2)
+    parts["feed_forward"] = FeedForward(width, 2 * width)
+    return Layer(**{name: PreNorm(part, LayerNorm(width)) for name, part in parts.items()})

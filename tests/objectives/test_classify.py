@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from pretune.packed import pack_lists
 from pretune.randomness import Draws
 from pretune.text.labeled import Labeled
 from pretune.text.rows import TokenRows, arrange_rows
-from pretune.text.sequences import Packing
+from pretune.text.sequences import Packing, Template, collate
 
 texts_strategy = st.lists(st.text("abcdefg hijk", max_size=60), min_size=1, max_size=9)
 
@@ -77,3 +78,16 @@ def test_pooling_by_hand() -> None:
     assert torch.equal(pool(states, packed, "last"), torch.stack([p[-1] for p in parts]))
     torch.testing.assert_close(pool(states, packed, "mean"), torch.stack([p.mean(0) for p in parts]))
     assert torch.equal(pool(states, packed, "max"), torch.stack([p.max(0).values for p in parts]))
+
+
+def test_a_decoder_reads_the_same_one_step_late() -> None:
+    tokenizer = store().tokenizer
+    template = Template(single=("start", "A", "end"), pair=("separator", "B", "end"), target=("padding", "A", "end"))
+    rows = TokenRows.make(Labeled(Path("x"), {}, ["one", "", "two three"], ["x", "y", ""]), tokenizer)
+    sequences = arrange_rows(rows, tokenizer, template, 30, {}).take(np.array([2, 0, 1]))
+    assert sequences.second is not None
+    source, target = collate(sequences).packed
+    assert torch.equal(source.offsets, target.offsets)
+    for start, end in pairwise(source.offsets.tolist()):
+        assert target.ids[start:end].tolist() == [tokenizer.role("padding"), *source.ids[start : end - 1].tolist()]
+    assert arrange_rows(rows, tokenizer, TEMPLATE, 30, {}).take(np.array([2])).second is None

@@ -78,11 +78,13 @@ def test_corpora_without_pairs_are_refused() -> None:
 def test_joints_are_checked() -> None:
     assert str(parse_objective("mlm + nsp")) == "mlm+nsp"
     assert str(parse_objective("3*mlm|lm")) == "0.75*mlm|0.25*lm"
-    assert parse_objective("mlm(rate=0.3,whole_words=true)").objectives[0].rate == 0.3  # type: ignore[attr-defined]
+    assert parse_objective("mlm(rate=0.3,unit=word)").objectives[0].rate == 0.3  # type: ignore[attr-defined]
     for text, message in {
         "mlm+lm": "incompatible patterns of attention \\(mlm full and lm causal\\); alternate them with |",
         "nsp+classify": "nsp and classify each arrange text in a way of their own",
         "mlm+mlm": "stands in a joint once",
+        "mlm+rtd": "mlm and rtd would hide each other's text; alternate them with |",
+        "nsp+sop": "nsp and sop each arrange text in a way of their own",
         "mlmm": "unknown objective 'mlmm'; did you mean 'mlm'",
         "mlm(rat=1)": "unknown option 'rat'; did you mean 'rate'",
         "mlm&nsp": "expected something like",

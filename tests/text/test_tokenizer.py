@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from conftest import KOREAN, RUSSIAN, english_documents
 from pretune import PretuneError
 from pretune.text.documents import Document
+from pretune.text.sequences import Template
 from pretune.text.tokenizer import Tokenizer
 from pretune.text.tokenizer_training import Kind, first_merges, train
 
@@ -163,6 +164,38 @@ def test_saved_tokenizers_load_here_and_in_transformers(kind: Kind, tmp_path: Pa
     assert peer("a", "b")["input_ids"][-1] == tokenizer.role("separator")
 
 
+@pytest.mark.parametrize("kind", ["wordpiece", "byte-bpe", "raw-unigram"])
+def test_a_template_is_written_for_other_programs_and_changes_no_ids_of_texts(kind: Kind, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = trained(kind)
+    start, separator = tokenizer.role("start"), tokenizer.role("separator")
+    roberta = Template(("start", "A", "separator"), ("separator", "B", "separator"), segments=False)
+    for template in (Template(("start", "A", "separator"), ("B", "separator")), roberta):
+        tokenizer.save(tmp_path, template)
+        made = AutoTokenizer.from_pretrained(tmp_path)("a", "b")
+        a, b = tokenizer.encode("a"), tokenizer.encode("b")
+        between = [separator] * (1 + (template is roberta))
+        assert made["input_ids"] == [start, *a, *between, *b, separator]
+        if template.segments:
+            assert made["token_type_ids"] == [0] * (2 + len(a)) + [1] * (len(b) + 1)
+        else:
+            assert "token_type_ids" not in made
+        again = Tokenizer.load(tmp_path)
+        assert again.digest == tokenizer.digest
+        written = (tmp_path / "tokenizer.json").read_bytes()
+        again.save(tmp_path, template)
+        assert (tmp_path / "tokenizer.json").read_bytes() == written
+
+
+def test_a_template_of_roles_the_tokenizer_lacks_is_left_out(tmp_path: Path) -> None:
+    tokenizer = trained("wordpiece")
+    tokenizer.save(tmp_path, Template(("language ru", "A"), ("B",)))
+    assert Tokenizer.load(tmp_path).backend.encode("a").ids == [tokenizer.role("language ru"), *tokenizer.encode("a")]
+    tokenizer.save(tmp_path, Template(("language tlh", "A"), ("B",)))
+    assert json.loads((tmp_path / "tokenizer.json").read_text()) == json.loads(tokenizer.backend.to_str())
+
+
 def test_vocab_txt_agrees_with_the_peers_bert(tmp_path: Path, mixed_texts: list[str]) -> None:
     from transformers import BertTokenizer
 
@@ -230,6 +263,23 @@ def test_gpt_style_word_ends_are_recognized(tmp_path: Path) -> None:
     ids = tokenizer.encode("Low lower")
     assert tokenizer.tokens(ids) == ["low</w>", "lo", "w", "e", "r</w>"]
     assert tokenizer.word_starts(np.array(ids)).tolist() == [True, True, False, False, False]
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_the_roles_of_xlm(named: bool, tmp_path: Path) -> None:
+    """Its texts start with <s>, although the token that stands for a text is </s>."""
+    tokens = ["<s>", "</s>", "<pad>", "<unk>", "<special0>", "<special1>", "e", "é", "É", "e</w>", "é</w>", "É</w>"]
+    (tmp_path / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(tokens)}), encoding="utf-8")
+    (tmp_path / "merges.txt").write_text("", encoding="utf-8")
+    config = {"do_lowercase_and_remove_accent": False}
+    if named:
+        config |= {"bos_token": "<s>", "cls_token": "</s>", "sep_token": "</s>", "pad_token": "<pad>"}  # type: ignore[dict-item]
+        config |= {"unk_token": "<unk>", "mask_token": "<special1>"}  # type: ignore[dict-item]
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    tokenizer = Tokenizer.load(tmp_path)
+    names = {"start": "<s>", "separator": "</s>", "padding": "<pad>", "unknown": "<unk>", "mask": "<special1>"}
+    assert {role: tokenizer.role_tokens[role] for role in names} == names
+    assert tokenizer.tokens(tokenizer.encode("É")) == ["É</w>" if named else "e</w>"]
 
 
 @pytest.mark.parametrize(

@@ -25,15 +25,18 @@ from torch import nn
 from pretune.backbones.encoder import Encoder, Memory
 from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.backbones.recurrent import LSTM, RecurrentState
+from pretune.families.albert import AlbertConfig
+from pretune.families.albert import build as build_albert
 from pretune.families.bert import BertConfig, build
+from pretune.families.t5 import T5Config
+from pretune.families.t5 import build as build_t5
 from pretune.model import Root
-from pretune.nn.attention import Attention, CrossAttention, Flow, ScoredAttention
+from pretune.nn.attention import Attention, CrossAttention, ScoredAttention
 from pretune.nn.blocks import Layer, PostNorm, PreNorm
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import FeedForward, relu_squared
 from pretune.nn.heads import VocabularyHead
 from pretune.nn.initialize import initialize
-from pretune.nn.layout import self_layout
 from pretune.nn.linear import LayerNorm, Linear, RMSNorm
 from pretune.nn.patterns import Pattern, causal, full, permutation
 from pretune.nn.positions import Rotary, Sinusoidal
@@ -41,7 +44,6 @@ from pretune.nn.scores import TransformerXL
 from pretune.objectives import Data, Mixture, alone, parse_objective
 from pretune.objectives.arrangements import spans_epoch
 from pretune.objectives.lm import LaneEpoch
-from pretune.objectives.masking import choose
 from pretune.objectives.mlm import MLM
 from pretune.objectives.objective import Loss, classification_loss
 from pretune.packed import Batch
@@ -106,6 +108,16 @@ def bert() -> Encoder:
     )  # fmt: skip
 
 
+def shared() -> Encoder:
+    """One layer that runs at three depths, narrow token vectors."""
+    return build_albert(
+        AlbertConfig(
+            vocab_size=VOCABULARY, embedding_size=16, hidden_size=WIDTH, num_hidden_layers=3, num_attention_heads=2,
+            intermediate_size=64, max_position_embeddings=LENGTH, initializer_range=0.05,
+        )
+    )  # fmt: skip
+
+
 def modern() -> Encoder:
     """Pre-norm, rotary positions, QK-norm, ReLU², outputs that start at zero."""
 
@@ -133,58 +145,6 @@ class Plain:
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
         return spans_epoch(data, packing, draws)
-
-
-# -- rtd: a generator among the objective's own parameters, sharing the backbone's embedding ------------------------
-
-
-class Rtd(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.generator = nn.ModuleList([layer()])
-        self.bias = nn.Parameter(torch.zeros(VOCABULARY))
-        self.output = Linear(width, 1)
-        initialize(self, 0.05)
-
-
-@dataclass(frozen=True)
-class RTD(Plain):
-    name: ClassVar[str] = "rtd"
-
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
-        at = np.flatnonzero(choose(sequences, 0.15, draws))
-        sequences.targets["generator"] = (at, sequences.ids[at])
-        sequences.targets["rtd"] = (np.arange(len(sequences.ids)), sequences.ids.copy())
-        sequences.ids[at] = tokenizer.role("mask")
-        return sequences
-
-    def room(self, packing: Packing) -> dict[str, int]:
-        return {"generator": packing.tokens, "rtd": packing.tokens}
-
-    def head(self, backbone: Any) -> nn.Module:
-        return Rtd(backbone.width)
-
-    def loss(self, head: Any, backbone: Any, batch: Batch) -> Loss:
-        (packed,) = batch.packed
-        hidden, every = batch.targets["generator"], batch.targets["rtd"]
-        x = backbone.embed(packed)
-        flow = Flow(self_layout(packed))
-        for part in head.generator:
-            x = part(x, flow)
-        logits = F.linear(x[hidden.at], backbone.embed.tokens, head.bias)
-        loss = classification_loss("generator", logits, hidden)
-        noise = -torch.log(-torch.log(torch.rand_like(logits).clamp(1e-9, 1 - 1e-9)))  # Gumbel
-        ids = packed.ids.clone()
-        ids[hidden.at] = (logits.detach() + noise).argmax(-1)
-        original = every.target
-        clean = original.clone()
-        clean[hidden.at] = ids[hidden.at]
-        states = backbone(replace(packed, ids=clean)).last
-        replaced = (clean != original).float()
-        losses = F.binary_cross_entropy_with_logits(head.output(states)[:, 0], replaced, reduction="none")
-        loss.sums["rtd"] = (losses * every.weight).sum()
-        loss.weights["rtd"] = 5.0
-        return loss
 
 
 # -- plm: permutations, two streams in one packed sequence, relative positions, memory ------------------------------
@@ -270,6 +230,14 @@ def encoder_decoder() -> EncoderDecoder:
     return initialize(made, 0.05)
 
 
+def t5() -> EncoderDecoder:
+    """Biases of distances that the first layer makes for all, states scaled before the softmax."""
+    config = T5Config(
+        vocab_size=VOCABULARY, d_model=WIDTH, d_kv=12, d_ff=64, num_layers=2, num_heads=2, dropout_rate=0.0,
+    )  # fmt: skip
+    return build_t5(config)
+
+
 @dataclass(frozen=True)
 class Spans(Plain):
     name: ClassVar[str] = "spans"
@@ -337,11 +305,13 @@ def lstm() -> LSTM:
 
 
 CASES: dict[str, tuple[Any, Mixture, Any]] = {
-    "rtd": (encoder, alone(RTD()), None),
+    "rtd": (encoder, parse_objective("rtd(size=0.5,weight=5)"), None),
     "plm with memory": (partial(xl, 8), alone(PLM()), Memory.from_tensors),
     "spans": (encoder_decoder, alone(Spans()), None),
+    "spans of t5": (t5, alone(Spans()), None),
     "stateful lstm": (lstm, parse_objective("lm(stateful=true)"), RecurrentState.from_tensors),
     "mlm+nsp": (bert, parse_objective("mlm+nsp"), None),
+    "shared layers": (shared, parse_objective("mlm"), None),
     "mlm|lm": (modern, parse_objective("0.5*mlm|0.5*lm"), None),
     "distill": (encoder, alone(Distill()), None),
 }

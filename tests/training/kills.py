@@ -48,7 +48,7 @@ loop.train(t, resume=True)
 from safetensors.torch import save_file
 save_file({{n: x.detach().contiguous() for n, x in t.root.tensors().items()}}, str(folder / "final.safetensors"))
 """
-STEPS = 4  # of the training, for each kill: it must last that long
+STEPS = 16  # of the training, for each kill: it must last that long
 
 
 def kill_often(kills: int, seed: int) -> Counter[str]:
@@ -67,12 +67,15 @@ def kill_often(kills: int, seed: int) -> Counter[str]:
 
         assert start("whole").wait() == 0
         stage = Path(folder) / "killed" / "stage"
+        seen = 0
         for _ in range(kills):
             process = start("killed")
-            while stage.read_text() in ("start", "") and process.poll() is None:
-                time.sleep(0.005)
-            time.sleep(chance.uniform(0.0, 0.15))
+            # It must get on before it dies, or all kills fall into the same first step.
+            while newest(Path(folder) / "killed") <= seen and process.poll() is None:
+                time.sleep(0.001)
+            time.sleep(chance.uniform(0.0, 0.06))
             doing[stage.read_text() or "step"] += 1
+            seen = newest(Path(folder) / "killed")
             process.kill()
             if process.wait() == 0:
                 doing["already over"] += 1
@@ -81,6 +84,12 @@ def kill_often(kills: int, seed: int) -> Counter[str]:
         expected, found = ((Path(folder) / name / "final.safetensors").read_bytes() for name in ("whole", "killed"))
         assert expected == found, f"seed {seed}: the weights differ"
     return doing
+
+
+def newest(run: Path) -> int:
+    """The step of the newest checkpoint."""
+    steps = [int(path.name.removeprefix("step-")) for path in (run / "checkpoints").glob("step-*")]
+    return max(steps, default=0)
 
 
 def main() -> None:

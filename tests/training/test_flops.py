@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -7,11 +10,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from canary import bert, encoder_decoder, modern
+from pretune.families import FAMILIES
 from pretune.model import Root
-from pretune.nn.heads import VocabularyHead
 from pretune.nn.patterns import window
 from pretune.objectives import parse_objective
 from pretune.packed import Batch, make_targets, pack
+from pretune.text.sequences import Packing
 from pretune.training.flops import forward_flops, itemize, pairs, training_flops
 
 
@@ -48,8 +52,54 @@ def test_the_formula_is_what_a_counter_counts(kind: str, shape: tuple[int, int])
     assert torch.isfinite(loss.sums["mlm"])
 
 
-def test_the_formula_for_an_encoder_decoder() -> None:
-    root = Root(encoder_decoder(), [("mlm", VocabularyHead(300))])
+@pytest.mark.parametrize("name", ["rtd", "rtd(size=1,layers=1)+sop", "mlm(unit=span,boundary=true)", "item"])
+@pytest.mark.parametrize("kind", ["bert", "modern"])
+def test_the_formula_for_heads_that_are_networks(name: str, kind: str) -> None:
+    root = Root({"bert": bert, "modern": modern}[kind]())
+    mixture = parse_objective(name)
+    for objective in mixture.objectives:
+        root.heads[objective.name] = objective.head(root.backbone)
+    rows, length = 4, 12
+    batch = even_batch(1, length, rows)
+    at = np.arange(0, length * rows, 4)
+    targets = {
+        "generator": (at, at % 200), "rtd": (np.arange(length * rows), np.arange(length * rows)), "item": (at, at),
+        "sop": (np.arange(rows) * length, np.arange(rows) % 2), "mlm": (at, at),
+        "boundary": (np.stack([at[1:] - 1, at[1:], at[1:] * 0], axis=1), at[1:]),
+    }  # fmt: skip
+    wanted = mixture.joints[0].room(Packing(length * rows, length))
+    batch.targets = {term: make_targets(*targets[term]) for term in wanted}
+    batch.counts = {term: float(len(targets[term][0])) for term in wanted} | {"tokens": float(length * rows)}
+    with FlopCounterMode(display=False) as counter:
+        root(mixture.joints[0], batch)
+    assert counter.get_total_flops() == forward_flops(root, batch)
+    assert set(wanted) <= set(itemize(root, batch))
+    with FlopCounterMode(display=False) as counter:
+        root(mixture.joints[0], batch).over(batch.counts).backward()
+    assert counter.get_total_flops() == training_flops(root, batch)
+    others = even_batch(1, length, rows)  # another objective's turn
+    assert forward_flops(root, others) < forward_flops(root, batch)
+
+
+def small(family: str, **config: Any) -> Any:
+    return FAMILIES[family].build(FAMILIES[family].read_config({"vocab_size": 300, "d_model": 32, **config}))
+
+
+STACKS = {"encoder_layers": 2, "decoder_layers": 1, "encoder_ffn_dim": 48, "decoder_ffn_dim": 40}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        encoder_decoder,
+        partial(small, "t5", d_kv=6, d_ff=48, num_layers=2, num_heads=4, num_decoder_layers=1),
+        partial(small, "mt5", d_kv=6, d_ff=48, num_layers=2, num_heads=4),
+        partial(small, "bart", **STACKS),
+    ],
+)
+def test_the_formula_for_an_encoder_decoder(make: Any) -> None:
+    backbone = make()
+    root = Root(backbone, [("mlm", backbone.vocabulary_head())]).eval()
     batch = even_batch(2, 12, 3)
     with FlopCounterMode(display=False) as counter:
         states = root.backbone(*batch.packed).last[batch.targets["mlm"].at]
@@ -87,3 +137,46 @@ def test_items_add_up_and_windows_count_what_they_see() -> None:
         if hasattr(part, "pattern"):
             part.pattern = window(3)
     assert itemize(root, even_batch(1, 30, 2))["attention"] < 0.3 * items["attention"]
+
+
+@pytest.mark.parametrize("name", ["spans", "translate", "skip_thought"])
+def test_sides_of_different_lengths_cost_what_a_counter_counts(name: str) -> None:
+    mixture = parse_objective(name)
+    root = Root(encoder_decoder())
+    for objective in mixture.objectives:
+        root.heads[objective.name] = objective.head(root.backbone)
+    rows, per, read, written = 4, 2 if name == "skip_thought" else 1, 11, 5
+    chance = np.random.default_rng(0)
+    lengths = np.full(rows, read), np.full(per * rows, written)
+    packed = tuple(pack(chance.integers(5, 200, side.sum()), side) for side in lengths)
+    at = np.arange(0, per * rows * written, 2)
+    batch = Batch(
+        packed,
+        {name: make_targets(at, at % 200)},
+        {name: float(len(at)), "tokens": float(sum(side.sum() for side in lengths))},
+        rows=np.arange(rows),
+        lengths=lengths,
+        pooled=name == "skip_thought",
+    )
+    with FlopCounterMode(display=False) as counter:
+        root(mixture.joints[0], batch)
+    assert counter.get_total_flops() == forward_flops(root, batch)
+    with FlopCounterMode(display=False) as counter:
+        root(mixture.joints[0], batch).over(batch.counts).backward()
+    assert counter.get_total_flops() == training_flops(root, batch)
+
+
+def test_filler_on_both_sides_costs_nothing() -> None:
+    from pretune.text.sequences import Packing, Sequences, collate
+
+    joint = parse_objective("translate").joints[0]
+    root = Root(encoder_decoder(), [("translate", joint.objectives[0].head(encoder_decoder()))])
+    second = Sequences(
+        np.arange(9) + 5, np.array([5, 4]), np.arange(2), targets={"translate": (np.arange(9), np.arange(9))}
+    )
+    sequences = Sequences(np.arange(20) + 5, np.array([12, 8]), np.arange(2), second=second)
+    plain, padded = (
+        collate(sequences, joint.capacity(Packing(90, 30, sequences=12, fixed=fixed))) for fixed in (False, True)
+    )
+    assert len(padded.packed[1].ids) == 90
+    assert forward_flops(root, plain) == forward_flops(root, padded) > 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,8 +12,10 @@ from torch import Tensor, nn
 
 from pretune.backbones.states import Keep, States, kept
 from pretune.nn.attention import Flow
+from pretune.nn.cache import Cache
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.layout import Layout, memory_side, self_layout
+from pretune.nn.linear import Linear
 from pretune.nn.patterns import Pattern
 from pretune.nn.positions import Learned
 from pretune.packed import Packed
@@ -26,17 +29,30 @@ class Encoder(nn.Module):
         embed: Embeddings,
         layers: Iterable[nn.Module],
         *,
+        score: nn.Module | None = None,
         norm: nn.Module | None = None,
         vocabulary_head: Callable[[], nn.Module],
         pooler: Callable[[], nn.Module],
+        classifier: Callable[[int], nn.Module] | None = None,
+        order: Sequence[int] | None = None,
         memory: int = 0,
     ) -> None:
-        """`memory`: how many tokens of the segment before each layer remembers (Transformer-XL)."""
+        """`score` bends the logits of all layers (T5).
+
+        `classifier`: how a sequence's vector becomes a logit a class, if not by a linear map with biases.
+
+        `order`: which layer runs at each depth, where layers are shared between depths (ALBERT).
+
+        `memory`: how many tokens of the segment before each layer remembers (Transformer-XL).
+        """
         super().__init__()
         self.embed = embed
+        self.score = score
         self.layers = nn.ModuleList(layers)
+        self.order = range(len(self.layers)) if order is None else order
         self.norm = norm if norm is not None else nn.Identity()
         self.vocabulary_head, self.pooler, self.memory = vocabulary_head, pooler, memory
+        self.classifier = classifier if classifier is not None else partial(Linear, embed.width)
 
     @property
     def width(self) -> int:
@@ -48,30 +64,41 @@ class Encoder(nn.Module):
         """Positions the model has; None: any."""
         return self.embed.positions.longest if isinstance(self.embed.positions, Learned) else None
 
-    def forward(self, packed: Packed, carry: Memory | None = None, keep: Keep = "last") -> States:
-        """States of the kept layers, (n, width) each."""
-        wanted = kept(keep, len(self.layers))
+    @property
+    def stack(self) -> list[nn.Module]:
+        """The layers as they run, shared ones as often as they do."""
+        return [self.layers[number] for number in self.order]
+
+    def forward(self, packed: Packed, carry: Memory | Cache | None = None, keep: Keep = "last") -> States:
+        """States of the kept layers, (n, width) each. With a Cache, the tokens follow those it holds."""
+        stack = self.stack
+        wanted = kept(keep, len(stack))
         x = self.embed(packed)
-        flow = Flow(self_layout(packed), packed.pattern)
-        recall = Recall(packed, flow.layout, carry, self.memory) if self.memory else None
-        if recall is not None:
+        cache = carry if isinstance(carry, Cache) else None
+        flow = Flow(self_layout(packed) if cache is None else cache.layout(packed), packed.pattern, cache=cache)
+        recall = None
+        if self.memory and not isinstance(carry, Cache):
+            recall = Recall(packed, flow.layout, carry, self.memory)
             flow = Flow(recall.layout, recall.pattern(packed.pattern))
+        if self.score is not None:
+            flow.bend = self.score(x, flow.layout)
         layers = [x] if 0 in wanted else []
-        for number, layer in enumerate(self.layers, 1):
-            if recall is not None:
-                flow.context = recall.context(number - 1, x)
-            x = layer(x, flow)
-            if number == len(self.layers):
+        for number, layer in enumerate(stack, 1):
+            # A flow for each depth: a layer that computes itself again in the backward must find what it found before.
+            context = recall.context(number - 1, x) if recall is not None else None
+            x = layer(x, replace(flow, depth=number - 1, context=context))
+            if number == len(stack):
                 x = self.norm(x)
             if number in wanted:
                 layers.append(x)
-        return States(layers, recall.next() if recall is not None else None)
+        return States(layers, recall.next() if recall is not None else cache)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """From the embedding to the top."""
+        """From the embedding to the top; layers that are shared count once."""
         middle = [(f"layer {number}", [layer]) for number, layer in enumerate(self.layers)]
         middle[-1][1].append(self.norm)
-        return [("embed", [self.embed]), *middle]
+        lowest: list[nn.Module] = [self.embed] if self.score is None else [self.embed, self.score]
+        return [("embed", lowest), *middle]
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from pretune.backbones.states import Keep, States, kept
 from pretune.nn.embeddings import Embeddings
+from pretune.nn.linear import Linear
 from pretune.packed import Packed
 
 
@@ -50,6 +52,7 @@ class LSTM(nn.Module):
         self.embed = embed
         self.layers = nn.ModuleList(nn.LSTM(embed.width, embed.width) for _ in range(layers))
         self.vocabulary_head, self.pooler = vocabulary_head, pooler
+        self.classifier = partial(Linear, embed.width)
         self.longest: int | None = None
 
     @property

@@ -1,13 +1,28 @@
-"""Families by name: one file a published model."""
+"""Families by name: one file a published model, or several that share a wiring."""
 
 from __future__ import annotations
 
 from pretune.errors import PretuneError, nearest
+from pretune.families.albert import ALBERT
+from pretune.families.bart import BART
 from pretune.families.bert import BERT
+from pretune.families.distilbert import DISTILBERT
+from pretune.families.electra import ELECTRA
+from pretune.families.ernie import ERNIE
 from pretune.families.family import Family
+from pretune.families.gpt import GPT
+from pretune.families.gpt2 import GPT2
+from pretune.families.marian import MARIAN
+from pretune.families.mbart import MBART
 from pretune.families.modernbert import MODERNBERT
+from pretune.families.roberta import ROBERTA, XLM_ROBERTA
+from pretune.families.t5 import MT5, T5
+from pretune.families.xlm import XLM
 
-FAMILIES: dict[str, Family] = {family.name: family for family in (BERT, MODERNBERT)}
+ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ELECTRA, ALBERT, ERNIE, XLM, MODERNBERT)
+DECODERS = (GPT, GPT2)
+ENCODER_DECODERS = (T5, MT5, BART, MBART, MARIAN)
+FAMILIES: dict[str, Family] = {family.name: family for family in (*ENCODERS, *DECODERS, *ENCODER_DECODERS)}
 
 
 def find_family(name: str, where: str) -> Family:

@@ -5,18 +5,20 @@ Departures: attention dropout is off unless asked for (the fast attention paths 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from pretune.backbones.encoder import Encoder
-from pretune.families.family import Family, Table
+from pretune.families.family import Family, Row, Table
 from pretune.nn.attention import Attention
 from pretune.nn.blocks import Layer, PostNorm
-from pretune.nn.embeddings import Embeddings
-from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
+from pretune.nn.embeddings import Embeddings, Lookup
+from pretune.nn.feed_forward import ACTIVATIONS, Activation, FeedForward
 from pretune.nn.heads import Transform, VocabularyHead
 from pretune.nn.initialize import initialize
 from pretune.nn.linear import LayerNorm
+from pretune.nn.patterns import Pattern, full
 from pretune.nn.positions import Learned
 from pretune.text.sequences import Template
 
@@ -39,25 +41,46 @@ class BertConfig:
     initializer_range: float = 0.02
 
 
-def build(config: BertConfig) -> Encoder:
-    """The whole wiring."""
+def post_norm_layer(
+    width: int,
+    heads: int,
+    inner: int,
+    activation: Activation,
+    eps: float,
+    dropout: float,
+    attention_dropout: float = 0.0,
+    pattern: Pattern = full,
+) -> Layer:
+    """The layer of BERT and of those that followed it closely."""
+    attention = Attention(width, heads, pattern=pattern, dropout=attention_dropout)
+    return Layer(
+        attention=PostNorm(attention, LayerNorm(width, eps), dropout),
+        feed_forward=PostNorm(FeedForward(width, inner, activation), LayerNorm(width, eps), dropout),
+    )
+
+
+def build(config: BertConfig, columns: Iterable[Lookup] = ()) -> Encoder:
+    """The whole wiring; `columns` are what ERNIE's embeddings have besides."""
     width, dropout = config.hidden_size, config.hidden_dropout_prob
     activation = ACTIVATIONS[config.hidden_act]
     norm = partial(LayerNorm, width, config.layer_norm_eps)
-
-    def layer() -> Layer:
-        attention = Attention(width, config.num_attention_heads, dropout=config.attention_probs_dropout_prob)
-        feed_forward = FeedForward(width, config.intermediate_size, activation)
-        return Layer(
-            attention=PostNorm(attention, norm(), dropout), feed_forward=PostNorm(feed_forward, norm(), dropout)
-        )
-
+    layer = partial(
+        post_norm_layer,
+        width,
+        config.num_attention_heads,
+        config.intermediate_size,
+        activation,
+        config.layer_norm_eps,
+        dropout,
+        config.attention_probs_dropout_prob,
+    )
     encoder = Encoder(
         embed=Embeddings(
             config.vocab_size,
             width,
             positions=Learned(config.max_position_embeddings, width),
             segments=config.type_vocab_size,
+            columns=columns,
             norm=norm(),
             dropout=dropout,
         ),
@@ -70,44 +93,60 @@ def build(config: BertConfig) -> Encoder:
     return initialize(encoder, config.initializer_range)
 
 
-_LAYER = "bert.encoder.layer.{i}"
-_OURS = "backbone.layers.{i}"
+def encoder_rows(name: str) -> list[Row]:
+    """Embeddings and layers as BERT lays them out, under the name of a family."""
+    theirs, ours = f"{name}.encoder.layer.{{i}}", "backbone.layers.{i}"
+    return [
+        (f"{name}.embeddings.word_embeddings.weight", "backbone.embed.tokens"),
+        (f"{name}.embeddings.position_embeddings.weight", "backbone.embed.positions.weight"),
+        (f"{name}.embeddings.token_type_embeddings.weight", "backbone.embed.segments"),
+        (f"{name}.embeddings.LayerNorm.{{p}}", "backbone.embed.norm.{p}"),
+        (
+            [f"{theirs}.attention.self.{part}.{{p}}" for part in ("query", "key", "value")],
+            f"{ours}.attention.part.qkv.{{p}}",
+        ),
+        (f"{theirs}.attention.output.dense.{{p}}", f"{ours}.attention.part.output.{{p}}"),
+        (f"{theirs}.attention.output.LayerNorm.{{p}}", f"{ours}.attention.norm.{{p}}"),
+        (f"{theirs}.intermediate.dense.{{p}}", f"{ours}.feed_forward.part.inner.{{p}}"),
+        (f"{theirs}.output.dense.{{p}}", f"{ours}.feed_forward.part.output.{{p}}"),
+        (f"{theirs}.output.LayerNorm.{{p}}", f"{ours}.feed_forward.norm.{{p}}"),
+    ]
+
+
+def table(name: str, *rows: Row) -> Table:
+    """All of BERT's layout under the name of a family, and further rows."""
+    return Table(
+        *encoder_rows(name),
+        *rows,
+        ("cls.predictions.transform.dense.{p}", "heads.mlm.transform.dense.{p}"),
+        ("cls.predictions.transform.LayerNorm.{p}", "heads.mlm.transform.norm.{p}"),
+        ("cls.predictions.bias", "heads.mlm.bias"),
+        (f"{name}.pooler.dense.{{p}}", "heads.nsp.pooler.dense.{p}"),
+        (f"{name}.pooler.dense.{{p}}", "heads.classify.pooler.dense.{p}"),
+        ("cls.seq_relationship.{p}", "heads.nsp.output.{p}"),
+        ("classifier.{p}", "heads.classify.output.{p}"),
+        prefix=f"{name}.",
+        ignored=(f"{name}.embeddings.position_ids", "cls.predictions.decoder.{p}", "qa_outputs.{p}"),
+        renamed={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
+    )
+
+
+def classes(name: str) -> Mapping[frozenset[str], str]:
+    """BERT's classes in `transformers` under the name of a family."""
+    return {
+        frozenset(): f"{name}Model",
+        frozenset({"mlm"}): f"{name}ForMaskedLM",
+        frozenset({"nsp"}): f"{name}ForNextSentencePrediction",
+        frozenset({"mlm", "nsp"}): f"{name}ForPreTraining",
+        frozenset({"classify"}): f"{name}ForSequenceClassification",
+    }
+
 
 BERT = Family(
     name="bert",
     config=BertConfig,
     build=build,
     template=Template(single=("start", "A", "separator"), pair=("B", "separator")),
-    table=Table(
-        ("bert.embeddings.word_embeddings.weight", "backbone.embed.tokens"),
-        ("bert.embeddings.position_embeddings.weight", "backbone.embed.positions.weight"),
-        ("bert.embeddings.token_type_embeddings.weight", "backbone.embed.segments"),
-        ("bert.embeddings.LayerNorm.{p}", "backbone.embed.norm.{p}"),
-        (
-            [f"{_LAYER}.attention.self.{part}.{{p}}" for part in ("query", "key", "value")],
-            f"{_OURS}.attention.part.qkv.{{p}}",
-        ),
-        (f"{_LAYER}.attention.output.dense.{{p}}", f"{_OURS}.attention.part.output.{{p}}"),
-        (f"{_LAYER}.attention.output.LayerNorm.{{p}}", f"{_OURS}.attention.norm.{{p}}"),
-        (f"{_LAYER}.intermediate.dense.{{p}}", f"{_OURS}.feed_forward.part.inner.{{p}}"),
-        (f"{_LAYER}.output.dense.{{p}}", f"{_OURS}.feed_forward.part.output.{{p}}"),
-        (f"{_LAYER}.output.LayerNorm.{{p}}", f"{_OURS}.feed_forward.norm.{{p}}"),
-        ("cls.predictions.transform.dense.{p}", "heads.mlm.transform.dense.{p}"),
-        ("cls.predictions.transform.LayerNorm.{p}", "heads.mlm.transform.norm.{p}"),
-        ("cls.predictions.bias", "heads.mlm.bias"),
-        ("bert.pooler.dense.{p}", "heads.nsp.pooler.dense.{p}"),
-        ("bert.pooler.dense.{p}", "heads.classify.pooler.dense.{p}"),
-        ("cls.seq_relationship.{p}", "heads.nsp.output.{p}"),
-        ("classifier.{p}", "heads.classify.output.{p}"),
-        prefix="bert.",
-        ignored=("bert.embeddings.position_ids", "cls.predictions.decoder.{p}"),
-        renamed={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
-    ),
-    classes={
-        frozenset(): "BertModel",
-        frozenset({"mlm"}): "BertForMaskedLM",
-        frozenset({"nsp"}): "BertForNextSentencePrediction",
-        frozenset({"mlm", "nsp"}): "BertForPreTraining",
-        frozenset({"classify"}): "BertForSequenceClassification",
-    },
+    table=table("bert"),
+    classes=classes("Bert"),
 )

@@ -14,6 +14,9 @@ from pretune.backbones.states import Backbone
 from pretune.text.sequences import Template
 
 Tensors = dict[str, Tensor]
+Row = tuple[str | Sequence[str], str]  # published name or names, our name
+# Objectives that write with an encoder-decoder: their head is its way from states to the vocabulary.
+WRITING = ("spans", "denoise", "mass", "shuffle", "translate")
 
 
 @dataclass(frozen=True)
@@ -26,13 +29,17 @@ class Family:
     template: Template
     table: Table
     classes: Mapping[frozenset[str], str]  # heads present → the class that `transformers` loads them with
-    # Values of `classifier_pooling` in config.json → ours. A layout without that key pools by the start token.
+    # Values of `classifier_pooling` in config.json → ours. "" is a layout without that key; it pools by the start token
+    # unless it says otherwise here.
     poolings: Mapping[str, str] = field(default_factory=dict)
+    older: Mapping[str, str] = field(default_factory=dict)  # keys of older config.json files → the same key today
+    companions: tuple[str, ...] = ()  # what heads export that is published in this layout too (ELECTRA: generator)
 
     def read_config(self, content: Mapping[str, Any]) -> Any:
         """The configuration in a config.json, keys we have no use for left out."""
         known = {field.name for field in fields(self.config)}
-        return self.config(**{key: value for key, value in content.items() if key in known})
+        renamed = {self.older[key]: value for key, value in content.items() if key in self.older}
+        return self.config(**{key: value for key, value in {**renamed, **content}.items() if key in known})
 
 
 class Table:
@@ -40,23 +47,28 @@ class Table:
 
         ("bert.encoder.layer.{i}.output.dense.{p}", "backbone.layers.{i}.feed_forward.part.output.{p}")
 
-    {i} stands for a number, {p} for a parameter's name. Several published names for one of ours are matrices that we keep
+    {i} and {j} stand for numbers, {p} for a parameter's name. Several published names for one of ours are matrices that we keep
     stacked, one upon the other.
     """
 
     def __init__(
         self,
-        *rows: tuple[str | Sequence[str], str],
+        *rows: Row,
         prefix: str = "",
         ignored: Sequence[str] = (),
         renamed: Mapping[str, str] | None = None,
+        tied: Sequence[str] = (),
+        transposed: Sequence[str] = (),
     ) -> None:
         """`prefix` is what a bare backbone is saved without; `ignored` are names (patterns) that say nothing new;
-        `renamed` are old spellings inside names."""
+        `renamed` are old spellings inside names; `tied` are names of one tensor, of which a checkpoint may have any;
+        `transposed` are names (patterns) of matrices that lie the other way round, (inputs, outputs)."""
         self.rows = [((theirs,) if isinstance(theirs, str) else tuple(theirs), ours) for theirs, ours in rows]
         self.prefix = prefix
         self.ignored = [_pattern(name) for name in ignored]
         self.renamed = dict(renamed or {})
+        self.tied = tied
+        self.transposed = [_pattern(name) for name in transposed]
 
     def theirs(self, name: str) -> tuple[str, ...] | None:
         """The published names of one of our parameters; None where the layout has no place for it."""
@@ -77,6 +89,9 @@ class Table:
         tensors = {self._modern(name): tensor for name, tensor in tensors.items()}
         if self.prefix and not any(name.startswith(self.prefix) for name in tensors):
             tensors = {self.prefix + name: tensor for name, tensor in tensors.items()}
+        there = [name for name in self.tied if name in tensors]
+        if there:
+            tensors = dict.fromkeys(self.tied, tensors[there[0]]) | tensors
         found: Tensors = {}
         missing: list[str] = []
         used: set[str] = set()
@@ -85,9 +100,10 @@ class Table:
             if theirs is None or not all(part in tensors for part in theirs):
                 missing.append(name)
                 continue
-            parts = [tensors[part] for part in theirs]
+            parts = [self._turned(part, tensors[part]) for part in theirs]
             found[name] = parts[0] if len(parts) == 1 else torch.cat(parts)
             used.update(theirs)
+        used.update(self.tied)
         extra = [n for n in tensors if n not in used and not any(p.fullmatch(n) for p in self.ignored)]
         return found, missing, extra
 
@@ -102,10 +118,15 @@ class Table:
             ):  # two heads may have one place, as mlm and classify in ModernBERT
                 rest[name] = tensor
             elif len(theirs) == 1:
-                published[theirs[0]] = tensor
+                published[theirs[0]] = self._turned(theirs[0], tensor)
             else:
-                published |= dict(zip(theirs, (part.contiguous() for part in tensor.chunk(len(theirs))), strict=True))
+                for part, chunk in zip(theirs, tensor.chunk(len(theirs)), strict=True):
+                    published[part] = self._turned(part, chunk.contiguous())
         return published, rest
+
+    def _turned(self, name: str, tensor: Tensor) -> Tensor:
+        """A tensor of a published name, from their way round to ours or back."""
+        return tensor.t().contiguous() if any(p.fullmatch(name) for p in self.transposed) else tensor
 
     def _modern(self, name: str) -> str:
         for old, new in self.renamed.items():
@@ -114,7 +135,9 @@ class Table:
 
 
 def _pattern(name: str) -> re.Pattern[str]:
-    escaped = re.escape(name).replace(r"\{i\}", r"(?P<i>\d+)").replace(r"\{p\}", r"(?P<p>\w+)")
+    escaped = re.escape(name)
+    for key, stands_for in (("i", r"\d+"), ("j", r"\d+"), ("p", r"\w+")):
+        escaped = escaped.replace(rf"\{{{key}\}}", f"(?P<{key}>{stands_for})")
     return re.compile(escaped)
 
 

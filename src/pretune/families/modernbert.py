@@ -137,7 +137,7 @@ MODERNBERT = Family(
     name="modernbert",
     config=ModernBertConfig,
     build=build,
-    template=Template(single=("start", "A", "separator"), pair=("B", "separator")),
+    template=Template(single=("start", "A", "separator"), pair=("B", "separator"), segments=False),
     table=Table(
         ("model.embeddings.tok_embeddings.weight", "backbone.embed.tokens"),
         ("model.embeddings.norm.{p}", "backbone.embed.norm.{p}"),

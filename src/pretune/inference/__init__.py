@@ -1,1 +1,1 @@
-"""Using models: predict, fill, embed."""
+"""Using models: predict, fill, embed, generate."""

@@ -14,7 +14,7 @@ from pretune.devices import choose_device
 from pretune.errors import PretuneError
 from pretune.model import Model, load_model
 from pretune.objectives import parse_objective
-from pretune.objectives.masking import choose
+from pretune.objectives.masking import choose, words
 from pretune.packed import pack
 from pretune.randomness import Draws
 from pretune.text.sequences import Sequences
@@ -41,12 +41,12 @@ class Filler:
         """Ids of a text with [MASK]s, start and separator around it."""
         tokenizer = self.model.need_tokenizer()
         ids = [tokenizer.role("start")]
-        for number, piece in enumerate(text.split(MASK)):
-            if number:
-                ids.append(tokenizer.role("mask"))
-                ids += tokenizer.encode(piece) if piece.strip() else []
-            else:
-                ids += tokenizer.encode(piece)
+        first, *pieces = text.split(MASK)
+        ids += tokenizer.encode(first.rstrip() if pieces else first)
+        for number, piece in enumerate(pieces, 1):
+            ids.append(tokenizer.role("mask"))
+            # A token brings the space before it along: the one before a gap goes with the gap.
+            ids += tokenizer.encode(piece.rstrip() if number < len(pieces) else piece) if piece.strip() else []
         return [*ids, tokenizer.role("separator")]
 
     @torch.no_grad()
@@ -101,7 +101,7 @@ class Filler:
         special[[0, -1]] = True
         word = tokenizer.word_starts(ids)
         sequences = Sequences(ids, np.array([len(ids)]), np.array([0]), {"special": special, "word": word})
-        gaps = np.flatnonzero(choose(sequences, rate, Draws(seed), whole_words=True)).tolist()
+        gaps = choose(sequences, rate, Draws(seed), words(sequences)).tolist()
         masked = ids.copy()
         masked[gaps] = tokenizer.role("mask")
         restored = self.complete(masked.tolist(), gaps)

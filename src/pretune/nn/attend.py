@@ -54,7 +54,7 @@ def attend(
     >>> attend(x, x, x, self_layout(pack_lists([[1, 2, 3], [4, 5]])), causal).shape
     torch.Size([5, 2, 8])
     """
-    match path or choose_path(q, pattern, score, dropout):
+    match path or choose_path(q, layout, pattern, score, dropout):
         case "dense":
             return _dense(q, k, v, layout, pattern, score, scale, dropout)
         case "flash":
@@ -70,7 +70,7 @@ def attend_self(
 ) -> Tensor:
     """The same for queries, keys and values of the same tokens, stacked: (n, 3, heads, d) → (n, heads, d)."""
     q, k, v = qkv.unbind(1)
-    path = path or choose_path(q, pattern, None, dropout)
+    path = path or choose_path(q, layout, pattern, None, dropout)
     if path == "flash" and layout.queries.longest <= SHORT and q.shape[-1] in TILE_WIDTHS:
         path = "tiles"
     if path == "tiles":
@@ -78,9 +78,9 @@ def attend_self(
     return attend(q, k, v, layout, pattern, dropout=dropout, path=path)
 
 
-def choose_path(q: Tensor, pattern: Pattern, score: Bend | None, dropout: float) -> Path:
-    """The fastest path that can do it. The fast ones know no dropout, flash neither scores nor fp32."""
-    if not q.is_cuda or dropout > 0:
+def choose_path(q: Tensor, layout: Layout, pattern: Pattern, score: Bend | None, dropout: float) -> Path:
+    """The fastest path that can do it. The fast ones know neither dropout nor slots, flash neither scores nor fp32."""
+    if not q.is_cuda or dropout > 0 or layout.keys.used is not None:
         return "dense"
     if score is not None and torch.are_deterministic_algorithms_enabled():
         return "dense"  # flex adds gradients of learned tables up in any order
@@ -230,8 +230,8 @@ def _dense(
     rows = []
     for number, group in enumerate(groups):
         seen, blind = _seen(layout, group, pattern, number)
-        own = _gather(q, group.queries, group.even)  # (b, heads, Lq, d)
-        keys, values = _gather(k, group.keys, group.even), _gather(v, group.keys, group.even)
+        own = _gather(q, group.queries, group.every_query)  # (b, heads, Lq, d)
+        keys, values = _gather(k, group.keys, group.every_key), _gather(v, group.keys, group.every_key)
         if score is None:
             out = F.scaled_dot_product_attention(own, keys, values, seen, dropout_p=dropout, scale=scale)
         else:
@@ -239,16 +239,16 @@ def _dense(
         if blind is not None:
             out = out.masked_fill(blind, 0.0)
         rows.append(out.transpose(1, 2).reshape(-1, *q.shape[1:-1], v.shape[-1]))  # (b · Lq, heads, d)
-    if len(groups) == 1 and groups[0].even:
+    if len(groups) == 1 and groups[0].every_query is not None:
         return rows[0]
     return torch.cat(rows)[back]
 
 
-def _gather(x: Tensor, at: Tensor, even: bool) -> Tensor:
+def _gather(x: Tensor, at: Tensor, every: int | None) -> Tensor:
     """(n, heads, d) → (b, heads, L, d)."""
-    if even:
-        return x.view(*at.shape, *x.shape[1:]).transpose(1, 2)
-    return x[at].transpose(1, 2)
+    if every is None:
+        return x[at].transpose(1, 2)
+    return x.view(at.shape[0], every, *x.shape[1:])[:, : at.shape[1]].transpose(1, 2)
 
 
 def _seen(layout: Layout, group: Group, pattern: Pattern, number: int) -> tuple[Tensor | None, Tensor | None]:
@@ -265,6 +265,8 @@ def _seen(layout: Layout, group: Group, pattern: Pattern, number: int) -> tuple[
             seen = group.real_keys[:, None, None, :] & pattern.allow(query, key)  # (b, 1, Lq or 1, Lk)
             empty = ~seen.any(-1, keepdim=True)
             seen = seen | empty
+            if layout.keys.used is not None and bool(seen.all()):  # a step of sequences of one length
+                seen = None
             if bool((empty & group.real_queries[:, None, :, None]).any()):
                 blind = empty.expand(-1, -1, group.queries.shape[1], -1)
         layout.cache[name] = seen, blind

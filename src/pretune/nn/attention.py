@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from pretune.nn.attend import attend, attend_self
+from pretune.nn.attend import Bend, attend, attend_self
+from pretune.nn.cache import Cache
 from pretune.nn.layout import Layout
 from pretune.nn.linear import Linear
 from pretune.nn.patterns import Pattern, full, visible
@@ -21,9 +23,12 @@ class Flow:
 
     layout: Layout
     pattern: Pattern | None = None  # the batch's
+    depth: int = 0  # how many layers came before this one
     context: Tensor | None = None  # (m, width) rows behind the layout's keys, when they are not the queries' own rows
     source: Tensor | None = None  # (m, width) states of an encoder
     source_layout: Layout | None = None
+    bend: Bend | None = None  # by a score of the whole stack, for layers without one of their own (T5)
+    cache: Cache | None = None  # keys and values of the tokens before, which the layout's keys then are
 
 
 class Attention(nn.Module):
@@ -53,8 +58,13 @@ class Attention(nn.Module):
         qkv = self.qkv(x).view(-1, 3, self.heads, self.head_width)
         if self.norm is not None or self.rotary is not None:
             qkv = self.turn(qkv, flow.layout.queries.columns["position"])
-        dropout = self.dropout if self.training else 0.0
-        mixed = attend_self(qkv, flow.layout, visible(self.pattern, flow.pattern), dropout=dropout)
+        dropout, pattern = self.dropout if self.training else 0.0, visible(self.pattern, flow.pattern)
+        if flow.cache is None:
+            mixed = attend_self(qkv, flow.layout, pattern, dropout=dropout)
+        else:
+            q, k, v = qkv.unbind(1)
+            k, v = flow.cache.extend(k, v)
+            mixed = attend(q, k, v, flow.layout, pattern, dropout=dropout)
         return self.output(mixed.flatten(1))
 
     def turn(self, qkv: Tensor, positions: Tensor) -> Tensor:
@@ -74,7 +84,7 @@ class ScoredAttention(nn.Module):
         self,
         width: int,
         heads: int,
-        score: Score,
+        score: Score | None = None,
         *,
         head_width: int | None = None,
         pattern: Pattern = full,
@@ -83,7 +93,8 @@ class ScoredAttention(nn.Module):
         bias: bool = True,
         dropout: float = 0.0,
     ) -> None:
-        """`content_bias` is added to the queries for q·k alone, as Transformer-XL has it."""
+        """Without a score, that of the stack holds; `content_bias` is added to the queries for q·k alone, as
+        Transformer-XL has it."""
         super().__init__()
         self.heads, self.head_width = heads, head_width or width // heads
         self.pattern, self.scale, self.dropout, self.score = pattern, scale, dropout, score
@@ -98,7 +109,9 @@ class ScoredAttention(nn.Module):
         q = self.query(x).view(-1, self.heads, self.head_width)
         rows = x if flow.context is None else flow.context
         k, v = self.key_value(rows).view(-1, 2, self.heads, self.head_width).unbind(1)
-        bend = self.score(q, flow.layout)
+        if flow.cache is not None:
+            k, v = flow.cache.extend(k, v)
+        bend = flow.bend if self.score is None else self.score(q, flow.layout)
         if self.content_bias is not None:
             q = q + self.content_bias.to(q.dtype)
         pattern = visible(self.pattern, flow.pattern)
@@ -110,19 +123,36 @@ class ScoredAttention(nn.Module):
 class CrossAttention(nn.Module):
     """Attention from a decoder's states to an encoder's."""
 
-    def __init__(self, width: int, heads: int, *, bias: bool = True, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        head_width: int | None = None,
+        scale: float | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
-        self.heads, self.head_width, self.dropout = heads, width // heads, dropout
-        self.query = Linear(width, width, bias)
-        self.key_value = Linear(width, 2 * width, bias, stacked=2)
-        self.output = Linear(width, width, bias)
+        self.heads, self.head_width = heads, head_width or width // heads
+        self.scale, self.dropout = scale, dropout
+        inner = heads * self.head_width
+        self.query = Linear(width, inner, bias)
+        self.key_value = Linear(width, 2 * inner, bias, stacked=2)
+        self.output = Linear(inner, width, bias)
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
         """(n, width) looks at the flow's source (m, width)."""
-        assert flow.source is not None
         assert flow.source_layout is not None
         q = self.query(x).view(-1, self.heads, self.head_width)
-        k, v = self.key_value(flow.source).view(-1, 2, self.heads, self.head_width).unbind(1)
+        make = partial(self.keys_and_values, flow.source)
+        k, v = make() if flow.cache is None else flow.cache.once(make)
         dropout = self.dropout if self.training else 0.0
-        mixed = attend(q, k, v, flow.source_layout, full, dropout=dropout)
+        mixed = attend(q, k, v, flow.source_layout, full, scale=self.scale, dropout=dropout)
         return self.output(mixed.flatten(1))
+
+    def keys_and_values(self, source: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(m, heads, d) each."""
+        assert source is not None
+        k, v = self.key_value(source).view(-1, 2, self.heads, self.head_width).unbind(1)
+        return k, v

@@ -25,9 +25,10 @@ class PostNorm(nn.Module):
             from pretune.nn.add_norm import add_norm
 
             norm, dropout = self.norm, self.dropout
-            out: Tensor = add_norm(x, y, norm.weight, norm.bias, dropout.seed, dropout.salt, dropout.share, norm.eps)[0]
+            salt = dropout.salt_at(flow.depth)
+            out: Tensor = add_norm(x, y, norm.weight, norm.bias, dropout.seed, salt, dropout.share, norm.eps)[0]
         else:
-            out = self.norm(x + self.dropout(y))
+            out = self.norm(x + self.dropout(y, flow.depth))
         return out
 
 
@@ -44,7 +45,7 @@ class PreNorm(nn.Module):
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
         """(n, width) → (n, width)."""
-        out: Tensor = x + self.dropout(self.part(self.norm(x), flow))
+        out: Tensor = x + self.dropout(self.part(self.norm(x), flow), flow.depth)
         return out
 
 
@@ -66,4 +67,14 @@ class Layer(nn.ModuleDict):
         """All parts, one after the other."""
         for part in self.values():
             x = part(x, flow)
+        return x
+
+
+class Depth(nn.ModuleList):
+    """Layers in turn that make up one depth of a stack (ALBERT's inner ones)."""
+
+    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+        """(n, width) → (n, width)."""
+        for layer in self:
+            x = layer(x, flow)
         return x

@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+DEPTHS_APART = 1 << 16  # salts of one depth: more than a model has layers of dropout
+
 
 class Dropout(nn.Module):
     """Sets a share of the elements to zero and scales the others up, in training alone."""
@@ -21,12 +23,17 @@ class Dropout(nn.Module):
         # Not a buffer: all layers of a model share one tensor, which the loop sets before each forward.
         self.seed = torch.zeros((), dtype=torch.int32)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Any shape."""
+    def forward(self, x: Tensor, depth: int = 0) -> Tensor:
+        """Any shape. A layer that runs at several depths draws another mask at each."""
         if not self.training or self.share == 0.0:
             return x
         make = kept_on_gpu if x.is_cuda else kept
-        return torch.where(make(self.seed, x.numel(), self.share, self.salt).view(x.shape), x, 0.0) / (1.0 - self.share)
+        stays = make(self.seed, x.numel(), self.share, self.salt_at(depth))
+        return torch.where(stays.view(x.shape), x, 0.0) / (1.0 - self.share)
+
+    def salt_at(self, depth: int) -> int:
+        """What tells this layer at this depth from all others."""
+        return self.salt + depth * DEPTHS_APART
 
 
 def kept(seed: Tensor, count: int, share: float, salt: int) -> Tensor:
@@ -75,13 +82,15 @@ def _wrapped(number: int) -> int:
     return (number + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
-def stop_dropout(root: nn.Module) -> None:
-    """No dropout from now on, that of attention weights included."""
+def stop_dropout(root: nn.Module) -> bool:
+    """No dropout from now on, that of attention weights included; whether there was any."""
+    stopped = False
     for module in root.modules():
-        if isinstance(module, Dropout):
-            module.share = 0.0
-        elif isinstance(getattr(module, "dropout", None), float):
-            module.dropout = 0.0  # type: ignore[assignment]
+        if isinstance(module, Dropout) and module.share:
+            module.share, stopped = 0.0, True
+        elif isinstance(getattr(module, "dropout", None), float) and module.dropout:
+            module.dropout, stopped = 0.0, True  # type: ignore[assignment]
+    return stopped
 
 
 def share_seed(root: nn.Module, device: torch.device) -> Tensor:

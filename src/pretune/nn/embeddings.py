@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretune.nn.dropout import Dropout
+from pretune.nn.linear import Linear
 from pretune.packed import Packed
+
+
+class Lookup(nn.Module):
+    """A vector for each value of a column. Where a Packed has no such column, `absent` is its value; None: no vector."""
+
+    def __init__(self, column: str, values: int, width: int, absent: int | None = 0) -> None:
+        super().__init__()
+        self.column, self.absent = column, absent
+        self.weight = nn.Parameter(torch.empty(values, width))
+
+    def forward(self, packed: Packed) -> Tensor:
+        """(n, width), or what broadcasts to it."""
+        if self.column in packed.columns:
+            return F.embedding(packed.columns[self.column], self.weight)
+        return self.weight.new_zeros(()) if self.absent is None else self.weight[self.absent]
 
 
 class Embeddings(nn.Module):
@@ -20,15 +38,23 @@ class Embeddings(nn.Module):
         *,
         positions: nn.Module | None = None,
         segments: int = 0,
+        columns: Iterable[Lookup] = (),
+        scale: float = 1.0,
         norm: nn.Module | None = None,
         dropout: float = 0.0,
+        project: Linear | None = None,
     ) -> None:
+        """`columns` are further vectors to add (languages, tasks); `scale` is that of the token vectors alone (the
+        Transformer has √width); `project` leads to states of another width."""
         super().__init__()
+        self.scale = scale
         self.tokens = nn.Parameter(torch.empty(vocabulary, width))
         self.positions = positions
         self.segments = nn.Parameter(torch.empty(segments, width)) if segments else None
+        self.columns = nn.ModuleDict({lookup.column: lookup for lookup in columns})
         self.norm = norm if norm is not None else nn.Identity()
         self.dropout = Dropout(dropout)
+        self.project = project
         self.compute = torch.float32  # the type of everything that follows
 
     @property
@@ -38,15 +64,40 @@ class Embeddings(nn.Module):
 
     @property
     def width(self) -> int:
-        """Length of a vector."""
-        return self.tokens.shape[1]
+        """Width of what comes out, which the vectors of tokens need not have."""
+        return self.tokens.shape[1] if self.project is None else self.project.out_features
 
-    def forward(self, packed: Packed) -> Tensor:
-        """(n,) ids → (n, width)."""
+    def vectors(self, packed: Packed) -> Tensor:
+        """(n,) ids → (n, width of the token vectors)."""
         x = F.embedding(packed.ids, self.tokens)
+        if self.scale != 1.0:
+            x = x * self.scale
         if self.positions is not None:
             x = x + self.positions(packed.positions)
         if self.segments is not None:
             segment = packed.columns.get("segment")
             x = x + (self.segments[0] if segment is None else F.embedding(segment, self.segments))
+        for lookup in self.columns.values():
+            x = x + lookup(packed)
         return self.dropout(self.norm(x.to(self.compute)))
+
+    def forward(self, packed: Packed) -> Tensor:
+        """(n,) ids → (n, width)."""
+        x = self.vectors(packed)
+        return x if self.project is None else self.project(x)
+
+
+class Given(nn.Module):
+    """Vectors that come with the tokens, as column `vectors`, led to another width: how a network shares an embedding."""
+
+    positions: None = None
+
+    def __init__(self, vectors: int, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.project = Linear(vectors, width) if vectors != width else nn.Identity()
+
+    def forward(self, packed: Packed) -> Tensor:
+        """(n, vectors) → (n, width)."""
+        out: Tensor = self.project(packed.columns["vectors"])
+        return out

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretune.errors import PretuneError, nearest
 from pretune.nn.attention import Flow
 from pretune.nn.dropout import Dropout
 from pretune.nn.linear import Linear
@@ -57,28 +58,45 @@ def normal(x: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(x < 0, tail, 1.0 - tail), exponential * 0.3989422804014327
 
 
-ACTIVATIONS: dict[str, Activation] = {
-    "gelu": gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "relu": F.relu,
-    "relu2": relu_squared,
-    "silu": F.silu,
-    "tanh": lambda x: x.tanh(),
-}
+def gelu_tanh(x: Tensor) -> Tensor:
+    """GELU by its approximation with tanh (Hendrycks and Gimpel, 2016)."""
+    return F.gelu(x, approximate="tanh")
+
+
+class _Activations(dict[str, Activation]):
+    def __missing__(self, name: str) -> Activation:
+        raise PretuneError(f"unknown activation {name!r}; {nearest(name, self)}")
+
+
+ACTIVATIONS = _Activations(
+    {
+        "gelu": gelu,
+        "gelu_new": gelu_tanh,
+        "gelu_tanh": gelu_tanh,
+        "relu": F.relu,
+        "relu2": relu_squared,
+        "silu": F.silu,
+        "swish": F.silu,
+        "tanh": lambda x: x.tanh(),
+    }
+)
 
 
 class FeedForward(nn.Module):
     """activation(x W₁) W₂."""
 
-    def __init__(self, width: int, inner: int, activation: Activation = gelu, *, bias: bool = True) -> None:
+    def __init__(
+        self, width: int, inner: int, activation: Activation = gelu, *, bias: bool = True, dropout: float = 0.0
+    ) -> None:
+        """`dropout` is that of the inner values."""
         super().__init__()
-        self.activation = activation
+        self.activation, self.dropout = activation, Dropout(dropout)
         self.inner = Linear(width, inner, bias)
         self.output = Linear(inner, width, bias)
 
     def forward(self, x: Tensor, flow: Flow | None = None) -> Tensor:
         """(n, width) → (n, width)."""
-        return self.output(self.activation(self.inner(x)))
+        return self.output(self.dropout(self.activation(self.inner(x))))
 
 
 class GatedFeedForward(nn.Module):

@@ -19,22 +19,71 @@ class VocabularyHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocabulary)) if bias else None
 
     def forward(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """(m, width) and the token embedding (vocabulary, width) → (m, vocabulary)."""
+        """(m, width) and the token embedding (vocabulary, vectors) → (m, vocabulary)."""
         states = self.transform(states)
         bias = None if self.bias is None else self.bias.to(states.dtype)
         return F.linear(states, tokens.to(states.dtype), bias)
 
 
+class OwnVocabularyHead(nn.Module):
+    """Logits over the vocabulary by a matrix of its own, whatever the token embedding (T5 1.1)."""
+
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.output = Linear(width, vocabulary, bias=False)
+
+    def forward(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """(m, width) → (m, vocabulary)."""
+        return self.output(states)
+
+
+class FixedBias(nn.Module):
+    """Another head's logits plus numbers that no training moves (BART's final_logits_bias)."""
+
+    bias: Tensor
+
+    def __init__(self, head: nn.Module, vocabulary: int) -> None:
+        super().__init__()
+        self.head = head
+        self.register_buffer("bias", torch.zeros(1, vocabulary))
+
+    def forward(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """(m, width) and the token embedding (vocabulary, width) → (m, vocabulary)."""
+        logits: Tensor = self.head(states, tokens)
+        return logits + self.bias.to(logits.dtype)
+
+
+class Scale(nn.Module):
+    """x times a number: what T5 does to states before its vocabulary."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape."""
+        return x * self.factor
+
+
 class Transform(nn.Module):
     """norm(activation(x W)): BERT's step before its vocabulary and, with tanh and no norm, its pooler."""
 
-    def __init__(self, width: int, activation: Activation, norm: nn.Module | None = None, bias: bool = True) -> None:
+    def __init__(
+        self,
+        width: int,
+        activation: Activation,
+        norm: nn.Module | None = None,
+        bias: bool = True,
+        *,
+        outputs: int | None = None,
+    ) -> None:
+        """`outputs` is the width that comes out, where it is another one: that of token vectors in ELECTRA and ALBERT."""
         super().__init__()
-        self.dense = Linear(width, width, bias)
+        self.dense = Linear(width, outputs or width, bias)
         self.activation = activation
         self.norm = norm if norm is not None else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """(m, width) → (m, width)."""
+        """(m, width) → (m, outputs)."""
         out: Tensor = self.norm(self.activation(self.dense(x)))
         return out

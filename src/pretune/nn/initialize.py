@@ -7,6 +7,10 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from pretune.nn.attention import CrossAttention, ScoredAttention
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.scores import RelativeBias
+
 Module = TypeVar("Module", bound=nn.Module)
 
 
@@ -31,4 +35,38 @@ def initialize(module: Module, deviation: float = 0.02, zero_outputs: bool = Fal
             output = getattr(child, "output", None)
             if isinstance(output, nn.Linear):
                 nn.init.zeros_(output.weight)
+    return module
+
+
+def initialize_by_inputs(module: Module, factor: float = 1.0) -> Module:
+    """T5's rule: the deviation of a matrix is one over the square root of its inputs, that of token vectors is 1.
+
+    Where attention does not scale its logits, its queries start smaller instead. Norms are 1, biases 0.
+    """
+    if next(module.parameters()).is_meta:  # shapes alone; drawing nothing takes its time there
+        return module
+    widths = [child.width for child in module.modules() if isinstance(child, Embeddings)]
+    for child in module.modules():
+        if isinstance(child, nn.Linear):
+            nn.init.normal_(child.weight, std=factor * child.in_features**-0.5)
+            if child.bias is not None:
+                nn.init.zeros_(child.bias)
+        elif isinstance(child, Embeddings):
+            nn.init.normal_(child.tokens, std=factor)
+        elif isinstance(child, RelativeBias):
+            nn.init.normal_(child.weight, std=factor * widths[0] ** -0.5)
+    for child in module.modules():  # once all matrices are drawn
+        if isinstance(child, (ScoredAttention, CrossAttention)) and child.scale == 1.0:
+            inputs = child.query.in_features * child.head_width
+            nn.init.normal_(child.query.weight, std=factor * inputs**-0.5)
+    return module
+
+
+def scale_outputs(module: Module, factor: float) -> Module:
+    """GPT-2's rule: the last matrix of every part of a layer starts smaller, as many of them add up."""
+    for child in module.modules():
+        output = getattr(child, "output", None)
+        if isinstance(output, nn.Linear):
+            with torch.no_grad():
+                output.weight.mul_(factor)
     return module

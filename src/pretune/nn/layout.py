@@ -24,6 +24,7 @@ class Side:
     longest: int
     columns: dict[str, Tensor]  # (n,) each, `position` among them
     host_offsets: Array | None = None
+    used: Array | None = None  # (s,) on the host: how many tokens of each sequence are there, if not all of its slots
     cache: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
@@ -111,7 +112,9 @@ class Group:
     keys: Tensor
     real_queries: Tensor
     real_keys: Tensor
-    even: bool  # no padding at all: tokens are contiguous and a view will do
+    even: bool  # no padding at all
+    every_query: int | None  # rows from one sequence to the next, where all lie in order: a view will do
+    every_key: int | None
 
 
 def padded_groups(layout: Layout) -> tuple[list[Group], Tensor]:
@@ -123,10 +126,12 @@ def padded_groups(layout: Layout) -> tuple[list[Group], Tensor]:
 
 def _make_groups(layout: Layout) -> tuple[list[Group], Tensor]:
     device = layout.queries.offsets.device
-    starts_q, lengths_q = _host(layout.queries)
-    starts_k, lengths_k = _host(layout.keys)
+    starts_q, lengths_q = starts_and_lengths(layout.queries)
+    starts_k, lengths_k = starts_and_lengths(layout.keys)
     present = np.flatnonzero(lengths_q > 0)
-    if len(present) and (lengths_q[present] == lengths_q[present[0]]).all() and layout.queries is layout.keys:
+    alike = len(present) > 0 and layout.queries is layout.keys and len(np.unique(lengths_q[present])) == 1
+    slots = layout.keys.used is not None and len(present) == len(starts_q)
+    if alike or slots:
         bounds, order = [0, len(present)], present
     else:
         order = present[np.argsort(-lengths_k[present], kind="stable")]
@@ -139,15 +144,18 @@ def _make_groups(layout: Layout) -> tuple[list[Group], Tensor]:
         keys, real_keys = _padded(starts_k[members], lengths_k[members])
         back[queries[real_queries]] = rows + np.flatnonzero(real_queries.ravel())
         rows += queries.size
-        even = bool(len(bounds) == 2 and real_queries.all() and real_keys.all() and layout.queries is layout.keys)
         tensors = [torch.from_numpy(x).to(device) for x in (queries, keys, real_queries, real_keys)]
-        groups.append(Group(tensors[0], tensors[1], tensors[2], tensors[3], even))
+        even = bool(real_queries.all() and real_keys.all() and keys.size)
+        every_query = queries.shape[1] if (alike or slots) and real_queries.all() else None
+        every_key = len(layout.keys) // len(present) if alike or slots else None
+        groups.append(Group(tensors[0], tensors[1], tensors[2], tensors[3], even, every_query, every_key))
     return groups, torch.from_numpy(back).to(device)
 
 
-def _host(side: Side) -> tuple[Array, Array]:
+def starts_and_lengths(side: Side) -> tuple[Array, Array]:
+    """Where each sequence starts, and how many tokens it has; on the host."""
     offsets = side.host_offsets if side.host_offsets is not None else side.offsets.cpu().numpy().astype(np.int64)
-    return offsets[:-1], np.diff(offsets)
+    return offsets[:-1], np.diff(offsets) if side.used is None else side.used
 
 
 def _cut(lengths: Array) -> list[int]:

@@ -12,21 +12,25 @@ from pretune.packed import Packed
 def pool(states: Tensor, packed: Packed, how: str) -> Tensor:
     """(n, width) → (sequences, width): the state of the `start` or `last` token, the `mean` or the `max` of all.
 
+    Of a sequence without tokens, as families that put nothing around a text can have it, it is 0.
+
     >>> from pretune.packed import pack_lists
     >>> pool(torch.tensor([[1.0], [3.0], [5.0]]), pack_lists([[7, 7], [7]]), "mean").tolist()
     [[2.0], [5.0]]
     """
     starts, ends = packed.offsets[:-1].long(), packed.offsets[1:].long()
-    last_row = states.shape[0] - 1
+    sequences, empty = starts.shape[0], (starts == ends)[:, None]
+    if not len(packed):
+        return states.new_zeros(sequences, states.shape[1])
     if how == "start":
-        return states[starts.clamp(max=last_row)]
+        return states[starts.clamp(max=len(packed) - 1)].masked_fill(empty, 0.0)
     if how == "last":
-        return states[(ends - 1).clamp(min=0)]
+        return states[(ends - 1).clamp(min=0)].masked_fill(empty, 0.0)
     owner = side_of(packed).sequence.long()
-    sequences = starts.shape[0]
     if how == "mean":
         total = states.new_zeros(sequences, states.shape[1]).index_add(0, owner, states)
         return total / (ends - starts).clamp(min=1).to(states.dtype)[:, None]
     lowest = torch.finfo(states.dtype).min
     index = owner[:, None].expand_as(states)
-    return states.new_full((sequences, states.shape[1]), lowest).scatter_reduce(0, index, states, "amax")
+    highest = states.new_full((sequences, states.shape[1]), lowest).scatter_reduce(0, index, states, "amax")
+    return highest.masked_fill(empty, 0.0)

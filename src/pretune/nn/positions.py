@@ -10,28 +10,40 @@ from torch import Tensor, nn
 class Learned(nn.Module):
     """A vector a position, up to a longest length (BERT, GPT)."""
 
-    def __init__(self, longest: int, width: int) -> None:
+    def __init__(self, longest: int, width: int, first: int = 0) -> None:
+        """`first` is the row of the first position; those before it are never read (RoBERTa)."""
         super().__init__()
-        self.longest = longest
-        self.weight = nn.Parameter(torch.empty(longest, width))
+        self.longest, self.first = longest, first
+        self.weight = nn.Parameter(torch.empty(first + longest, width))
 
     def forward(self, positions: Tensor) -> Tensor:
         """(n,) → (n, width)."""
-        return F.embedding(positions, self.weight)
+        return F.embedding(positions + self.first if self.first else positions, self.weight)
+
+    def fix_waves(self) -> None:
+        """Sinusoidal ones in place of learned ones, kept as a table because the layout has it (XLM, DistilBERT)."""
+        rows, width = self.weight.shape
+        with torch.no_grad():
+            self.weight.copy_(Sinusoidal(width)(torch.arange(rows, device=self.weight.device)))
+        self.weight.requires_grad_(False)
 
 
 class Sinusoidal(nn.Module):
-    """Sines and cosines of geometrically spaced wavelengths (Vaswani et al., 2017): even columns sin, odd ones cos."""
+    """Sines and cosines of geometrically spaced wavelengths (Vaswani et al., 2017): even columns sin, odd ones cos.
 
-    def __init__(self, width: int) -> None:
+    With `halves`, the first half of the columns is sin and the second cos, as Marian has it.
+    """
+
+    def __init__(self, width: int, halves: bool = False) -> None:
         super().__init__()
-        self.width = width
+        self.width, self.halves = width, halves
 
     def forward(self, positions: Tensor) -> Tensor:
         """(n,) → (n, width)."""
         steps = torch.arange(0, self.width, 2, device=positions.device, dtype=torch.float32)
         angles = positions[:, None].float() * 10_000.0 ** (-steps / self.width)  # (n, width / 2)
-        return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, : self.width]
+        waves = torch.stack([angles.sin(), angles.cos()], dim=1 if self.halves else 2)
+        return waves.flatten(1)[:, : self.width]
 
 
 class Rotary(nn.Module):

@@ -47,10 +47,14 @@ class RelativeBias(nn.Module):
 
     def forward(self, q: Tensor, layout: Layout) -> Bend:
         """Adds weight[bucket, head] to a logit."""
-        weight = self.weight
+        # Beyond the furthest all distances are one: a small table says it for each, made once and not for each pair.
+        furthest = self.furthest
+        distances = torch.arange(-furthest, furthest + 1, device=q.device)
+        by_distance = self.weight[self.bucket(distances)]  # (distances, heads)
 
         def bend(logit: Tensor, head: Tensor, query: Columns, key: Columns) -> Tensor:
-            return logit + weight[self.bucket(key["position"] - query["position"]), head].to(logit.dtype)
+            distance = (key["position"] - query["position"]).clamp(-furthest, furthest)
+            return logit + by_distance[distance + furthest, head].to(logit.dtype)
 
         return bend
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import yaml
@@ -19,16 +19,33 @@ from torch import nn
 from pretune.backbones.states import Backbone
 from pretune.errors import PretuneError, nearest
 from pretune.objectives.classify import Classify
+from pretune.objectives.denoise import Denoise
+from pretune.objectives.item import Item
 from pretune.objectives.lm import LM
+from pretune.objectives.mass import Mass
 from pretune.objectives.mlm import MLM
 from pretune.objectives.nsp import NSP
-from pretune.objectives.objective import Data, Loss, Objective
-from pretune.packed import Batch, Packed
+from pretune.objectives.objective import Data, LearnsFromRows, Loss, Objective, TwoSided
+from pretune.objectives.prefix import Prefix
+from pretune.objectives.rtd import RTD
+from pretune.objectives.shuffle import Shuffle
+from pretune.objectives.skip_thought import SkipThought
+from pretune.objectives.sop import SOP
+from pretune.objectives.spans import Spans
+from pretune.objectives.translate import Translate
+from pretune.packed import Batch, Capacity, Packed
 from pretune.randomness import Draws
 from pretune.text.sequences import Epoch, Packing, Sequences
 from pretune.text.tokenizer import Tokenizer
 
-OBJECTIVES: dict[str, type[Any]] = {objective.name: objective for objective in (MLM, NSP, LM, Classify)}
+OBJECTIVES: dict[str, type[Any]] = {
+    objective.name: objective
+    for objective in (
+        *(MLM, RTD, NSP, SOP, LM, Prefix, Item),
+        *(Spans, Denoise, Mass, Shuffle, Translate, SkipThought),
+        Classify,
+    )
+}
 
 _TERM = re.compile(r"\s*(?:(?P<weight>[\d.eE+-]+)\s*\*)?\s*(?P<name>\w+)\s*(?:\((?P<options>[^()]*)\))?\s*")
 
@@ -48,6 +65,17 @@ class Joint:
             raise PretuneError(
                 f"{self}: {' and '.join(insisting)} each arrange text in a way of their own; alternate them with |"
             )
+        two_sided = [part.name for _, part in self.parts if isinstance(part, TwoSided)]
+        if two_sided and len(names) > 1:
+            raise PretuneError(
+                f"{self}: {two_sided[0]} reads one text and writes another, and shares them with no other objective; "
+                "alternate them with |"
+            )
+        corrupting = [part.name for _, part in self.parts if corrupts(part)]
+        if len(corrupting) > 1:
+            raise PretuneError(
+                f"{self}: {' and '.join(corrupting)} would hide each other's text; alternate them with |"
+            )
         needs = {part.pattern for _, part in self.parts if part.pattern is not None}
         if len(needs) > 1:
             patterns = " and ".join(f"{part.name} {part.pattern.name}" for _, part in self.parts if part.pattern)
@@ -66,32 +94,54 @@ class Joint:
         """Whether batches continue one another."""
         return any(part.stateful for part in self.objectives)
 
+    @property
+    def copies(self) -> int:
+        """How many different epochs there are; 0: no end of them."""
+        return max(getattr(part, "copies", 0) for part in self.objectives)
+
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
         """The one that insists arranges, else the first."""
         chosen = next((part for part in self.objectives if part.insists), self.objectives[0])
-        return chosen.arrange(data, packing, draws)
+        return chosen.arrange(data, packing, draws.repeat(self.copies))
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
         """Each in turn."""
         for part in self.objectives:
-            sequences = part.corrupt(sequences, tokenizer, draws)
+            sequences = part.corrupt(sequences, tokenizer, draws.repeat(self.copies))
         return sequences
 
     def room(self, packing: Packing) -> dict[str, int]:
         """Targets of all terms."""
         return {term: count for part in self.objectives for term, count in part.room(packing).items()}
 
+    def capacity(self, packing: Packing) -> Capacity | None:
+        """Fixed shapes of its batches; None where every batch has its own."""
+        room = self.room(packing)
+        for part in self.objectives:
+            if packing.fixed and isinstance(part, TwoSided):
+                first, second = (side.capacity(room) for side in part.sides(packing))
+                assert first is not None
+                return replace(first, second=second)
+        return packing.capacity(room)
+
     def loss(self, heads: nn.ModuleDict, backbone: Backbone, batch: Batch) -> Loss:
-        """All losses from one forward."""
+        """All losses from one forward. What one of them makes of the text on the device, the others read."""
         shared = Once(backbone)
         total = Loss()
-        for weight, part in self.parts:
+        for weight, part in sorted(self.parts, key=lambda part: not corrupts(part[1])):
             loss = part.loss(heads[part.name], shared, batch)
+            if loss.packed is not None:  # counts and rows stay behind: other ones would be compiled anew
+                batch = Batch(loss.packed, batch.targets, carry=batch.carry)
             total.sums |= loss.sums
             total.logs |= loss.logs
             total.weights |= {term: weight * loss.weights.get(term, 1.0) for term in loss.sums}
             total.carry = loss.carry if loss.carry is not None else total.carry
         return total
+
+
+def corrupts(objective: Objective) -> bool:
+    """Whether it changes the text that is read; in a joint, one does at most."""
+    return bool(getattr(objective, "corrupts", False))
 
 
 class Once:
@@ -185,4 +235,15 @@ def _term(text: str, defaults: dict[str, Any]) -> tuple[float, Objective]:
     return weight, kind(**options)
 
 
-__all__ = ["OBJECTIVES", "Data", "Joint", "Loss", "Mixture", "Objective", "alone", "parse_objective"]
+__all__ = [
+    "OBJECTIVES",
+    "Data",
+    "Joint",
+    "LearnsFromRows",
+    "Loss",
+    "Mixture",
+    "Objective",
+    "TwoSided",
+    "alone",
+    "parse_objective",
+]

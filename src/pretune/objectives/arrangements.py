@@ -13,11 +13,12 @@ def spans_arrangement(data: Data, length: int, draws: Draws) -> Arrangement:
     """Documents in spans of whole sentences, one to a sequence; with the template they have at most `length` tokens."""
     if data.store is None:
         raise PretuneError("this objective reads raw text; give it a corpus or a store, not labeled rows")
-    room = length - data.template.overhead(pair=False)
+    template = data.template.for_documents
+    room = length - template.overhead(pair=False)
     if room < 1:
         raise PretuneError(f"sequences of {length} tokens leave no room for text; ask for longer ones")
     starts, lengths, _ = cut_documents(data.store, data.documents, room, draws)
-    return Arrangement(data.store, data.tokenizer, data.template, starts[:, None], lengths[:, None])
+    return Arrangement(data.store, data.tokenizer, template, starts[:, None], lengths[:, None])
 
 
 def spans_epoch(data: Data, packing: Packing, draws: Draws) -> Epoch:

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from pretune.errors import PretuneError, nearest
 from pretune.nn.dropout import Dropout
-from pretune.nn.linear import Linear
 from pretune.nn.patterns import Pattern
 from pretune.nn.pooling import pool
 from pretune.objectives.objective import Data, Loss, classification_loss
@@ -36,17 +35,18 @@ class ClassifyHead(nn.Module):
         self.pooling = pooling
         self.pooler = backbone.pooler()
         self.dropout = Dropout(dropout)
-        self.output = Linear(backbone.width, classes)
+        self.output = backbone.classifier(classes)
 
     def forward(self, states: Tensor, packed: Packed) -> Tensor:
         """(n, width) → (sequences, classes)."""
         pooled: Tensor = self.pooler(pool(states, packed, self.pooling))
-        return self.output(self.dropout(pooled))
+        logits: Tensor = self.output(self.dropout(pooled))
+        return logits
 
 
 @dataclass(frozen=True)
 class Classify:
-    """`labels` are the classes in order; `pooling` is what stands for a sequence: its start token or the mean."""
+    """`labels` are the classes in order; `pooling` is what stands for a sequence: its start token, the mean …"""
 
     labels: Sequence[str] = field(default_factory=tuple)
     pooling: Literal["start", "mean", "max", "last"] = "start"

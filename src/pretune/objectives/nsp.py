@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 from pretune.errors import PretuneError
-from pretune.nn.linear import Linear
 from pretune.nn.patterns import Pattern
 from pretune.objectives.objective import Data, Loss, classification_loss
+from pretune.objectives.pairs import PairHead, neighbors
 from pretune.packed import Batch
 from pretune.randomness import Draws
-from pretune.text.arranging import cut_documents, split_at_sentence
 from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
 from pretune.text.tokenizer import Tokenizer
 
@@ -24,27 +23,16 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class PairHead(nn.Module):
-    """The family's pooler, then two classes."""
-
-    def __init__(self, backbone: Backbone) -> None:
-        super().__init__()
-        self.pooler = backbone.pooler()
-        self.output = Linear(backbone.width, 2)
-
-    def forward(self, states: Tensor) -> Tensor:
-        """(m, width) states of start tokens → (m, 2)."""
-        return self.output(self.pooler(states))
-
-
 @dataclass(frozen=True)
 class NSP:
     """Half of the pairs are neighbors; the others get a second text from another document, never from the same.
 
-    The second texts of the negatives change places among each other, so that every text is read once an epoch.
+    The second texts of the negatives change places among each other, so that every text is read once an epoch. A share
+    `short` of the documents is read in shorter pairs.
     """
 
     negatives: float = 0.5
+    short: float = 0.1
 
     name: ClassVar[str] = "nsp"
     pattern: ClassVar[Pattern | None] = None
@@ -53,30 +41,18 @@ class NSP:
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
         """Spans cut in two at a random sentence bound."""
-        if data.store is None:
-            raise PretuneError("nsp reads raw text; give it a corpus or a store, not labeled rows")
-        room = packing.length - data.template.overhead(pair=True)
-        if room < 2:
-            raise PretuneError(f"sequences of {packing.length} tokens leave no room for two texts; ask for longer ones")
-        starts, lengths, documents = cut_documents(data.store, data.documents, room, draws)
-        first = split_at_sentence(data.store, starts, lengths, draws)
-        pairs = first > 0
-        if not pairs.any():
-            raise PretuneError(
-                "nsp needs documents of two sentences or more that fit into a sequence; this corpus has none"
-            )
-        starts, lengths, documents, first = starts[pairs], lengths[pairs], documents[pairs], first[pairs]
-        spans = np.stack([first, lengths - first], axis=1)
-        begins = np.stack([starts, starts + first], axis=1)
-        negative = np.flatnonzero(draws.uniform("negative", starts) < self.negatives)
+        begins, spans, documents = neighbors(self.name, data, packing, draws, self.short)
+        assert data.store is not None
+        negative = np.flatnonzero(draws.uniform("negative", begins[:, 0]) < self.negatives)
         partner, negative = exchange(negative, documents, draws)
         begins[negative, 1], spans[negative, 1] = begins[partner, 1], spans[partner, 1]
         # An exchanged second text may be too long for its new place: the end of the longer text gives way.
+        room = packing.length - data.template.overhead(pair=True)
         over = np.maximum(0, spans.sum(1) - room)
         cut_second = np.minimum(over, np.maximum(spans[:, 1] - room // 2, 0))
         spans[:, 1] -= cut_second
         spans[:, 0] -= over - cut_second
-        label = np.zeros(len(starts), dtype=np.int64)  # 0: it follows, as in BERT's released checkpoints
+        label = np.zeros(len(begins), dtype=np.int64)  # 0: it follows, as in BERT's released checkpoints
         label[negative] = 1
         arrangement = Arrangement(
             data.store,

@@ -11,10 +11,11 @@ it in pretune/objectives/__init__.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pretune.nn.patterns import Pattern
-from pretune.packed import Batch, Targets
+from pretune.packed import Batch, Packed, Targets
 from pretune.randomness import Draws
 from pretune.text.rows import TokenRows
 from pretune.text.sequences import Epoch, Packing, Sequences, Template
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 MOST_LOGITS = 1 << 30  # at once
+# Looks at logits (m, vocabulary), targets (m,) and weights (m,).
+Look = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
 
 
 @dataclass
@@ -61,13 +64,42 @@ class Loss:
 
     sums: dict[str, Tensor] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
-    logs: dict[str, Tensor] = field(default_factory=dict)  # further sums, named TERM/WHAT and divided by TERM's total
+    # Further sums, named TERM/WHAT and divided by TERM's total, or by what is named TERM/WHAT/of.
+    logs: dict[str, Tensor] = field(default_factory=dict)
     carry: Any = None
+    # What the model read, where that is not the batch's: the other objectives of a joint read it too.
+    packed: tuple[Packed, ...] | None = None
 
     def over(self, totals: Mapping[str, float | Tensor]) -> Tensor:
         """Σ weight · sum / total."""
         parts = [self.weights.get(term, 1.0) * total / totals[term] for term, total in self.sums.items()]
         return torch.stack([part.float() for part in parts]).sum()
+
+
+@dataclass(frozen=True)
+class Export:
+    """A model that a head has inside, and that is written beside the one it belongs to."""
+
+    inside: str  # the prefix of its parameters, which have a model's own names after that
+    sizes: dict[str, int]  # keys of config.json in which it differs
+    heads: frozenset[str]
+
+    def tensors(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Its parameters, among all of the model's; the embedding is the backbone's, but for what leads to its width."""
+        shared = {
+            name: x for name, x in state.items() if name.startswith("backbone.embed.") and ".project." not in name
+        }
+        return shared | {name.removeprefix(self.inside): x for name, x in state.items() if name.startswith(self.inside)}
+
+
+def means(sums: Mapping[str, float], totals: Mapping[str, float]) -> dict[str, float]:
+    """Sums of losses and logs, each over its total.
+
+    >>> means({"a": 6.0, "a/found": 1.0, "a/found/of": 2.0}, {"a": 3.0})
+    {'a': 2.0, 'a/found': 0.5}
+    """
+    over = {name: sums.get(f"{name}/of", totals.get(name.split("/")[0], 0.0)) for name in sums}
+    return {name: value / max(1.0, over[name]) for name, value in sums.items() if not name.endswith("/of")}
 
 
 class Objective(Protocol):
@@ -90,30 +122,68 @@ class Objective(Protocol):
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss: ...
 
 
-def vocabulary_loss(name: str, head: nn.Module, states: Tensor, tokens: Tensor, targets: Targets) -> Loss:
-    """Cross-entropy over the vocabulary at some tokens, given their states (m, width) and the token embedding.
+@runtime_checkable
+class TwoSided(Protocol):
+    """An objective that reads one text and writes another, with an encoder-decoder. It shares its batches with none."""
+
+    def sides(self, packing: Packing) -> tuple[Packing, Packing]:
+        """What the two sides of a pack can be at most; for fixed shapes. They have room for equally many sequences."""
+
+
+@runtime_checkable
+class LearnsFromRows(Protocol):
+    """An objective that learns from rows of its own kind instead of running text."""
+
+    def read_rows(self, files: Sequence[str | Path]) -> Labeled: ...
+
+
+def vocabulary_loss(
+    name: str, head: nn.Module, states: Tensor, tokens: Tensor, targets: Targets, smoothing: float = 0.0
+) -> Loss:
+    """Cross-entropy over the vocabulary at some tokens, given their states (m, width) and the token embedding."""
+    keys: list[str] = []
+
+    def look(logits: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        loss = classification_loss(name, logits, Targets(target, target, weight), smoothing)
+        keys[:] = [name, *loss.logs]
+        return loss.sums[name], *loss.logs.values()
+
+    found = in_chunks(head, states, tokens, targets, look)
+    sums = dict(zip(keys, (torch.stack(values).sum() for values in zip(*found, strict=True)), strict=True))
+    return Loss(sums={name: sums.pop(name)}, logs=sums)
+
+
+def in_chunks(
+    head: nn.Module, states: Tensor, tokens: Tensor, targets: Targets, look: Look
+) -> list[tuple[Tensor, ...]]:
+    """What `look(logits, target, weight)` finds at some tokens.
 
     Where the logits would fill memory they are made in chunks, and once more in the backward.
     """
+
+    def part(states: Tensor, tokens: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        return look(head(states, tokens), target, weight)
+
     chunks = -(-states.shape[0] * tokens.shape[0] // MOST_LOGITS)
-    if chunks == 1:
-        return classification_loss(name, head(states, tokens), targets)
-
-    def part(states: Tensor, tokens: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        loss = classification_loss(name, head(states, tokens), Targets(target, target, weight))
-        return loss.sums[name], loss.logs[f"{name}/accuracy"]
-
+    if chunks <= 1:
+        return [part(states, tokens, targets.target, targets.weight)]
     pieces = zip(*(x.chunk(chunks) for x in (states, targets.target, targets.weight)), strict=True)
-    done = [checkpoint(part, x, tokens, y, w, use_reentrant=False, preserve_rng_state=False) for x, y, w in pieces]
-    losses, right = (torch.stack(values).sum() for values in zip(*done, strict=True))
-    return Loss(sums={name: losses}, logs={f"{name}/accuracy": right})
+    return [checkpoint(part, x, tokens, y, w, use_reentrant=False, preserve_rng_state=False) for x, y, w in pieces]
 
 
-def classification_loss(name: str, logits: Tensor, targets: Targets) -> Loss:
-    """Cross-entropy summed over targets, and how many were right."""
+def classification_loss(name: str, logits: Tensor, targets: Targets, smoothing: float = 0.0) -> Loss:
+    """Cross-entropy summed over targets, and how many were right.
+
+    With `smoothing`, that share of what is wanted is spread over all classes (Szegedy et al., 2016), and the cross-entropy
+    without it is logged beside.
+    """
     logits = logits.float()
     losses = F.cross_entropy(logits, targets.target, reduction="none")
     right = (logits.argmax(-1) == targets.target).float()
-    return Loss(
-        sums={name: (losses * targets.weight).sum()}, logs={f"{name}/accuracy": (right * targets.weight).sum().detach()}
-    )
+    logs = {f"{name}/accuracy": (right * targets.weight).sum().detach()}
+    if smoothing:
+        logs[f"{name}/plain"] = (losses * targets.weight).sum().detach()
+        # -mean(log p) over all classes: the normalizer, which the loss has in it, less the mean logit
+        wanted = logits.gather(-1, targets.target[:, None])[:, 0]
+        losses = losses + smoothing * (wanted - logits.mean(-1))
+    return Loss(sums={name: (losses * targets.weight).sum()}, logs=logs)

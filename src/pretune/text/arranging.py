@@ -12,16 +12,25 @@ from pretune.text.store import Store
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def cut_documents(store: Store, documents: Array, length: int, draws: Draws) -> tuple[Array, Array, Array]:
+def cut_documents(
+    store: Store, documents: Array, length: int, draws: Draws, short: float = 0.0
+) -> tuple[Array, Array, Array]:
     """Cut documents into spans of whole sentences, at most `length` tokens each: starts, lengths, document of each.
 
     Each epoch but the first begins a document with a shorter span of random length, so that the cuts fall elsewhere.
-    Sentences longer than `length` are cut.
+    Sentences longer than `length` are cut. A share `short` of the documents is cut into shorter spans: each ends with the
+    sentence that brings it to a random length, its second at the earliest.
     """
     units, first_unit = _units(store, documents, length)  # bounds of sentences, long ones cut; where documents start
     # From each unit: the first unit that no longer fits into the same span, or the document's end.
-    owner_end = np.repeat(first_unit[1:], np.diff(first_unit))
+    sizes = np.diff(first_unit)
+    owner_end = np.repeat(first_unit[1:], sizes)
     reach = np.minimum(np.searchsorted(units[:, 1], units[:, 0] + length, side="right"), owner_end)
+    if short > 0:
+        aims = 2 + draws.integers(max(1, length - 1), "short span", documents)
+        aims = np.repeat(np.where(draws.uniform("short", documents) < short, aims, length), sizes)
+        enough = np.searchsorted(units[:, 1], units[:, 0] + aims, side="left") + 1
+        reach = np.minimum(reach, np.maximum(enough, np.arange(len(units)) + 2))
     now = first_unit[:-1].copy()
     alive = np.flatnonzero(now < first_unit[1:])
     room = np.full(len(now), length)

@@ -25,6 +25,7 @@ class WordCounts:
     """
 
     limit: int
+    longest: int | None = LONGEST_WORD
     table: Counter[str] = field(default_factory=Counter)
     seen: int = 0  # occurrences counted
     dropped_words: int = 0  # distinct words pruned away (one that comes back and goes again counts twice)
@@ -33,7 +34,7 @@ class WordCounts:
     def add(self, text: str) -> None:
         """Count the words of a text."""
         words = text.split()
-        if words and max(map(len, words)) > LONGEST_WORD:
+        if words and self.longest is not None and max(map(len, words)) > self.longest:
             words = list(_cut(words))
         for start in range(0, len(words), self.limit):  # so that not even one huge text outgrows the table
             part = words[start : start + self.limit]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -46,6 +46,13 @@ class Labeled:
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    def take(self, rows: Iterable[int]) -> Labeled:
+        """Some of the rows."""
+        chosen = list(rows)
+        pairs, labels = (None if c is None else [c[row] for row in chosen] for c in (self.pairs, self.labels))
+        texts, lines = [self.texts[row] for row in chosen], [self.lines[row] for row in chosen]
+        return Labeled(self.file, self.columns, texts, pairs, labels, lines)
 
     def place(self, row: int) -> str:
         """Where a row stands, for messages."""
@@ -93,6 +100,14 @@ def read_labeled(
         if table.labels is not None:
             table.labels.append(_label(row, found["label"], path, line))
     return table
+
+
+def column_names(path: Path, errors: Errors = "strict") -> list[str]:
+    """The columns of a table."""
+    row = next(_rows(path, _header(path, errors), errors), None)
+    if row is None:
+        raise PretuneError(f"{path}: no rows in it")
+    return list(row[1])
 
 
 def _rows(path: Path, names: list[str] | None, errors: Errors) -> Iterator[tuple[int, Row]]:

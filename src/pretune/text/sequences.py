@@ -7,7 +7,7 @@ up each sequence; `take` puts some of them together; `collate` makes the Batch t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -36,6 +36,10 @@ class Source(Protocol):
 class Template:
     """Roles and texts in order: `single` always, `pair` after it where there is a second text.
 
+    `target` is the decoder's side of an encoder-decoder: it reads all of it but the last and writes all but the first.
+
+    `document` is what running text stands in, where that is something else (GPT-2 ends documents, but no other texts).
+
     >>> BERT = Template(single=("start", "A", "separator"), pair=("B", "separator"))
     >>> BERT.overhead(pair=True)
     3
@@ -43,6 +47,14 @@ class Template:
 
     single: tuple[str, ...]
     pair: tuple[str, ...]
+    segments: bool = True  # whether what `pair` adds is a segment of its own; else all is segment 0
+    target: tuple[str, ...] = ()
+    document: tuple[str, ...] | None = None
+
+    @property
+    def for_documents(self) -> Template:
+        """The template of running text."""
+        return self if self.document is None else replace(self, single=self.document, document=None)
 
     def overhead(self, pair: bool) -> int:
         """Tokens that are not the texts' own."""
@@ -62,6 +74,8 @@ class Sequences:
     pattern: Pattern | None = None
     positions: Array | None = None
     second: Sequences | None = None  # the target side of an encoder-decoder
+    frame: tuple[str, ...] = ()  # the template's `target`, for an objective that makes that side
+    pooled: bool = False  # the decoder looks at one vector a source sequence, not at all its states
 
     @property
     def offsets(self) -> Array:
@@ -130,15 +144,21 @@ class Arrangement:
                 special[at] = False
             else:
                 ids[at] = self.tokenizer.role(item)
-            if number >= len(self.template.single):
+            if self.template.segments and number >= len(self.template.single):
                 segment[at] = 1
-        return Sequences(
+        sequences = Sequences(
             ids=ids,
             lengths=sizes.sum(1),
             index=np.asarray(chosen),
             columns={"special": special, "word": word, "segment": segment},
             labels={name: values[chosen] for name, values in self.labels.items()},
         )
+        if self.template.target:
+            # A decoder reads the same, one step late, unless an objective has something else for it.
+            late = np.concatenate([ids[:1], ids[:-1]])
+            late[sequences.offsets[:-1]] = self.tokenizer.role(self.template.target[0])
+            sequences.second = Sequences(late, sequences.lengths, sequences.index)
+        return sequences
 
 
 UNLIMITED = 1 << 30
@@ -196,19 +216,28 @@ def plan_epoch(arrangement: Arrangement, packing: Packing, draws: Draws, shuffle
         tokens=packing.tokens,
         sequences=packing.sequences,
         seed=draws.seed,
-        epoch=draws.epoch,
+        epoch=draws.epoch if draws.reading is None else draws.reading,
         shuffle=shuffle,
         filler=packing.length if packing.fixed else None,
     )
     return PlannedEpoch(arrangement, plan)
 
 
-MODEL_COLUMNS = ("segment", "order", "stream", "prefix", "fresh")  # those a model looks at; the others are ours
+MODEL_COLUMNS = (
+    "segment",
+    "language",
+    "task",
+    "order",
+    "stream",
+    "prefix",
+    "fresh",
+)  # those a model looks at; the others are ours
 
 
 def collate(sequences: Sequences, capacity: Capacity | None = None, filler: int = 0) -> Batch:
     """A Batch of the sequences; with a capacity, of fixed shapes."""
     sides = [sequences] if sequences.second is None else [sequences, sequences.second]
+    capacities = [capacity] if capacity is None or capacity.second is None else [capacity, capacity.second]
     packed = tuple(
         pack(
             side.ids,
@@ -216,10 +245,10 @@ def collate(sequences: Sequences, capacity: Capacity | None = None, filler: int 
             positions=side.positions,
             columns={name: side.columns[name] for name in MODEL_COLUMNS if name in side.columns},
             pattern=side.pattern,
-            capacity=capacity,
+            capacity=capacities[min(number, len(capacities) - 1)],
             filler=filler,
         )
-        for side in sides
+        for number, side in enumerate(sides)
     )
     targets, counts = {}, {"tokens": float(sum(len(side.ids) for side in sides))}
     for side in sides:
@@ -227,4 +256,5 @@ def collate(sequences: Sequences, capacity: Capacity | None = None, filler: int 
             room = None if capacity is None else capacity.targets.get(term, capacity.tokens)
             targets[term] = make_targets(at, target, capacity=room)
             counts[term] = float(len(at))
-    return Batch(packed, targets, counts, rows=sequences.index)
+    lengths = tuple(side.lengths for side in sides)
+    return Batch(packed, targets, counts, rows=sequences.index, lengths=lengths, pooled=sequences.pooled)

@@ -10,9 +10,9 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
+from itertools import chain, count, takewhile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tokenizers
@@ -20,6 +20,9 @@ import tokenizers
 from pretune.atomic import write_bytes, write_json
 from pretune.errors import PretuneError
 from pretune.text.words import WordStarts
+
+if TYPE_CHECKING:
+    from pretune.text.sequences import Template
 
 # role → the names it has in Hugging Face's tokenizer_config.json, the first that is there counts
 ROLE_NAMES = {
@@ -38,7 +41,7 @@ SPELLINGS = {
     "sep_token": ("[SEP]", "<sep>"),
     "bos_token": ("<s>", "<|endoftext|>"),
     "eos_token": ("</s>", "<|endoftext|>"),
-    "mask_token": ("[MASK]", "<mask>"),
+    "mask_token": ("[MASK]", "<mask>", "<special1>"),
 }
 TRAINED_SPECIALS = {
     "padding": "[PAD]",
@@ -49,8 +52,8 @@ TRAINED_SPECIALS = {
     "end": "[SEP]",
 }
 JOINT, CUT = "\ue000\ue0f0\ue000", "\ue000\ue0f1\ue000"  # private characters: between parts, inside spelled specials
-SENTINEL = re.compile(r"<extra_id_(\d+)>")
-LANGUAGE = re.compile(r"<lang:([\w-]+)>")
+SENTINELS = ("<extra_id_{}>", "▁<extra_id_{}>")  # T5's tokens, mT5's pieces
+LANGUAGE = re.compile(r"<lang:([\w-]+)>|([a-z]{2,3}_[A-Z]{2})")  # our own, mBART's
 
 Ids = np.ndarray[tuple[int], np.dtype[Any]]
 
@@ -110,8 +113,9 @@ class Tokenizer:
     @cached_property
     def digest(self) -> str:
         """A fingerprint of everything that decides what ids a text gets."""
-        content = self.backend.to_str() + json.dumps(self.role_tokens, sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()
+        content = json.loads(self.backend.to_str())
+        del content["post_processor"]  # what others put around texts: a model's template, and not the text's own
+        return hashlib.sha256(json.dumps([content, self.role_tokens], sort_keys=True).encode()).hexdigest()
 
     # -- roles --------------------------------------------------------------------------------------------------
 
@@ -122,7 +126,9 @@ class Tokenizer:
         103
         """
         if name not in self.roles:
-            has = ", ".join(sorted(self.roles)) or "none"
+            plain = sorted(role for role in self.roles if not role.startswith("sentinel "))
+            sentinels = [f"{len(self.roles) - len(plain)} sentinels"] if len(self.roles) > len(plain) else []
+            has = ", ".join(plain + sentinels) or "none"
             raise PretuneError(f"this tokenizer has no {name!r} token (it has: {has}); train or choose one that has it")
         return self.roles[name]
 
@@ -171,10 +177,10 @@ class Tokenizer:
 
     @cached_property
     def _spelled(self) -> re.Pattern[str] | None:
-        """Unigram models list special tokens among their pieces, with the best score there is: text must not match."""
-        if self.kind != "Unigram":
+        """Unigram and word-level models list special tokens among their pieces: text must not match."""
+        if self.kind not in ("Unigram", "WordLevel"):
             return None
-        specials = [re.escape(self.vocabulary[i]) for i in self.specials.nonzero()[0]]
+        specials = [re.escape(self.vocabulary[i].removeprefix("▁")) for i in self.specials.nonzero()[0]]
         return re.compile("|".join(specials)) if specials else None
 
     @cached_property
@@ -213,11 +219,21 @@ class Tokenizer:
 
     # -- files --------------------------------------------------------------------------------------------------
 
-    def save(self, folder: str | Path) -> None:
-        """Write tokenizer.json and tokenizer_config.json, as `transformers.PreTrainedTokenizerFast` loads them."""
+    def save(self, folder: str | Path, template: Template | None = None) -> None:
+        """Write tokenizer.json and tokenizer_config.json, as `transformers.PreTrainedTokenizerFast` loads them.
+
+        With the `template` of a model, other programs put around texts what that model expects.
+        """
+        from pretune.text.tokenizer_files import with_template
+
         folder = Path(folder)
-        write_bytes(folder / "tokenizer.json", self.backend.to_str(pretty=True).encode())
-        write_json(folder / "tokenizer_config.json", self._config())
+        backend, config = self.backend, self._config()
+        if template is not None:
+            backend = with_template(backend, self.role_tokens, template)
+            segments = ["token_type_ids"] if template.segments else []
+            config["model_input_names"] = ["input_ids", *segments, "attention_mask"]
+        write_bytes(folder / "tokenizer.json", backend.to_str(pretty=True).encode())
+        write_json(folder / "tokenizer_config.json", config)
 
     def _config(self) -> dict[str, Any]:
         config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
@@ -268,14 +284,17 @@ def find_roles(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> dict
             token = next((s for s in spellings if backend.token_to_id(s) is not None), None)
             if token is not None:
                 named[name] = token
+    if "bos_token" in named and named.get("cls_token") == named.get("sep_token"):
+        named.pop("cls_token", None)  # XLM: both are </s>, but texts start with <s>
     roles = {}
     for role, names in ROLE_NAMES.items():
         token = next((named[name] for name in names if name in named), None)
         if token is not None:
             roles[role] = token
+    spelled = next((s for s in SENTINELS if backend.token_to_id(s.format(0)) is not None), "")
+    for number in takewhile(lambda n: spelled and backend.token_to_id(spelled.format(n)) is not None, count()):
+        roles[f"sentinel {number}"] = spelled.format(number)
     for token in sorted(t.content for t in backend.get_added_tokens_decoder().values()):
-        if match := SENTINEL.fullmatch(token):
-            roles[f"sentinel {match[1]}"] = token
-        elif match := LANGUAGE.fullmatch(token):
-            roles[f"language {match[1]}"] = token
+        if match := LANGUAGE.fullmatch(token):
+            roles[f"language {match[1] or match[2]}"] = token
     return roles

@@ -24,7 +24,7 @@ from pretune.text.counting import WordCounts, scale
 from pretune.text.documents import Document
 from pretune.text.tokenizer import TRAINED_SPECIALS, Tokenizer
 
-Kind = Literal["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram"]
+Kind = Literal["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items"]
 
 DISTINCT = 1_000_000  # words kept while counting
 OCCURRENCES = 30_000_000  # words shown to the trainer
@@ -61,6 +61,8 @@ def train(
     roles |= {f"sentinel {i}": f"<extra_id_{i}>" for i in range(sentinels)}
     roles |= {f"language {name}": f"<lang:{name}>" for name in languages}
     specials = list(dict.fromkeys(roles.values()))
+    if kind == "items":
+        return _train_items(documents, size, roles, specials, distinct)
 
     words = WordCounts(limit=distinct)
     held_out = _count(documents, words, note)
@@ -108,6 +110,35 @@ def train(
         "held_out": _evaluate(tokenizer, held_out or _some(words.table), bool(held_out)),
         "first_merges": first_merges(tokenizer),
         "seconds": round(time.monotonic() - started, 1),
+    }
+    return tokenizer
+
+
+def _train_items(
+    documents: Iterable[Document], size: int, roles: dict[str, str], specials: list[str], distinct: int
+) -> Tokenizer:
+    """Whatever stands between spaces is a token, the most frequent first; nothing is held out, as nothing is learned."""
+    counts = WordCounts(limit=distinct, longest=None)
+    for document in documents:
+        counts.add(document.text)
+    if not counts.table:
+        raise PretuneError("no items to make a vocabulary of: the text is empty")
+    ranked = sorted(counts.table.items(), key=lambda item: (-item[1], item[0]))
+    items = [item for item, _ in ranked if item not in specials][: max(1, size - len(specials))]
+    vocabulary = {token: number for number, token in enumerate([*specials, *items])}
+    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=roles["unknown"]))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend = _only_special(backend, specials)
+    backend.post_processor = _template(backend)
+    tokenizer = Tokenizer(backend, roles)
+    known = sum(counts.table[item] for item in items)
+    tokenizer.report = {
+        "kind": "items",
+        "size": tokenizer.size,
+        "requested": size,
+        "items": len(counts.table),
+        "events": counts.seen,
+        "unknown_rate": 1 - known / counts.seen,
     }
     return tokenizer
 

@@ -33,7 +33,9 @@ class WordStarts:
         self.always = specials.copy()  # starts a word whatever comes before
         self.first = np.full(size, ANY, dtype=np.int8)  # class of the first character
         self.last = np.full(size, ANY, dtype=np.int8)  # class of the last one; a word starts where the two differ
-        if prefix:
+        if content["model"]["type"] == "WordLevel":
+            self.always[:] = True
+        elif prefix:
             self.always |= ~np.array([token.startswith(prefix) for token in vocabulary])
         elif suffix:
             self.first[:] = LETTER

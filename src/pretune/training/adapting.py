@@ -53,16 +53,17 @@ class Adapted:
 def adapt(plan: Plan, store: Store | None = None, resume: bool = False) -> Adapted:
     """Carry out a plan that starts from a model, and compare."""
     run = pretrain(plan, store, resume)
-    if store is None:
-        given = Path(plan.data[0])
-        store = Store(given if (given / MANIFEST).is_file() else plan.out / "store")
     evaluations = [line for line in run.metrics() if any(name.startswith("dev/") for name in line)]
     if len(evaluations) < 2:
         raise PretuneError(f"{plan.out}: too little text to hold any out; give more, or set watching.held_out")
     before, after = (measures(evaluations[place]) for place in (0, -1))
+    if "mlm" not in after:
+        return Adapted(run, before, after, [])
+    if store is None:
+        given = Path(plan.data[0])
+        store = Store(given if (given / MANIFEST).is_file() else plan.out / "store")
     _, held_out = split_documents(store, plan.watching.held_out or 0.0)
-    fills = compare_fills(plan.model, run.folder, store, held_out) if "mlm" in after else []
-    return Adapted(run, before, after, fills)
+    return Adapted(run, before, after, compare_fills(plan.model, run.folder, store, held_out))
 
 
 def measures(line: dict[str, float]) -> dict[str, float]:

@@ -15,7 +15,7 @@ from pretune.devices import choose_device, deterministic
 from pretune.errors import PretuneError
 from pretune.inference.predict import probabilities
 from pretune.metrics.classification import classification_metrics
-from pretune.model import Model, load_model, make_model, random_twin
+from pretune.model import Model, family_of, load_model, make_model, random_twin
 from pretune.objectives import Data, Mixture, parse_objective
 from pretune.presets import preset_names
 from pretune.progress import say
@@ -84,7 +84,8 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
     rows = read_labeled(plan.train, plan.columns)
     dev = read_labeled(plan.dev, rows.columns) if plan.dev else None
     labels = find_labels(rows)
-    mixture = parse_objective(plan.objective, labels=tuple(labels))
+    pooling = family_of(plan.model).poolings.get("", "start")
+    mixture = parse_objective(plan.objective, labels=tuple(labels), pooling=pooling)
     check_labels(dev, labels)
     device = choose_device(plan.device)
     model = starting_model(plan, mixture)
@@ -133,7 +134,7 @@ def starting_model(plan: Plan, mixture: Mixture) -> Model:
             raise PretuneError(f"{plan.model} is a preset without weights; give --tokenizer to train it from scratch")
         tokenizer = Tokenizer.load(plan.tokenizer)
         size = -(-tokenizer.size // ROUND_VOCABULARY) * ROUND_VOCABULARY
-        model = make_model(plan.model, vocabulary=size, seed=plan.seed)
+        model = make_model(plan.model, size, plan.seed, padding=tokenizer.roles.get("padding"))
         model.tokenizer = tokenizer
     elif plan.scratch:
         model = random_twin(load_model(plan.model), plan.seed)

@@ -2,17 +2,21 @@
 
 For a stack of layers over sequences of lengths n_i: every weight matrix is used once a token, and attention multiplies queries
 with keys and weights with values, 2 · 2 · width operations for each pair of tokens (causal attention too, as is the custom; a
-window only for the pairs inside it). Heads work on targets alone.
+window only for the pairs inside it). Heads work on targets alone; an encoder inside a head, on all tokens.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from torch import nn
 
+from pretune.backbones.encoder import Encoder
 from pretune.nn.attention import Attention, CrossAttention, ScoredAttention
+from pretune.nn.heads import VocabularyHead
 from pretune.packed import Batch
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -31,22 +35,43 @@ def itemize(root: nn.Module, batch: Batch) -> dict[str, float]:
         }
     else:
         source, target = sides
+        seen = np.ones_like(target) if batch.pooled else source  # states of the source that each target looks at
         encoder, layers = backbone.encoder, backbone.layers
-        cross = sum(c.key_value.weight.numel() for c in layers.modules() if isinstance(c, CrossAttention))
+        cross = sum(c.key_value.weight.numel() for c in every(layers) if isinstance(c, CrossAttention))
         items = {
             "encoder matrices": 2 * matrix_parameters(encoder) * source.sum(),
             "encoder attention": attention_flops(encoder, source),
-            "matrices": 2 * (matrix_parameters(layers) - cross) * target.sum() + 2 * cross * source.sum(),
+            "matrices": 2 * (matrix_parameters(layers) - cross) * target.sum() + 2 * cross * seen.sum(),
             "attention": attention_flops(layers, target),
-            "cross attention": 4 * cross_width(layers) * (source * target).sum(),
+            "cross attention": 4 * cross_width(layers) * (seen * target).sum(),
         }
     heads: Any = root.heads
-    vocabulary, width = backbone.embed.tokens.shape
     for name, head in heads.items():
-        # A head with a transform ends in the tied softmax.
-        weights = matrix_parameters(head) + (vocabulary * width if hasattr(head, "transform") else 0)
-        items[name] = 2 * weights * batch.counts.get(name, 0.0)
+        items |= head_flops(name, head, batch, sides[-1], backbone.embed.tokens.numel())
     return {name: float(value) for name, value in items.items()}
+
+
+def head_flops(name: str, head: nn.Module, batch: Batch, lengths: Array, tied: int) -> dict[str, float]:
+    """A head on its targets. A part of it that is named as another term (rtd's generator) is an item of its own.
+
+    `tied` are the weights of the token embedding, which a way to the vocabulary ends in.
+    """
+    others = [child for child, _ in head.named_children() if child in batch.targets]
+    items = {name: part_flops(head, batch.counts.get(name, 0.0), lengths, tied, without=others)}
+    for term in others:
+        items[term] = part_flops(head.get_submodule(term), batch.counts[term], lengths, tied)
+    return items
+
+
+def part_flops(part: nn.Module, targets: float, lengths: Array, tied: int, without: Sequence[str] = ()) -> float:
+    """A part of a head, its children `without` some of them included."""
+    if not targets:
+        return 0.0
+    if isinstance(part, Encoder):
+        return float(2 * matrix_parameters(part) * lengths.sum() + attention_flops(part, lengths))
+    weights = part.weight.numel() if isinstance(part, nn.Linear) else tied if isinstance(part, VocabularyHead) else 0
+    children = [child for name, child in part.named_children() if name not in without]
+    return 2 * weights * targets + sum(part_flops(child, targets, lengths, tied) for child in children)
 
 
 def forward_flops(root: nn.Module, batch: Batch) -> float:
@@ -59,21 +84,31 @@ def training_flops(root: nn.Module, batch: Batch) -> float:
     return 3.0 * forward_flops(root, batch)
 
 
+def every(module: nn.Module) -> Iterator[nn.Module]:
+    """All modules below one; layers that run at several depths come as often as they run."""
+    for child in module.modules():
+        yield child
+        if isinstance(child, Encoder):
+            for layer, times in Counter(child.stack).items():
+                for _ in range(times - 1):
+                    yield from layer.modules()
+
+
 def matrix_parameters(module: nn.Module) -> int:
     """Weights of all linear maps below a module."""
-    return sum(child.weight.numel() for child in module.modules() if isinstance(child, nn.Linear))
+    return sum(child.weight.numel() for child in every(module) if isinstance(child, nn.Linear))
 
 
 def recurrent_parameters(module: nn.Module) -> int:
     """Weights of the gates of all LSTMs below a module."""
-    cells = (child for child in module.modules() if isinstance(child, nn.LSTM))
+    cells = (child for child in every(module) if isinstance(child, nn.LSTM))
     return sum(p.numel() for cell in cells for p in cell.parameters() if p.dim() == 2)
 
 
 def attention_flops(module: nn.Module, lengths: Array) -> float:
     """Queries times keys and weights times values, in all self-attention below a module."""
     total = 0.0
-    for child in module.modules():
+    for child in every(module):
         if isinstance(child, Attention | ScoredAttention):
             reach = child.pattern.reach or (-1, -1)
             total += 4 * child.heads * child.head_width * pairs(lengths, reach).sum()
@@ -98,11 +133,13 @@ def pairs(lengths: Array, reach: tuple[int, int]) -> Array:
 
 def cross_width(module: nn.Module) -> int:
     """Head widths of all attention to a source below a module, added up."""
-    return sum(child.heads * child.head_width for child in module.modules() if isinstance(child, CrossAttention))
+    return sum(child.heads * child.head_width for child in every(module) if isinstance(child, CrossAttention))
 
 
 def _lengths(batch: Batch, side: int) -> Array:
     """Lengths of the real sequences of one side."""
+    if batch.lengths:
+        return batch.lengths[side].astype(np.float64)
     packed = batch.packed[side]
     assert packed.host_offsets is not None
     return np.diff(packed.host_offsets[: len(batch.rows) + 1]).astype(np.float64)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pretune.devices import peak_flops
 from pretune.errors import PretuneError
-from pretune.objectives.objective import Loss
+from pretune.objectives.objective import Loss, means
 from pretune.training.budget import Clock
 from pretune.training.distributed import World
 from pretune.training.streams import Pack
@@ -121,10 +121,10 @@ class Log:
         sums = dict(zip(names, found, strict=False))
         norms = {name: sums.pop(name) for name in names if name.startswith("gradient_norm")}
         sums = self.world.add_up({name: sums.get(name, 0.0) for name in self._names(sums)}, self.device)
-        means = {name: value / max(totals[name.split("/")[0]], 1.0) for name, value in sums.items()}
-        line |= {**means, **norms}
+        averages = means(sums, totals)
+        line |= {**averages, **norms}
         self.last |= line
-        losses = [f"{name} {value:.3f}" for name, value in means.items() if "/" not in name]
+        losses = [f"{name} {value:.3f}" for name, value in averages.items() if "/" not in name]
         speed = f"{line['tokens_per_second']:,.0f} tokens/s"
         peak = [f"{100 * line['mfu']:.0f} % of peak"] if "mfu" in line else []
         self.note = "  ".join([f"step {line['step']}", *losses, speed, *peak])

@@ -21,6 +21,7 @@ from pretune.model import Root
 from pretune.nn.blocks import Layer
 from pretune.nn.dropout import share_seed, stop_dropout
 from pretune.objectives import Joint, Loss
+from pretune.objectives.objective import means
 from pretune.packed import Batch
 from pretune.progress import progress, say
 from pretune.randomness import hashed
@@ -93,8 +94,9 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
     with stop_signals() as stopping, progress("training", 1.0) as bar:
         while not clock.spent:
             step, before = int(clock.used["steps"]), clock.progress()
-            if t.schedule.dropout is not None and before >= t.schedule.dropout:
-                stop_dropout(t.root)
+            late = t.schedule.dropout is not None and before >= t.schedule.dropout
+            if late and stop_dropout(t.root) and graphs is not None:
+                graphs.recordings.clear()  # dropout is part of them
             packs = deal(t.streams.next_step(before), t.world)
             batches = [t.streams.batch(pack, before) if pack else None for pack in packs]
             mine = [batch for batch in batches if batch is not None]
@@ -304,10 +306,11 @@ def evaluate_loss(root: Root, joint: Joint, batches: list[Batch], device: torch.
     root.eval()
     sums: dict[str, float] = {}
     totals: dict[str, float] = {}
-    for batch in batches:
+    for number, batch in enumerate(batches):
+        torch.manual_seed(number)  # what is drawn on the device is the same every time
         loss = root(joint, batch.to(device))
         for name, value in {**loss.sums, **loss.logs}.items():
             sums[name] = sums.get(name, 0.0) + float(value)
         for term in loss.sums:
             totals[term] = totals.get(term, 0.0) + batch.counts[term]
-    return {name: value / max(1.0, totals[name.split("/")[0]]) for name, value in sums.items()}
+    return means(sums, totals)

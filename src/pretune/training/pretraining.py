@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,15 @@ import torch
 from pretune.devices import choose_device, deterministic
 from pretune.errors import PretuneError
 from pretune.model import Model, find_folder, load_model, make_model
-from pretune.objectives import Data, Joint, Mixture, parse_objective
+from pretune.objectives import Data, Joint, LearnsFromRows, Mixture, parse_objective
 from pretune.objectives.mlm import MLM
 from pretune.packed import Batch
 from pretune.presets import find_preset, preset_names
 from pretune.progress import say
 from pretune.randomness import Draws, hashed
-from pretune.text.documents import read_documents
+from pretune.text.documents import Document, read_documents
 from pretune.text.files import find_files
+from pretune.text.labeled import Labeled
 from pretune.text.preparing import Settings, make_store
 from pretune.text.sequences import Packing, collate
 from pretune.text.store import MANIFEST, Store
@@ -36,6 +37,8 @@ from pretune.training.streams import make_streams
 ROUND_VOCABULARY = 64  # matrices of a round size are faster; the spare rows are never used
 FEWEST_HELD_OUT = 8  # documents for evaluation, where the corpus has ten times as many
 EVALUATION_RATE = 0.15  # masking at evaluation, whatever training masks, so that losses compare
+
+Fields = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -91,19 +94,18 @@ def make_plan(
 def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Run:
     """Carry out a plan. Killed at any moment and resumed, it ends with the same weights, bit for bit."""
     mixture = parse_objective(plan.objective)
+    rows = read_rows(plan, mixture)
     device = choose_device(plan.device)
     world = World.join(device)
     if world.first:
         going_on = start_run(plan.out, "pretrain", plan.recipe(), resume)
     world.wait()
     going_on = world.add_up({"going_on": float(going_on) if world.first else 0.0}, device)["going_on"] > 0
-    if store is None:
-        store = get_store(plan)
-    model = get_model(plan, store.tokenizer, mixture)
+    tokenizer, own, held_out = get_data(plan, rows, store)
+    model = get_model(plan, tokenizer, mixture)
     stages = plan.batch.stages or ((1.0, plan.batch.length or 128),)
     length = check_stages(stages, model)[0]
-    training_documents, held_out = split_documents(store, plan.watching.held_out or 0.0)
-    data = Data(store.tokenizer, model.family.template, store=store, documents=training_documents)
+    data = Data(tokenizer, model.family.template, **own)
     pack = min(plan.batch.pack or 1, plan.batch.tokens or 1)
     fixed = device.type == "cuda"
     packing = Packing(tokens=max(pack, length), length=length, fixed=fixed)
@@ -117,7 +119,7 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Ru
         ramp=plan.batch.ramp,
     )
     packing = streams.streams[0].packing
-    evaluation = held_out_batches(mixture.joints[0], replace(data, documents=held_out), packing, plan.watching)
+    evaluation = held_out_batches(mixture.joints[0], replace(data, **held_out), packing, plan.watching)
     training = Training(
         root=model.root,
         streams=streams,
@@ -149,6 +151,32 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Ru
     return Run(plan.out)
 
 
+def read_rows(plan: Plan, mixture: Mixture) -> Labeled | None:
+    """The rows to learn from; None where the objectives learn from running text."""
+    names = [part.name for part in mixture.objectives]
+    reading = [part for part in mixture.objectives if isinstance(part, LearnsFromRows)]
+    if not reading:
+        return None
+    if len(reading) < len(names):
+        raise PretuneError(
+            f"{mixture}: some of {', '.join(names)} learn from rows and some from running text; "
+            "train one after the other, with --from"
+        )
+    return reading[0].read_rows(plan.data)
+
+
+def get_data(plan: Plan, rows: Labeled | None, store: Store | None) -> tuple[Tokenizer, Fields, Fields]:
+    """The tokenizer, what to learn from and what is held out, as fields of Data: rows, or documents of a store."""
+    share = plan.watching.held_out or 0.0
+    if rows is None:
+        store = get_store(plan) if store is None else store
+        documents, held_out = split_documents(store, share)
+        return store.tokenizer, {"store": store, "documents": documents}, {"documents": held_out}
+    texts = (Document(text, rows.file, 0) for text in (*rows.texts, *(rows.pairs or ())))
+    learned, held_out = split(len(rows), share)
+    return get_tokenizer(plan, texts), {"rows": rows.take(learned)}, {"rows": rows.take(held_out)}
+
+
 def get_store(plan: Plan) -> Store:
     """The store named, or one made from the files inside the run folder, with a tokenizer trained on them first."""
     if not plan.data:
@@ -156,23 +184,28 @@ def get_store(plan: Plan) -> Store:
     if len(plan.data) == 1 and (Path(plan.data[0]) / MANIFEST).is_file():
         return Store(plan.data[0])
     files = find_files(plan.data)
+    tokenizer = get_tokenizer(plan, read_documents(files))
+    return make_store(files, tokenizer, plan.out / "store", Settings(language=plan.language))
+
+
+def get_tokenizer(plan: Plan, documents: Iterable[Document]) -> Tokenizer:
+    """The tokenizer named, or one trained on the text, which is kept in the run folder."""
     folder = plan.out / "tokenizer"
     if isinstance(plan.tokenizer, str):
-        tokenizer = Tokenizer.load(plan.tokenizer)
-    elif (folder / "tokenizer_config.json").is_file():
-        tokenizer = Tokenizer.load(folder)
-    else:
-        say("training a tokenizer")
-        tokenizer = train_tokenizer(read_documents(files), **plan.tokenizer, fit=True)
-        tokenizer.save(folder)
-    return make_store(files, tokenizer, plan.out / "store", Settings(language=plan.language))
+        return Tokenizer.load(plan.tokenizer)
+    if (folder / "tokenizer_config.json").is_file():
+        return Tokenizer.load(folder)
+    say("training a tokenizer")
+    tokenizer = train_tokenizer(documents, **plan.tokenizer, fit=True)
+    tokenizer.save(folder)
+    return tokenizer
 
 
 def get_model(plan: Plan, tokenizer: Tokenizer, mixture: Mixture) -> Model:
     """A preset with random weights, or an existing model, with the heads the objectives need."""
     if plan.model in preset_names():
         size = -(-tokenizer.size // ROUND_VOCABULARY) * ROUND_VOCABULARY
-        model = make_model(plan.model, vocabulary=size, seed=plan.seed)
+        model = make_model(plan.model, size, plan.seed, padding=tokenizer.roles.get("padding"))
         if plan.from_ is not None:
             source = load_model(plan.from_)
             check_tokenizer(source, tokenizer, plan.from_)
@@ -226,14 +259,19 @@ def split_documents(store: Store, share: float) -> tuple[Any, Any]:
 
     The same ones for every seed.
     """
-    wanted = max(round(share * store.documents), min(FEWEST_HELD_OUT, store.documents // 10)) if share > 0 else 0
-    order = np.argsort(hashed(0, "held out", np.arange(store.documents)))
+    return split(store.documents, share)
+
+
+def split(count: int, share: float) -> tuple[Any, Any]:
+    """The same for so many documents or rows, by number."""
+    wanted = max(round(share * count), min(FEWEST_HELD_OUT, count // 10)) if share > 0 else 0
+    order = np.argsort(hashed(0, "held out", np.arange(count)))
     return np.sort(order[wanted:]), np.sort(order[:wanted])
 
 
 def held_out_batches(joint: Joint, data: Data, packing: Packing, watching: Watching) -> list[tuple[Joint, Batch]]:
     """Batches for evaluation, the same every time: masking is fixed, whatever training does."""
-    if not len(data.documents):
+    if not len(data.documents) and not data.rows:
         return []
     parts = tuple((w, replace(p, **_plain(p)) if isinstance(p, MLM) else p) for w, p in joint.parts)
     joint = Joint(parts)  # type: ignore[arg-type]
@@ -242,7 +280,7 @@ def held_out_batches(joint: Joint, data: Data, packing: Packing, watching: Watch
         epoch = joint.arrange(data, packing, draws)
     except PretuneError:  # too little held-out text for this objective
         return []
-    capacity = packing.capacity(joint.room(packing))
+    capacity = joint.capacity(packing)
     batches = []
     for index in range(min(len(epoch), watching.packs or 1)):
         sequences = joint.corrupt(epoch.pack(index), data.tokenizer, draws)
@@ -251,7 +289,8 @@ def held_out_batches(joint: Joint, data: Data, packing: Packing, watching: Watch
 
 
 def _plain(objective: MLM) -> dict[str, Any]:
-    return {"rate": EVALUATION_RATE, "final_rate": None, "masked": 0.8, "swapped": 0.1, "whole_words": False}
+    plain = {"rate": EVALUATION_RATE, "final_rate": None, "masked": 0.8, "swapped": 0.1}
+    return {**plain, "unit": "token", "copies": 0, "phrases": None, "boundary": False}
 
 
 def evaluator(model: Model, batches: list[tuple[Joint, Batch]], device: torch.device) -> Any:

@@ -66,7 +66,7 @@ class Stream:
     @property
     def capacity(self) -> Capacity | None:
         """Fixed shapes, or None where every batch has its own."""
-        return self.packing.capacity(self.joint.room(self.packing))
+        return self.joint.capacity(self.packing)
 
     def batch(self, epoch: int, index: int, progress: float) -> Batch:
         """The batch of a pack: a pure function of seed, epoch, index and progress."""

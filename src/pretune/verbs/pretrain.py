@@ -42,11 +42,12 @@ def pretrain(
     model
         A preset (see `pretune show presets`), or a model folder to train on.
     data
-        A store made by `pretune prepare`, or files, folders and globs of text.
+        A store made by `pretune prepare`, or files, folders and globs of text; for translate a table with two columns
+        of texts, or two .txt files whose lines belong together.
     out
         Folder of the new run.
     objective
-        For example mlm, mlm+nsp, mlm(rate=0.3), 0.9*mlm|0.1*lm; the preset's by default.
+        For example mlm, mlm(unit=span)+sop, rtd, spans, translate, 0.9*mlm|0.1*lm (see `pretune show objectives`); the preset's by default.
     tokenizer
         A tokenizer to use; or, in a recipe, how to train one: kind, size, lowercase.
     language

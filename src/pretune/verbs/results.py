@@ -1,4 +1,4 @@
-"""What verbs return that is more than one object of ours: rows to look at."""
+"""What verbs return that is no object of ours: rows or facts to look at."""
 
 from __future__ import annotations
 
@@ -31,3 +31,14 @@ class Rows:
     def table(self) -> dict[str, Any]:
         """For people."""
         return {self.name: [{k: v for k, v in row.items() if k not in self.hidden} for row in self.rows]}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What there is to say about something that was written."""
+
+    facts: dict[str, Any]
+
+    def describe(self) -> dict[str, Any]:
+        """For reports."""
+        return self.facts

@@ -31,8 +31,8 @@ def show(what: str | Path | Run) -> Shown:
 
     Examples
     --------
-    >>> [row["preset"] for row in show("presets").facts["presets"]][:2]
-    ['bert-base', 'bert-large']
+    >>> [row["shape"] for row in show("presets").facts["presets"] if row["preset"] == "bert-base"]
+    ['12x768']
     """
     import os
 
@@ -47,6 +47,7 @@ def show(what: str | Path | Run) -> Shown:
 def _presets() -> list[dict[str, Any]]:
     import torch
 
+    from pretune.backbones.encoder_decoder import EncoderDecoder
     from pretune.model import make_model
     from pretune.presets import find_preset, preset_names
 
@@ -54,15 +55,15 @@ def _presets() -> list[dict[str, Any]]:
     for name in preset_names():
         preset = find_preset(name)
         with torch.device("meta"):
-            parameters = sum(p.numel() for p in make_model(name).backbone.parameters())
-        config = preset["config"]
-        shape = f"{config['num_hidden_layers']}x{config['hidden_size']}"
+            backbone = make_model(name).backbone
+        stacks: list[Any] = [backbone.encoder, backbone] if isinstance(backbone, EncoderDecoder) else [backbone]
+        layers = "+".join(str(len(getattr(stack, "stack", stack.layers))) for stack in stacks)
         rows.append(
             {
                 "preset": name,
                 "family": preset["family"],
-                "shape": shape,
-                "parameters": parameters,
+                "shape": f"{layers}x{backbone.width}",
+                "parameters": sum(p.numel() for p in backbone.parameters()),
                 "objective": preset["objective"],
                 "source": preset["source"],
             }

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def train_tokenizer(
     corpus: Sequence[str | Path] | str | Path,
     *,
-    kind: Literal["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram"] = "wordpiece",
+    kind: Literal["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items"] = "wordpiece",
     size: int = 30_000,
     out: str | Path | None = None,
     lowercase: bool = False,
@@ -36,7 +36,7 @@ def train_tokenizer(
     corpus
         Files, folders or globs: .txt, .jsonl, .csv, .tsv, .parquet, plain or .gz/.bz2/.xz/.zst.
     kind
-        How words are cut into pieces.
+        How words are cut into pieces; items are not cut at all.
     size
         Size of the vocabulary, special tokens included.
     out

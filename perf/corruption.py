@@ -1,0 +1,112 @@
+"""How fast objectives make batches in one process: tokens a second, for arranging, for hiding, and from store to batch.
+
+    python perf/corruption.py [--tokens 16384] [--length 128] [--batches 60] [--json] [OBJECTIVE …]
+
+The store is made up: documents of 30 sentences of 5 to 40 random tokens, three of four of which begin a word. `arrange` plans an
+epoch, once for all its batches; `corrupt` hides and makes targets; `batch` is everything a step needs: gather, corrupt, collate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from common import machine
+from pretraining_speed import VOCABULARY, RandomStore
+
+from pretune.objectives import Data, parse_objective
+from pretune.randomness import Draws
+from pretune.text.documents import Document
+from pretune.text.sequences import Packing, Template, collate
+from pretune.text.store import spans_to_indices
+from pretune.text.tokenizer import Tokenizer
+from pretune.text.tokenizer_training import train as train_tokenizer
+
+SENTENCES = 30  # in a document
+OBJECTIVES = (
+    "mlm", "mlm(copies=10)", "mlm(unit=word)", "mlm(unit=ngram)", "mlm(unit=span)", "mlm(unit=span,boundary=true)",
+    "mlm(unit=phrase,phrases={phrases})", "rtd", "item", "nsp", "sop", "mlm+nsp", "mlm+sop", "lm",
+)  # fmt: skip
+
+
+@dataclass
+class WordStore(RandomStore):
+    """Documents of several sentences; some tokens go on with the word before."""
+
+    @property
+    def document_offsets(self) -> Any:
+        return np.arange(0, len(self.lengths) + 1, SENTENCES)
+
+    @cached_property
+    def words(self) -> Any:
+        return np.random.default_rng(2).random(int(self.lengths.sum())) < 0.75
+
+    def gather_words(self, starts: Any, lengths: Any) -> Any:
+        return self.words[spans_to_indices(starts, lengths)]
+
+
+def make_tokenizer() -> Tokenizer:
+    """A small one whose special tokens are not among the store's."""
+    return train_tokenizer([Document(" ".join(f"w{i}" for i in range(200)), Path("made up"), 1)], "bpe", 200)
+
+
+def measure(name: str, data: Data, packing: Packing, batches: int) -> dict[str, float]:
+    """Tokens a second in millions."""
+    joint = parse_objective(name).joints[0]
+    start = time.process_time()
+    epoch: Any = joint.arrange(data, packing, Draws(0))
+    arranged = time.process_time() - start
+    times = {"corrupt": 0.0, "batch": 0.0}
+    tokens = 0
+    for index in range(-2, min(batches, len(epoch))):  # two to warm up
+        marks = [time.process_time()]
+        sequences = epoch.pack(max(index, 0))
+        marks.append(time.process_time())
+        sequences = joint.corrupt(sequences, data.tokenizer, Draws(0))
+        marks.append(time.process_time())
+        batch = collate(sequences)
+        marks.append(time.process_time())
+        if index >= 0:
+            times["corrupt"] += marks[2] - marks[1]
+            times["batch"] += marks[3] - marks[0]
+            tokens += batch.tokens
+    whole = int(epoch.arrangement.lengths.sum())
+    speeds = {"arrange": whole / arranged, **{part: tokens / seconds for part, seconds in times.items()}}
+    return {part: round(speed / 1e6, 2) for part, speed in speeds.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("objectives", nargs="*", default=OBJECTIVES)
+    parser.add_argument("--tokens", type=int, default=16384)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--batches", type=int, default=60)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    template = Template(single=("start", "A", "separator"), pair=("B", "separator"))
+    sentences = -(-options.tokens * (options.batches + 4) // 22 // SENTENCES) * SENTENCES
+    store: Any = WordStore(np.random.default_rng(1).integers(5, 41, sentences))
+    data = Data(make_tokenizer(), template, store=store, documents=np.arange(sentences // SENTENCES))
+    packing = Packing(options.tokens, options.length)
+    result: dict[str, Any] = {"tokens_per_batch": options.tokens, "length": options.length, "vocabulary": VOCABULARY}
+    with tempfile.TemporaryDirectory() as folder:
+        phrases = Path(folder) / "phrases.txt"
+        phrases.write_text("".join(f"w{i} w{j}\n" for i in range(100) for j in range(100)), encoding="utf-8")
+        print(f"{'million tokens/s':32} {'arrange':>8} {'corrupt':>8} {'batch':>8}")
+        for name in options.objectives:
+            result[name] = row = measure(name.format(phrases=phrases), data, packing, options.batches)
+            print(f"{name:32.32} {row['arrange']:8.1f} {row['corrupt']:8.1f} {row['batch']:8.1f}", flush=True)
+    result |= machine()
+    if options.json:
+        print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""Fine-tuning a small model on a small task: our verb beside the usual loop of `transformers`, padded and eager.
+
+    python perf/finetuning_speed.py --train RTE/train.tsv --dev RTE/dev.tsv [--layers 6] [--width 384] [--epochs 6]
+
+Both start from the same random weights, read, tokenize, train and evaluate once at the end; seconds are of all of that.
+The peer pads every batch to its longest row, in bf16 with a fused AdamW on a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from common import machine
+
+import pretune as pt
+from pretune.families import find_family
+from pretune.model import Model, Root
+from pretune.presets import find_preset
+from pretune.text.labeled import read_labeled
+
+ROWS, LENGTH, RATE = 32, 128, 1e-4
+
+
+def make_start(folder: Path, train: str, layers: int, width: int) -> None:
+    """A random BERT of a size, with a tokenizer made from the task's text."""
+    rows = read_labeled(train, {})
+    text = folder / "text.txt"
+    text.write_text("\n".join([*rows.texts, *(rows.pairs or [])]), encoding="utf-8")
+    tokenizer = pt.train_tokenizer(str(text), kind="wordpiece", size=8192)
+    family = find_family("bert", "bert")
+    config = family.read_config(find_preset("bert-mini")["config"])
+    config = replace(
+        config,
+        vocab_size=-(-tokenizer.size // 64) * 64,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=width // 64,
+        intermediate_size=4 * width,
+    )
+    torch.manual_seed(0)
+    Model(family, config, Root(family.build(config)), tokenizer).save(folder / "start")
+
+
+def ours(folder: Path, train: str, dev: str, epochs: int) -> tuple[float, float]:
+    """Seconds, and accuracy."""
+    start = time.perf_counter()
+    run = pt.finetune(
+        str(folder / "start"), train, dev=dev, out=folder / f"run{time.time_ns()}", epochs=epochs,
+        optimizer=pt.Optimizer(lr=RATE), batch=pt.Batching(sequences=ROWS, length=LENGTH),
+    )  # fmt: skip
+    return time.perf_counter() - start, run.results["dev/accuracy"]
+
+
+def peer(folder: Path, train: str, dev: str, epochs: int, device: torch.device) -> tuple[float, float]:
+    """The same of `transformers`."""
+    from tokenizers import Tokenizer
+    from transformers import BertForSequenceClassification
+
+    start = time.perf_counter()
+    tokenizer = Tokenizer.from_file(str(folder / "start" / "tokenizer.json"))
+    tokenizer.enable_truncation(LENGTH)
+    model: Any = BertForSequenceClassification.from_pretrained(folder / "start").to(device)
+    gpu = device.type == "cuda"
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01, fused=gpu)
+    parts = []
+    for file in (train, dev):
+        rows = read_labeled(file, {})
+        texts = list(zip(rows.texts, rows.pairs, strict=True)) if rows.pairs else rows.texts
+        labels = {label: i for i, label in enumerate(sorted(set(rows.labels or [])))}
+        parts.append(([e.ids for e in tokenizer.encode_batch(texts)], [e.type_ids for e in tokenizer.encode_batch(texts)],
+                      [labels[label] for label in rows.labels or []]))  # fmt: skip
+    steps = epochs * -(-len(parts[0][0]) // ROWS)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / (0.1 * steps), (steps - step) / (0.9 * steps))
+    )
+
+    def batches(part: Any, order: Any) -> Any:
+        for at in range(0, len(order), ROWS):
+            chosen = order[at : at + ROWS]
+            longest = max(len(part[0][i]) for i in chosen)
+            ids, types = (torch.zeros(len(chosen), longest, dtype=torch.long) for _ in range(2))
+            mask = torch.zeros(len(chosen), longest, dtype=torch.long)
+            for row, i in enumerate(chosen):
+                size = len(part[0][i])
+                ids[row, :size], types[row, :size] = torch.tensor(part[0][i]), torch.tensor(part[1][i])
+                mask[row, :size] = 1
+            labels = torch.tensor([part[2][i] for i in chosen])
+            yield tuple(t.to(device, non_blocking=True) for t in (ids, mask, types, labels))
+
+    chance = np.random.default_rng(0)
+    for _ in range(epochs):
+        for ids, mask, types, labels in batches(parts[0], chance.permutation(len(parts[0][0]))):
+            with torch.autocast(device.type, torch.bfloat16, enabled=gpu):
+                loss = model(input_ids=ids, attention_mask=mask, token_type_ids=types, labels=labels).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad(set_to_none=True)
+    model.eval()
+    right = 0
+    with torch.no_grad():
+        for ids, mask, types, labels in batches(parts[1], np.arange(len(parts[1][0]))):
+            with torch.autocast(device.type, torch.bfloat16, enabled=gpu):
+                right += int((model(ids, mask, types).logits.argmax(-1) == labels).sum())
+    return time.perf_counter() - start, right / len(parts[1][0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--train", required=True)
+    parser.add_argument("--dev", required=True)
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--width", type=int, default=384)
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--repeats", type=int, default=2, help="the first run warms up libraries for both")
+    options = parser.parse_args()
+    os.environ["PRETUNE_PROGRESS"] = "none"
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    result: dict[str, Any] = {"layers": options.layers, "width": options.width, "epochs": options.epochs}
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        make_start(folder, options.train, options.layers, options.width)
+        for _ in range(options.repeats):
+            ours_seconds, ours_accuracy = ours(folder, options.train, options.dev, options.epochs)
+            peer_seconds, peer_accuracy = peer(folder, options.train, options.dev, options.epochs, device)
+            result["ours"] = {"seconds": round(ours_seconds, 2), "accuracy": round(ours_accuracy, 4)}
+            result["peer"] = {"seconds": round(peer_seconds, 2), "accuracy": round(peer_accuracy, 4)}
+            result["ratio"] = round(peer_seconds / ours_seconds, 2)
+            print(json.dumps(result), flush=True)
+    print(json.dumps({**result, **machine()}))
+
+
+if __name__ == "__main__":
+    main()

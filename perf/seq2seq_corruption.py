@@ -1,0 +1,92 @@
+"""How fast sequence-to-sequence objectives make batches: tokens of text a second in one process, arranging left out.
+
+    python perf/seq2seq_corruption.py [--megabytes 8] [--length 512] [--pack 65536] [--json]
+
+Counted are the tokens of the packs as arranged (for translate and skip_thought those of the larger side, by which packs are
+planned); timed is everything from there to the Batch: gathering from the store, corrupting, collating.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from common import generate_text, machine
+
+from pretune.objectives import Data, parse_objective
+from pretune.randomness import Draws
+from pretune.text.documents import read_documents
+from pretune.text.labeled import Labeled
+from pretune.text.preparing import Settings, make_store
+from pretune.text.sequences import Packing, Template, collate
+from pretune.text.tokenizer_training import train
+
+NAMES = (
+    "lm",  # nothing to corrupt: what gathering and collating cost by themselves
+    "spans",
+    "denoise",
+    "denoise(infill=0,mask=0.15,delete=0.15,rotate=true)",
+    "mass",
+    "shuffle",
+    "shuffle(window=3)",
+    "shuffle(unit=sentences)",
+    "translate",
+    "translate(both=true)",
+    "prefix",
+    "skip_thought",
+)
+TEMPLATE = Template(single=("A", "end"), pair=("B", "end"), target=("padding", "A", "end"))
+LEAST = 1_000_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=8)
+    parser.add_argument("--length", type=int, default=512)
+    parser.add_argument("--pack", type=int, default=65_536)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    os.environ["PRETUNE_PROGRESS"] = "none"
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        generate_text(folder / "text.txt", options.megabytes << 20)
+        tokenizer = train(read_documents([folder / "text.txt"]), "wordpiece", 30_000, sentinels=100)
+        store = make_store([folder / "text.txt"], tokenizer, folder / "store", Settings())
+        lines = [document.text for document in read_documents([folder / "text.txt"])]
+        rows = Labeled(Path("rows"), {}, lines[::2], lines[1::2])
+        data = Data(tokenizer, TEMPLATE, store=store, documents=np.arange(store.documents), rows=rows)
+        result: dict[str, object] = {one: measure(one, data, options.length, options.pack) for one in NAMES}
+    slow = [one for one in NAMES if int(str(result[one])) < LEAST]
+    result |= machine()
+    print(json.dumps(result) if options.json else "\n".join(f"{key}: {value}" for key, value in result.items()))
+    if slow:
+        raise SystemExit(f"below {LEAST:,} tokens/s: {', '.join(slow)}")
+
+
+def measure(name: str, data: Data, length: int, pack: int, rounds: int = 3) -> int:
+    """Tokens a second, the best of some rounds over all packs of an epoch."""
+    joint = parse_objective(name).joints[0]
+    draws = Draws(0)
+    epoch = joint.arrange(data, Packing(pack, length), draws)
+    best = 0.0
+    for _ in range(rounds):
+        tokens = 0
+        started = time.perf_counter()
+        for index in range(len(epoch)):
+            sequences = epoch.pack(index)
+            sides = [sequences.lengths.sum(), 0 if sequences.second is None else sequences.second.lengths.sum()]
+            tokens += max(sides)
+            collate(joint.corrupt(sequences, data.tokenizer, draws))
+        best = max(best, tokens / (time.perf_counter() - started))
+    return round(best)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""usage: script/box.py RUN NAME    put a pretrained run into the package: weights in bf16, configuration, tokenizer
+
+The card (README.md in the same folder) is written by hand, with the commands that gave its figures.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from pretune.boxed import boxed_folder
+from pretune.model import load_model
+from pretune.objectives import parse_objective
+
+MOST = 25_000_000  # bytes
+
+
+def main() -> None:
+    run, name = sys.argv[1:]
+    model = load_model(run, parse_objective("mlm"))
+    folder = boxed_folder(name)
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save(folder, kind=torch.bfloat16)
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    print(f"{folder}: {size:,} bytes")
+    if size > MOST:
+        sys.exit(f"more than {MOST:,} bytes: make the model smaller")
+
+
+if __name__ == "__main__":
+    main()

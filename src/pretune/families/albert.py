@@ -1,0 +1,127 @@
+"""ALBERT (Lan et al., 2020, arXiv:1909.11942): token vectors of a width of their own, and depths that share their layer.
+
+Departures: attention dropout is off unless asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from pretune.backbones.encoder import Encoder
+from pretune.errors import PretuneError
+from pretune.families.bert import post_norm_layer
+from pretune.families.family import Family, Table
+from pretune.nn.blocks import Depth
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.feed_forward import ACTIVATIONS
+from pretune.nn.heads import Transform, VocabularyHead
+from pretune.nn.initialize import initialize
+from pretune.nn.linear import LayerNorm, Linear
+from pretune.nn.positions import Learned
+from pretune.text.sequences import Template
+
+
+@dataclass(frozen=True)
+class AlbertConfig:
+    """Keys of config.json."""
+
+    vocab_size: int = 30000
+    embedding_size: int = 128
+    hidden_size: int = 4096
+    num_hidden_layers: int = 12
+    num_hidden_groups: int = 1  # depths of one group share their parameters
+    num_attention_heads: int = 64
+    intermediate_size: int = 16384
+    inner_group_num: int = 1  # layers that make up a depth
+    hidden_act: str = "gelu_new"
+    hidden_dropout_prob: float = 0.0
+    attention_probs_dropout_prob: float = 0.0
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    layer_norm_eps: float = 1e-12
+    initializer_range: float = 0.02
+
+    def order(self) -> list[int]:
+        """The group of each depth."""
+        depths, groups = self.num_hidden_layers, self.num_hidden_groups
+        if not 1 <= groups <= depths:
+            raise PretuneError(f"albert: num_hidden_groups is {groups}, but num_hidden_layers is {depths}")
+        return [int(depth / (depths / groups)) for depth in range(depths)]
+
+
+def build(config: AlbertConfig) -> Encoder:
+    """The whole wiring."""
+    width, vectors, eps = config.hidden_size, config.embedding_size, config.layer_norm_eps
+    activation = ACTIVATIONS[config.hidden_act]
+    layer = partial(
+        post_norm_layer,
+        width,
+        config.num_attention_heads,
+        config.intermediate_size,
+        activation,
+        eps,
+        config.hidden_dropout_prob,
+        config.attention_probs_dropout_prob,
+    )
+    encoder = Encoder(
+        embed=Embeddings(
+            config.vocab_size,
+            vectors,
+            positions=Learned(config.max_position_embeddings, vectors),
+            segments=config.type_vocab_size,
+            norm=LayerNorm(vectors, eps),
+            dropout=config.hidden_dropout_prob,
+            project=Linear(vectors, width),
+        ),
+        layers=[Depth(layer() for _ in range(config.inner_group_num)) for _ in range(config.num_hidden_groups)],
+        order=config.order(),
+        vocabulary_head=lambda: initialize(
+            VocabularyHead(config.vocab_size, Transform(width, activation, LayerNorm(vectors, eps), outputs=vectors)),
+            config.initializer_range,
+        ),
+        pooler=lambda: initialize(Transform(width, ACTIVATIONS["tanh"]), config.initializer_range),
+    )
+    return initialize(encoder, config.initializer_range)
+
+
+_LAYER = "albert.encoder.albert_layer_groups.{i}.albert_layers.{j}"
+_OURS = "backbone.layers.{i}.{j}"
+
+ALBERT = Family(
+    name="albert",
+    config=AlbertConfig,
+    build=build,
+    template=Template(single=("start", "A", "separator"), pair=("B", "separator")),
+    table=Table(
+        ("albert.embeddings.word_embeddings.weight", "backbone.embed.tokens"),
+        ("albert.embeddings.position_embeddings.weight", "backbone.embed.positions.weight"),
+        ("albert.embeddings.token_type_embeddings.weight", "backbone.embed.segments"),
+        ("albert.embeddings.LayerNorm.{p}", "backbone.embed.norm.{p}"),
+        ("albert.encoder.embedding_hidden_mapping_in.{p}", "backbone.embed.project.{p}"),
+        (
+            [f"{_LAYER}.attention.{part}.{{p}}" for part in ("query", "key", "value")],
+            f"{_OURS}.attention.part.qkv.{{p}}",
+        ),
+        (f"{_LAYER}.attention.dense.{{p}}", f"{_OURS}.attention.part.output.{{p}}"),
+        (f"{_LAYER}.attention.LayerNorm.{{p}}", f"{_OURS}.attention.norm.{{p}}"),
+        (f"{_LAYER}.ffn.{{p}}", f"{_OURS}.feed_forward.part.inner.{{p}}"),
+        (f"{_LAYER}.ffn_output.{{p}}", f"{_OURS}.feed_forward.part.output.{{p}}"),
+        (f"{_LAYER}.full_layer_layer_norm.{{p}}", f"{_OURS}.feed_forward.norm.{{p}}"),
+        ("predictions.dense.{p}", "heads.mlm.transform.dense.{p}"),
+        ("predictions.LayerNorm.{p}", "heads.mlm.transform.norm.{p}"),
+        ("predictions.bias", "heads.mlm.bias"),
+        ("albert.pooler.{p}", "heads.sop.pooler.dense.{p}"),
+        ("albert.pooler.{p}", "heads.classify.pooler.dense.{p}"),
+        ("sop_classifier.classifier.{p}", "heads.sop.output.{p}"),
+        ("classifier.{p}", "heads.classify.output.{p}"),
+        prefix="albert.",
+        ignored=("albert.embeddings.position_ids", "predictions.decoder.{p}", "qa_outputs.{p}"),
+    ),
+    classes={
+        frozenset(): "AlbertModel",
+        frozenset({"mlm"}): "AlbertForMaskedLM",
+        frozenset({"mlm", "sop"}): "AlbertForPreTraining",
+        frozenset({"classify"}): "AlbertForSequenceClassification",
+    },
+)

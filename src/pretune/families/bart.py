@@ -1,0 +1,170 @@
+"""BART (Lewis et al., 2020, arXiv:1910.13461), and what mBART and Marian share with it: layers and layout.
+
+Departures: attention dropout is off unless asked for (the fast attention paths have none).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import nn
+
+from pretune.backbones.encoder import Encoder
+from pretune.backbones.encoder_decoder import EncoderDecoder
+from pretune.families.family import WRITING, Family, Row, Table
+from pretune.nn.attention import Attention, CrossAttention
+from pretune.nn.blocks import Layer, PostNorm, PreNorm
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
+from pretune.nn.heads import FixedBias, Transform, VocabularyHead
+from pretune.nn.initialize import initialize
+from pretune.nn.linear import LayerNorm
+from pretune.nn.patterns import causal, full
+from pretune.nn.positions import Learned
+from pretune.text.sequences import Template
+
+
+@dataclass(frozen=True)
+class BartConfig:
+    """Keys of config.json."""
+
+    vocab_size: int = 50265
+    d_model: int = 1024
+    encoder_layers: int = 12
+    encoder_attention_heads: int = 16
+    encoder_ffn_dim: int = 4096
+    decoder_layers: int = 12
+    decoder_attention_heads: int = 16
+    decoder_ffn_dim: int = 4096
+    max_position_embeddings: int = 1024
+    activation_function: str = "gelu"
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
+    scale_embedding: bool = False
+    init_std: float = 0.02
+    is_encoder_decoder: bool = True
+    pad_token_id: int = 1
+    bos_token_id: int | None = 0
+    eos_token_id: int = 2
+    decoder_start_token_id: int | None = 2
+
+
+def wire(
+    config: BartConfig,
+    embed: Callable[[], Embeddings],
+    block: type[PostNorm] | type[PreNorm] = PostNorm,
+    norm: Callable[[], nn.Module] = nn.Identity,
+) -> EncoderDecoder:
+    """Both stacks between the embeddings and the `norm` at their ends."""
+    width, std = config.d_model, config.init_std
+    activation = ACTIVATIONS[config.activation_function]
+
+    def layer(heads: int, inner: int, decoder: bool) -> Layer:
+        pattern, dropout = causal if decoder else full, config.attention_dropout
+        parts: dict[str, nn.Module] = {"attention": Attention(width, heads, pattern=pattern, dropout=dropout)}
+        if decoder:
+            parts["cross"] = CrossAttention(width, heads, dropout=dropout)
+        parts["feed_forward"] = FeedForward(width, inner, activation, dropout=config.activation_dropout)
+        return Layer(**{name: block(part, LayerNorm(width), config.dropout) for name, part in parts.items()})
+
+    encoder_layer = config.encoder_attention_heads, config.encoder_ffn_dim, False
+    decoder_layer = config.decoder_attention_heads, config.decoder_ffn_dim, True
+    encoder = Encoder(
+        embed=embed(),
+        layers=[layer(*encoder_layer) for _ in range(config.encoder_layers)],
+        norm=norm(),
+        vocabulary_head=lambda: FixedBias(VocabularyHead(config.vocab_size, bias=False), config.vocab_size),
+        pooler=lambda: initialize(Transform(width, ACTIVATIONS["tanh"]), std),
+    )
+    model = EncoderDecoder(
+        encoder, embed(), layers=[layer(*decoder_layer) for _ in range(config.decoder_layers)], norm=norm()
+    )
+    model.embed.tokens = encoder.embed.tokens
+    return initialize(model, std)
+
+
+def embeddings(config: BartConfig) -> Embeddings:
+    """Tokens and learned positions, normalized."""
+    width = config.d_model
+    return Embeddings(
+        config.vocab_size,
+        width,
+        positions=Learned(config.max_position_embeddings, width, first=2),
+        scale=width**0.5 if config.scale_embedding else 1.0,
+        norm=LayerNorm(width),
+        dropout=config.dropout,
+    )
+
+
+def build(config: BartConfig) -> EncoderDecoder:
+    """The whole wiring."""
+    return wire(config, embed=lambda: embeddings(config))
+
+
+def _layer(theirs: str, ours: str) -> list[Row]:
+    """What layers of both stacks have."""
+    return [
+        ([f"{theirs}.self_attn.{x}_proj.{{p}}" for x in "qkv"], f"{ours}.attention.part.qkv.{{p}}"),
+        (f"{theirs}.self_attn.out_proj.{{p}}", f"{ours}.attention.part.output.{{p}}"),
+        (f"{theirs}.self_attn_layer_norm.{{p}}", f"{ours}.attention.norm.{{p}}"),
+        (f"{theirs}.fc1.{{p}}", f"{ours}.feed_forward.part.inner.{{p}}"),
+        (f"{theirs}.fc2.{{p}}", f"{ours}.feed_forward.part.output.{{p}}"),
+        (f"{theirs}.final_layer_norm.{{p}}", f"{ours}.feed_forward.norm.{{p}}"),
+    ]
+
+
+_CROSS, _OUR_CROSS = "model.decoder.layers.{i}.encoder_attn", "backbone.layers.{i}.cross"
+
+# Of every layout: tokens, layers, and the way to the vocabulary.
+COMMON: list[Row] = [
+    ("model.shared.weight", "backbone.encoder.embed.tokens"),
+    *_layer("model.encoder.layers.{i}", "backbone.encoder.layers.{i}"),
+    *_layer("model.decoder.layers.{i}", "backbone.layers.{i}"),
+    (f"{_CROSS}.q_proj.{{p}}", f"{_OUR_CROSS}.part.query.{{p}}"),
+    ([f"{_CROSS}.{x}_proj.{{p}}" for x in "kv"], f"{_OUR_CROSS}.part.key_value.{{p}}"),
+    (f"{_CROSS}.out_proj.{{p}}", f"{_OUR_CROSS}.part.output.{{p}}"),
+    (f"{_CROSS}_layer_norm.{{p}}", f"{_OUR_CROSS}.norm.{{p}}"),
+    ("final_logits_bias", "heads.{p}.bias"),
+]
+POSITIONS: list[Row] = [
+    ("model.encoder.embed_positions.weight", "backbone.encoder.embed.positions.weight"),
+    ("model.decoder.embed_positions.weight", "backbone.embed.positions.weight"),
+    ("model.encoder.layernorm_embedding.{p}", "backbone.encoder.embed.norm.{p}"),
+    ("model.decoder.layernorm_embedding.{p}", "backbone.embed.norm.{p}"),
+]
+TIED = (
+    "model.shared.weight",
+    "model.encoder.embed_tokens.weight",
+    "model.decoder.embed_tokens.weight",
+    "lm_head.weight",
+)
+UNUSED = ("model.encoder.version", "model.decoder.version", "qa_outputs.{p}")
+
+BART = Family(
+    name="bart",
+    config=BartConfig,
+    build=build,
+    template=Template(
+        single=("start", "A", "end"),
+        pair=("separator", "B", "end"),
+        segments=False,
+        target=("end", "start", "A", "end"),
+    ),
+    table=Table(
+        *COMMON,
+        *POSITIONS,
+        ("classification_head.dense.{p}", "heads.classify.pooler.dense.{p}"),
+        ("classification_head.out_proj.{p}", "heads.classify.output.{p}"),
+        prefix="model.",
+        ignored=UNUSED,
+        tied=TIED,
+    ),
+    classes={
+        frozenset(): "BartModel",
+        **{frozenset({objective}): "BartForConditionalGeneration" for objective in WRITING},
+        frozenset({"classify"}): "BartForSequenceClassification",
+    },
+    poolings={"": "last"},
+)

@@ -1,0 +1,107 @@
+"""DistilBERT (Sanh et al., 2019, arXiv:1910.01108): every other layer of BERT, no segments, no pooler.
+
+Departures: attention dropout is off unless asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from pretune.backbones.encoder import Encoder
+from pretune.families.bert import post_norm_layer
+from pretune.families.family import Family, Table
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.feed_forward import ACTIVATIONS
+from pretune.nn.heads import Transform, VocabularyHead
+from pretune.nn.initialize import initialize
+from pretune.nn.linear import LayerNorm
+from pretune.nn.positions import Learned
+from pretune.text.sequences import Template
+
+EPS = 1e-12  # of all norms; no key of config.json
+
+
+@dataclass(frozen=True)
+class DistilBertConfig:
+    """Keys of config.json."""
+
+    vocab_size: int = 30522
+    max_position_embeddings: int = 512
+    sinusoidal_pos_embds: bool = False
+    n_layers: int = 6
+    n_heads: int = 12
+    dim: int = 768
+    hidden_dim: int = 3072
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation: str = "gelu"
+    initializer_range: float = 0.02
+
+
+def build(config: DistilBertConfig) -> Encoder:
+    """The whole wiring."""
+    width, activation = config.dim, ACTIVATIONS[config.activation]
+    layer = partial(
+        post_norm_layer,
+        width,
+        config.n_heads,
+        config.hidden_dim,
+        activation,
+        EPS,
+        config.dropout,
+        config.attention_dropout,
+    )
+    positions = Learned(config.max_position_embeddings, width)
+    encoder = Encoder(
+        embed=Embeddings(
+            config.vocab_size, width, positions=positions, norm=LayerNorm(width, EPS), dropout=config.dropout
+        ),
+        layers=[layer() for _ in range(config.n_layers)],
+        vocabulary_head=lambda: initialize(
+            VocabularyHead(config.vocab_size, Transform(width, activation, LayerNorm(width, EPS))),
+            config.initializer_range,
+        ),
+        pooler=lambda: initialize(Transform(width, ACTIVATIONS["relu"]), config.initializer_range),
+    )
+    initialize(encoder, config.initializer_range)
+    if config.sinusoidal_pos_embds:
+        positions.fix_waves()
+    return encoder
+
+
+_LAYER = "distilbert.transformer.layer.{i}"
+_OURS = "backbone.layers.{i}"
+
+DISTILBERT = Family(
+    name="distilbert",
+    config=DistilBertConfig,
+    build=build,
+    template=Template(single=("start", "A", "separator"), pair=("B", "separator"), segments=False),
+    table=Table(
+        ("distilbert.embeddings.word_embeddings.weight", "backbone.embed.tokens"),
+        ("distilbert.embeddings.position_embeddings.weight", "backbone.embed.positions.weight"),
+        ("distilbert.embeddings.LayerNorm.{p}", "backbone.embed.norm.{p}"),
+        (
+            [f"{_LAYER}.attention.{part}_lin.{{p}}" for part in ("q", "k", "v")],
+            f"{_OURS}.attention.part.qkv.{{p}}",
+        ),
+        (f"{_LAYER}.attention.out_lin.{{p}}", f"{_OURS}.attention.part.output.{{p}}"),
+        (f"{_LAYER}.sa_layer_norm.{{p}}", f"{_OURS}.attention.norm.{{p}}"),
+        (f"{_LAYER}.ffn.lin1.{{p}}", f"{_OURS}.feed_forward.part.inner.{{p}}"),
+        (f"{_LAYER}.ffn.lin2.{{p}}", f"{_OURS}.feed_forward.part.output.{{p}}"),
+        (f"{_LAYER}.output_layer_norm.{{p}}", f"{_OURS}.feed_forward.norm.{{p}}"),
+        ("vocab_transform.{p}", "heads.mlm.transform.dense.{p}"),
+        ("vocab_layer_norm.{p}", "heads.mlm.transform.norm.{p}"),
+        ("vocab_projector.bias", "heads.mlm.bias"),
+        ("pre_classifier.{p}", "heads.classify.pooler.dense.{p}"),
+        ("classifier.{p}", "heads.classify.output.{p}"),
+        prefix="distilbert.",
+        ignored=("distilbert.embeddings.position_ids", "vocab_projector.weight", "qa_outputs.{p}"),
+    ),
+    classes={
+        frozenset(): "DistilBertModel",
+        frozenset({"mlm"}): "DistilBertForMaskedLM",
+        frozenset({"classify"}): "DistilBertForSequenceClassification",
+    },
+)

@@ -1,0 +1,105 @@
+"""ELECTRA (Clark et al., 2020, arXiv:2003.10555), discriminators and generators: token vectors of a width of their own.
+
+Departures: attention dropout is off unless asked for; a classifier has no dropout before its first matrix.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from pretune.backbones.encoder import Encoder
+from pretune.families.bert import encoder_rows, post_norm_layer
+from pretune.families.family import Family, Table
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.feed_forward import ACTIVATIONS
+from pretune.nn.heads import Transform, VocabularyHead
+from pretune.nn.initialize import initialize
+from pretune.nn.linear import LayerNorm, Linear
+from pretune.nn.positions import Learned
+from pretune.text.sequences import Template
+
+
+@dataclass(frozen=True)
+class ElectraConfig:
+    """Keys of config.json."""
+
+    vocab_size: int = 30522
+    embedding_size: int = 128
+    hidden_size: int = 256
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 4
+    intermediate_size: int = 1024
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.0
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    layer_norm_eps: float = 1e-12
+    initializer_range: float = 0.02
+
+
+def build(config: ElectraConfig) -> Encoder:
+    """The whole wiring."""
+    width, vectors, eps = config.hidden_size, config.embedding_size, config.layer_norm_eps
+    gelu = ACTIVATIONS["gelu"]  # of the heads, whatever the layers have
+    layer = partial(
+        post_norm_layer,
+        width,
+        config.num_attention_heads,
+        config.intermediate_size,
+        ACTIVATIONS[config.hidden_act],
+        eps,
+        config.hidden_dropout_prob,
+        config.attention_probs_dropout_prob,
+    )
+    encoder = Encoder(
+        embed=Embeddings(
+            config.vocab_size,
+            vectors,
+            positions=Learned(config.max_position_embeddings, vectors),
+            segments=config.type_vocab_size,
+            norm=LayerNorm(vectors, eps),
+            dropout=config.hidden_dropout_prob,
+            project=Linear(vectors, width) if vectors != width else None,
+        ),
+        layers=[layer() for _ in range(config.num_hidden_layers)],
+        vocabulary_head=lambda: initialize(
+            VocabularyHead(config.vocab_size, Transform(width, gelu, LayerNorm(vectors, eps), outputs=vectors)),
+            config.initializer_range,
+        ),
+        pooler=lambda: initialize(Transform(width, gelu), config.initializer_range),
+    )
+    return initialize(encoder, config.initializer_range)
+
+
+ELECTRA = Family(
+    name="electra",
+    config=ElectraConfig,
+    build=build,
+    template=Template(single=("start", "A", "separator"), pair=("B", "separator")),
+    table=Table(
+        *encoder_rows("electra"),
+        ("electra.embeddings_project.{p}", "backbone.embed.project.{p}"),
+        ("generator_predictions.dense.{p}", "heads.mlm.transform.dense.{p}"),
+        ("generator_predictions.LayerNorm.{p}", "heads.mlm.transform.norm.{p}"),
+        ("generator_lm_head.bias", "heads.mlm.bias"),
+        ("discriminator_predictions.dense.{p}", "heads.rtd.dense.{p}"),
+        ("discriminator_predictions.dense_prediction.{p}", "heads.rtd.output.{p}"),
+        ("classifier.dense.{p}", "heads.classify.pooler.dense.{p}"),
+        ("classifier.out_proj.{p}", "heads.classify.output.{p}"),
+        prefix="electra.",
+        ignored=(
+            "electra.embeddings.position_ids",
+            "generator_lm_head.weight",
+            "classifier.{p}",  # of tags
+            "qa_outputs.{p}",
+        ),
+    ),
+    classes={
+        frozenset(): "ElectraModel",
+        frozenset({"mlm"}): "ElectraForMaskedLM",
+        frozenset({"rtd"}): "ElectraForPreTraining",
+        frozenset({"classify"}): "ElectraForSequenceClassification",
+    },
+)

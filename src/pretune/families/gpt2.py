@@ -1,0 +1,103 @@
+"""GPT-2 (Radford et al., 2019, Language Models are Unsupervised Multitask Learners) and, in its wiring, GPT-3.
+
+Departures: attention dropout is off unless asked for (the fast attention paths have none).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from torch import nn
+
+from pretune.backbones.encoder import Encoder
+from pretune.errors import PretuneError
+from pretune.families.family import Family, Table
+from pretune.families.gpt import IGNORED, LAYERS, TRANSPOSED, check_tied
+from pretune.nn.attention import Attention
+from pretune.nn.blocks import Layer, PreNorm
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
+from pretune.nn.heads import VocabularyHead
+from pretune.nn.initialize import initialize, scale_outputs
+from pretune.nn.linear import LayerNorm, Linear
+from pretune.nn.patterns import causal
+from pretune.nn.positions import Learned
+from pretune.text.sequences import Template
+
+
+@dataclass(frozen=True)
+class GPT2Config:
+    """Keys of config.json."""
+
+    vocab_size: int = 50257
+    n_positions: int = 1024
+    n_embd: int = 768
+    n_layer: int = 12
+    n_head: int = 12
+    n_inner: int | None = None  # four times the width
+    activation_function: str = "gelu_new"
+    resid_pdrop: float = 0.1
+    embd_pdrop: float = 0.1
+    attn_pdrop: float = 0.0
+    layer_norm_epsilon: float = 1e-5
+    initializer_range: float = 0.02
+    scale_attn_weights: bool = True
+    scale_attn_by_inverse_layer_idx: bool = False
+    tie_word_embeddings: bool = True
+    # Written even if unknown: `transformers` would put in those of the published vocabulary.
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+
+
+def build(config: GPT2Config) -> Encoder:
+    """The whole wiring."""
+    check_tied("gpt2", config.tie_word_embeddings)
+    if not config.scale_attn_weights or config.scale_attn_by_inverse_layer_idx:
+        raise PretuneError("gpt2: only attention scaled by the width of a head is supported, the same in every layer")
+    width, dropout = config.n_embd, config.resid_pdrop
+    norm = partial(LayerNorm, width, config.layer_norm_epsilon)
+
+    def layer() -> Layer:
+        attention = Attention(width, config.n_head, pattern=causal, dropout=config.attn_pdrop)
+        feed_forward = FeedForward(width, config.n_inner or 4 * width, ACTIVATIONS[config.activation_function])
+        return Layer(attention=PreNorm(attention, norm(), dropout), feed_forward=PreNorm(feed_forward, norm(), dropout))
+
+    encoder = Encoder(
+        embed=Embeddings(
+            config.vocab_size, width, positions=Learned(config.n_positions, width), dropout=config.embd_pdrop
+        ),
+        layers=[layer() for _ in range(config.n_layer)],
+        norm=norm(),
+        vocabulary_head=lambda: VocabularyHead(config.vocab_size, bias=False),
+        pooler=nn.Identity,
+        classifier=partial(Linear, width, bias=False),
+    )
+    return scale_outputs(initialize(encoder, config.initializer_range), (2 * config.n_layer) ** -0.5)
+
+
+GPT2 = Family(
+    name="gpt2",
+    config=GPT2Config,
+    build=build,
+    # Texts stand alone; between documents stands <|endoftext|>.
+    template=Template(single=("A",), pair=("separator", "B"), segments=False, document=("A", "end")),
+    table=Table(
+        ("transformer.wte.weight", "backbone.embed.tokens"),
+        ("transformer.wpe.weight", "backbone.embed.positions.weight"),
+        *LAYERS,
+        ("transformer.ln_f.{p}", "backbone.norm.{p}"),
+        ("score.{p}", "heads.classify.output.{p}"),
+        prefix="transformer.",
+        ignored=IGNORED,
+        transposed=TRANSPOSED,
+    ),
+    classes={
+        frozenset(): "GPT2Model",
+        frozenset({"lm"}): "GPT2LMHeadModel",
+        frozenset({"classify"}): "GPT2ForSequenceClassification",
+        frozenset({"classify", "lm"}): "GPT2ForSequenceClassification",
+    },
+    poolings={"": "last"},
+)

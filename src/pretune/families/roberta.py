@@ -1,0 +1,107 @@
+"""RoBERTa (Liu et al., 2019, arXiv:1907.11692) and XLM-RoBERTa (Conneau et al., 2020, arXiv:1911.02116).
+
+Departures: attention dropout is off unless asked for; a classifier has no dropout before its first matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from pretune.backbones.encoder import Encoder
+from pretune.families.bert import encoder_rows, post_norm_layer
+from pretune.families.family import Family, Table
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.feed_forward import ACTIVATIONS
+from pretune.nn.heads import Transform, VocabularyHead
+from pretune.nn.initialize import initialize
+from pretune.nn.linear import LayerNorm
+from pretune.nn.positions import Learned
+from pretune.text.sequences import Template
+
+
+@dataclass(frozen=True)
+class RobertaConfig:
+    """Keys of config.json."""
+
+    vocab_size: int = 50265
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.0
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    layer_norm_eps: float = 1e-12
+    initializer_range: float = 0.02
+    pad_token_id: int = 1  # positions start after it
+
+
+def build(config: RobertaConfig) -> Encoder:
+    """The whole wiring."""
+    width, dropout = config.hidden_size, config.hidden_dropout_prob
+    first = config.pad_token_id + 1
+    norm = partial(LayerNorm, width, config.layer_norm_eps)
+    layer = partial(
+        post_norm_layer,
+        width,
+        config.num_attention_heads,
+        config.intermediate_size,
+        ACTIVATIONS[config.hidden_act],
+        config.layer_norm_eps,
+        dropout,
+        config.attention_probs_dropout_prob,
+    )
+    encoder = Encoder(
+        embed=Embeddings(
+            config.vocab_size,
+            width,
+            positions=Learned(config.max_position_embeddings - first, width, first),
+            segments=config.type_vocab_size,  # the template makes no use of any but the first
+            norm=norm(),
+            dropout=dropout,
+        ),
+        layers=[layer() for _ in range(config.num_hidden_layers)],
+        vocabulary_head=lambda: initialize(
+            VocabularyHead(config.vocab_size, Transform(width, ACTIVATIONS["gelu"], norm())), config.initializer_range
+        ),
+        pooler=lambda: initialize(Transform(width, ACTIVATIONS["tanh"]), config.initializer_range),
+    )
+    return initialize(encoder, config.initializer_range)
+
+
+TEMPLATE = Template(
+    single=("start", "A", "separator"), pair=("separator", "B", "separator"), segments=False
+)  # <s> A </s></s> B </s>
+TABLE = Table(
+    *encoder_rows("roberta"),
+    ("lm_head.dense.{p}", "heads.mlm.transform.dense.{p}"),
+    ("lm_head.layer_norm.{p}", "heads.mlm.transform.norm.{p}"),
+    ("lm_head.bias", "heads.mlm.bias"),
+    ("classifier.dense.{p}", "heads.classify.pooler.dense.{p}"),
+    ("classifier.out_proj.{p}", "heads.classify.output.{p}"),
+    prefix="roberta.",
+    ignored=(
+        "roberta.embeddings.position_ids",
+        "roberta.pooler.dense.{p}",
+        "lm_head.decoder.{p}",
+        "classifier.{p}",  # of tags
+        "qa_outputs.{p}",
+    ),
+)
+
+
+def classes(name: str) -> Mapping[frozenset[str], str]:
+    """RoBERTa's classes in `transformers` under the name of a family."""
+    return {
+        frozenset(): f"{name}Model",
+        frozenset({"mlm"}): f"{name}ForMaskedLM",
+        frozenset({"classify"}): f"{name}ForSequenceClassification",
+    }
+
+
+ROBERTA = Family("roberta", RobertaConfig, build, TEMPLATE, TABLE, classes("Roberta"))
+XLM_ROBERTA = Family("xlm-roberta", RobertaConfig, build, TEMPLATE, TABLE, classes("XLMRoberta"))

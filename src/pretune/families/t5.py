@@ -1,0 +1,190 @@
+"""T5 (Raffel et al., 2020, arXiv:1910.10683), its version 1.1, and mT5 (Xue et al., 2021, arXiv:2010.11934).
+
+Version 1.1 and mT5 have gated feed-forward layers and a vocabulary matrix of their own; the first version reads its
+vocabulary from the token embedding, states scaled by 1 / √width before.
+
+Departures: attention dropout is off (the fast attention paths have none); an own vocabulary matrix starts by its inputs
+(`transformers` starts it with deviation 1, which makes the first logits as large as √width).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from pretune.backbones.encoder import Encoder
+from pretune.backbones.encoder_decoder import EncoderDecoder
+from pretune.families.family import WRITING, Family, Row, Table
+from pretune.nn.attention import CrossAttention, ScoredAttention
+from pretune.nn.blocks import Layer, PreNorm
+from pretune.nn.dropout import Dropout
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.feed_forward import ACTIVATIONS, FeedForward, GatedFeedForward
+from pretune.nn.heads import OwnVocabularyHead, Scale, Transform, VocabularyHead
+from pretune.nn.initialize import initialize_by_inputs
+from pretune.nn.linear import RMSNorm
+from pretune.nn.patterns import causal, full
+from pretune.nn.scores import RelativeBias
+from pretune.text.sequences import Template
+
+
+@dataclass(frozen=True)
+class T5Config:
+    """Keys of config.json."""
+
+    vocab_size: int = 32128
+    d_model: int = 512
+    d_kv: int = 64
+    d_ff: int = 2048
+    num_layers: int = 6
+    num_decoder_layers: int | None = None  # as many as the encoder's
+    num_heads: int = 8
+    relative_attention_num_buckets: int = 32
+    relative_attention_max_distance: int = 128
+    dropout_rate: float = 0.1
+    layer_norm_epsilon: float = 1e-6
+    initializer_factor: float = 1.0
+    feed_forward_proj: str = "relu"
+    tie_word_embeddings: bool = True
+    scale_decoder_outputs: bool | None = None  # newer than tie_word_embeddings, which such files say wrongly
+    is_encoder_decoder: bool = True
+    pad_token_id: int = 0
+    eos_token_id: int = 1
+    decoder_start_token_id: int = 0
+
+    def __post_init__(self) -> None:
+        # Scaled states and a tied vocabulary go together: both keys are written, and say the same.
+        tied = self.tie_word_embeddings if self.scale_decoder_outputs is None else self.scale_decoder_outputs
+        object.__setattr__(self, "tie_word_embeddings", tied)
+        object.__setattr__(self, "scale_decoder_outputs", tied)
+
+
+@dataclass(frozen=True)
+class MT5Config(T5Config):
+    """The same keys with other defaults; an mT5 is never scaled, whatever a file says of tied embeddings."""
+
+    vocab_size: int = 250112
+    d_ff: int = 1024
+    num_layers: int = 8
+    num_heads: int = 6
+    feed_forward_proj: str = "gated-gelu"
+    tie_word_embeddings: bool = False
+    scale_decoder_outputs: bool | None = False
+
+
+def build(config: T5Config) -> EncoderDecoder:
+    """The whole wiring."""
+    width, heads, dropout = config.d_model, config.num_heads, config.dropout_rate
+    norm = partial(RMSNorm, width, config.layer_norm_epsilon)
+    attention: dict[str, Any] = {"head_width": config.d_kv, "scale": 1.0, "bias": False}
+    gated, _, activation = config.feed_forward_proj.rpartition("-")
+    if gated and activation == "gelu":
+        activation = "gelu_new"  # what was published under that name
+
+    def layer(decoder: bool) -> Layer:
+        pattern = causal if decoder else full
+        parts: dict[str, nn.Module] = {"attention": ScoredAttention(width, heads, pattern=pattern, **attention)}
+        if decoder:
+            parts["cross"] = CrossAttention(width, heads, **attention)
+        kind = GatedFeedForward if gated else FeedForward
+        name = "gated_feed_forward" if gated else "feed_forward"  # the published layout tells them apart
+        parts[name] = kind(width, config.d_ff, ACTIVATIONS[activation], bias=False, dropout=dropout)
+        return Layer(**{name: PreNorm(part, norm(), dropout) for name, part in parts.items()})
+
+    def vocabulary_head() -> nn.Module:
+        if config.tie_word_embeddings:
+            return VocabularyHead(config.vocab_size, Scale(width**-0.5), bias=False)
+        return initialize_by_inputs(OwnVocabularyHead(config.vocab_size, width), config.initializer_factor)
+
+    furthest = config.relative_attention_max_distance
+    bias = partial(RelativeBias, heads, config.relative_attention_num_buckets, furthest)
+    embed = partial(Embeddings, config.vocab_size, width, dropout=dropout)
+    layers = config.num_layers, config.num_decoder_layers or config.num_layers
+    encoder = Encoder(
+        embed=embed(),
+        score=bias(both_ways=True),
+        layers=[layer(decoder=False) for _ in range(layers[0])],
+        norm=nn.Sequential(norm(), Dropout(dropout)),
+        vocabulary_head=vocabulary_head,
+        pooler=lambda: initialize_by_inputs(Transform(width, ACTIVATIONS["tanh"]), config.initializer_factor),
+    )
+    model = EncoderDecoder(
+        encoder,
+        embed=embed(),
+        score=bias(both_ways=False),
+        layers=[layer(decoder=True) for _ in range(layers[1])],
+        norm=nn.Sequential(norm(), Dropout(dropout)),
+    )
+    model.embed.tokens = encoder.embed.tokens
+    return initialize_by_inputs(model, config.initializer_factor)
+
+
+def _attention(theirs: str, ours: str) -> list[Row]:
+    """A part of a layer that attends, its norm included."""
+    block, _, _ = theirs.rpartition(".")
+    return [
+        (f"{block}.layer_norm.weight", f"{ours}.norm.weight"),
+        (f"{theirs}.q.weight", f"{ours}.part.query.weight"),
+        ([f"{theirs}.k.weight", f"{theirs}.v.weight"], f"{ours}.part.key_value.weight"),
+        (f"{theirs}.o.weight", f"{ours}.part.output.weight"),
+    ]
+
+
+def _feed_forward(theirs: str, ours: str) -> list[Row]:
+    """The last part of a layer, of either kind."""
+    dense = f"{theirs}.DenseReluDense"
+    rows: list[Row] = [
+        (f"{dense}.wi.weight", f"{ours}.feed_forward.part.inner.weight"),
+        ([f"{dense}.wi_0.weight", f"{dense}.wi_1.weight"], f"{ours}.gated_feed_forward.part.inner.weight"),
+    ]
+    for kind in ("feed_forward", "gated_feed_forward"):
+        rows.append((f"{dense}.wo.weight", f"{ours}.{kind}.part.output.weight"))
+        rows.append((f"{theirs}.layer_norm.weight", f"{ours}.{kind}.norm.weight"))
+    return rows
+
+
+# One bias of distances for a stack, which the published layout keeps in its first layer.
+_BIAS = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+
+TABLE = Table(
+    ("shared.weight", "backbone.encoder.embed.tokens"),
+    *_attention("encoder.block.{i}.layer.0.SelfAttention", "backbone.encoder.layers.{i}.attention"),
+    *_feed_forward("encoder.block.{i}.layer.1", "backbone.encoder.layers.{i}"),
+    (f"encoder.{_BIAS}", "backbone.encoder.score.weight"),
+    ("encoder.final_layer_norm.weight", "backbone.encoder.norm.0.weight"),
+    *_attention("decoder.block.{i}.layer.0.SelfAttention", "backbone.layers.{i}.attention"),
+    *_attention("decoder.block.{i}.layer.1.EncDecAttention", "backbone.layers.{i}.cross"),
+    *_feed_forward("decoder.block.{i}.layer.2", "backbone.layers.{i}"),
+    (f"decoder.{_BIAS}", "backbone.score.weight"),
+    ("decoder.final_layer_norm.weight", "backbone.norm.0.weight"),
+    ("classification_head.dense.{p}", "heads.classify.pooler.dense.{p}"),
+    ("classification_head.out_proj.{p}", "heads.classify.output.{p}"),
+    ("lm_head.weight", "heads.{p}.output.weight"),
+    # The first checkpoints have a bias of distances for cross-attention too, which was never used.
+    ignored=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
+    renamed={"transformer.": ""},  # which classifiers have before all names
+    tied=("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"),
+)
+
+
+def _family(name: str, config: type[T5Config], prefix: str) -> Family:
+    return Family(
+        name=name,
+        config=config,
+        build=build,
+        template=Template(single=("A", "end"), pair=("B", "end"), segments=False, target=("padding", "A", "end")),
+        table=TABLE,
+        classes={
+            frozenset(): f"{prefix}Model",
+            **{frozenset({objective}): f"{prefix}ForConditionalGeneration" for objective in WRITING},
+            frozenset({"classify"}): f"{prefix}ForSequenceClassification",
+        },
+        poolings={"": "last"},
+    )
+
+
+T5 = _family("t5", T5Config, "T5")
+MT5 = _family("mt5", MT5Config, "MT5")

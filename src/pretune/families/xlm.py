@@ -1,0 +1,130 @@
+"""XLM (Lample and Conneau, 2019, arXiv:1901.07291): BERT's layers, and vectors of languages.
+
+Departures: attention dropout is off unless asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from torch import nn
+
+from pretune.backbones.encoder import Encoder
+from pretune.errors import PretuneError
+from pretune.families.bert import post_norm_layer
+from pretune.families.family import Family, Table
+from pretune.nn.embeddings import Embeddings, Lookup
+from pretune.nn.feed_forward import ACTIVATIONS
+from pretune.nn.heads import VocabularyHead
+from pretune.nn.initialize import initialize
+from pretune.nn.linear import LayerNorm
+from pretune.nn.patterns import causal, full
+from pretune.nn.positions import Learned
+from pretune.text.sequences import Template
+
+
+@dataclass(frozen=True)
+class XlmConfig:
+    """Keys of config.json."""
+
+    vocab_size: int = 30145
+    emb_dim: int = 2048
+    n_layers: int = 12
+    n_heads: int = 16
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    gelu_activation: bool = True
+    sinusoidal_embeddings: bool = False
+    causal: bool = False
+    asm: bool = False  # an adaptive softmax, which we have not
+    n_langs: int = 1
+    use_lang_emb: bool = True
+    lang2id: Mapping[str, int] | None = None  # what the numbers in the column `language` mean
+    id2lang: Mapping[str, str] | None = None
+    max_position_embeddings: int = 512
+    embed_init_std: float = 2048**-0.5
+    init_std: float = 0.02
+    layer_norm_eps: float = 1e-12
+    pad_token_id: int = 2
+
+
+def build(config: XlmConfig) -> Encoder:
+    """The whole wiring. Without a column `language` no vector of a language is added."""
+    if config.asm:
+        raise PretuneError("xlm: asm (an adaptive softmax) is not supported")
+    width, eps = config.emb_dim, config.layer_norm_eps
+    layer = partial(
+        post_norm_layer,
+        width,
+        config.n_heads,
+        4 * width,
+        ACTIVATIONS["gelu" if config.gelu_activation else "relu"],
+        eps,
+        config.dropout,
+        config.attention_dropout,
+        causal if config.causal else full,
+    )
+    positions = Learned(config.max_position_embeddings, width)
+    languages = config.n_langs if config.use_lang_emb and config.n_langs > 1 else 0
+    encoder = Encoder(
+        embed=Embeddings(
+            config.vocab_size,
+            width,
+            positions=positions,
+            columns=[Lookup("language", languages, width, absent=None)] if languages else (),
+            norm=LayerNorm(width, eps),
+            dropout=config.dropout,
+        ),
+        layers=[layer() for _ in range(config.n_layers)],
+        vocabulary_head=lambda: VocabularyHead(config.vocab_size),
+        pooler=nn.Identity,
+    )
+    initialize(encoder, config.init_std)
+    initialize(encoder.embed, config.embed_init_std)
+    if config.sinusoidal_embeddings:
+        positions.fix_waves()
+    return encoder
+
+
+_ATTENTION, _FEED_FORWARD = "transformer.attentions.{i}", "transformer.ffns.{i}"
+_OURS = "backbone.layers.{i}"
+
+XLM = Family(
+    name="xlm",
+    config=XlmConfig,
+    build=build,
+    template=Template(single=("start", "A", "separator"), pair=("B", "separator"), segments=False),
+    table=Table(
+        ("transformer.embeddings.weight", "backbone.embed.tokens"),
+        ("transformer.position_embeddings.weight", "backbone.embed.positions.weight"),
+        ("transformer.lang_embeddings.weight", "backbone.embed.columns.language.weight"),
+        ("transformer.layer_norm_emb.{p}", "backbone.embed.norm.{p}"),
+        ([f"{_ATTENTION}.{part}_lin.{{p}}" for part in ("q", "k", "v")], f"{_OURS}.attention.part.qkv.{{p}}"),
+        (f"{_ATTENTION}.out_lin.{{p}}", f"{_OURS}.attention.part.output.{{p}}"),
+        ("transformer.layer_norm1.{i}.{p}", f"{_OURS}.attention.norm.{{p}}"),
+        (f"{_FEED_FORWARD}.lin1.{{p}}", f"{_OURS}.feed_forward.part.inner.{{p}}"),
+        (f"{_FEED_FORWARD}.lin2.{{p}}", f"{_OURS}.feed_forward.part.output.{{p}}"),
+        ("transformer.layer_norm2.{i}.{p}", f"{_OURS}.feed_forward.norm.{{p}}"),
+        ("pred_layer.proj.bias", "heads.mlm.bias"),
+        ("sequence_summary.summary.{p}", "heads.classify.output.{p}"),
+        prefix="transformer.",
+        ignored=(
+            "transformer.position_ids",
+            "pred_layer.proj.weight",
+            "classifier.{p}",  # of tags
+            "qa_outputs.{p}",
+            "qa_outputs.start_logits.dense.{p}",
+            "qa_outputs.end_logits.dense_{i}.{p}",
+            "qa_outputs.end_logits.LayerNorm.{p}",
+            "qa_outputs.answer_class.dense_{i}.{p}",
+        ),
+    ),
+    classes={
+        frozenset(): "XLMModel",
+        frozenset({"mlm"}): "XLMWithLMHeadModel",
+        frozenset({"classify"}): "XLMForSequenceClassification",
+    },
+    older={"n_words": "vocab_size", "pad_index": "pad_token_id"},
+)

@@ -1,0 +1,57 @@
+"""Beam search: the likeliest text, as far as a few beginnings at a time can find it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Beam:
+    """A beginning, or a whole text, and its score: the logarithm of its probability, over length to the penalty if whole."""
+
+    ids: list[int]
+    score: float
+    ended: bool = False  # by an end token, which `ids` leave out
+
+
+@dataclass
+class Search:
+    """The search for one prompt. It ends when no beam, as it is now, is better than the worst of enough whole texts."""
+
+    width: int  # beams
+    limit: int  # new tokens at most
+    penalty: float  # above 0: the longer, the better
+    ends: Collection[int]
+    beams: list[Beam] = field(default_factory=lambda: [Beam([], 0.0)])  # the best first
+    whole: list[Beam] = field(default_factory=list)  # the best first
+
+    def step(self, scores: Tensor) -> list[int]:
+        """Take (beams, vocabulary) logarithms of probabilities; returns which old beam each of the new ones continues."""
+        total = scores + torch.tensor([beam.score for beam in self.beams])[:, None]
+        # Enough that as many as the width are left even if all others end.
+        candidates = total.flatten().topk(min((1 + max(1, len(self.ends))) * self.width, total.numel()))
+        length = len(self.beams[0].ids) + 1
+        origins: list[int] = []
+        beams: list[Beam] = []
+        for rank, (score, place) in enumerate(zip(*map(torch.Tensor.tolist, candidates), strict=True)):
+            origin, token = divmod(place, total.shape[1])
+            if score == -torch.inf:
+                break
+            ids, ended = self.beams[origin].ids, token in self.ends
+            if ended or length == self.limit:
+                if rank < self.width:
+                    self.whole.append(Beam(ids if ended else [*ids, token], score / length**self.penalty, ended))
+            elif len(beams) < self.width:
+                origins.append(origin)
+                beams.append(Beam([*ids, token], score))
+        if not beams and not self.whole:  # everything is forbidden
+            self.whole = self.beams
+        self.whole = sorted(self.whole, key=lambda beam: -beam.score)[: self.width]
+        if len(self.whole) == self.width and beams and beams[0].score / length**self.penalty <= self.whole[-1].score:
+            origins, beams = [], []
+        self.beams = beams
+        return origins

@@ -1,0 +1,59 @@
+"""From logits to the next token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def discourage(logits: Tensor, histories: Iterable[Sequence[int]], penalty: float, ngram: int) -> Tensor:
+    """(b, vocabulary) logits, or logarithms of probabilities, that hold against tokens what was written already.
+
+    `penalty` makes every token of a sequence's history less likely (Keskar et al., 2019, arXiv:1909.05858); with `ngram`,
+    no token may complete so many tokens in a row that the history has already (Paulus et al., 2018, arXiv:1705.04304).
+
+    >>> discourage(torch.tensor([[2.0, -1.0, 1.0]]), [[0, 1]], penalty=2.0, ngram=0).tolist()
+    [[1.0, -2.0, 1.0]]
+    """
+    if penalty == 1.0 and not ngram:
+        return logits
+    logits = logits.clone()
+    for row, history in zip(logits, histories, strict=True):
+        if penalty != 1.0:
+            seen = torch.tensor(sorted(set(history)))
+            row[seen] = torch.where(row[seen] < 0, row[seen] * penalty, row[seen] / penalty)
+        if ngram and len(history) >= ngram:
+            windows = np.lib.stride_tricks.sliding_window_view(np.array(history), ngram)  # (…, ngram)
+            begun = windows[:, :-1] == history[len(history) - ngram + 1 :]
+            row[torch.from_numpy(windows[begun.all(1), -1])] = -torch.inf
+    return logits
+
+
+def draw(
+    logits: Tensor, chance: Array, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None
+) -> list[int]:
+    """A token for each row of (b, vocabulary), by a number in [0, 1) each.
+
+    `top_k` leaves the k likeliest tokens, `top_p` the likeliest that together have at least this probability (nucleus
+    sampling, Holtzman et al., 2020, arXiv:1904.09751).
+
+    >>> draw(torch.tensor([[0.0, 9.0, 1.0]]), np.array([0.5]))
+    [1]
+    """
+    tokens = None
+    if top_k is not None or top_p is not None:
+        logits, tokens = logits.topk(min(top_k or logits.shape[1], logits.shape[1]))
+    shares = (logits.double() / temperature).softmax(-1)
+    reached = shares.cumsum(-1)
+    if top_p is not None:
+        reached = (shares * (reached - shares < top_p)).cumsum(-1)
+    total = reached[:, -1:]
+    place = torch.searchsorted(reached, torch.from_numpy(chance)[:, None] * total, right=True)
+    place = place.minimum((reached < total).sum(-1, keepdim=True))  # by rounding alone, one could miss the last
+    return (place if tokens is None else tokens.gather(1, place))[:, 0].tolist()  # type: ignore[no-any-return]

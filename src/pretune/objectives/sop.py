@@ -1,0 +1,66 @@
+"""Sentence order prediction (Lan et al., 2020, ALBERT): do two neighboring texts stand in their order, or swapped?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from torch import nn
+
+from pretune.nn.patterns import Pattern
+from pretune.objectives.objective import Data, Loss, classification_loss
+from pretune.objectives.pairs import PairHead, neighbors
+from pretune.packed import Batch
+from pretune.randomness import Draws
+from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
+from pretune.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from pretune.backbones.states import Backbone
+
+
+@dataclass(frozen=True)
+class SOP:
+    """Two texts that follow one another in a document; a share `swapped` of the pairs comes the other way round.
+
+    Both are of one document, so that the topic tells nothing. A share `short` of the documents is read in shorter pairs.
+    """
+
+    swapped: float = 0.5
+    short: float = 0.1
+
+    name: ClassVar[str] = "sop"
+    pattern: ClassVar[Pattern | None] = None
+    insists: ClassVar[bool] = True
+    stateful: ClassVar[bool] = False
+
+    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+        """Spans cut in two at a random sentence bound."""
+        begins, spans, _ = neighbors(self.name, data, packing, draws, self.short)
+        assert data.store is not None
+        swapped = draws.uniform("swapped", begins[:, 0]) < self.swapped
+        for pairs in (begins, spans):
+            pairs[swapped] = pairs[swapped, ::-1]
+        labels = {self.name: swapped.astype(np.int64)}  # 0: in order, as in ALBERT's released checkpoints
+        arrangement = Arrangement(data.store, data.tokenizer, data.template, begins, spans, labels)
+        return plan_epoch(arrangement, packing, draws)
+
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+        """Nothing to hide: the label is the target, at the sequence's start."""
+        sequences.targets[self.name] = (sequences.offsets[:-1], sequences.labels[self.name])
+        return sequences
+
+    def room(self, packing: Packing) -> dict[str, int]:
+        """One target a sequence."""
+        return {self.name: min(packing.sequences, packing.tokens)}
+
+    def head(self, backbone: Backbone) -> nn.Module:
+        """Pooler and two classes."""
+        return PairHead(backbone)
+
+    def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
+        """Cross-entropy at the start tokens."""
+        targets = batch.targets[self.name]
+        states = backbone(*batch.packed).last[targets.at]
+        return classification_loss(self.name, head(states), targets)

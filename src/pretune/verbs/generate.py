@@ -1,0 +1,84 @@
+"""`generate`: a language model writes on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pretune.verbs.results import Rows
+
+if TYPE_CHECKING:
+    from pretune.training.runs import Run
+
+
+def generate(
+    model: str | Path | Run,
+    prompts: Sequence[str] = (),
+    *,
+    tokens: int = 50,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    beams: int = 1,
+    length_penalty: float = 1.0,
+    repetition_penalty: float = 1.0,
+    no_repeat_ngram: int = 0,
+    seed: int = 0,
+    device: str | None = None,
+) -> Rows:
+    """Let a language model write on from beginnings: always the likeliest token, by chance, or by beam search.
+
+    With any of --temperature, --top-k and --top-p, tokens are drawn; the same seed draws the same text.
+
+    Parameters
+    ----------
+    model
+        A run or model folder with a causal language model (GPT, GPT-2, or any run with the objective lm).
+    prompts
+        Beginnings. An empty one, "", leaves the beginning to the model.
+    tokens
+        New tokens at most; a text also stops where the model ends it.
+    temperature
+        Below 1 likely tokens become likelier, above 1 less so.
+    top_k
+        Draw from the so many likeliest tokens.
+    top_p
+        Draw from the likeliest tokens that together have this probability.
+    beams
+        Look for the likeliest text with so many beginnings at a time.
+    length_penalty
+        How beams of different length compare: scores are divided by the length to this power.
+    repetition_penalty
+        Above 1, tokens that were there before become less likely.
+    no_repeat_ngram
+        So many tokens in a row never come twice; 0 allows everything.
+    seed
+        All chance follows from it.
+    device
+        cpu or cuda; a GPU is used where there is one.
+
+    Examples
+    --------
+    >>> generate("runs/mine", ["Once upon a time"], temperature=0.8, top_p=0.9, seed=1)[0]["text"]  # doctest: +SKIP
+    """
+    import os
+
+    from pretune.errors import PretuneError
+    from pretune.inference.generate import Decoding, Writer
+
+    if not prompts:
+        raise PretuneError('nothing to write on from: give a beginning, or "" to leave it to the model')
+    how = Decoding(
+        tokens,
+        temperature,
+        top_k,
+        top_p,
+        beams,
+        length_penalty,
+        repetition_penalty,
+        no_repeat_ngram,
+        seed,
+    )
+    rows = Writer.load(os.fspath(model), device).write(prompts, how)
+    return Rows("texts", rows, hidden=("prompt", "continuation"))

@@ -1,0 +1,69 @@
+"""From text to probabilities: what we export, the peer reads with its own tokenizer, template and segments."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import test_albert
+import test_bert
+import test_distilbert
+import test_electra
+import test_ernie
+import test_modernbert
+import test_roberta
+import test_xlm
+import torch
+
+from conftest import english_documents
+from pretune.families import FAMILIES
+from pretune.inference.predict import predict_texts
+from pretune.model import Model, Root
+from pretune.objectives import parse_objective
+from pretune.text.documents import Document
+from pretune.text.tokenizer import Tokenizer
+from pretune.text.tokenizer_training import Kind, train
+
+SMALL: dict[str, tuple[Kind, dict[str, Any]]] = {
+    "bert": ("wordpiece", test_bert.SMALL),
+    "roberta": ("byte-bpe", test_roberta.SMALL),
+    "xlm-roberta": ("raw-unigram", test_roberta.SMALL),
+    "distilbert": ("wordpiece", test_distilbert.SMALL),
+    "electra": ("wordpiece", test_electra.SMALL),
+    "albert": ("raw-unigram", test_albert.SMALL),
+    "ernie": ("wordpiece", test_ernie.SMALL | test_ernie.TASKS),
+    "xlm": ("bpe", test_xlm.SMALL),
+    "modernbert": ("byte-bpe", test_modernbert.SMALL),
+}
+
+
+@cache
+def tokenizer(kind: Kind) -> Tokenizer:
+    return train([Document(text, Path("x"), 1) for text in english_documents()[:3]], kind, 400)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_classifier_gives_the_same_answers_to_texts_and_pairs(name: str, tmp_path: Path) -> None:
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    kind, small = SMALL[name]
+    family, labels = FAMILIES[name], ["bad", "good"]
+    words = tokenizer(kind)
+    sizes = {"vocab_size": words.size, "max_position_embeddings": 90, "pad_token_id": words.role("padding")}
+    config = family.read_config(small | sizes | {"initializer_range": 0.2})
+    model = Model(family, config, Root(family.build(config)), words, "classify", labels)
+    model.add_heads(parse_objective("classify", labels=tuple(labels)).objectives)
+    model.save(tmp_path)
+    peer = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    dress = AutoTokenizer.from_pretrained(tmp_path)
+    texts, pairs = (
+        ["An assignment is a statement", "and that"],
+        ["An expression is not", "or this one, which is longer"],
+    )
+    for second in (None, pairs):
+        with torch.no_grad():
+            theirs = peer(**dress(texts, second, padding=True, return_tensors="pt")).logits.softmax(-1)
+        ours = [[row["probabilities"][label] for label in labels] for row in predict_texts(tmp_path, texts, second)]
+        torch.testing.assert_close(torch.tensor(ours), theirs, atol=1e-5, rtol=1e-5)

@@ -1,0 +1,83 @@
+"""Presets have the numbers of parameters of the released checkpoints, and recipes that can be read."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import torch
+
+from pretune.families.family import WRITING
+from pretune.model import make_model
+from pretune.objectives import OBJECTIVES, parse_objective
+from pretune.presets import find_preset, preset_names
+from pretune.training.pretraining import make_plan
+
+# preset → the class of `transformers` that the checkpoint was released for, what of it is not the backbone, and how many
+# parameters it has, those that are tied or shared once.
+RELEASED = {
+    "albert-base-v1": ("AlbertModel", "pooler", 11_683_584),
+    "albert-base-v2": ("AlbertModel", "pooler", 11_683_584),
+    "albert-large-v1": ("AlbertModel", "pooler", 17_683_968),
+    "albert-large-v2": ("AlbertModel", "pooler", 17_683_968),
+    "albert-xlarge-v1": ("AlbertModel", "pooler", 58_724_864),
+    "albert-xlarge-v2": ("AlbertModel", "pooler", 58_724_864),
+    "albert-xxlarge-v1": ("AlbertModel", "pooler", 222_595_584),
+    "albert-xxlarge-v2": ("AlbertModel", "pooler", 222_595_584),
+    "bert-base": ("BertModel", "pooler", 109_482_240),
+    "bert-base-cased": ("BertModel", "pooler", 108_310_272),
+    "bert-base-multilingual-cased": ("BertModel", "pooler", 177_853_440),
+    "bert-large": ("BertModel", "pooler", 335_141_888),
+    "bert-large-cased": ("BertModel", "pooler", 333_579_264),
+    "distilbert-base": ("DistilBertForMaskedLM", "mlm", 66_985_530),
+    "distilbert-base-cased": ("DistilBertForMaskedLM", "mlm", 65_812_036),
+    "distilbert-base-multilingual-cased": ("DistilBertForMaskedLM", "mlm", 135_445_755),
+    "electra-base": ("ElectraModel", "", 108_891_648),
+    "electra-base-generator": ("ElectraForMaskedLM", "mlm", 33_740_602),
+    "electra-large": ("ElectraModel", "", 334_092_288),
+    "electra-large-generator": ("ElectraForMaskedLM", "mlm", 51_295_290),
+    "electra-small": ("ElectraModel", "", 13_483_008),
+    "electra-small-generator": ("ElectraForMaskedLM", "mlm", 13_546_682),
+    "ernie-1.0-base": ("ErnieModel", "pooler", 99_866_112),
+    "roberta-base": ("RobertaForMaskedLM", "mlm", 124_697_433),
+    "roberta-large": ("RobertaForMaskedLM", "mlm", 355_412_057),
+    "spanbert-base": ("BertModel", "pooler", 108_310_272),
+    "spanbert-large": ("BertModel", "pooler", 333_579_264),
+    "xlm-mlm-100-1280": ("XLMWithLMHeadModel", "mlm", 571_696_960),
+    "xlm-mlm-en-2048": ("XLMWithLMHeadModel", "mlm", 667_119_041),
+    "xlm-mlm-tlm-xnli15-1024": ("XLMWithLMHeadModel", "mlm", 249_071_384),
+    "xlm-roberta-base": ("XLMRobertaForMaskedLM", "mlm", 278_295_186),
+    "xlm-roberta-large": ("XLMRobertaForMaskedLM", "mlm", 560_142_482),
+}
+
+
+def count(module: Any) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_parameters_are_as_many_as_released(name: str) -> None:
+    import transformers
+
+    kind, head, expected = RELEASED[name]
+    with torch.device("meta"):
+        model = make_model(name)
+        config = transformers.AutoConfig.for_model(model.family.name, **asdict(model.config))
+        theirs = getattr(transformers, kind)(config)
+        extra = {"": 0, "pooler": count(model.backbone.pooler()), "mlm": count(model.backbone.vocabulary_head())}[head]
+    assert count(model.backbone) + extra == count(theirs) == expected
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_presets_are_complete(name: str) -> None:
+    preset = find_preset(name)
+    assert preset["source"]
+    if preset["objective"] in OBJECTIVES or preset["objective"] not in WRITING:
+        parse_objective(preset["objective"])
+    plan = make_plan(name, ["texts"], "run", {}, 0, None)
+    with torch.device("meta"):
+        model = make_model(name, vocabulary=256, padding=0)
+    assert model.backbone.embed.vocabulary == 256
+    assert plan.batch.length is not None
+    assert model.backbone.longest is None or plan.batch.length <= model.backbone.longest

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from pretune import PretuneError
+from pretune.nn.embeddings import Embeddings, Lookup
+from pretune.nn.feed_forward import ACTIVATIONS
+from pretune.nn.heads import Transform, VocabularyHead
+from pretune.nn.initialize import initialize
+from pretune.nn.linear import LayerNorm, Linear
+from pretune.nn.positions import Learned, Sinusoidal
+from pretune.packed import Capacity, pack, pack_lists
+
+
+def test_positions_start_at_their_first_row() -> None:
+    plain, shifted = initialize(Learned(4, 3)), Learned(4, 3, first=2)
+    assert shifted.weight.shape == (6, 3) and shifted.longest == 4
+    with torch.no_grad():
+        shifted.weight[2:] = plain.weight
+        shifted.weight[:2] = torch.nan
+    assert torch.equal(plain(torch.arange(4)), shifted(torch.arange(4)))
+
+
+@pytest.mark.parametrize("width", [6, 7])
+def test_waves_are_the_sinusoidal_ones_and_do_not_learn(width: int) -> None:
+    positions = Learned(5, width)
+    positions.fix_waves()
+    assert torch.equal(positions(torch.arange(5)), Sinusoidal(width)(torch.arange(5)))
+    assert not positions.weight.requires_grad
+
+
+def test_columns_add_their_vectors_and_absent_ones_what_was_agreed() -> None:
+    ids, values = np.array([1, 2, 3]), np.array([2, 0, 1])
+    embed = initialize(Embeddings(5, 4, columns=[Lookup("language", 3, 4, absent=None), Lookup("task", 2, 4)]), 1.0)
+    tokens, language, task = embed.tokens, embed.columns["language"].weight, embed.columns["task"].weight
+    assert torch.equal(embed(pack(ids, np.array([3]))), tokens[ids] + task[0])
+    both = pack(ids, np.array([3]), columns={"language": values, "task": np.array([1, 1, 0])})
+    assert torch.equal(embed(both), tokens[ids] + language[values] + task[[1, 1, 0]])
+    filled = pack(ids, np.array([3]), columns={"language": values}, capacity=Capacity(8, 3, 4))
+    assert torch.equal(embed(filled)[:3], tokens[ids] + language[values] + task[0])
+
+
+def test_vectors_may_be_narrower_than_states_and_the_head_leads_back() -> None:
+    embed = Embeddings(5, 4, norm=LayerNorm(4), project=Linear(4, 6))
+    assert embed.width == 6 and Embeddings(5, 4).width == 4
+    initialize(embed, 1.0)
+    states = embed(pack_lists([[1, 2], [3]]))
+    assert torch.equal(states, embed.project(embed.norm(embed.tokens[[1, 2, 3]])))
+    head = VocabularyHead(5, Transform(6, ACTIVATIONS["gelu"], LayerNorm(4), outputs=4))
+    assert head(states, embed.tokens).shape == (3, 5)
+
+
+def test_an_unknown_activation_is_refused_by_its_name() -> None:
+    with pytest.raises(PretuneError, match="unknown activation 'gelo'; did you mean 'gelu'"):
+        ACTIVATIONS["gelo"]

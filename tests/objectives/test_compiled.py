@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch._dynamo
+from torch._dynamo.testing import CompileCounter
+
+from canary import LENGTH, TEMPLATE, bert, store
+from pretune.model import Root
+from pretune.nn import attention
+from pretune.objectives import Data, parse_objective
+from pretune.text.sequences import Packing
+from pretune.training.streams import Stream
+
+
+@pytest.mark.parametrize("name", ["mlm(unit=span,boundary=true)+sop", "nsp+rtd", "item"])
+def test_a_step_is_one_graph_for_all_batches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but shapes, which are fixed, may be looked at on the host. Attention is a matter of its own."""
+    monkeypatch.setattr(attention, "attend", lambda q, k, v, *others, **more: q * k + v)
+    torch.manual_seed(0)
+    root, mixture = Root(bert()), parse_objective(name)
+    for objective in mixture.objectives:
+        root.heads[objective.name] = objective.head(root.backbone)
+    data = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents))
+    stream = Stream(mixture.joints[0], data, Packing(256, LENGTH, fixed=True), seed=0)
+    batches = [stream.batch(0, index, 0.0) for index in range(2)]
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(root, dynamic=False, fullgraph=True, backend=counter)
+    for batch in batches:
+        torch.manual_seed(1)
+        expected = root(stream.joint, batch)
+        torch.manual_seed(1)
+        found = compiled(stream.joint, batch)
+        for term, value in {**expected.sums, **expected.logs}.items():
+            torch.testing.assert_close({**found.sums, **found.logs}[term], value)
+    assert batches[0].counts != batches[1].counts
+    assert counter.frame_count == 1

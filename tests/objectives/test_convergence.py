@@ -1,0 +1,114 @@
+"""Every objective learns: on a tiny corpus whose order is easy, it does better than one that knows frequencies alone."""
+
+from __future__ import annotations
+
+import math
+import random
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from material import TEMPLATE
+from pretune.families.bert import BERT, BertConfig, build
+from pretune.inference.items import rank_last_items
+from pretune.metrics.ranking import ranking_metrics
+from pretune.model import Model, Root
+from pretune.objectives import Data, parse_objective
+from pretune.text.documents import Document
+from pretune.text.preparing import Settings, make_store
+from pretune.text.sequences import Packing
+from pretune.text.store import Store
+from pretune.text.tokenizer_training import train as train_tokenizer
+from pretune.training.loop import Training, train
+from pretune.training.settings import Budget, Optimizer, Schedule, Watching, fill
+from pretune.training.streams import make_streams
+
+SENTENCES, WORDS = 4, 6
+
+
+@cache
+def rounds() -> Store:
+    """Documents of four sentences; the words of each are its own six, in their order, round and round from some word on."""
+    folder = Path(tempfile.mkdtemp())
+    chance = random.Random(0)
+    texts = []
+    for _ in range(300):
+        sentences = []
+        for sentence in "abcd"[:SENTENCES]:
+            start = chance.randrange(WORDS)
+            sentences.append(" ".join(f"{sentence}{(start + i) % WORDS}" for i in range(8)))
+        texts.append("\n".join(sentences))
+    (folder / "a.txt").write_text("\n\n".join(texts), encoding="utf-8")
+    (folder / "phrases.txt").write_text("a0 a1\nb2 b3 b4\nc4 c5\n", encoding="utf-8")
+    tokenizer = train_tokenizer([Document(text, folder, 1) for text in texts], "items", 64)
+    return make_store([folder / "a.txt"], tokenizer, folder / "store", Settings(language="lines"), 1)
+
+
+def learn(name: str, steps: int, run: Path, width: int = 32) -> tuple[Model, dict[str, float]]:
+    """A model that has learned, and its losses over the last steps."""
+    torch.manual_seed(0)
+    store = rounds()
+    config = BertConfig(
+        vocab_size=64, hidden_size=width, num_hidden_layers=2, num_attention_heads=2, intermediate_size=2 * width,
+        max_position_embeddings=64, hidden_dropout_prob=0.0, initializer_range=0.05,
+    )  # fmt: skip
+    model = Model(BERT, config, Root(build(config)), store.tokenizer)
+    mixture = parse_objective(name)
+    model.add_heads(mixture.objectives)
+    data = Data(store.tokenizer, TEMPLATE, store=store, documents=np.arange(store.documents))
+    training = Training(
+        root=model.root,
+        streams=make_streams(mixture, data, tokens=512, packing=Packing(512, 32), seed=0),
+        budget=Budget(steps=steps),
+        optimizer=fill(Optimizer, Optimizer(lr=3e-3, clip=1.0, decay=0.0)),
+        schedule=fill(Schedule, Schedule(kind="linear", warmup=0.1)),
+        watching=fill(Watching, Watching(log=20, save=0)),
+        run=run,
+    )
+    return model, train(training)
+
+
+@cache
+def frequencies() -> float:
+    """The loss of one who knows frequencies alone."""
+    counts = np.bincount(rounds().read(0, rounds().tokens)).astype(float)
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+@pytest.mark.parametrize("unit", ["token", "word", "span", "ngram", "phrase"])
+def test_mlm(unit: str, tmp_path: Path) -> None:
+    more = {"token": "copies=10", "word": "rate=0.3,final_rate=0.15", "span": "boundary=true", "ngram": "longest=2"}
+    more["phrase"] = f"phrases={rounds().folder.parent}/phrases.txt"
+    _, last = learn(f"mlm(unit={unit},{more[unit]})", 160, tmp_path)
+    assert last["mlm"] < 0.75 * frequencies()
+    if unit == "span":
+        assert last["boundary"] < 0.75 * frequencies()
+
+
+def test_sop(tmp_path: Path) -> None:
+    _, last = learn("mlm+sop", 200, tmp_path)
+    assert last["sop"] < 0.8 * math.log(2)
+    assert last["mlm"] < frequencies()
+
+
+def test_rtd(tmp_path: Path) -> None:
+    _, last = learn("rtd(width=8,layers=1)", 240, tmp_path)
+    share = last["rtd/replaced"]
+    assert 0.05 < share < 0.15
+    assert last["rtd"] < -0.9 * (share * math.log(share) + (1 - share) * math.log(1 - share))
+    assert last["rtd/accuracy"] > 1 - share
+    assert last["rtd/precision"] > 0.7
+    assert last["rtd/recall"] > 0.1
+    assert last["generator"] < frequencies()
+
+
+def test_item(tmp_path: Path) -> None:
+    model, last = learn("item(last=0.3)", 120, tmp_path)
+    assert last["item"] < 0.75 * frequencies()
+    found = ranking_metrics(rank_last_items(model, rounds(), length=32), at=WORDS)  # of 24
+    assert found[f"hit_rate@{WORDS}"] > 0.6

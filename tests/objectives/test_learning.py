@@ -1,0 +1,114 @@
+"""Each objective that writes falls below what the frequencies of tokens alone can tell, in seconds, through the one loop."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from material import TEMPLATES, encoder_decoder, stack
+from pretune.model import Root
+from pretune.objectives import Data, parse_objective
+from pretune.text.documents import Document
+from pretune.text.labeled import Labeled
+from pretune.text.preparing import Settings, make_store
+from pretune.text.sequences import Packing
+from pretune.text.tokenizer_training import train as train_tokenizer
+from pretune.training.loop import Training, evaluate_loss, train
+from pretune.training.settings import Budget, Optimizer, Schedule, Watching, fill
+from pretune.training.streams import make_streams
+
+NAMES = ["ann", "bob", "cid", "dan", "eve", "fay", "gus", "hal"]
+VERBS = ["sees", "hears", "feeds", "finds", "likes", "paints"]
+THINGS = ["cat", "dog", "fox", "owl", "pig", "rat", "bee", "cow", "elk", "hen"]
+CIPHER = dict(zip(NAMES + VERBS + THINGS, THINGS + NAMES + VERBS, strict=True))
+
+
+def sentence(document: int, place: int) -> str:
+    """A sentence that follows from the one before it."""
+    one, other = THINGS[(document + 2 * place) % 10], THINGS[(7 * document + 3 * place) % 10]
+    return f"{NAMES[(document + place) % 8]} {VERBS[(3 * document + place) % 6]} the {one} and the {other}."
+
+
+@cache
+def little_world() -> Data:
+    folder = Path(tempfile.mkdtemp())
+    documents = [[sentence(d, i) for i in range(8)] for d in range(40)]
+    lines = [" ".join(s.capitalize() for s in document) for document in documents]
+    (folder / "a.txt").write_text("\n".join(lines), encoding="utf-8")
+    tokenizer = train_tokenizer(
+        [Document(line, folder, 1) for line in lines], "wordpiece", 120, sentinels=12, lowercase=True
+    )
+    store = make_store([folder / "a.txt"], tokenizer, folder / "store", Settings(layout="line"), 1)
+    texts = [s for document in documents for s in document]
+    pairs = [" ".join(CIPHER.get(word, word) for word in s.removesuffix(".").split()) + "." for s in texts]
+    rows = Labeled(Path("rows"), {}, texts, pairs)
+    return Data(tokenizer, TEMPLATES["t5"], store=store, documents=np.arange(store.documents), rows=rows)
+
+
+def learn(name: str, steps: int) -> tuple[Training, dict[str, float]]:
+    data, mixture = little_world(), parse_objective(name)
+    make = stack if name == "prefix" else encoder_decoder
+    root = Root(make(data.tokenizer.size, width=64))
+    for objective in mixture.objectives:
+        torch.manual_seed(0)
+        root.heads[objective.name] = objective.head(root.backbone)
+    training = Training(
+        root=root,
+        streams=make_streams(mixture, data, tokens=512, packing=Packing(512, 64), seed=0),
+        budget=Budget(steps=steps),
+        optimizer=fill(Optimizer, Optimizer(lr=3e-3, betas=(0.9, 0.98), decay=0.0, clip=1.0)),
+        schedule=fill(Schedule, Schedule(kind="constant", warmup=20 / steps)),
+        watching=fill(Watching, Watching(log=10, save=0)),
+    )
+    return training, train(training)
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("spans", 50),
+        ("denoise", 50),
+        ("mass", 50),
+        ("shuffle", 50),
+        ("shuffle(unit=sentences)", 50),
+        ("translate", 160),
+        ("prefix", 60),
+        ("skip_thought", 60),
+    ],
+)
+def test_it_learns_more_than_frequencies(name: str, steps: int) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        training, last = learn(name, steps)
+    finally:
+        torch.set_num_threads(threads)
+    stream = training.streams.streams[0]
+    term = stream.joint.objectives[0].name
+    batches = [stream.batch(0, index, 0.0) for index in range(len(stream.epoch_plan(0)))]
+    counts = np.bincount(np.concatenate([batch.targets[term].target.numpy() for batch in batches]))
+    shares = counts[counts > 0] / counts.sum()
+    frequencies = -float((shares * np.log(shares)).sum())
+    loss = last.get(f"{term}/plain", last[term])
+    assert math.isfinite(loss) and loss < frequencies - 0.3
+    if name == "translate":  # sources that belong to other targets are no help: the decoder has learned to look
+        own, other = (
+            evaluate_loss(training.root, stream.joint, some, torch.device("cpu"))["translate/plain"]
+            for some in (batches[:1], [strangers(batches[0])])
+        )
+        assert own < other - 0.5
+
+
+def strangers(batch):  # type: ignore[no-untyped-def]
+    """Every target gets the next one's source; all sources have the same length here."""
+    source, target = batch.packed
+    size = int(source.offsets[1])
+    assert (source.offsets.diff() == size).all()
+    return replace(batch, packed=(replace(source, ids=source.ids.roll(size)), target))

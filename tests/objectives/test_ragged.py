@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pretune.objectives.noise import poisson, span_lengths
+from pretune.objectives.ragged import jostled, pick, running, shuffled, starts_of, take_groups, totals
+from pretune.randomness import Draws
+
+lengths_strategy = st.lists(st.integers(0, 30), min_size=1, max_size=12).map(np.array)
+seeds = st.integers(0, 2**40)
+
+
+@settings(max_examples=60)
+@given(lengths_strategy, seeds, st.data())
+def test_exactly_so_many_are_picked_and_rows_do_not_mix(lengths: np.ndarray, seed: int, draw: st.DataObject) -> None:
+    counts = np.array([draw.draw(st.integers(0, int(n))) for n in lengths])
+    index = np.arange(len(lengths)) * 7
+    picked = pick(lengths, counts, Draws(seed), "test", index)
+    assert totals(picked, lengths).tolist() == counts.tolist()
+    order = shuffled(lengths, Draws(seed), "test", index)
+    for start, size in zip(starts_of(lengths), lengths, strict=True):
+        assert sorted(order[start : start + size]) == list(range(start, start + size))
+    # A row alone gets what it gets among others.
+    for row, (start, size) in enumerate(zip(starts_of(lengths), lengths, strict=True)):
+        alone = pick(lengths[[row]], counts[[row]], Draws(seed), "test", index[[row]])
+        assert alone.tolist() == picked[start : start + size].tolist()
+
+
+def test_every_choice_is_as_likely_as_any_other() -> None:
+    rows = 6000
+    picked = pick(np.full(rows, 4), np.full(rows, 2), Draws(0), "test", np.arange(rows)).reshape(rows, 4)
+    found = Counter(map(tuple, picked.tolist()))
+    assert len(found) == 6
+    assert max(abs(count - rows / 6) for count in found.values()) < 5 * (rows * 5 / 36) ** 0.5
+
+
+@settings(max_examples=60)
+@given(lengths_strategy, st.integers(1, 9), seeds)
+def test_nothing_moves_further_than_its_window(lengths: np.ndarray, window: int, seed: int) -> None:
+    order = jostled(lengths, window, Draws(seed), "test", np.arange(len(lengths)))
+    places = np.arange(len(order))
+    assert sorted(order.tolist()) == places.tolist()
+    assert np.abs(order - places).max(initial=0) <= window
+
+
+def test_a_window_is_used_to_its_ends() -> None:
+    order = jostled(np.array([5000]), 3, Draws(0), "test", np.array([0]))
+    moved = Counter((order - np.arange(5000)).tolist())
+    assert set(moved) == set(range(-3, 4))
+
+
+@given(lengths_strategy)
+def test_sums_inside_rows(lengths: np.ndarray) -> None:
+    values = np.arange(lengths.sum()) % 5
+    parts = np.split(values, np.cumsum(lengths)[:-1])
+    assert totals(values, lengths).tolist() == [int(part.sum()) for part in parts]
+    assert running(values, lengths).tolist() == [int(x) for part in parts for x in part.cumsum()]
+
+
+def test_groups_move_whole() -> None:
+    begins = np.array([1, 0, 1, 1, 0, 0], dtype=bool)
+    assert take_groups(begins, np.array([2, 0, 1])).tolist() == [3, 4, 5, 0, 1, 2]
+
+
+def test_poisson_numbers_have_poissons_frequencies() -> None:
+    chance = (np.arange(100_000) + 0.5) / 100_000
+    for mean in (0.5, 3.0, 20.0):
+        drawn = poisson(chance, mean)
+        assert abs(drawn.mean() - mean) < 0.01
+        for number, count in Counter(drawn.tolist()).items():
+            wanted = math.exp(number * math.log(mean) - mean - math.lgamma(number + 1))
+            assert abs(count / 100_000 - wanted) < 2e-5
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=9).map(np.array), st.sampled_from([0.3, 1.0, 3.0, 8.0]), seeds)
+def test_spans_hide_what_they_shall_and_never_more_spans_than_tokens(
+    hidden: np.ndarray, mean: float, seed: int
+) -> None:
+    lengths, counts = span_lengths(hidden, mean, Draws(seed), np.arange(len(hidden)))
+    gone = totals(lengths, counts)
+    assert (gone <= hidden).all()
+    assert (counts <= gone).all()
+    if mean == 8:  # as many draws as tokens to hide do not fall short of them
+        assert (gone == hidden).all()

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from material import KINDS, TEMPLATE, data, store
+from pretune import PretuneError
+from pretune.objectives import Data, parse_objective
+from pretune.objectives.nsp import NSP
+from pretune.objectives.sop import SOP
+from pretune.randomness import Draws
+from pretune.text.arranging import cut_documents
+from pretune.text.preparing import Settings, make_store
+from pretune.text.sequences import Arrangement, Packing
+from pretune.text.tokenizer_training import Kind
+
+
+def arrangement(
+    objective: SOP | NSP, seed: int, epoch: int = 0, length: int = 48, kind: Kind = "wordpiece"
+) -> Arrangement:
+    return objective.arrange(data(kind), Packing(1024, length), Draws(seed, epoch)).arrangement  # type: ignore[attr-defined,no-any-return]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=10)
+@given(seed=st.integers(0, 2**40), epoch=st.integers(0, 3), length=st.sampled_from([24, 40, 64]))
+def test_texts_are_neighbors_of_one_document_in_order_or_swapped(
+    kind: Kind, seed: int, epoch: int, length: int
+) -> None:
+    made = arrangement(SOP(), seed, epoch, length, kind)
+    bounds = store(kind).sentence_offsets[store(kind).document_offsets]
+    starts, spans, swapped = made.starts, made.spans, made.labels["sop"] == 1
+    first = np.where(swapped, starts[:, 1], starts[:, 0])
+    second = np.where(swapped, starts[:, 0], starts[:, 1])
+    sizes = np.where(swapped, spans[:, 1], spans[:, 0])
+    assert (first + sizes == second).all()
+    owner = np.searchsorted(bounds, starts, side="right") - 1
+    assert (owner[:, 0] == owner[:, 1]).all()
+    assert np.isin(second, store(kind).sentence_offsets).all()
+    assert (spans > 0).all() and (made.lengths <= length).all()
+
+
+def test_half_are_swapped_and_every_text_is_read_once() -> None:
+    total = swapped = 0
+    for seed in range(30):
+        made = arrangement(SOP(), seed)
+        total += len(made)
+        swapped += int(made.labels["sop"].sum())
+        assert len(set(made.starts.ravel().tolist())) == made.starts.size
+    assert abs(swapped / total - 0.5) < 5 * (0.25 / total) ** 0.5
+
+
+def test_the_label_is_the_target_at_the_start() -> None:
+    joint = parse_objective("mlm(unit=ngram)+sop").joints[0]
+    plan = joint.arrange(data(), Packing(512, 48), Draws(0))
+    noisy = joint.corrupt(plan.pack(0), data().tokenizer, Draws(0))
+    at, target = noisy.targets["sop"]
+    assert (noisy.ids[at] == data().tokenizer.role("start")).all()
+    assert (target == noisy.labels["sop"]).all() and len(noisy.targets["mlm"][0])
+
+
+@pytest.mark.parametrize("objective", [SOP, NSP])
+def test_some_documents_are_read_in_shorter_pairs(objective: type[SOP] | type[NSP]) -> None:
+    plain, some, all_ = (
+        np.concatenate([arrangement(objective(short=share), seed, length=300).lengths for seed in range(8)])
+        for share in (0.0, 0.1, 1.0)
+    )
+    assert plain.mean() > some.mean() > all_.mean()
+    assert all_.mean() < 0.8 * plain.mean()
+
+
+@settings(max_examples=25)
+@given(st.integers(3, 60), st.integers(0, 2), st.integers(0, 99))
+def test_shorter_spans_still_cover_every_token_once(length: int, epoch: int, seed: int) -> None:
+    chosen = np.arange(store().documents)
+    starts, lengths, owner = cut_documents(store(), chosen, length, Draws(seed, epoch), short=0.5)
+    bounds = store().sentence_offsets[store().document_offsets]
+    assert (lengths > 0).all() and (lengths <= length).all()
+    for document in chosen:
+        begin, size = starts[owner == document], lengths[owner == document]
+        assert begin[0] == bounds[document] and begin[-1] + size[-1] == bounds[document + 1]
+        assert (begin[1:] == (begin + size)[:-1]).all()
+
+
+def make_data(texts: list[str]) -> Data:
+    folder = Path(tempfile.mkdtemp())
+    (folder / "a.txt").write_text("\n".join(texts), encoding="utf-8")
+    made = make_store([folder / "a.txt"], store().tokenizer, folder / "store", Settings(layout="line"), 1)
+    return Data(made.tokenizer, TEMPLATE, store=made, documents=np.arange(made.documents))
+
+
+def test_corpora_without_pairs_are_refused() -> None:
+    one = make_data(["One thing. Another thing. A third thing."])
+    assert len(SOP().arrange(one, Packing(99, 32), Draws(0))) == 1  # one document is enough
+    with pytest.raises(PretuneError, match="sop needs documents of two sentences or more"):
+        SOP().arrange(make_data(["One thing.", "Another thing."]), Packing(99, 32), Draws(0))
+    with pytest.raises(PretuneError, match="leave no room for two texts"):
+        SOP().arrange(data(), Packing(99, 4), Draws(0))
+    with pytest.raises(PretuneError, match="sop reads raw text"):
+        SOP().arrange(Data(store().tokenizer, TEMPLATE), Packing(99, 32), Draws(0))

@@ -1,0 +1,123 @@
+"""A causal language model through the verbs: pretrain, generate, finetune, predict, embed; and in the peer's hands."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import pretune as pt
+from pretune.families import FAMILIES
+from pretune.model import Model, Root
+from pretune.training.runs import Run
+
+WORDS = ["value", "list", "string", "class"]
+
+
+def run(*arguments: object, check: bool = True) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pretune", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=check)
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A tiny GPT-2 that has learned a text by heart: documents of one sentence."""
+    folder = tmp_path_factory.mktemp("gpt")
+    sentences = [f"the {a} of the {b} is a {b}." for a in WORDS for b in WORDS]
+    (folder / "text.txt").write_text("\n\n".join(sentences * 5), encoding="utf-8")
+    tokenizer = pt.train_tokenizer(folder / "text.txt", kind="byte-bpe", size=290)
+    family = FAMILIES["gpt2"]
+    sizes = {"vocab_size": 320, "n_positions": 32, "n_embd": 48, "n_layer": 2, "n_head": 2}
+    config = family.read_config(sizes | {"resid_pdrop": 0.0, "embd_pdrop": 0.0})
+    torch.manual_seed(0)
+    Model(family, config, Root(family.build(config)), tokenizer, "lm").save(folder / "start")
+    return pt.pretrain(
+        folder / "start", folder / "text.txt", objective="lm", tokenizer=folder / "start", out=folder / "run",
+        budget=pt.Budget(steps=60), batch=pt.Batching(tokens=512, length=32), optimizer=pt.Optimizer(lr=5e-3),
+    )  # fmt: skip
+
+
+def test_it_writes_what_it_read_and_stops_at_the_end(pretrained: Run) -> None:
+    assert pretrained.results["lm"] < 1.0
+    row = pt.generate(pretrained, ["the list of the string"])[0]
+    assert row["text"] == "the list of the string is a string." and row["ended"]
+    assert row["continuation"] == " is a string."
+    assert pt.generate(pretrained, ["the list of the string"], beams=3)[0]["text"] == row["text"]
+
+
+def test_generate_on_the_command_line(pretrained: Run) -> None:
+    prompts = ["the", "the class of"]
+    options = ["--tokens", 12, "--temperature", 0.8, "--top-p", 0.9, "--seed", 1]
+    texts = json.loads(run("generate", pretrained.folder, *prompts, *options, "--json").stdout)["texts"]
+    assert [row["prompt"] for row in texts] == prompts
+    chosen = {"tokens": 12, "temperature": 0.8, "top_p": 0.9}
+    assert texts == pt.generate(pretrained, prompts, seed=1, **chosen).rows  # type: ignore[arg-type]
+    assert texts != pt.generate(pretrained, prompts, seed=5, **chosen).rows  # type: ignore[arg-type]
+    human = run("generate", pretrained.folder, "the list of the string", "--beams", 4).stdout
+    assert "the list of the string is a string." in human
+    refused = run("generate", pretrained.folder, "the", "--beams", 2, "--top-k", 5, check=False)
+    assert refused.returncode == 1 and len(refused.stderr.splitlines()) == 1
+    assert "beams look for the likeliest text" in refused.stderr
+
+
+def test_the_peer_writes_the_same(pretrained: Run) -> None:
+    """Its tokenizer puts nothing around a prompt either, though ours was trained to put [CLS] and [SEP] there."""
+    from transformers import pipeline
+
+    write = pipeline("text-generation", model=str(pretrained.folder))
+    assert (
+        write.tokenizer("the list")["input_ids"] == write.tokenizer("the list", add_special_tokens=False)["input_ids"]
+    )
+    assert write.model.config.eos_token_id == write.tokenizer.eos_token_id is not None
+    for prompt in ("the value of", "the class"):
+        theirs = write(prompt, max_new_tokens=20, do_sample=False)[0]["generated_text"]
+        assert theirs == pt.generate(pretrained, [prompt], tokens=20)[0]["text"]
+
+
+def test_pretraining_goes_on_with_the_same_store(pretrained: Run, tmp_path: Path) -> None:
+    """What other programs put around texts is no other tokenizer."""
+    goes_on = pt.pretrain(
+        pretrained, pretrained.folder / "store", objective="lm", out=tmp_path / "on", budget=pt.Budget(steps=1),
+        batch=pt.Batching(tokens=512, length=32),
+    )  # fmt: skip
+    assert goes_on.results["lm"] < 1.0
+
+
+@pytest.fixture(scope="module")
+def task(pretrained: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("task")
+    with (folder / "train.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text", "label"])
+        for i in range(80):
+            writer.writerow([f"{'the list' if i % 2 else 'a string'} of {WORDS[i % 3]}", ["no", "yes"][i % 2]])
+        writer.writerow(["", "no"])
+    return pt.finetune(
+        pretrained, folder / "train.csv", dev=folder / "train.csv", out=folder / "run", epochs=4,
+        objective="classify+0.5*lm", optimizer=pt.Optimizer(lr=3e-3),
+    )  # fmt: skip
+
+
+def test_a_classifier_stands_on_the_last_token_and_serves_in_the_peer(task: Run) -> None:
+    from transformers import pipeline
+
+    assert task.results["dev/accuracy"] > 0.95 and "lm" in task.results
+    texts = ["the list of class", "a string of value", "the list"]
+    ours = task.predict(texts)
+    assert [row["label"] for row in ours] == ["yes", "no", "yes"]
+    for a, b in zip(ours, pipeline("text-classification", model=str(task.folder))(texts), strict=True):
+        assert a["label"] == b["label"] and a["probability"] == pytest.approx(b["score"], abs=1e-4)
+
+
+def test_a_text_without_tokens_is_nobody_elses(task: Run) -> None:
+    """GPT-2 puts nothing around a text: an empty one has no token to stand on."""
+    alone, between = task.predict([""])[0], task.predict(["the list of class", "", "a string"])[1]
+    assert alone["probability"] == pytest.approx(between["probability"], abs=1e-6)
+    vectors = [row["vector"] for row in pt.embed(task, ["the list", "", "a"], pooling="last")]
+    assert not np.any(vectors[1]) and np.any(vectors[0])

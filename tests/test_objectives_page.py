@@ -1,0 +1,48 @@
+"""The commands of docs/objectives.md run, and every section names a source."""
+
+from __future__ import annotations
+
+import random
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pretune as pt
+from canary import store
+from pretune.cli import VERBS, make_command
+from pretune.objectives import OBJECTIVES
+
+PAGE = (Path(__file__).parent.parent / "docs" / "objectives.md").read_text(encoding="utf-8")
+
+
+def test_every_section_is_an_objective_and_names_its_source() -> None:
+    sections = dict(re.findall(r"^## (\w+): [^\n]*\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
+    assert {"lm", "mlm", "nsp", "sop", "rtd", "item", "classify"} <= set(sections) <= set(OBJECTIVES)
+    for name, text in sections.items():
+        assert re.search(r"^Sources?: ", text, re.MULTILINE), name
+
+
+def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("store").symlink_to(store().folder)
+    chance = random.Random(0)
+    rows = [f"{user},{chance.randrange(30)},{time}" for user in range(40) for time in range(chance.randint(3, 9))]
+    Path("ratings.csv").write_text("\n".join(["user,item,timestamp", *rows]), encoding="utf-8")
+    blocks = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    for line in "".join(blocks).replace("--steps 200", "--steps 1").splitlines():
+        run(shlex.split(line)[1:])
+    assert pt.Run("runs/items").metrics()
+
+
+def run(words: list[str]) -> None:
+    """A command in this process: its verb's positional words, then options with a value each."""
+    name = next(name for name in VERBS if words[: len(name.split())] == name.split())
+    words = words[len(name.split()) :]
+    first = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
+    options: dict[str, Any] = dict(zip((word[2:] for word in words[first::2]), words[first + 1 :: 2], strict=True))
+    if name == "pretrain":
+        options["set"] = ["batch.tokens=256"]
+    make_command(name, VERBS[name])(*words[:first], **options)

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from pretune import PretuneError
+from pretune.objectives import parse_objective
+from pretune.text.parallel import read_pairs
+
+ENGLISH, FRENCH = ["The cat sleeps.", "", "It rains again."], ["Le chat dort.", "Rien.", "Il pleut encore."]
+
+
+def write(path: Path, content: str) -> Path:
+    path.write_text(content, encoding="utf-8")
+    return path
+
+
+def lines(path: Path, texts: list[str]) -> Path:
+    return write(path, "".join(f"{text}\n" for text in texts))
+
+
+def test_aligned_files_are_read_line_by_line(tmp_path: Path) -> None:
+    files = [lines(tmp_path / "z.en.txt", ENGLISH), lines(tmp_path / "a.fr.txt", FRENCH)]
+    rows = read_pairs(files)
+    assert rows.texts == ENGLISH and rows.pairs == FRENCH  # the order is the one given, not the alphabet's
+    assert rows.place(2).endswith("z.en.txt, line 3")
+    with gzip.open(tmp_path / "b.txt.gz", "wt", encoding="utf-8") as file:
+        file.write("\n".join(FRENCH))
+    assert read_pairs([files[0], tmp_path / "b.txt.gz"]).pairs == FRENCH
+
+
+def test_tables_of_two_columns_are_clear(tmp_path: Path) -> None:
+    table = {"en": ENGLISH, "fr": FRENCH}
+    pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / "a.parquet")
+    rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+    write(tmp_path / "a.jsonl", "\n".join(json.dumps(row) for row in rows))
+    write(tmp_path / "a.tsv", "en\tfr\n" + "".join(f"{row['en']}\t{row['fr']}\n" for row in rows))
+    write(tmp_path / "a.csv", "en,fr\n" + "".join(f"{row['en']},{row['fr']}\n" for row in rows))
+    for name in ("a.parquet", "a.jsonl", "a.tsv", "a.csv"):
+        found = read_pairs(str(tmp_path / name))
+        assert (found.texts, found.pairs) == (ENGLISH, FRENCH)
+        turned = read_pairs([tmp_path / name], {"text": "fr", "pair": "en"})
+        assert (turned.texts, turned.pairs) == (FRENCH, ENGLISH)
+
+
+def test_tables_without_a_header_and_with_more_columns(tmp_path: Path) -> None:
+    rows = read_pairs(write(tmp_path / "a.tsv", "The old cat sleeps here.\tLe vieux chat dort ici.\nNo.\tNon.\n"))
+    assert rows.texts == ["The old cat sleeps here.", "No."]
+    (turned,) = parse_objective("translate(text=2,pair=1)").objectives
+    assert turned.read_rows([tmp_path / "a.tsv"]).texts == rows.pairs  # type: ignore[attr-defined]
+    named = "id,sentence1,sentence2\n7,a b,c d\n"
+    assert read_pairs(write(tmp_path / "b.csv", named)).pairs == ["c d"]
+    with pytest.raises(
+        PretuneError, match=r"c\.csv: cannot tell which columns are the two texts among 'id', 'en', 'fr'"
+    ):
+        read_pairs(write(tmp_path / "c.csv", "id,en,fr\n7,a b,c d\n"))
+    with pytest.raises(PretuneError, match="no column 'de' for the pair"):
+        read_pairs(tmp_path / "c.csv", {"text": "en", "pair": "de"})
+
+
+def test_bad_input_is_one_line(tmp_path: Path) -> None:
+    long, short = lines(tmp_path / "a.txt", ENGLISH), lines(tmp_path / "b.txt", FRENCH[:2])
+    with pytest.raises(PretuneError, match=r"a\.txt has 3 lines and .*b\.txt has 2; lines that belong together"):
+        read_pairs([long, short])
+    for files in ([long], [long, short, long]):
+        with pytest.raises(PretuneError, match="no pairs of texts; give a"):
+            read_pairs(files)
+    with pytest.raises(PretuneError, match="pairs of texts are needed"):
+        read_pairs([])
+    with pytest.raises(PretuneError, match="no lines in it"):
+        read_pairs([lines(tmp_path / "c.txt", []), lines(tmp_path / "d.txt", [])])
+    with pytest.raises(PretuneError, match="no rows in it"):
+        read_pairs(write(tmp_path / "e.tsv", "en\tfr\n"))
+    with pytest.raises(PretuneError, match="no such file"):
+        read_pairs(tmp_path / "nowhere.tsv")
