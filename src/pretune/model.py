@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -197,6 +197,11 @@ def read_config(folder: Path) -> tuple[Family, dict[str, Any]]:
     return find_family(str(content.get("model_type")), str(folder / CONFIG)), content
 
 
+def labels_in(content: Mapping[str, Any]) -> list[str]:
+    """The classes that a config.json names, in order."""
+    return [label for _, label in sorted(content.get("id2label", {}).items(), key=lambda item: int(item[0]))]
+
+
 def load_model(reference: str | Path, objectives: Mixture | None = None, seed: int = 0, partial: bool = False) -> Model:
     """A model from a run folder or a folder in the Hugging Face layout.
 
@@ -215,7 +220,7 @@ def load_model(reference: str | Path, objectives: Mixture | None = None, seed: i
         head_tensors = {}
     model = Model(family, config, Root(family.build(config)), _tokenizer(folder))
     model.objective = content.get("pretune", {}).get("objective", "")
-    model.labels = [label for _, label in sorted(content.get("id2label", {}).items(), key=lambda item: int(item[0]))]
+    model.labels = labels_in(content)
     if objectives is not None:
         model.add_heads(objectives.objectives, seed)
     wanted = model.root.tensors()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -186,8 +185,3 @@ class Recall:
         used = torch.zeros(self.sequences, dtype=torch.long, device=content.device)
         used.index_add_(0, keys.sequence.long(), chosen.long())
         return Memory(states, columns, used)
-
-
-def carry_tensors(carry: Any) -> dict[str, Tensor]:
-    """A carry's tensors by name, for checkpoints."""
-    return {} if carry is None else carry.tensors()  # type: ignore[no-any-return]

@@ -6,11 +6,10 @@ Departures: attention dropout is off unless asked for.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from pretune.backbones.encoder import Encoder
 from pretune.errors import PretuneError
-from pretune.families.bert import post_norm_layer
+from pretune.families.bert import BertConfig, layer_of
 from pretune.families.family import Family, Table
 from pretune.nn.blocks import Depth
 from pretune.nn.embeddings import Embeddings
@@ -23,24 +22,18 @@ from pretune.text.sequences import Template
 
 
 @dataclass(frozen=True)
-class AlbertConfig:
-    """Keys of config.json."""
+class AlbertConfig(BertConfig):
+    """Keys of config.json: BERT's and three more."""
 
     vocab_size: int = 30000
     embedding_size: int = 128
     hidden_size: int = 4096
-    num_hidden_layers: int = 12
     num_hidden_groups: int = 1  # depths of one group share their parameters
     num_attention_heads: int = 64
     intermediate_size: int = 16384
     inner_group_num: int = 1  # layers that make up a depth
     hidden_act: str = "gelu_new"
     hidden_dropout_prob: float = 0.0
-    attention_probs_dropout_prob: float = 0.0
-    max_position_embeddings: int = 512
-    type_vocab_size: int = 2
-    layer_norm_eps: float = 1e-12
-    initializer_range: float = 0.02
 
     def order(self) -> list[int]:
         """The group of each depth."""
@@ -54,16 +47,6 @@ def build(config: AlbertConfig) -> Encoder:
     """The whole wiring."""
     width, vectors, eps = config.hidden_size, config.embedding_size, config.layer_norm_eps
     activation = ACTIVATIONS[config.hidden_act]
-    layer = partial(
-        post_norm_layer,
-        width,
-        config.num_attention_heads,
-        config.intermediate_size,
-        activation,
-        eps,
-        config.hidden_dropout_prob,
-        config.attention_probs_dropout_prob,
-    )
     encoder = Encoder(
         embed=Embeddings(
             config.vocab_size,
@@ -74,7 +57,9 @@ def build(config: AlbertConfig) -> Encoder:
             dropout=config.hidden_dropout_prob,
             project=Linear(vectors, width),
         ),
-        layers=[Depth(layer() for _ in range(config.inner_group_num)) for _ in range(config.num_hidden_groups)],
+        layers=[
+            Depth(layer_of(config) for _ in range(config.inner_group_num)) for _ in range(config.num_hidden_groups)
+        ],
         order=config.order(),
         vocabulary_head=lambda: initialize(
             VocabularyHead(config.vocab_size, Transform(width, activation, LayerNorm(vectors, eps), outputs=vectors)),

@@ -59,21 +59,24 @@ def post_norm_layer(
     )
 
 
+def layer_of(config: BertConfig) -> Layer:
+    """The layer of a family that has BERT's keys."""
+    return post_norm_layer(
+        config.hidden_size,
+        config.num_attention_heads,
+        config.intermediate_size,
+        ACTIVATIONS[config.hidden_act],
+        config.layer_norm_eps,
+        config.hidden_dropout_prob,
+        config.attention_probs_dropout_prob,
+    )
+
+
 def build(config: BertConfig, columns: Iterable[Lookup] = ()) -> Encoder:
     """The whole wiring; `columns` are what ERNIE's embeddings have besides."""
     width, dropout = config.hidden_size, config.hidden_dropout_prob
     activation = ACTIVATIONS[config.hidden_act]
     norm = partial(LayerNorm, width, config.layer_norm_eps)
-    layer = partial(
-        post_norm_layer,
-        width,
-        config.num_attention_heads,
-        config.intermediate_size,
-        activation,
-        config.layer_norm_eps,
-        dropout,
-        config.attention_probs_dropout_prob,
-    )
     encoder = Encoder(
         embed=Embeddings(
             config.vocab_size,
@@ -84,7 +87,7 @@ def build(config: BertConfig, columns: Iterable[Lookup] = ()) -> Encoder:
             norm=norm(),
             dropout=dropout,
         ),
-        layers=[layer() for _ in range(config.num_hidden_layers)],
+        layers=[layer_of(config) for _ in range(config.num_hidden_layers)],
         vocabulary_head=lambda: initialize(
             VocabularyHead(config.vocab_size, Transform(width, activation, norm())), config.initializer_range
         ),

@@ -6,10 +6,9 @@ Departures: attention dropout is off unless asked for; a classifier has no dropo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from pretune.backbones.encoder import Encoder
-from pretune.families.bert import encoder_rows, post_norm_layer
+from pretune.families.bert import BertConfig, encoder_rows, layer_of
 from pretune.families.family import Family, Table
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS
@@ -21,21 +20,13 @@ from pretune.text.sequences import Template
 
 
 @dataclass(frozen=True)
-class ElectraConfig:
-    """Keys of config.json."""
+class ElectraConfig(BertConfig):
+    """Keys of config.json: BERT's and one more."""
 
-    vocab_size: int = 30522
     embedding_size: int = 128
     hidden_size: int = 256
-    num_hidden_layers: int = 12
     num_attention_heads: int = 4
     intermediate_size: int = 1024
-    hidden_act: str = "gelu"
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.0
-    max_position_embeddings: int = 512
-    type_vocab_size: int = 2
-    layer_norm_eps: float = 1e-12
     initializer_range: float = 0.02
 
 
@@ -43,16 +34,6 @@ def build(config: ElectraConfig) -> Encoder:
     """The whole wiring."""
     width, vectors, eps = config.hidden_size, config.embedding_size, config.layer_norm_eps
     gelu = ACTIVATIONS["gelu"]  # of the heads, whatever the layers have
-    layer = partial(
-        post_norm_layer,
-        width,
-        config.num_attention_heads,
-        config.intermediate_size,
-        ACTIVATIONS[config.hidden_act],
-        eps,
-        config.hidden_dropout_prob,
-        config.attention_probs_dropout_prob,
-    )
     encoder = Encoder(
         embed=Embeddings(
             config.vocab_size,
@@ -63,7 +44,7 @@ def build(config: ElectraConfig) -> Encoder:
             dropout=config.hidden_dropout_prob,
             project=Linear(vectors, width) if vectors != width else None,
         ),
-        layers=[layer() for _ in range(config.num_hidden_layers)],
+        layers=[layer_of(config) for _ in range(config.num_hidden_layers)],
         vocabulary_head=lambda: initialize(
             VocabularyHead(config.vocab_size, Transform(width, gelu, LayerNorm(vectors, eps), outputs=vectors)),
             config.initializer_range,

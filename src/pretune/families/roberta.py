@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from pretune.backbones.encoder import Encoder
-from pretune.families.bert import encoder_rows, post_norm_layer
+from pretune.families.bert import BertConfig, encoder_rows, layer_of
 from pretune.families.family import Family, Table
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS
@@ -22,21 +22,10 @@ from pretune.text.sequences import Template
 
 
 @dataclass(frozen=True)
-class RobertaConfig:
-    """Keys of config.json."""
+class RobertaConfig(BertConfig):
+    """Keys of config.json: BERT's and one more."""
 
     vocab_size: int = 50265
-    hidden_size: int = 768
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 12
-    intermediate_size: int = 3072
-    hidden_act: str = "gelu"
-    hidden_dropout_prob: float = 0.1
-    attention_probs_dropout_prob: float = 0.0
-    max_position_embeddings: int = 512
-    type_vocab_size: int = 2
-    layer_norm_eps: float = 1e-12
-    initializer_range: float = 0.02
     pad_token_id: int = 1  # positions start after it
 
 
@@ -45,16 +34,6 @@ def build(config: RobertaConfig) -> Encoder:
     width, dropout = config.hidden_size, config.hidden_dropout_prob
     first = config.pad_token_id + 1
     norm = partial(LayerNorm, width, config.layer_norm_eps)
-    layer = partial(
-        post_norm_layer,
-        width,
-        config.num_attention_heads,
-        config.intermediate_size,
-        ACTIVATIONS[config.hidden_act],
-        config.layer_norm_eps,
-        dropout,
-        config.attention_probs_dropout_prob,
-    )
     encoder = Encoder(
         embed=Embeddings(
             config.vocab_size,
@@ -64,7 +43,7 @@ def build(config: RobertaConfig) -> Encoder:
             norm=norm(),
             dropout=dropout,
         ),
-        layers=[layer() for _ in range(config.num_hidden_layers)],
+        layers=[layer_of(config) for _ in range(config.num_hidden_layers)],
         vocabulary_head=lambda: initialize(
             VocabularyHead(config.vocab_size, Transform(width, ACTIVATIONS["gelu"], norm())), config.initializer_range
         ),

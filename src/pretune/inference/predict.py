@@ -12,7 +12,7 @@ import torch
 from pretune.devices import choose_device
 from pretune.errors import PretuneError
 from pretune.inference.batches import text_batches
-from pretune.model import Model, load_model
+from pretune.model import Model, find_folder, labels_in, load_model, read_config
 from pretune.objectives import parse_objective
 from pretune.objectives.classify import Classify
 
@@ -21,12 +21,14 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 def load_classifier(reference: str | Path) -> Model:
     """A model that was trained to classify."""
-    model = load_model(reference)
-    if not model.labels:
+    family, content = read_config(find_folder(reference))
+    labels = labels_in(content)
+    if not labels:
         raise PretuneError(f"{reference}: this model was not trained to classify; fine-tune it first")
-    objective = model.objective if "classify" in model.objective else "classify"
-    pooling = model.family.poolings.get(getattr(model.config, "classifier_pooling", ""), "start")
-    return load_model(reference, parse_objective(objective, labels=tuple(model.labels), pooling=pooling))
+    objective = content.get("pretune", {}).get("objective", "")
+    pooling = family.poolings.get(getattr(family.read_config(content), "classifier_pooling", ""), "start")
+    objective = objective if "classify" in objective else "classify"
+    return load_model(reference, parse_objective(objective, labels=tuple(labels), pooling=pooling))
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from torch import nn
 from pretune.errors import PretuneError
 from pretune.nn.patterns import Pattern
 from pretune.objectives.noise import delete, infill, mask, reorder, rotate
-from pretune.objectives.objective import Data, Loss
+from pretune.objectives.objective import Data, Loss, token_loss
 from pretune.objectives.two_sides import (
     check_share,
     in_language,
@@ -24,7 +24,6 @@ from pretune.objectives.two_sides import (
     texts_of,
     two_sides,
     writing_template,
-    written_loss,
 )
 from pretune.packed import Batch
 from pretune.randomness import Draws
@@ -104,4 +103,4 @@ class Denoise:
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Cross-entropy of the whole text."""
-        return written_loss(self.name, head, backbone, batch)
+        return token_loss(self.name, head, backbone, batch)

@@ -14,7 +14,7 @@ from torch import nn
 from pretune.errors import PretuneError
 from pretune.nn.patterns import Pattern, full
 from pretune.objectives.masking import check_share, choose, hide
-from pretune.objectives.objective import Data, Loss, vocabulary_loss
+from pretune.objectives.objective import Data, Loss, token_loss
 from pretune.packed import Batch
 from pretune.randomness import Draws
 from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
@@ -92,9 +92,7 @@ class Item:
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Cross-entropy at the hidden items."""
-        targets = batch.targets[self.name]
-        states = backbone(*batch.packed).last[targets.at]
-        return vocabulary_loss(self.name, head, states, backbone.embed.tokens, targets)
+        return token_loss(self.name, head, backbone, batch)
 
 
 def histories(store: Store, documents: Array, held: int) -> tuple[Array, Array]:

@@ -14,9 +14,9 @@ import numpy as np
 from torch import nn
 
 from pretune.nn.patterns import Pattern, causal
-from pretune.objectives.objective import Data, Loss
+from pretune.objectives.objective import Data, Loss, token_loss
 from pretune.objectives.ragged import starts_of
-from pretune.objectives.two_sides import check_share, shapes, text_epoch, texts_of, written_loss
+from pretune.objectives.two_sides import check_share, shapes, text_epoch, texts_of
 from pretune.packed import Batch
 from pretune.randomness import Draws
 from pretune.text.sequences import Epoch, Packing, Sequences
@@ -104,4 +104,4 @@ class Mass:
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Cross-entropy of the fragments."""
-        return written_loss(self.name, head, backbone, batch)
+        return token_loss(self.name, head, backbone, batch)

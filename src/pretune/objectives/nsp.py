@@ -10,8 +10,8 @@ from torch import nn
 
 from pretune.errors import PretuneError
 from pretune.nn.patterns import Pattern
-from pretune.objectives.objective import Data, Loss, classification_loss
-from pretune.objectives.pairs import PairHead, neighbors
+from pretune.objectives.objective import Data, Loss
+from pretune.objectives.pairs import PairHead, judge_at_start, neighbors, pair_loss
 from pretune.packed import Batch
 from pretune.randomness import Draws
 from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
@@ -71,8 +71,7 @@ class NSP:
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
         """Nothing to hide: the label is the target, at the sequence's start."""
-        sequences.targets[self.name] = (sequences.offsets[:-1], sequences.labels["nsp"])
-        return sequences
+        return judge_at_start(self.name, sequences)
 
     def room(self, packing: Packing) -> dict[str, int]:
         """One target a sequence."""
@@ -84,9 +83,7 @@ class NSP:
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Cross-entropy at the start tokens."""
-        targets = batch.targets[self.name]
-        states = backbone(*batch.packed).last[targets.at]
-        return classification_loss(self.name, head(states), targets)
+        return pair_loss(self.name, head, backbone, batch)
 
 
 def exchange(negative: Array, documents: Array, draws: Draws) -> tuple[Array, Array]:

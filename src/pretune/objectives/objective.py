@@ -137,6 +137,13 @@ class LearnsFromRows(Protocol):
     def read_rows(self, files: Sequence[str | Path]) -> Labeled: ...
 
 
+def token_loss(name: str, head: nn.Module, backbone: Backbone, batch: Batch, smoothing: float = 0.0) -> Loss:
+    """Cross-entropy over the vocabulary at the targets of a term, from one forward."""
+    targets = batch.targets[name]
+    states = backbone(*batch.packed).last[targets.at]
+    return vocabulary_loss(name, head, states, backbone.embed.tokens, targets, smoothing)
+
+
 def vocabulary_loss(
     name: str, head: nn.Module, states: Tensor, tokens: Tensor, targets: Targets, smoothing: float = 0.0
 ) -> Loss:

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from pretune.errors import PretuneError
 from pretune.nn.linear import Linear
-from pretune.objectives.objective import Data
+from pretune.objectives.objective import Data, Loss, classification_loss
+from pretune.packed import Batch
 from pretune.randomness import Draws
 from pretune.text.arranging import cut_documents, split_at_sentence
-from pretune.text.sequences import Packing
+from pretune.text.sequences import Packing, Sequences
 
 if TYPE_CHECKING:
     from pretune.backbones.states import Backbone
@@ -31,6 +32,18 @@ class PairHead(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         """(m, width) states of start tokens → (m, 2)."""
         return self.output(self.pooler(states))
+
+
+def judge_at_start(name: str, sequences: Sequences) -> Sequences:
+    """Nothing to hide: the label is the target, at the sequence's start."""
+    sequences.targets[name] = (sequences.offsets[:-1], sequences.labels[name])
+    return sequences
+
+
+def pair_loss(name: str, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
+    """Cross-entropy at the start tokens."""
+    targets = batch.targets[name]
+    return classification_loss(name, head(backbone(*batch.packed).last[targets.at]), targets)
 
 
 def neighbors(name: str, data: Data, packing: Packing, draws: Draws, short: float) -> tuple[Array, Array, Array]:

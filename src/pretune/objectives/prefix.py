@@ -15,7 +15,7 @@ from torch import nn
 
 from pretune.nn.patterns import Pattern, prefix
 from pretune.objectives.arrangements import spans_epoch
-from pretune.objectives.objective import Data, Loss, vocabulary_loss
+from pretune.objectives.objective import Data, Loss, token_loss
 from pretune.objectives.ragged import totals
 from pretune.packed import Batch
 from pretune.randomness import Draws
@@ -65,6 +65,4 @@ class Prefix:
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Cross-entropy of what follows the prefix."""
-        targets = batch.targets[self.name]
-        states = backbone(*batch.packed).last[targets.at]
-        return vocabulary_loss(self.name, head, states, backbone.embed.tokens, targets)
+        return token_loss(self.name, head, backbone, batch)

@@ -17,8 +17,8 @@ from torch import nn
 from pretune.errors import PretuneError
 from pretune.nn.patterns import Pattern
 from pretune.objectives.noise import reorder
-from pretune.objectives.objective import Data, Loss
-from pretune.objectives.two_sides import shapes, text_epoch, texts_of, two_sides, written_loss
+from pretune.objectives.objective import Data, Loss, token_loss
+from pretune.objectives.two_sides import shapes, text_epoch, texts_of, two_sides
 from pretune.packed import Batch
 from pretune.randomness import Draws
 from pretune.text.sequences import Epoch, Packing, Sequences
@@ -72,4 +72,4 @@ class Shuffle:
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Cross-entropy of the whole text."""
-        return written_loss(self.name, head, backbone, batch)
+        return token_loss(self.name, head, backbone, batch)

@@ -16,10 +16,10 @@ from pretune.errors import PretuneError
 from pretune.nn.patterns import Pattern
 from pretune.nn.pooling import pool
 from pretune.objectives.objective import Data, Loss, vocabulary_loss
-from pretune.objectives.two_sides import PairEpoch, plan_lengths, shapes, shift, writing_template
+from pretune.objectives.two_sides import PairEpoch, shapes, shift, writing_template
 from pretune.packed import Batch, Packed
 from pretune.randomness import Draws
-from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, Template
+from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, Template, plan_lengths
 from pretune.text.store import Store, spans_to_indices
 from pretune.text.tokenizer import Tokenizer
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from pretune.errors import PretuneError
 from pretune.nn.patterns import Pattern
-from pretune.objectives.objective import Data, Loss
+from pretune.objectives.objective import Data, Loss, token_loss
 from pretune.objectives.ragged import owners, pick, places, running, starts_of
 from pretune.objectives.two_sides import (
     AROUND,
@@ -27,7 +27,6 @@ from pretune.objectives.two_sides import (
     texts_of,
     two_sides,
     writing_template,
-    written_loss,
 )
 from pretune.packed import Batch
 from pretune.randomness import Draws
@@ -129,7 +128,7 @@ class Spans:
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Cross-entropy of what is written."""
-        return written_loss(self.name, head, backbone, batch)
+        return token_loss(self.name, head, backbone, batch)
 
 
 def take_out(texts: Texts, starts: Array, lengths: Array, counts: Array, sentinel: Array) -> tuple[Texts, Texts]:

@@ -12,23 +12,21 @@ from torch import nn
 
 from pretune.errors import PretuneError
 from pretune.nn.patterns import Pattern
-from pretune.objectives.objective import Data, Loss
+from pretune.objectives.objective import Data, Loss, token_loss
 from pretune.objectives.two_sides import (
     PairEpoch,
     check_share,
     in_language,
-    plan_lengths,
     shapes,
     shift,
     writing_template,
-    written_loss,
 )
 from pretune.packed import Batch
 from pretune.progress import say
 from pretune.randomness import Draws
 from pretune.text.labeled import Labeled
 from pretune.text.parallel import read_pairs
-from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, Template
+from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, Template, plan_lengths
 from pretune.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -132,7 +130,7 @@ class Translate:
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Cross-entropy of what is written, smoothed."""
-        return written_loss(self.name, head, backbone, batch, self.smoothing)
+        return token_loss(self.name, head, backbone, batch, self.smoothing)
 
 
 def swap(ids: Array, one: int, other: int) -> Array:

@@ -10,22 +10,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import nn
 
 from pretune.errors import PretuneError
 from pretune.nn.patterns import causal
 from pretune.objectives.arrangements import spans_arrangement
-from pretune.objectives.objective import Data, Loss, vocabulary_loss
+from pretune.objectives.objective import Data
 from pretune.objectives.ragged import starts_of, totals
-from pretune.packed import Batch
 from pretune.randomness import Draws
-from pretune.text.plan import Plan, make_plan
-from pretune.text.sequences import Arrangement, Packing, Sequences, Template
+from pretune.text.plan import Plan
+from pretune.text.sequences import Arrangement, Packing, Sequences, Template, plan_lengths
 from pretune.text.store import spans_to_indices
 from pretune.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from pretune.backbones.states import Backbone
+    pass
 
 Array = np.ndarray[Any, np.dtype[Any]]
 AROUND = 4  # tokens that a template puts around a text, at most; shapes have room for so many
@@ -107,18 +105,6 @@ class PairEpoch:
         return sequences
 
 
-def plan_lengths(lengths: Array, packing: Packing, draws: Draws) -> Plan:
-    """Shuffle sequences of some lengths into packs."""
-    return make_plan(
-        lengths,
-        tokens=packing.tokens,
-        sequences=packing.sequences,
-        seed=draws.seed,
-        epoch=draws.epoch,
-        filler=packing.length if packing.fixed else None,
-    )
-
-
 def writing_template(template: Template) -> Template:
     """A template that has a decoder's side: that of a family without one goes from start to end."""
     made = template if template.target else replace(template, target=("start", "A", "end"))
@@ -181,7 +167,7 @@ def shift(name: str, sequences: Sequences) -> Sequences:
     return sequences
 
 
-# -- shapes and loss ------------------------------------------------------------------------------------------------
+# -- shapes ---------------------------------------------------------------------------------------------------------
 
 
 def shapes(
@@ -196,13 +182,6 @@ def shapes(
     slots = min(packing.sequences, packing.tokens) + spare
     first, second = (replace(packing, tokens=tokens, length=longest, sequences=slots) for tokens, longest in sizes)
     return first, replace(second, sequences=per * slots)
-
-
-def written_loss(name: str, head: nn.Module, backbone: Backbone, batch: Batch, smoothing: float = 0.0) -> Loss:
-    """Cross-entropy of what the decoder writes."""
-    targets = batch.targets[name]
-    states = backbone(*batch.packed).last[targets.at]
-    return vocabulary_loss(name, head, states, backbone.embed.tokens, targets, smoothing)
 
 
 def check_share(name: str, option: str, value: float) -> None:

@@ -211,8 +211,13 @@ class PlannedEpoch:
 
 def plan_epoch(arrangement: Arrangement, packing: Packing, draws: Draws, shuffle: bool = True) -> PlannedEpoch:
     """Shuffle an arrangement into packs."""
-    plan = make_plan(
-        arrangement.lengths,
+    return PlannedEpoch(arrangement, plan_lengths(arrangement.lengths, packing, draws, shuffle))
+
+
+def plan_lengths(lengths: Array, packing: Packing, draws: Draws, shuffle: bool = True) -> Plan:
+    """Shuffle sequences of some lengths into packs."""
+    return make_plan(
+        lengths,
         tokens=packing.tokens,
         sequences=packing.sequences,
         seed=draws.seed,
@@ -220,7 +225,6 @@ def plan_epoch(arrangement: Arrangement, packing: Packing, draws: Draws, shuffle
         shuffle=shuffle,
         filler=packing.length if packing.fixed else None,
     )
-    return PlannedEpoch(arrangement, plan)
 
 
 MODEL_COLUMNS = (

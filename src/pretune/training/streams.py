@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from pretune.errors import PretuneError
 from pretune.objectives import Data, Joint, Mixture
@@ -157,8 +155,3 @@ def make_streams(
         made.append(Stage(until, len(streams), packs))
         streams += [Stream(joint, data, replace(own, lanes=packs), seed) for joint in mixture.joints]
     return Streams(mixture, streams, made, ramp)
-
-
-def digest(values: Any) -> str:
-    """A short fingerprint of something printable."""
-    return hashlib.sha256(repr(values).encode()).hexdigest()[:16]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
+from pretune.verbs.inputs import store_and_paths
 
 if TYPE_CHECKING:
     from pretune.text.store import Store
@@ -76,13 +77,11 @@ def adapt(
     import os
 
     from pretune.model import find_folder
-    from pretune.text.store import Store
     from pretune.training import adapting, pretraining
     from pretune.training.settings import fill
 
     folder = str(find_folder(os.fspath(model)))
-    store = data if isinstance(data, Store) else None
-    paths = [store.folder] if store else [data] if isinstance(data, str | Path) else list(data)  # type: ignore[arg-type]
+    store, paths = store_and_paths(data)
     usual = adapting.SETTINGS
     given = {
         "objective": objective,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
+from pretune.verbs.inputs import store_and_paths
 
 if TYPE_CHECKING:
     from pretune.text.store import Store
@@ -79,11 +80,9 @@ def pretrain(
     """
     import os
 
-    from pretune.text.store import Store
     from pretune.training import pretraining
 
-    store = data if isinstance(data, Store) else None
-    paths = [store.folder] if store else [data] if isinstance(data, str | Path) else list(data or [])  # type: ignore[arg-type]
+    store, paths = store_and_paths(data)
     given = {
         "objective": objective,
         "tokenizer": str(tokenizer) if isinstance(tokenizer, Path) else tokenizer,
