@@ -93,7 +93,9 @@ def main() -> None:
     model, _ = pair(SMALL, device)
     prompts = chance.integers(0, model.config.vocab_size, (1, PROMPT))
     ours(model, prompts, 64)
-    lengths = {n: min(seconds(lambda n=n: ours(model, prompts, n)) for _ in range(arguments.rounds)) for n in (512, 1024)}
+    lengths = {
+        n: min(seconds(lambda n=n: ours(model, prompts, n)) for _ in range(arguments.rounds)) for n in (512, 1024)
+    }
     result["growth"] = {"seconds": lengths, "ratio": lengths[1024] / lengths[512]}
     if arguments.json:
         print(json.dumps(result))
@@ -101,7 +103,9 @@ def main() -> None:
     print(result["machine"])
     for row in result["speed"]:
         mine, others = row["ours_tokens_per_second"], row["theirs_tokens_per_second"]
-        print(f"batch {row['batch']}: {mine:.1f} tokens/s, transformers {others:.1f}: {row['ratio']:.2f}x; same text: {row['same_text']}")
+        print(
+            f"batch {row['batch']}: {mine:.1f} tokens/s, transformers {others:.1f}: {row['ratio']:.2f}x; same text: {row['same_text']}"
+        )
     print(f"512 tokens {lengths[512]:.2f} s, 1024 tokens {lengths[1024]:.2f} s: {result['growth']['ratio']:.2f}x")
 
 

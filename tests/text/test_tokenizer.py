@@ -163,6 +163,23 @@ def test_saved_tokenizers_load_here_and_in_transformers(kind: Kind, tmp_path: Pa
     assert peer("a", "b")["input_ids"][-1] == tokenizer.role("separator")
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_programs_put_around_texts_what_a_template_says(kind: Kind, tmp_path: Path) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = trained(kind)
+    a, b, separator = tokenizer.encode("a"), tokenizer.encode("b"), tokenizer.role("separator")
+    bert = ("start", "A", "separator"), ("B", "separator")
+    assert tokenizer.surrounded(*bert) is tokenizer  # as it was trained
+    assert tokenizer.surrounded(("language x", "A"), ("B",)) is tokenizer  # a role it does not have
+    other = tokenizer.surrounded(("A",), ("separator", "B"))
+    other.save(tmp_path)
+    peer = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    assert peer("a")["input_ids"] == a and peer("a", "b")["input_ids"] == [*a, separator, *b]
+    assert Tokenizer.load(tmp_path).digest == other.digest == tokenizer.digest
+    assert other.surrounded(*bert).backend.encode("a", "b").ids == tokenizer.backend.encode("a", "b").ids
+
+
 def test_vocab_txt_agrees_with_the_peers_bert(tmp_path: Path, mixed_texts: list[str]) -> None:
     from transformers import BertTokenizer
 

@@ -220,7 +220,8 @@ class Tokenizer:
         if not all(item in "AB" or self.has(item) for item in both):
             return self
         texts = {"A": self.encode("a"), "B": self.encode("b")}
-        wanted = [[i for item in items for i in texts.get(item) or [self.role(item)]] for items in (single, both)]
+        ids = {item: texts[item] if item in texts else [self.role(item)] for item in both}
+        wanted = [[i for item in items for i in ids[item]] for items in (single, both)]
         if [self.backend.encode("a").ids, self.backend.encode("a", "b").ids] == wanted:
             return self
         spelled = {item: f"${item}" if item in texts else self.role_tokens[item] for item in both}
@@ -229,7 +230,7 @@ class Tokenizer:
         backend.post_processor = processors.TemplateProcessing(
             single=[f"{spelled[item]}:0" for item in single],
             pair=[f"{spelled[item]}:{kind}" for item, kind in zip(both, kinds, strict=True)],
-            special_tokens=[(spelled[item], self.role(item)) for item in set(both) - set(texts)],
+            special_tokens=[(spelled[item], self.role(item)) for item in sorted(set(both) - set(texts))],
         )
         return Tokenizer(backend, self.role_tokens)
 
