@@ -6,8 +6,9 @@ up each sequence; `take` puts some of them together; `collate` makes the Batch t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -61,6 +62,18 @@ class Template:
         return len(self.single) - 1 + (len(self.pair) - 1 if pair else 0)
 
 
+class Columns(dict[str, Array]):
+    """Columns by name; `late` ones are made when somebody asks for them first."""
+
+    def __init__(self, ready: Mapping[str, Array], **late: Callable[[], Array]) -> None:
+        super().__init__(ready)
+        self.late = late
+
+    def __missing__(self, name: str) -> Array:
+        self[name] = self.late[name]()
+        return self[name]
+
+
 @dataclass
 class Sequences:
     """Some sequences end to end, and what has been decided about them so far."""
@@ -77,12 +90,12 @@ class Sequences:
     frame: tuple[str, ...] = ()  # the template's `target`, for an objective that makes that side
     pooled: bool = False  # the decoder looks at one vector a source sequence, not at all its states
 
-    @property
+    @cached_property
     def offsets(self) -> Array:
         """(b + 1,) where each sequence starts."""
         return np.concatenate([[0], np.cumsum(self.lengths)])
 
-    @property
+    @cached_property
     def owner(self) -> Array:
         """(n,) the place in `index` of the sequence each token belongs to."""
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
@@ -132,25 +145,33 @@ class Arrangement:
         begins = ends - sizes
         total = int(ends[-1, -1]) if count else 0
         ids = np.empty(total, dtype=np.int64)
-        special = np.ones(total, dtype=bool)
-        word = np.ones(total, dtype=bool)
+        special = np.zeros(total, dtype=bool)
         segment = np.zeros(total, dtype=np.int64)
+        texts = []  # where each text goes, and its spans in the source
         for number, item in enumerate(items):
-            at = spans_to_indices(begins[:, number], sizes[:, number])
             if item in "AB":
                 part = "AB".index(item)
+                at = spans_to_indices(begins[:, number], sizes[:, number])
+                texts.append((at, starts[:, part], spans[:, part]))
                 ids[at] = self.source.gather(starts[:, part], spans[:, part])
-                word[at] = self.source.gather_words(starts[:, part], spans[:, part])
-                special[at] = False
             else:
+                at = begins[:, number][sizes[:, number] > 0]
                 ids[at] = self.tokenizer.role(item)
+                special[at] = True
             if self.template.segments and number >= len(self.template.single):
                 segment[at] = 1
+
+        def word() -> Array:
+            found = np.ones(total, dtype=bool)
+            for at, first, size in texts:
+                found[at] = self.source.gather_words(first, size)
+            return found
+
         sequences = Sequences(
             ids=ids,
             lengths=sizes.sum(1),
             index=np.asarray(chosen),
-            columns={"special": special, "word": word, "segment": segment},
+            columns=Columns({"special": special, "segment": segment}, word=word),
             labels={name: values[chosen] for name, values in self.labels.items()},
         )
         if self.template.target:
