@@ -90,3 +90,10 @@ def test_draws_are_uniform() -> None:
     neighbors = np.corrcoef(values[:-1], values[1:])[0, 1]
     assert abs(neighbors) < 0.01
     assert sorted(permutation(50, 3, "x")) == list(range(50))
+
+
+def test_filler_leaves_room_for_no_more_rows_than_asked_for() -> None:
+    lengths = np.random.default_rng(0).integers(1, 30, 500)
+    plan = make_plan(lengths, tokens=1000, sequences=100, filler=30, rows=32)
+    assert max(len(plan.pack(i)) for i in range(len(plan))) == 32
+    assert sum(len(plan.pack(i)) for i in range(len(plan))) == 500

@@ -205,6 +205,7 @@ class Packing:
     sequences: int = UNLIMITED  # in a pack, at most
     lanes: int = 1  # packs that go through time together, for stateful data
     fixed: bool = False  # shapes are fixed: filler counts among the sequences
+    rows: int | None = None  # sequences in a pack that are not filler, at most
 
     def capacity(self, targets: Mapping[str, int]) -> Capacity | None:
         """The packs' shapes; None where every pack has its own."""
@@ -245,6 +246,7 @@ def plan_lengths(lengths: Array, packing: Packing, draws: Draws, shuffle: bool =
         epoch=draws.epoch if draws.reading is None else draws.reading,
         shuffle=shuffle,
         filler=packing.length if packing.fixed else None,
+        rows=packing.rows,
     )
 
 

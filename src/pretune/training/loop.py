@@ -89,7 +89,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
     graphs = Graphs(model, t.device) if t.graphed else None
     log = Log(t.run, t.world, clock, t.device)
     terms = sorted({term for s in t.streams.streams for term in s.joint.room(s.packing)})
-    flops = Flops(t.root)
+    flops, parameters = Flops(t.root), list(t.root.parameters())
     # On a CPU a thread would take the cores that the step needs.
     gpu = t.device.type == "cuda"
     feed = Feed(t.streams, t.world, clock, ahead=gpu if t.ahead is None else t.ahead, pinned=gpu)
@@ -135,7 +135,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
                     t.carry[pack.slot] = loss.carry
                     losses.append(loss)
             layers = layer_norms(t.root) if t.watching.layers and _due(clock, t.watching.log, ahead=1) else {}
-            norm = clip(t.root, t.optimizer.clip or 0.0)
+            norm = clip(parameters, t.optimizer.clip or 0.0)
             if guard is None or judge(t, guard, parts, norm, step + 1, packs):
                 log.add(losses, totals, terms)
                 log.watch(step + 1, packs, norm)
@@ -193,13 +193,20 @@ def _needs(world: World, clock: Clock, flops: Flops, batches: list[Batch], terms
 def reseed(dropout: Tensor, seed: int, step: int, pack: Pack) -> None:
     """Chance on the device (dropout, sampling) depends on seed, step and pack, not on what came before."""
     number = int(hashed(seed, "device", step, pack.stream, pack.slot))
-    torch.manual_seed(number >> 1)
+    seed_generators(number >> 1, dropout.device)
     dropout.fill_((number >> 33) & 0x7FFFFFFF)
 
 
-def clip(root: nn.Module, largest: float) -> Tensor:
+def seed_generators(number: int, device: torch.device) -> None:
+    """What torch.manual_seed does, for the host and one device: that one also queues calls for devices that are not there."""
+    torch.default_generator.manual_seed(number)
+    if device.type == "cuda":
+        torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(number)
+
+
+def clip(parameters: list[nn.Parameter], largest: float) -> Tensor:
     """Scale the gradient down to a largest norm; returns the norm it had."""
-    parameters = [p for p in root.parameters() if p.grad is not None]
+    parameters = [p for p in parameters if p.grad is not None]
     norm = torch.nn.utils.clip_grad_norm_(parameters, largest if largest > 0 else math.inf)
     return norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # the first is a sharded model's
 
@@ -313,7 +320,7 @@ def evaluate_loss(root: Root, joint: Joint, batches: list[Batch], device: torch.
     sums: dict[str, float] = {}
     totals: dict[str, float] = {}
     for number, batch in enumerate(batches):
-        torch.manual_seed(number)  # what is drawn on the device is the same every time
+        seed_generators(number, device)  # what is drawn on the device is the same every time
         loss = root(joint, batch.to(device))
         for name, value in {**loss.sums, **loss.logs}.items():
             sums[name] = sums.get(name, 0.0) + float(value)
