@@ -3,7 +3,8 @@
     python perf/corruption.py [--tokens 16384] [--length 128] [--batches 60] [--json] [OBJECTIVE …]
 
 The store is made up: documents of 30 sentences of 5 to 40 random tokens, three of four of which begin a word. `arrange` plans an
-epoch, once for all its batches; `corrupt` hides and makes targets; `batch` is everything a step needs: gather, corrupt, collate.
+epoch, once for all its batches; `corrupt` hides and makes targets; `batch` is everything a step needs: gather, corrupt, collate;
+`fixed` is the same with shapes fixed, as a GPU takes them. All in CPU time, so that other processes count little.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import argparse
 import json
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from pretune.text.sequences import Packing, Template, collate
 from pretune.text.store import spans_to_indices
 from pretune.text.tokenizer import Tokenizer
 from pretune.text.tokenizer_training import train as train_tokenizer
+from pretune.training.streams import Stream
 
 SENTENCES = 30  # in a document
 OBJECTIVES = (
@@ -63,7 +65,7 @@ def measure(name: str, data: Data, packing: Packing, batches: int) -> dict[str, 
     start = time.process_time()
     epoch: Any = joint.arrange(data, packing, Draws(0))
     arranged = time.process_time() - start
-    times = {"corrupt": 0.0, "batch": 0.0}
+    times = {"corrupt": 0.0, "batch": 0.0, "fixed": 0.0}
     tokens = 0
     for index in range(-2, min(batches, len(epoch))):  # two to warm up
         marks = [time.process_time()]
@@ -77,8 +79,17 @@ def measure(name: str, data: Data, packing: Packing, batches: int) -> dict[str, 
             times["corrupt"] += marks[2] - marks[1]
             times["batch"] += marks[3] - marks[0]
             tokens += batch.tokens
+    stream = Stream(joint, data, replace(packing, fixed=True), seed=0)
+    fixed_tokens = 0
+    for index in range(-2, min(batches, len(stream.epoch_plan(0)))):
+        start = time.process_time()
+        batch = stream.batch(0, max(index, 0), progress=0.0)
+        if index >= 0:
+            times["fixed"] += time.process_time() - start
+            fixed_tokens += batch.tokens
     whole = int(epoch.arrangement.lengths.sum())
-    speeds = {"arrange": whole / arranged, **{part: tokens / seconds for part, seconds in times.items()}}
+    made = {"corrupt": tokens, "batch": tokens, "fixed": fixed_tokens}
+    speeds = {"arrange": whole / arranged, **{part: made[part] / seconds for part, seconds in times.items()}}
     return {part: round(speed / 1e6, 2) for part, speed in speeds.items()}
 
 
@@ -99,10 +110,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         phrases = Path(folder) / "phrases.txt"
         phrases.write_text("".join(f"w{i} w{j}\n" for i in range(100) for j in range(100)), encoding="utf-8")
-        print(f"{'million tokens/s':32} {'arrange':>8} {'corrupt':>8} {'batch':>8}")
+        print(f"{'million tokens/s':32} {'arrange':>8} {'corrupt':>8} {'batch':>8} {'fixed':>8}")
         for name in options.objectives:
             result[name] = row = measure(name.format(phrases=phrases), data, packing, options.batches)
-            print(f"{name:32.32} {row['arrange']:8.1f} {row['corrupt']:8.1f} {row['batch']:8.1f}", flush=True)
+            print(f"{name:32.32}", *(f"{speed:8.1f}" for speed in row.values()), flush=True)
     result |= machine()
     if options.json:
         print(json.dumps(result))

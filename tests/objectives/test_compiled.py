@@ -17,7 +17,7 @@ from pretune.training.streams import Stream
 @pytest.mark.parametrize("name", ["mlm(unit=span,boundary=true)+sop", "nsp+rtd", "item"])
 def test_a_step_is_one_graph_for_all_batches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but shapes, which are fixed, may be looked at on the host. Attention is a matter of its own."""
-    monkeypatch.setattr(attention, "attend", lambda q, k, v, *others, **more: q * k + v)
+    monkeypatch.setattr(attention, "attend_self", lambda qkv, *others, **more: qkv[:, 0] * qkv[:, 1] + qkv[:, 2])
     torch.manual_seed(0)
     root, mixture = Root(bert()), parse_objective(name)
     for objective in mixture.objectives:

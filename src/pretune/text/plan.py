@@ -64,9 +64,10 @@ def make_plan(
         before = int(ends[first - 1]) if first else 0
         fits = min(int(np.searchsorted(ends, before + tokens, side="right")), first + min(sequences, rows or sequences))
         if filler is not None:
-            left = tokens - (int(ends[fits - 1]) - before)
-            if fits - first + -(-left // filler) > sequences:  # too many short ones, as happens at an epoch's end
-                fits = first + max(1, sequences - -(-tokens // filler))
+            left = tokens - (ends[first:fits] - before)
+            # Sequences and filler together, which grow with each sequence, for none is longer than one of filler.
+            slots = np.arange(1, len(left) + 1) + -(-left // filler)
+            fits = first + max(1, int(np.searchsorted(slots, sequences, side="right")))
         bounds.append(fits)
     return Plan(order, np.array(bounds, dtype=np.int64))
 

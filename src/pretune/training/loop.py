@@ -90,7 +90,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
     log = Log(t.run, t.world, clock, t.device)
     terms = sorted({term for s in t.streams.streams for term in s.joint.room(s.packing)})
     flops, parameters = Flops(t.root), list(t.root.parameters())
-    # On a CPU a thread would take the cores that the step needs.
+    # On a CPU there is nothing to gain: the step itself takes the cores, and a batch is a small part of it.
     gpu = t.device.type == "cuda"
     feed = Feed(t.streams, t.world, clock, ahead=gpu if t.ahead is None else t.ahead, pinned=gpu)
     if place is not None:
