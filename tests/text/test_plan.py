@@ -99,7 +99,7 @@ def test_filler_leaves_room_for_no_more_rows_than_asked_for() -> None:
     assert sum(len(plan.pack(i)) for i in range(len(plan))) == 500
 
 
-@given(st.lists(st.integers(1, 16), min_size=1, max_size=200), st.integers(0, 40))
+@given(st.lists(st.integers(1, 16), min_size=1, max_size=200), st.integers(1, 40))
 def test_packs_are_as_full_as_tokens_and_sequences_allow(lengths: list[int], spare: int) -> None:
     tokens, filler = 64, 16
     sequences = tokens // filler + spare
