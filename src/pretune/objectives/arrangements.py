@@ -46,7 +46,7 @@ def in_languages(arrangement: Arrangement, data: Data, documents: Array, draws: 
 
 
 def smoothed(groups: Array, power: float, draws: Draws) -> Array:
-    """As many members as there are, drawn so that a group comes by its share to a power (Devlin et al., 2018).
+    """As many members as there are, drawn so that a group comes by its share to a power (Lample and Conneau, 2019).
 
     A group that comes more often than it has members is gone through so many times, one that comes less often in part,
     another part each epoch.

@@ -81,4 +81,4 @@ def both_ways(logits: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, T
     logits = logits.float()
     losses = F.cross_entropy(logits, target, reduction="none")
     right = (logits.argmax(-1) == target).float()
-    return losses @ weight, (right @ weight).detach()
+    return (losses[:, None] * weight).sum(0), (right[:, None] * weight).sum(0).detach()

@@ -279,7 +279,8 @@ def get_model(plan: Plan, tokenizer: Tokenizer, mixture: Mixture, languages: Seq
     """A preset with random weights, or an existing model, with the heads the objectives need."""
     if plan.model in preset_names():
         size = -(-tokenizer.size // ROUND_VOCABULARY) * ROUND_VOCABULARY
-        model = make_model(plan.model, size, plan.seed, tokenizer.roles.get("padding"), languages)
+        padding = tokenizer.roles.get("padding")
+        model = make_model(plan.model, size, plan.seed, padding=padding, languages=languages)
         if plan.from_ is not None:
             source = load_model(plan.from_)
             check_tokenizer(source, tokenizer, plan.from_)
