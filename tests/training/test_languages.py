@@ -117,3 +117,15 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     assert not out.exists()
     with pytest.raises(PretuneError, match="bilm needs a model with a forward and a backward stack"):
         learn("bilm", ["en"], out, model="bert-tiny")
+
+
+def test_languages_must_be_known(tmp_path: Path) -> None:
+    lines = pt.prepare(files() / "text.fr.txt", str(files() / "tokenizer"), tmp_path / "lines", language="lines")
+    with pytest.raises(PretuneError, match="prepared with --language lines, which is none of en; name its language"):
+        learn("mlm", ["en", f"{lines.folder}"], tmp_path / "run")
+    run = learn("mlm", ["en", f"fr={lines.folder}"], tmp_path / "named")
+    assert load_model(run).config.lang2id == {"en": 0, "fr": 1}
+    with pytest.raises(
+        PretuneError, match=r"batch\.exponent=2: languages are drawn by their share to a power between 0"
+    ):
+        pt.Batching(exponent=2)

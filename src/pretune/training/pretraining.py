@@ -25,6 +25,7 @@ from pretune.text.documents import Document, read_documents
 from pretune.text.files import find_files
 from pretune.text.labeled import Labeled
 from pretune.text.preparing import Settings, make_store
+from pretune.text.sentences import LINES
 from pretune.text.sequences import Packing, collate
 from pretune.text.store import MANIFEST, Store, join_stores
 from pretune.text.tokenizer import Tokenizer
@@ -109,7 +110,13 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Ru
     stages = plan.batch.stages or ((1.0, plan.batch.length or 128),)
     length = check_stages(stages, model)[0]
     languages = number_languages(model, spoken, plan.model)
-    data = Data(tokenizer, model.family.template, languages=languages, exponent=plan.batch.exponent or 1.0, **own)
+    data = Data(
+        tokenizer,
+        model.family.template,
+        languages=languages,
+        exponent=1.0 if plan.batch.exponent is None else plan.batch.exponent,
+        **own,
+    )
     pack = min(plan.batch.pack or 1, plan.batch.tokens or 1)
     fixed = device.type == "cuda"
     packing = Packing(tokens=max(pack, length), length=length, fixed=fixed)
@@ -242,7 +249,13 @@ def languages_in(own: Fields) -> list[str]:
     rows = own.get("rows")
     pairs = rows.labels or [] if isinstance(rows, Labeled) else []
     names = {name for pair in set(pairs) for name in pair.split()}
-    return sorted(names | set(own["store"].languages if "store" in own else []))
+    names |= set(own["store"].languages if "store" in own else [])
+    if LINES in names and len(names) > 1:
+        raise PretuneError(
+            f"a store was prepared with --language {LINES}, which is none of {', '.join(sorted(names - {LINES}))}; "
+            "name its language, as in --data fr=STORE"
+        )
+    return sorted(names)
 
 
 def number_languages(model: Model, names: Sequence[str], reference: str) -> dict[str, int]:

@@ -85,6 +85,13 @@ class Batching(Section):
     )
     exponent: float | None = None  # of several languages, each is drawn by its share of the text to this power
 
+    def __post_init__(self) -> None:
+        if self.exponent is not None and not 0 <= self.exponent <= 1:
+            raise PretuneError(
+                f"batch.exponent={self.exponent:g}: languages are drawn by their share to a power between 0 (all alike) "
+                "and 1 (as they are)"
+            )
+
 
 @dataclass(frozen=True)
 class Watching(Section):
