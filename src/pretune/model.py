@@ -111,9 +111,8 @@ class Model:
             write_bytes(folder / HEAD, save(rest))
         else:
             (folder / HEAD).unlink(missing_ok=True)
-        owners = {
-            head: name for name, head in reversed([*self.root.heads.items()])
-        }  # a head that two share is the first's
+        # A head that two share is the first's.
+        owners = {head: name for name, head in reversed([*self.root.heads.items()])}
         self._write(folder, published, self._config(self.config, frozenset(owners.values())))
         for head in self.root.heads.values():
             for name, export in getattr(head, "exports", dict)().items():

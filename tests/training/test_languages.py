@@ -115,6 +115,8 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match=r"text\.en\.txt: no dialogues; give"):
         learn("dlm", ["text.en.txt"], out)
     assert not out.exists()
+    with pytest.raises(PretuneError, match="is a store and others are files; give stores alone, or files alone"):
+        learn("mlm", ["en", "text.fr.txt"], tmp_path / "both")
     with pytest.raises(PretuneError, match="bilm needs a model with a forward and a backward stack"):
         learn("bilm", ["en"], out, model="bert-tiny")
 

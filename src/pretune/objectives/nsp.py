@@ -46,9 +46,8 @@ class NSP:
         assert data.store is not None
         negative = np.flatnonzero(draws.uniform("negative", begins[:, 0]) < self.negatives)
         spoken = data.store.document_languages[documents] if data.languages else np.zeros_like(documents)
-        groups = [
-            negative[spoken[negative] == language] for language in np.unique(spoken)
-        ]  # none is told by its language
+        # Within each language: none is told by another one.
+        groups = [negative[spoken[negative] == language] for language in np.unique(spoken)]
         exchanged = [exchange(group, documents, draws) for group in groups]
         partner, negative = (np.concatenate(side) for side in zip(*exchanged, strict=True))
         begins[negative, 1], spans[negative, 1] = begins[partner, 1], spans[partner, 1]

@@ -176,7 +176,7 @@ def read_rows(plan: Plan, mixture: Mixture) -> Labeled | Dialogues | None:
             f"{mixture}: {' and '.join(part.name for part in reading)} learn from rows of different kinds; "
             "train one after the other, with --from"
         )
-    mixed = not all(reading[0] in joint.objectives for joint in mixture.joints)
+    mixed = not all(any(isinstance(part, LearnsFromRows) for part in joint.objectives) for joint in mixture.joints)
     files = [path for _, path in map(split_language, plan.data) if not is_store(path)]
     if mixed and len(files) == len(plan.data):
         raise PretuneError(
@@ -191,7 +191,10 @@ def get_data(plan: Plan, rows: Labeled | Dialogues | None, store: Store | None) 
     share = plan.watching.held_out or 0.0
     own: Fields = {}
     held_out: Fields = {}
-    if rows is None or any(is_store(path) for _, path in map(split_language, plan.data)):
+    stores = [path for _, path in map(split_language, plan.data) if is_store(path)]
+    if rows is None and 0 < len(stores) < len(plan.data):
+        raise PretuneError(f"{stores[0]} is a store and others are files; give stores alone, or files alone")
+    if rows is None or stores:
         store = get_store(plan) if store is None else store
         own["store"] = store
         own["documents"], held_out["documents"] = split_documents(store, share)
