@@ -2,9 +2,10 @@
 
     python perf/corruption.py [--tokens 16384] [--length 128] [--batches 60] [--json] [OBJECTIVE …]
 
-The store is made up: documents of 30 sentences of 5 to 40 random tokens, three of four of which begin a word. `arrange` plans an
-epoch, once for all its batches; `corrupt` hides and makes targets; `batch` is everything a step needs: gather, corrupt, collate;
-`fixed` is the same with shapes fixed, as a GPU takes them. All in CPU time, so that other processes count little.
+The store is made up: documents of 30 sentences of 5 to 40 random tokens, three of four of which begin a word; pairs and dialogues
+are of texts of 22 words. `arrange` plans an epoch, once for all its batches; `corrupt` hides and makes targets; `batch` is
+everything a step needs: gather, corrupt, collate; `fixed` is the same with shapes fixed, as a GPU takes them. All in CPU time, so
+that other processes count little.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from pretraining_speed import VOCABULARY, RandomStore
 
 from pretune.objectives import Data, parse_objective
 from pretune.randomness import Draws
+from pretune.text.dialogues import Dialogues
 from pretune.text.documents import Document
+from pretune.text.labeled import Labeled
 from pretune.text.sequences import Packing, Template, collate
 from pretune.text.store import spans_to_indices
 from pretune.text.tokenizer import Tokenizer
@@ -34,7 +37,8 @@ from pretune.training.streams import Stream
 SENTENCES = 30  # in a document
 OBJECTIVES = (
     "mlm", "mlm(copies=10)", "mlm(unit=word)", "mlm(unit=ngram)", "mlm(unit=span)", "mlm(unit=span,boundary=true)",
-    "mlm(unit=phrase,phrases={phrases})", "rtd", "item", "nsp", "sop", "mlm+nsp", "mlm+sop", "lm",
+    "mlm(unit=phrase,phrases={phrases})", "rtd", "item", "nsp", "sop", "mlm+nsp", "mlm+sop", "lm", "bilm",
+    "tlm", "mlm+dlm",
 )  # fmt: skip
 
 
@@ -59,9 +63,22 @@ def make_tokenizer() -> Tokenizer:
     return train_tokenizer([Document(" ".join(f"w{i}" for i in range(200)), Path("made up"), 1)], "bpe", 200)
 
 
+def make_rows(name: str, tokens: int) -> Labeled | Dialogues:
+    """Pairs of texts, or dialogues of four turns, of 22 random words each."""
+    chance = np.random.default_rng(3)
+    words = np.array([f"w{i}" for i in range(200)])
+    count = -(-tokens // 22 // 4) * 4
+    texts = [" ".join(part) for part in np.split(words[chance.integers(0, 200, 22 * count)], 22 * np.arange(1, count))]
+    if name.endswith("dlm"):
+        return Dialogues(Path("made up"), texts, [0, 1] * (count // 2), [4] * (count // 4))
+    return Labeled(Path("made up"), {}, texts[::2], texts[1::2], ["en fr"] * (count // 2))
+
+
 def measure(name: str, data: Data, packing: Packing, batches: int) -> dict[str, float]:
     """Tokens a second in millions."""
     joint = parse_objective(name).joints[0]
+    if data.rows is not None:
+        assert len(data.token_rows.ids)  # tokenized once, before any epoch
     start = time.process_time()
     epoch: Any = joint.arrange(data, packing, Draws(0))
     arranged = time.process_time() - start
@@ -112,7 +129,9 @@ def main() -> None:
         phrases.write_text("".join(f"w{i} w{j}\n" for i in range(100) for j in range(100)), encoding="utf-8")
         print(f"{'million tokens/s':32} {'arrange':>8} {'corrupt':>8} {'batch':>8} {'fixed':>8}")
         for name in options.objectives:
-            result[name] = row = measure(name.format(phrases=phrases), data, packing, options.batches)
+            rows = make_rows(name, options.tokens * (options.batches + 4)) if name in ("tlm", "mlm+dlm") else None
+            given = replace(data, rows=rows, languages={"en": 0, "fr": 1} if name == "tlm" else {})
+            result[name] = row = measure(name.format(phrases=phrases), given, packing, options.batches)
             print(f"{name:32.32}", *(f"{speed:8.1f}" for speed in row.values()), flush=True)
     result |= machine()
     if options.json:

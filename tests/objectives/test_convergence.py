@@ -18,6 +18,7 @@ from pretune.inference.items import rank_last_items
 from pretune.metrics.ranking import ranking_metrics
 from pretune.model import Model, Root
 from pretune.objectives import Data, parse_objective
+from pretune.text.dialogues import Dialogues
 from pretune.text.documents import Document
 from pretune.text.preparing import Settings, make_store
 from pretune.text.sequences import Packing
@@ -48,6 +49,19 @@ def rounds() -> Store:
     return make_store([folder / "a.txt"], tokenizer, folder / "store", Settings(language="lines"), 1)
 
 
+@cache
+def chats() -> Dialogues:
+    """Dialogues whose first turn is of a's, whose second is of b's …; who asks and who answers differs."""
+    chance, made = random.Random(1), Dialogues(Path("chats"))
+    for number in range(300):
+        for place, letter in enumerate("abcd"):
+            start = chance.randrange(WORDS)
+            made.texts.append(" ".join(f"{letter}{(start + i) % WORDS}" for i in range(5)))
+            made.roles.append((number + place) % 2)
+        made.counts.append(4)
+    return made
+
+
 def learn(name: str, steps: int, run: Path, width: int = 32) -> tuple[Model, dict[str, float]]:
     """A model that has learned, and its losses over the last steps."""
     torch.manual_seed(0)
@@ -59,7 +73,7 @@ def learn(name: str, steps: int, run: Path, width: int = 32) -> tuple[Model, dic
     model = Model(BERT, config, Root(build(config)), store.tokenizer)
     mixture = parse_objective(name)
     model.add_heads(mixture.objectives)
-    data = Data(store.tokenizer, TEMPLATE, store=store, documents=np.arange(store.documents))
+    data = Data(store.tokenizer, TEMPLATE, store=store, documents=np.arange(store.documents), rows=chats())
     training = Training(
         root=model.root,
         streams=make_streams(mixture, data, tokens=512, packing=Packing(512, 32), seed=0),
@@ -93,6 +107,12 @@ def test_mlm(unit: str, tmp_path: Path) -> None:
 def test_sop(tmp_path: Path) -> None:
     _, last = learn("mlm+sop", 200, tmp_path)
     assert last["sop"] < 0.8 * math.log(2)
+    assert last["mlm"] < frequencies()
+
+
+def test_dlm(tmp_path: Path) -> None:
+    _, last = learn("mlm+dlm(turns=4)", 280, tmp_path)
+    assert last["dlm"] < 0.8 * math.log(2)  # one fake of four is of the right letters, and cannot be told
     assert last["mlm"] < frequencies()
 
 

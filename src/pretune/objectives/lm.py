@@ -41,6 +41,8 @@ class LM:
             return spans_epoch(data, packing, draws)
         if data.store is None:
             raise PretuneError("a stateful lm reads raw text; give it a corpus or a store, not labeled rows")
+        if data.languages:
+            raise PretuneError("a stateful lm reads text of one language; give it one store")
         return LaneEpoch.make(data.store, data.documents, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:

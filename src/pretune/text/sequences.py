@@ -108,15 +108,16 @@ class Sequences:
 
 @dataclass
 class Arrangement:
-    """An epoch's sequences as spans of a source: A, and B where there is one."""
+    """An epoch's sequences as spans of a source: A, and B where there is one; further texts stand as B does."""
 
     source: Source
     tokenizer: Tokenizer
     template: Template
-    starts: Array  # (m, 1 or 2)
-    spans: Array  # (m, 1 or 2) lengths; 0 where there is no B
+    starts: Array  # (m, k)
+    spans: Array  # (m, k) lengths; 0 where there is no such text, which only later ones may lack
     labels: dict[str, Array] = field(default_factory=dict)  # (m,)
     truncated: int = 0  # how many texts were cut to fit
+    columns: dict[str, Array] = field(default_factory=dict)  # (m, k) what a column says of each text and its template
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -125,53 +126,62 @@ class Arrangement:
     def lengths(self) -> Array:
         """(m,) tokens of each sequence, those of the template included."""
         total = self.spans.sum(1) + self.template.overhead(pair=False)
-        if self.spans.shape[1] == 2:
-            total = total + np.where(self.spans[:, 1] > 0, len(self.template.pair) - 1, 0)
+        if self.spans.shape[1] > 1:
+            total = total + (self.spans[:, 1:] > 0).sum(1) * (len(self.template.pair) - 1)
         return np.asarray(total)
+
+    def choose(self, chosen: Array) -> Arrangement:
+        """Some of the sequences, in that order, some of them perhaps again."""
+        labels, columns = ({name: x[chosen] for name, x in known.items()} for known in (self.labels, self.columns))
+        return replace(self, starts=self.starts[chosen], spans=self.spans[chosen], labels=labels, columns=columns)
 
     def take(self, chosen: Array) -> Sequences:
         """Put some sequences together."""
         starts, spans = self.starts[chosen], self.spans[chosen]
         count = len(chosen)
-        has_pair = spans[:, 1] > 0 if spans.shape[1] == 2 else np.zeros(count, dtype=bool)
-        items = [*self.template.single, *(self.template.pair if has_pair.any() else ())]
+        texts = 1 + max((part for part in range(1, spans.shape[1]) if (spans[:, part] > 0).any()), default=0)
+        items = [(item, 0) for item in self.template.single]
+        items += [(item, part) for part in range(1, texts) for item in self.template.pair]
+        part_of = np.array([part for _, part in items])
         sizes = np.ones((count, len(items)), dtype=np.int64)  # tokens of each item of each sequence
-        for number, item in enumerate(items):
+        for number, (item, part) in enumerate(items):
             if item in "AB":
-                sizes[:, number] = spans[:, "AB".index(item)]
-            elif number >= len(self.template.single):
-                sizes[:, number] = has_pair
+                sizes[:, number] = spans[:, part]
+            elif part:
+                sizes[:, number] = spans[:, part] > 0
         ends = np.cumsum(sizes.ravel()).reshape(sizes.shape)
         begins = ends - sizes
         total = int(ends[-1, -1]) if count else 0
         ids = np.empty(total, dtype=np.int64)
         special = np.zeros(total, dtype=bool)
-        segment = np.zeros(total, dtype=np.int64)
-        texts = []  # where each text goes, and its spans in the source
-        for number, item in enumerate(items):
+        places = []  # where each text goes, and its spans in the source
+        for number, (item, part) in enumerate(items):
             if item in "AB":
-                part = "AB".index(item)
                 at = spans_to_indices(begins[:, number], sizes[:, number])
-                texts.append((at, starts[:, part], spans[:, part]))
+                places.append((at, starts[:, part], spans[:, part]))
                 ids[at] = self.source.gather(starts[:, part], spans[:, part])
             else:
                 at = begins[:, number][sizes[:, number] > 0]
                 ids[at] = self.tokenizer.role(item)
                 special[at] = True
-            if self.template.segments and number >= len(self.template.single):
-                segment[at] = 1
 
         def word() -> Array:
             found = np.ones(total, dtype=bool)
-            for at, first, size in texts:
+            for at, first, size in places:
                 found[at] = self.source.gather_words(first, size)
             return found
 
+        columns = Columns({"special": special, "segment": np.zeros(total, dtype=np.int64)}, word=word)
+        values = {name: value[chosen][:, part_of] for name, value in self.columns.items()}  # (count, items)
+        if self.template.segments and texts > 1 and "segment" not in values:
+            values["segment"] = np.broadcast_to(np.minimum(part_of, 1), sizes.shape)
+        for name, value in values.items():
+            columns[name] = np.repeat(value.ravel(), sizes.ravel())
         sequences = Sequences(
             ids=ids,
             lengths=sizes.sum(1),
             index=np.asarray(chosen),
-            columns=Columns({"special": special, "segment": segment}, word=word),
+            columns=columns,
             labels={name: values[chosen] for name, values in self.labels.items()},
         )
         if self.template.target:
