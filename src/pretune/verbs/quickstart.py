@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from pretune.training.adapting import Adapted
     from pretune.training.runs import Run
 
+BOXED = "pretune-small-en"
 REPORT, MARK = "report.html", "quickstart.json"
 DOCUMENTATION = 1_500_000  # letters of documentation strings to adapt to
 # Few labels: small steps, many passes.
-RATE, ROWS = 3e-4, 16
+RATE, ROWS, OBJECTIVE = 3e-4, 16, "classify(pooling=mean)"
 STEP = 2048  # tokens of a step of adapting
 NAMES = {
     "pretrained": "the pretrained encoder",
@@ -132,7 +133,7 @@ class Quickstart:
 
 
 def quickstart(
-    model: str | Path | Run,
+    model: str | Path | Run = BOXED,
     *,
     labels: int = 25,
     seeds: int = 3,
@@ -148,7 +149,7 @@ def quickstart(
     Parameters
     ----------
     model
-        The pretrained model.
+        The pretrained model; by default the one that comes with the package.
     labels
         Labels of each class to learn from.
     seeds
@@ -162,7 +163,7 @@ def quickstart(
 
     Examples
     --------
-    >>> quickstart("runs/mine", seeds=1, seconds=10).describe()["pretrained"]["mean"]  # doctest: +SKIP
+    >>> quickstart(seeds=1, seconds=10).describe()["pretrained"]["mean"]  # doctest: +SKIP
     0.62
     """
     import os
@@ -236,6 +237,7 @@ def learn(
             dev=example("messages_test.csv"),
             text="text",
             label="label",
+            objective=OBJECTIVE,
             epochs=epochs,
             optimizer=Optimizer(lr=RATE),
             batch=Batching(sequences=ROWS),

@@ -1,0 +1,52 @@
+"""The model in the box: small, documented, knows some English, and is the same elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import pretune as pt
+from pretune.boxed import boxed_folder, boxed_names
+from pretune.examples import clozes
+from pretune.model import find_folder
+
+NAME = "pretune-small-en"
+PARIS = "The capital of France is [MASK]."
+
+
+def first_five(texts: list[str]) -> list[list[str]]:
+    return [[item["token"] for item in row["candidates"]][:5] for row in pt.fill(NAME, texts).rows]
+
+
+def test_it_is_found_by_name_and_small_and_has_a_card() -> None:
+    assert NAME in boxed_names() and find_folder(NAME) == boxed_folder(NAME)
+    files = list(boxed_folder(NAME).iterdir())
+    assert sum(file.stat().st_size for file in files) < 25_000_000
+    card = (boxed_folder(NAME) / "README.md").read_text(encoding="utf-8")
+    for part in ("license: ", "pretune pretrain modern-small", "CoLA", "MRPC", "SST-2", "--seed 0"):
+        assert part in card
+
+
+def test_it_knows_the_capital_of_france_and_most_clozes() -> None:
+    items = clozes()
+    found = first_five([PARIS, *(text for text, _ in items)])
+    assert "paris" in found[0]
+    right = sum(
+        bool({word.lower() for word in words} & set(row)) for (_, words), row in zip(items, found[1:], strict=True)
+    )
+    assert len(items) == 20 and right >= 12
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_other_programs_fill_in_the_same() -> None:
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(boxed_folder(NAME))
+    model = AutoModelForMaskedLM.from_pretrained(boxed_folder(NAME), dtype=torch.float32).eval()
+    texts = [PARIS, *(text for text, _ in clozes()[:5])]
+    for text, ours in zip(texts, first_five(texts), strict=True):
+        given = tokenizer(text, return_tensors="pt")
+        with torch.no_grad():
+            logits = model(**given).logits[0]
+        gap = given["input_ids"][0].tolist().index(tokenizer.mask_token_id)
+        assert tokenizer.convert_ids_to_tokens(logits[gap].topk(5).indices.tolist()) == ours
