@@ -18,8 +18,9 @@ from pretune.families.modernbert import MODERNBERT
 from pretune.families.roberta import ROBERTA, XLM_ROBERTA
 from pretune.families.t5 import MT5, T5
 from pretune.families.xlm import XLM
+from pretune.families.xlnet import XLNET
 
-ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ELECTRA, ALBERT, ERNIE, XLM, MODERNBERT)
+ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ELECTRA, ALBERT, ERNIE, XLM, XLNET, MODERNBERT)
 DECODERS = (GPT, GPT2)
 ENCODER_DECODERS = (T5, MT5, BART, MBART, MARIAN)
 FAMILIES: dict[str, Family] = {family.name: family for family in (*ENCODERS, *DECODERS, *ENCODER_DECODERS)}

@@ -131,6 +131,14 @@ class TwoSided(Protocol):
 
 
 @runtime_checkable
+class Grows(Protocol):
+    """An objective that adds tokens of its own to the text. It shares its batches with none."""
+
+    def grown(self, packing: Packing) -> Packing:
+        """What a pack can be at most with them; for fixed shapes."""
+
+
+@runtime_checkable
 class LearnsFromRows(Protocol):
     """An objective that learns from rows of its own kind instead of running text."""
 
@@ -138,10 +146,12 @@ class LearnsFromRows(Protocol):
 
 
 def token_loss(name: str, head: nn.Module, backbone: Backbone, batch: Batch, smoothing: float = 0.0) -> Loss:
-    """Cross-entropy over the vocabulary at the targets of a term, from one forward."""
+    """Cross-entropy over the vocabulary at the targets of a term, from one forward, which may go on from the batch before."""
     targets = batch.targets[name]
-    states = backbone(*batch.packed).last[targets.at]
-    return vocabulary_loss(name, head, states, backbone.embed.tokens, targets, smoothing)
+    states = backbone(*batch.packed, carry=batch.carry)
+    loss = vocabulary_loss(name, head, states.last[targets.at], backbone.embed.tokens, targets, smoothing)
+    loss.carry = states.carry
+    return loss
 
 
 def vocabulary_loss(

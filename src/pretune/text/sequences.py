@@ -34,7 +34,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Template:
-    """Roles and texts in order: `single` always, `pair` after it where there is a second text.
+    """Roles and texts in order: `single` always, `pair` after it where there is a second text, `last` at the end of either.
 
     `target` is the decoder's side of an encoder-decoder: it reads all of it but the last and writes all but the first.
 
@@ -47,9 +47,10 @@ class Template:
 
     single: tuple[str, ...]
     pair: tuple[str, ...]
-    segments: bool = True  # whether what `pair` adds is a segment of its own; else all is segment 0
+    segments: bool = True  # whether what `pair` adds is a segment of its own, and `last` a third; else all is segment 0
     target: tuple[str, ...] = ()
     document: tuple[str, ...] | None = None
+    last: tuple[str, ...] = ()
 
     @property
     def for_documents(self) -> Template:
@@ -58,7 +59,12 @@ class Template:
 
     def overhead(self, pair: bool) -> int:
         """Tokens that are not the texts' own."""
-        return len(self.single) - 1 + (len(self.pair) - 1 if pair else 0)
+        return len(self.single) - 1 + (len(self.pair) - 1 if pair else 0) + len(self.last)
+
+    def items(self, pair: bool) -> list[tuple[str, int]]:
+        """Roles and texts in order, and the segment of each."""
+        parts = (self.single, self.pair if pair else (), self.last)
+        return [(item, part if self.segments else 0) for part, items in enumerate(parts) for item in items]
 
 
 @dataclass
@@ -121,12 +127,13 @@ class Arrangement:
         starts, spans = self.starts[chosen], self.spans[chosen]
         count = len(chosen)
         has_pair = spans[:, 1] > 0 if spans.shape[1] == 2 else np.zeros(count, dtype=bool)
-        items = [*self.template.single, *(self.template.pair if has_pair.any() else ())]
+        items = self.template.items(bool(has_pair.any()))
+        second = range(len(self.template.single), len(items) - len(self.template.last))  # there in pairs alone
         sizes = np.ones((count, len(items)), dtype=np.int64)  # tokens of each item of each sequence
-        for number, item in enumerate(items):
+        for number, (item, _) in enumerate(items):
             if item in "AB":
                 sizes[:, number] = spans[:, "AB".index(item)]
-            elif number >= len(self.template.single):
+            elif number in second:
                 sizes[:, number] = has_pair
         ends = np.cumsum(sizes.ravel()).reshape(sizes.shape)
         begins = ends - sizes
@@ -135,7 +142,7 @@ class Arrangement:
         special = np.ones(total, dtype=bool)
         word = np.ones(total, dtype=bool)
         segment = np.zeros(total, dtype=np.int64)
-        for number, item in enumerate(items):
+        for number, (item, own) in enumerate(items):
             at = spans_to_indices(begins[:, number], sizes[:, number])
             if item in "AB":
                 part = "AB".index(item)
@@ -144,8 +151,7 @@ class Arrangement:
                 special[at] = False
             else:
                 ids[at] = self.tokenizer.role(item)
-            if self.template.segments and number >= len(self.template.single):
-                segment[at] = 1
+            segment[at] = own
         sequences = Sequences(
             ids=ids,
             lengths=sizes.sum(1),

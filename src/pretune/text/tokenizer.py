@@ -232,6 +232,8 @@ class Tokenizer:
             backend = with_template(backend, self.role_tokens, template)
             segments = ["token_type_ids"] if template.segments else []
             config["model_input_names"] = ["input_ids", *segments, "attention_mask"]
+            if template.last:  # the last token is looked for at the end
+                config["padding_side"] = "left"
         write_bytes(folder / "tokenizer.json", backend.to_str(pretty=True).encode())
         write_json(folder / "tokenizer_config.json", config)
 
