@@ -93,6 +93,10 @@ class Encoder(nn.Module):
                 layers.append(x)
         return States(layers, recall.next() if recall is not None else cache)
 
+    def restore_carry(self, tensors: dict[str, Tensor]) -> Memory:
+        """What it remembers, from a checkpoint."""
+        return Memory.from_tensors(tensors)
+
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
         """From the embedding to the top; layers that are shared count once."""
         middle = [(f"layer {number}", [layer]) for number, layer in enumerate(self.layers)]
