@@ -181,7 +181,7 @@ def in_chunks(
     def part(states: Tensor, tokens: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
         return look(head(states, tokens), target, weight)
 
-    chunks = -(-states.shape[0] * tokens.shape[0] // MOST_LOGITS)
+    chunks = -(-states.shape[0] * int(getattr(head, "vocabulary", tokens.shape[0])) // MOST_LOGITS)
     if chunks <= 1:
         return [part(states, tokens, targets.target, targets.weight)]
     pieces = zip(*(x.chunk(chunks) for x in (states, targets.target, targets.weight)), strict=True)

@@ -15,6 +15,7 @@ import numpy as np
 from torch import nn
 
 from pretune.backbones.encoder import Encoder
+from pretune.nn.adaptive import AdaptiveHead
 from pretune.nn.attention import Attention, CrossAttention, ScoredAttention
 from pretune.nn.heads import VocabularyHead
 from pretune.packed import Batch
@@ -69,6 +70,8 @@ def part_flops(part: nn.Module, targets: float, lengths: Array, tied: int, witho
         return 0.0
     if isinstance(part, Encoder):
         return float(2 * matrix_parameters(part) * lengths.sum() + attention_flops(part, lengths))
+    if isinstance(part, AdaptiveHead):
+        return 2 * part.weights * targets
     weights = part.weight.numel() if isinstance(part, nn.Linear) else tied if isinstance(part, VocabularyHead) else 0
     children = [child for name, child in part.named_children() if name not in without]
     return 2 * weights * targets + sum(part_flops(child, targets, lengths, tied) for child in children)
