@@ -30,8 +30,12 @@ from pretune.families.albert import build as build_albert
 from pretune.families.bert import BertConfig, build
 from pretune.families.t5 import T5Config
 from pretune.families.t5 import build as build_t5
+from pretune.families.transfo_xl import TransfoXLConfig
+from pretune.families.transfo_xl import build as build_transfo_xl
+from pretune.families.xlnet import XLNetConfig
+from pretune.families.xlnet import build as build_xlnet
 from pretune.model import Root
-from pretune.nn.attention import Attention, CrossAttention, ScoredAttention
+from pretune.nn.attention import Attention, CrossAttention
 from pretune.nn.blocks import Layer, PostNorm, PreNorm
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import FeedForward, relu_squared
@@ -40,7 +44,6 @@ from pretune.nn.initialize import initialize
 from pretune.nn.linear import LayerNorm, Linear, RMSNorm
 from pretune.nn.patterns import Pattern, causal, full
 from pretune.nn.positions import Rotary, Sinusoidal
-from pretune.nn.scores import TransformerXL
 from pretune.objectives import Data, Mixture, alone, parse_objective
 from pretune.objectives.arrangements import spans_epoch
 from pretune.objectives.mlm import MLM
@@ -149,20 +152,22 @@ class Plain:
 # -- plm: permutations, two streams in one packed sequence, relative positions, memory ------------------------------
 
 
-def xl(memory: int, layers: int = 2) -> Encoder:
-    def made() -> Layer:
-        score = TransformerXL(WIDTH, 2, WIDTH // 2)
-        attention = ScoredAttention(WIDTH, 2, score, content_bias=True, bias=False)
-        return Layer(
-            attention=PostNorm(attention, LayerNorm(WIDTH)),
-            feed_forward=PostNorm(FeedForward(WIDTH, 64), LayerNorm(WIDTH)),
-        )
-
-    stack = Encoder(
-        Embeddings(VOCABULARY, WIDTH, query=True), [made() for _ in range(layers)],
-        vocabulary_head=head, pooler=partial(Linear, WIDTH, WIDTH), memory=memory,
+def xl(memory: int) -> Encoder:
+    """XLNet. Lanes have no segments, so that its parameters for them are idle."""
+    config = XLNetConfig(
+        vocab_size=VOCABULARY, d_model=WIDTH, n_layer=2, n_head=2, d_inner=64, mem_len=memory, dropout=0.0,
+        initializer_range=0.05,
     )  # fmt: skip
-    return initialize(stack, 0.05)
+    return build_xlnet(config)
+
+
+def transformer_xl() -> Encoder:
+    """Memory, and a vocabulary in clusters, whose vectors the embedding and the softmax share."""
+    config = TransfoXLConfig(
+        vocab_size=VOCABULARY, cutoffs=(100, 200), d_model=WIDTH, d_embed=WIDTH, n_head=2, d_head=16, d_inner=64,
+        div_val=2, n_layer=2, mem_len=16, dropout=0.0, init_std=0.05,
+    )  # fmt: skip
+    return build_transfo_xl(config)
 
 
 # -- spans on an encoder-decoder: two packed streams ----------------------------------------------------------------
@@ -251,6 +256,7 @@ def lstm() -> LSTM:
 CASES: dict[str, tuple[Any, Mixture, Any]] = {
     "rtd": (encoder, parse_objective("rtd(size=0.5,weight=5)"), None),
     "plm with memory": (partial(xl, 8), parse_objective("plm(stateful=true)"), Memory.from_tensors),
+    "lm with memory": (transformer_xl, parse_objective("lm(stateful=true)"), Memory.from_tensors),
     "spans": (encoder_decoder, alone(Spans()), None),
     "spans of t5": (t5, alone(Spans()), None),
     "stateful lstm": (lstm, parse_objective("lm(stateful=true)"), RecurrentState.from_tensors),

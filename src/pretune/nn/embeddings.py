@@ -52,6 +52,7 @@ class Embeddings(nn.Module):
         self.scale = scale
         self.tokens = nn.Parameter(torch.empty(vocabulary, width))
         self.query = nn.Parameter(torch.empty(1, 1, width)) if query else None
+        self.idle = query  # some of its parameters are not for all batches
         self.positions = positions
         self.segments = nn.Parameter(torch.empty(segments, width)) if segments else None
         self.columns = nn.ModuleDict({lookup.column: lookup for lookup in columns})

@@ -76,6 +76,7 @@ class TransformerXL(nn.Module):
         self.position_bias = nn.Parameter(torch.zeros(heads, head_width))
         self.segment_bias = nn.Parameter(torch.zeros(heads, head_width)) if segments else None
         self.segment = nn.Parameter(torch.empty(2, heads, head_width)) if segments else None
+        self.idle = segments  # some of its parameters are not for all batches
 
     def forward(self, q: Tensor, layout: Layout) -> Bend:
         """Adds the two terms, scaled as q·k is."""
