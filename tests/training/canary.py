@@ -165,7 +165,7 @@ def transformer_xl() -> Encoder:
     """Memory, and a vocabulary in clusters, whose vectors the embedding and the softmax share."""
     config = TransfoXLConfig(
         vocab_size=VOCABULARY, cutoffs=(100, 200), d_model=WIDTH, d_embed=WIDTH, n_head=2, d_head=16, d_inner=64,
-        div_val=2, n_layer=2, mem_len=16, dropout=0.0, init_std=0.05,
+        div_val=2, n_layer=2, mem_len=16, same_length=False, dropout=0.0, init_std=0.05,
     )  # fmt: skip
     return build_transfo_xl(config)
 

@@ -78,10 +78,14 @@ class TransformerXL(nn.Module):
         self.segment = nn.Parameter(torch.empty(2, heads, head_width)) if segments else None
         self.idle = segments  # some of its parameters are not for all batches
 
+    def reach(self, longest: int) -> int:
+        """How far distances between so many keys differ."""
+        return min(longest, self.furthest or longest)
+
     def forward(self, q: Tensor, layout: Layout) -> Bend:
         """Adds the two terms, scaled as q·k is."""
         # Distances from −longest to +longest keys, or as far as they differ; row 0 is distance +furthest.
-        furthest = min(layout.keys.longest, self.furthest or layout.keys.longest)
+        furthest = self.reach(layout.keys.longest)
         distances = torch.arange(furthest, -furthest - 1, -1, device=q.device, dtype=torch.float32)
         steps = torch.arange(0, self.width, 2, device=q.device, dtype=torch.float32)
         angles = distances[:, None] * 10_000.0 ** (-steps / self.width)

@@ -2,7 +2,8 @@
 
 For a stack of layers over sequences of lengths n_i: every weight matrix is used once a token, and attention multiplies queries
 with keys and weights with values, 2 · 2 · width operations for each pair of tokens (causal attention too, as is the custom; a
-window only for the pairs inside it). Heads work on targets alone; an encoder inside a head, on all tokens.
+window only for the pairs inside it). Tokens that are remembered are keys and values too. Relative positions have a product of
+each query with every distance there can be. Heads work on targets alone; an encoder inside a head, on all tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from pretune.backbones.encoder import Encoder
 from pretune.nn.adaptive import AdaptiveHead
 from pretune.nn.attention import Attention, CrossAttention, ScoredAttention
 from pretune.nn.heads import VocabularyHead
-from pretune.packed import Batch
+from pretune.nn.scores import TransformerXL
+from pretune.packed import Batch, Packed
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -34,6 +36,8 @@ def itemize(root: nn.Module, batch: Batch) -> dict[str, float]:
             "attention": attention_flops(backbone, own),
             "recurrence": 2 * recurrent_parameters(backbone) * own.sum(),
         }
+        slots = getattr(backbone, "memory", 0) if "fresh" in batch.packed[0].columns else 0
+        items |= relative_flops(backbone, own, batch.packed[0], slots)
     else:
         source, target = sides
         seen = np.ones_like(target) if batch.pooled else source  # states of the source that each target looks at
@@ -116,6 +120,20 @@ def attention_flops(module: nn.Module, lengths: Array) -> float:
             reach = child.pattern.reach or (-1, -1)
             total += 4 * child.heads * child.head_width * pairs(lengths, reach).sum()
     return total
+
+
+def relative_flops(module: nn.Module, lengths: Array, packed: Packed, slots: int) -> dict[str, float]:
+    """Memory of `slots` tokens a sequence, and Transformer-XL's scores, in all self-attention below a module."""
+    items = {"memory": 0.0, "positions": 0.0}
+    for child in every(module):
+        if isinstance(child, ScoredAttention):
+            inner = child.heads * child.head_width
+            items["memory"] += 2 * slots * (child.key_value.weight.numel() * len(lengths) + 2 * inner * lengths.sum())
+            if isinstance(score := child.score, TransformerXL):
+                distances = 2 * score.reach(packed.longest + slots) + 1
+                compared = distances + (2 if score.segment is not None and "segment" in packed.columns else 0)
+                items["positions"] += 2 * distances * score.position.numel() + 2 * inner * compared * lengths.sum()
+    return items
 
 
 def pairs(lengths: Array, reach: tuple[int, int]) -> Array:
