@@ -32,7 +32,7 @@ from pretune.text.tokenizer_training import train as train_tokenizer
 SENTENCES = 30  # in a document
 OBJECTIVES = (
     "mlm", "mlm(copies=10)", "mlm(unit=word)", "mlm(unit=ngram)", "mlm(unit=span)", "mlm(unit=span,boundary=true)",
-    "mlm(unit=phrase,phrases={phrases})", "rtd", "item", "nsp", "sop", "mlm+nsp", "mlm+sop", "lm",
+    "mlm(unit=phrase,phrases={phrases})", "rtd", "item", "nsp", "sop", "mlm+nsp", "mlm+sop", "lm", "plm",
 )  # fmt: skip
 
 
