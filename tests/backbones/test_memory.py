@@ -64,6 +64,12 @@ def test_nothing_is_seen_or_remembered_across_the_beginning_of_a_document(ids) -
     torch.testing.assert_close(found, torch.cat(alone, 1), atol=1e-5, rtol=1e-5)
 
 
+def test_without_memory_documents_are_apart_too(ids) -> None:  # type: ignore[no-untyped-def]
+    found = rows(network(0)(segment(ids, fresh=(0, 5, 11))).last)
+    alone = [rows(network(0)(segment(ids[:, begin:end])).last) for begin, end in pairwise([0, 5, 11, ids.shape[1]])]
+    torch.testing.assert_close(found, torch.cat(alone, 1), atol=1e-5, rtol=1e-5)
+
+
 def test_only_so_much_is_remembered(ids) -> None:  # type: ignore[no-untyped-def]
     stack = network(4)
     carry = stack(segment(ids[:, :LENGTH])).carry

@@ -13,9 +13,9 @@ from pretune.backbones.states import Keep, States, kept
 from pretune.nn.attention import Flow
 from pretune.nn.cache import Cache
 from pretune.nn.embeddings import Embeddings
-from pretune.nn.layout import Layout, memory_side, self_layout
+from pretune.nn.layout import Layout, Side, memory_side, self_layout
 from pretune.nn.linear import Linear
-from pretune.nn.patterns import Pattern
+from pretune.nn.patterns import Pattern, document, visible
 from pretune.nn.positions import Learned
 from pretune.packed import Packed
 
@@ -80,6 +80,9 @@ class Encoder(nn.Module):
         if self.memory and not isinstance(carry, Cache) and (carry is not None or "fresh" in packed.columns):
             recall = Recall(packed, flow.layout, carry, self.memory)
             flow = Flow(recall.layout, recall.pattern(packed.pattern))
+        elif cache is None and "fresh" in packed.columns:
+            side = with_documents(flow.layout.queries)
+            flow = Flow(Layout(side, side), visible(document, packed.pattern))
         if self.score is not None:
             flow.bend = self.score(x, flow.layout)
         layers = [x] if 0 in wanted else []
@@ -103,6 +106,11 @@ class Encoder(nn.Module):
         middle[-1][1].append(self.norm)
         lowest: list[nn.Module] = [self.embed] if self.score is None else [self.embed, self.score]
         return [("embed", lowest), *middle]
+
+
+def with_documents(side: Side) -> Side:
+    """With a column of numbers that rise where documents begin, along each sequence."""
+    return replace(side, columns=side.columns | {"document": side.columns["fresh"].long().cumsum(0)})
 
 
 @dataclass
@@ -143,7 +151,7 @@ class Recall:
         remembered["position"] = (first[:, None] + torch.arange(-slots, 0, device=first.device)).flatten()
         keys, self.index = memory_side(queries, slots, used, remembered)
         if "fresh" in keys.columns:
-            keys.columns["document"] = keys.columns["fresh"].long().cumsum(0)  # rises along each sequence
+            keys = with_documents(keys)
             own = torch.arange(len(queries), device=first.device) + (queries.sequence.long() + 1) * slots
             queries = replace(queries, columns=queries.columns | {"document": keys.columns["document"][own]})
         self.layout = Layout(queries, keys)
@@ -153,8 +161,8 @@ class Recall:
         """The batch's pattern, no look at slots that are not filled, none across documents."""
         pattern = Pattern("remembered", lambda query, key: key["remembered"])
         if "document" in self.layout.keys.columns:
-            pattern &= Pattern("document", lambda query, key: key["document"] == query["document"])
-        return pattern if batch is None else batch & pattern
+            pattern &= document
+        return visible(pattern, batch)
 
     def context(self, layer: int, x: Tensor) -> Tensor:
         """Rows behind the keys: slots, then the layer's input, in the order of the key side."""

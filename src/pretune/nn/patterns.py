@@ -91,6 +91,9 @@ permutation = Pattern(
     lambda query, key: (key["stream"] == 0) & (key["order"] + query["stream"] <= query["order"]),
 )
 
+# column document: a number that differs from one document of a sequence to the next.
+document = Pattern("document", lambda query, key: key["document"] == query["document"])
+
 
 def visible(layer: Pattern, batch: Pattern | None) -> Pattern:
     """The effective pattern: the layer's and the batch's."""
