@@ -18,6 +18,7 @@ from pretune.model import load_model
 from pretune.nn.patterns import permutation
 from pretune.objectives import parse_objective
 from pretune.packed import Packed, pack
+from pretune.text.tokenizer import Tokenizer
 
 SMALL: dict[str, Any] = {
     "vocab_size": 60, "d_model": 32, "n_layer": 3, "n_head": 4, "d_inner": 64, "dropout": 0.0, "layer_norm_eps": 1e-12,
@@ -124,6 +125,25 @@ def test_a_bare_model_loads(tmp_path: Path) -> None:
 
 def test_a_classifier_stands_on_the_last_token_and_goes_both_ways(tmp_path: Path) -> None:
     compare_classifier(FAMILIES["xlnet"], SMALL, tmp_path, Ragged.make(60, left=True))
+
+
+def test_the_published_vocabulary_ends_texts_with_the_classifiers_token(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer as Backend
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+
+    specials = ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]  # in its order
+    backend = Backend(WordLevel({word: i for i, word in enumerate([*specials, "one", "two"])}, "<unk>"))
+    backend.pre_tokenizer = Whitespace()
+    backend.save(str(tmp_path / "tokenizer.json"))
+    words = Tokenizer.load(tmp_path)
+    roles = {"unknown": 0, "start": 3, "separator": 4, "padding": 5, "mask": 6, "end": 2}
+    assert {name: words.role(name) for name in roles} == roles
+    words.save(tmp_path / "ours", FAMILIES["xlnet"].template)
+    dressed = Backend.from_file(str(tmp_path / "ours" / "tokenizer.json"))
+    single, pair = dressed.encode("one two"), dressed.encode("one", "two")
+    assert (single.ids, single.type_ids) == ([9, 10, 4, 3], [0, 0, 0, 2])
+    assert (pair.ids, pair.type_ids) == ([9, 4, 10, 4, 3], [0, 0, 1, 1, 2])
 
 
 @pytest.mark.parametrize(

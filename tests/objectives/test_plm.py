@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -17,6 +19,9 @@ from pretune.packed import pack
 from pretune.randomness import Draws
 from pretune.text.sequences import Packing, Sequences, collate
 from pretune.text.tokenizer_training import Kind
+from pretune.training.loop import evaluate_loss
+from pretune.training.pretraining import held_out_batches
+from pretune.training.settings import Watching
 from pretune.training.streams import Stream
 
 
@@ -200,3 +205,23 @@ def test_any_backbone_can_do_it_by_its_mask_token() -> None:
     loss = PLM().loss(head, network, collate(made))
     assert torch.isfinite(loss.sums["plm"]) and loss.carry is None
     assert pack(made.ids, made.lengths).longest >= 1
+
+
+@pytest.mark.parametrize("name", ["plm(stateful=true)", "lm(stateful=true)"])
+def test_held_out_text_goes_on_from_batch_to_batch_however_little_it_is(name: str) -> None:
+    """Windows of little text are short, and there is room for the filler, whatever training needs of it."""
+    torch.manual_seed(0)
+    (joint,) = parse_objective(name).joints
+    root = Root(xl(8)).eval().requires_grad_(False)
+    root.heads[joint.objectives[0].name] = joint.objectives[0].head(root.backbone)
+    data = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents))
+    packing = Stream(joint, data, Packing(1024, 16, lanes=2, fixed=True), seed=0).packing
+    for documents in ([0], [1, 2]):
+        few = replace(data, documents=np.array(documents))
+        found = held_out_batches(joint, few, packing, Watching(packs=4))
+        plain = held_out_batches(joint, few, replace(packing, fixed=False), Watching(packs=4))
+        losses = [
+            evaluate_loss(root, joint, [batch for _, batch in batches], torch.device("cpu"))
+            for batches in (found, plain)
+        ]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)

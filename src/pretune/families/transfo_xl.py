@@ -1,7 +1,7 @@
 """Transformer-XL (Dai et al., 2019, arXiv:1901.02860): attention to a memory of earlier segments, relative positions.
 
-Names are those of `transformers` 4, the last to have it; states, probabilities and memory were compared with its 4.57.1 by
-hand, and numbers that it gave stand in the tests.
+Names are those of `transformers` 4, the last to have it; states, probabilities, memory and gradients were compared with its
+4.57.1 by hand, and numbers that it gave stand in the tests.
 
 Departures: attention dropout is off unless asked for; slots of the memory that nothing has filled yet are not looked at
 (in the published code they are zeros that are); nor is anything across the beginning of a document.

@@ -4,7 +4,7 @@ A memory of `mem_len` tokens is at work where batches go on from one another. Bi
 layer's own, as in the released checkpoints.
 
 Departures: attention dropout is off (the published models have that of everything else there too); nor are the vectors of
-positions dropped.
+positions and the last states dropped.
 """
 
 from __future__ import annotations

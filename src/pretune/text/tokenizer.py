@@ -37,7 +37,7 @@ ROLE_NAMES = {
 SPELLINGS = {
     "pad_token": ("[PAD]", "<pad>"),
     "unk_token": ("[UNK]", "<unk>"),
-    "cls_token": ("[CLS]", "<s>", "<cls>"),
+    "cls_token": ("[CLS]", "<cls>", "<s>"),  # XLNet has both of the last
     "sep_token": ("[SEP]", "<sep>"),
     "bos_token": ("<s>", "<|endoftext|>"),
     "eos_token": ("</s>", "<|endoftext|>"),

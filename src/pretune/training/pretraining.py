@@ -282,6 +282,8 @@ def held_out_batches(joint: Joint, data: Data, packing: Packing, watching: Watch
         epoch = joint.arrange(data, packing, draws)
     except PretuneError:  # too little held-out text for this objective
         return []
+    if packing.fixed:  # windows of little text are short, and filler takes more of the sequences than in training
+        packing = replace(packing, sequences=max(packing.sequences, int(epoch.sizes().max(initial=0)) + 1))
     capacity = joint.capacity(packing)
     batches = []
     for index in range(min(len(epoch), watching.packs or 1)):
