@@ -3,7 +3,7 @@
     python perf/attention.py [--tokens 131072] [--heads 12] [--width 64] [--scan]
 
 Times are of the operation alone on queries, keys and values stacked as one matrix product leaves them, gradients stacked
-again. With --scan all sizes of tiles are tried, to choose those in pretune/nn/tiles.py.
+again. With --scan all sizes of tiles are tried, to choose those in pretune/nn/kernels/tiles.py.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from common import machine
 
-from pretune.nn import tiles
 from pretune.nn.attend import attend_self
+from pretune.nn.kernels import tiles
 from pretune.nn.layout import self_layout
 from pretune.nn.patterns import full
 from pretune.packed import Packed, pack

@@ -2,8 +2,10 @@
 
     python perf/corruption.py [--tokens 16384] [--length 128] [--batches 60] [--json] [OBJECTIVE …]
 
-The store is made up: documents of 30 sentences of 5 to 40 random tokens, three of four of which begin a word. `arrange` plans an
-epoch, once for all its batches; `corrupt` hides and makes targets; `batch` is everything a step needs: gather, corrupt, collate.
+The store is made up: documents of 30 sentences of 5 to 40 random tokens, three of four of which begin a word; pairs and dialogues
+are of texts of 22 words. `arrange` plans an epoch, once for all its batches; `corrupt` hides and makes targets; `batch` is
+everything a step needs: gather, corrupt, collate; `fixed` is the same with shapes fixed, as a GPU takes them. All in CPU time, so
+that other processes count little.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import argparse
 import json
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,16 +25,20 @@ from pretraining_speed import VOCABULARY, RandomStore
 
 from pretune.objectives import Data, parse_objective
 from pretune.randomness import Draws
+from pretune.text.dialogues import Dialogues
 from pretune.text.documents import Document
+from pretune.text.labeled import Labeled
 from pretune.text.sequences import Packing, Template, collate
 from pretune.text.store import spans_to_indices
 from pretune.text.tokenizer import Tokenizer
 from pretune.text.tokenizer_training import train as train_tokenizer
+from pretune.training.streams import Stream
 
 SENTENCES = 30  # in a document
 OBJECTIVES = (
     "mlm", "mlm(copies=10)", "mlm(unit=word)", "mlm(unit=ngram)", "mlm(unit=span)", "mlm(unit=span,boundary=true)",
-    "mlm(unit=phrase,phrases={phrases})", "rtd", "item", "nsp", "sop", "mlm+nsp", "mlm+sop", "lm", "plm",
+    "mlm(unit=phrase,phrases={phrases})", "rtd", "item", "nsp", "sop", "mlm+nsp", "mlm+sop", "lm", "bilm",
+    "plm", "tlm", "mlm+dlm",
 )  # fmt: skip
 
 
@@ -57,13 +63,26 @@ def make_tokenizer() -> Tokenizer:
     return train_tokenizer([Document(" ".join(f"w{i}" for i in range(200)), Path("made up"), 1)], "bpe", 200)
 
 
+def make_rows(name: str, tokens: int) -> Labeled | Dialogues:
+    """Pairs of texts, or dialogues of four turns, of 22 random words each."""
+    chance = np.random.default_rng(3)
+    words = np.array([f"w{i}" for i in range(200)])
+    count = -(-tokens // 22 // 4) * 4
+    texts = [" ".join(part) for part in np.split(words[chance.integers(0, 200, 22 * count)], 22 * np.arange(1, count))]
+    if name.endswith("dlm"):
+        return Dialogues(Path("made up"), texts, [0, 1] * (count // 2), [4] * (count // 4))
+    return Labeled(Path("made up"), {}, texts[::2], texts[1::2], ["en fr"] * (count // 2))
+
+
 def measure(name: str, data: Data, packing: Packing, batches: int) -> dict[str, float]:
     """Tokens a second in millions."""
     joint = parse_objective(name).joints[0]
+    if data.rows is not None:
+        assert len(data.token_rows.ids)  # tokenized once, before any epoch
     start = time.process_time()
     epoch: Any = joint.arrange(data, packing, Draws(0))
     arranged = time.process_time() - start
-    times = {"corrupt": 0.0, "batch": 0.0}
+    times = {"corrupt": 0.0, "batch": 0.0, "fixed": 0.0}
     tokens = 0
     for index in range(-2, min(batches, len(epoch))):  # two to warm up
         marks = [time.process_time()]
@@ -77,8 +96,17 @@ def measure(name: str, data: Data, packing: Packing, batches: int) -> dict[str, 
             times["corrupt"] += marks[2] - marks[1]
             times["batch"] += marks[3] - marks[0]
             tokens += batch.tokens
+    stream = Stream(joint, data, replace(packing, fixed=True), seed=0)
+    fixed_tokens = 0
+    for index in range(-2, min(batches, len(stream.epoch_plan(0)))):
+        start = time.process_time()
+        batch = stream.batch(0, max(index, 0), progress=0.0)
+        if index >= 0:
+            times["fixed"] += time.process_time() - start
+            fixed_tokens += batch.tokens
     whole = int(epoch.arrangement.lengths.sum())
-    speeds = {"arrange": whole / arranged, **{part: tokens / seconds for part, seconds in times.items()}}
+    made = {"corrupt": tokens, "batch": tokens, "fixed": fixed_tokens}
+    speeds = {"arrange": whole / arranged, **{part: made[part] / seconds for part, seconds in times.items()}}
     return {part: round(speed / 1e6, 2) for part, speed in speeds.items()}
 
 
@@ -99,10 +127,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         phrases = Path(folder) / "phrases.txt"
         phrases.write_text("".join(f"w{i} w{j}\n" for i in range(100) for j in range(100)), encoding="utf-8")
-        print(f"{'million tokens/s':32} {'arrange':>8} {'corrupt':>8} {'batch':>8}")
+        print(f"{'million tokens/s':32} {'arrange':>8} {'corrupt':>8} {'batch':>8} {'fixed':>8}")
         for name in options.objectives:
-            result[name] = row = measure(name.format(phrases=phrases), data, packing, options.batches)
-            print(f"{name:32.32} {row['arrange']:8.1f} {row['corrupt']:8.1f} {row['batch']:8.1f}", flush=True)
+            rows = make_rows(name, options.tokens * (options.batches + 4)) if name in ("tlm", "mlm+dlm") else None
+            given = replace(data, rows=rows, languages={"en": 0, "fr": 1} if name == "tlm" else {})
+            result[name] = row = measure(name.format(phrases=phrases), given, packing, options.batches)
+            print(f"{name:32.32}", *(f"{speed:8.1f}" for speed in row.values()), flush=True)
     result |= machine()
     if options.json:
         print(json.dumps(result))

@@ -65,7 +65,7 @@ class RandomStore:
 
 def sequence_lengths(ragged: bool, tokens: int) -> Any:
     """Lengths of sequences, special tokens included."""
-    count = 8 * tokens // (68 if ragged else LENGTH)
+    count = 48 * tokens // (68 if ragged else LENGTH)  # more than a run takes: the last pack of an epoch is not full
     return np.random.default_rng(1).integers(8, LENGTH + 1, count) if ragged else np.full(count, LENGTH)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import shlex
@@ -20,7 +21,8 @@ PAGE = (Path(__file__).parent.parent / "docs" / "objectives.md").read_text(encod
 
 def test_every_section_is_an_objective_and_names_its_source() -> None:
     sections = dict(re.findall(r"^## (\w+): [^\n]*\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
-    assert {"lm", "plm", "mlm", "nsp", "sop", "rtd", "item", "classify"} <= set(sections) <= set(OBJECTIVES)
+    known = {"lm", "bilm", "plm", "mlm", "tlm", "nsp", "sop", "dlm", "rtd", "item", "classify"}
+    assert known <= set(sections) <= set(OBJECTIVES)
     for name, text in sections.items():
         assert re.search(r"^Sources?: ", text, re.MULTILINE), name
 
@@ -31,6 +33,13 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     chance = random.Random(0)
     rows = [f"{user},{chance.randrange(30)},{time}" for user in range(40) for time in range(chance.randint(3, 9))]
     Path("ratings.csv").write_text("\n".join(["user,item,timestamp", *rows]), encoding="utf-8")
+    words = ["cat", "dog", "fox", "owl", "pig", "rat", "bee", "cow", "elk", "hen"]
+    lines = [" ".join(chance.choices(words, k=6)) + "." for _ in range(60)]
+    for kind in ("news", "pairs"):
+        Path(f"{kind}.en.txt").write_text("\n".join(lines), encoding="utf-8")
+        Path(f"{kind}.fr.txt").write_text("\n".join(line[::-1] for line in lines), encoding="utf-8")
+    chats = [json.dumps({"turns": chance.sample(lines, 4)}) for _ in range(20)]
+    Path("chats.jsonl").write_text("\n".join(chats), encoding="utf-8")
     blocks = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     for line in "".join(blocks).replace("--steps 200", "--steps 1").splitlines():
         run(shlex.split(line)[1:])
@@ -38,11 +47,17 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def run(words: list[str]) -> None:
-    """A command in this process: its verb's positional words, then options with a value each."""
+    """A command in this process: its verb's positional words, then options with a value each, or several."""
     name = next(name for name in VERBS if words[: len(name.split())] == name.split())
     words = words[len(name.split()) :]
     first = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
-    options: dict[str, Any] = dict(zip((word[2:] for word in words[first::2]), words[first + 1 :: 2], strict=True))
+    options: dict[str, Any] = {}
+    for word in words[first:]:
+        if word.startswith("--"):
+            options[name_of := word[2:]] = []
+        else:
+            options[name_of].append(word)
+    options = {key: given if len(given) > 1 else given[0] for key, given in options.items()}
     if name == "pretrain":
         options["set"] = ["batch.tokens=256"]
     make_command(name, VERBS[name])(*words[:first], **options)

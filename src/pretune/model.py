@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -86,12 +86,18 @@ class Model:
         return self.tokenizer
 
     def add_heads(self, objectives: Iterable[Objective], seed: int = 0) -> None:
-        """Give it the heads of some objectives, those it has kept, in a reproducible start."""
-        for objective in objectives:
-            if objective.name not in self.root.heads:
+        """Give it the heads of some objectives, those it has kept, in a reproducible start.
+
+        An objective may use the head of another (tlm that of mlm); the other's own comes first.
+        """
+        heads = self.root.heads
+        for objective in sorted(objectives, key=lambda objective: hasattr(objective, "head_of")):
+            owner = getattr(objective, "head_of", objective.name)
+            if owner not in heads:
                 with torch.random.fork_rng(devices=[]):
                     torch.manual_seed(seed)
-                    self.root.heads[objective.name] = objective.head(self.backbone)
+                    heads[owner] = objective.head(self.backbone)
+            heads[objective.name] = heads[owner]
 
     def save(self, folder: str | Path, kind: torch.dtype = torch.float32) -> None:
         """Write config.json, model.safetensors, the tokenizer's files and, where needed, head.safetensors.
@@ -106,7 +112,9 @@ class Model:
             write_bytes(folder / HEAD, save(rest))
         else:
             (folder / HEAD).unlink(missing_ok=True)
-        self._write(folder, published, self._config(self.config, frozenset(self.root.heads)))
+        # A head that two share is the first's.
+        owners = {head: name for name, head in reversed([*self.root.heads.items()])}
+        self._write(folder, published, self._config(self.config, frozenset(owners.values())))
         for head in self.root.heads.values():
             for name, export in getattr(head, "exports", dict)().items():
                 if name in self.family.companions:
@@ -152,8 +160,16 @@ class Model:
         return {key: tokenizer.role(role) for key, role in roles.items() if tokenizer.has(role)}
 
 
-def make_model(name: str, vocabulary: int | None = None, seed: int = 0, padding: int | None = None) -> Model:
+def make_model(
+    name: str,
+    vocabulary: int | None = None,
+    seed: int = 0,
+    padding: int | None = None,
+    languages: Sequence[str] = (),
+) -> Model:
     """A model of a preset's shape with random parameters; `vocabulary` and `padding` are its tokenizer's.
+
+    Of several `languages` each gets a vector, where the family has them.
 
     >>> make_model("bert-tiny").backbone.width
     128
@@ -165,6 +181,10 @@ def make_model(name: str, vocabulary: int | None = None, seed: int = 0, padding:
         config = replace(config, vocab_size=vocabulary)
     if padding is not None and hasattr(config, "pad_token_id"):  # where RoBERTa's positions start depends on it
         config = replace(config, pad_token_id=padding)
+    if len(languages) > 1 and hasattr(config, "lang2id"):
+        numbers = {language: number for number, language in enumerate(languages)}
+        names = {str(number): language for language, number in numbers.items()}
+        config = replace(config, n_langs=len(languages), lang2id=numbers, id2lang=names)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Model(family, config, Root(family.build(config)))

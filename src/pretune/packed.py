@@ -13,7 +13,7 @@ that are not needed have weight 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -65,14 +65,18 @@ class Packed:
 
     def to(self, device: torch.device) -> Packed:
         """The same on another device, copied without waiting."""
-        return Packed(
-            ids=_move(self.ids, device),
-            offsets=_move(self.offsets, device),
-            positions=_move(self.positions, device),
-            longest=self.longest,
-            columns={name: _move(column, device) for name, column in self.columns.items()},
-            pattern=self.pattern,
-            host_offsets=self.host_offsets if device.type == "cpu" else None,
+        moved = self.map(lambda tensor: _move(tensor, device))
+        moved.host_offsets = self.host_offsets if device.type == "cpu" else None
+        return moved
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Packed:
+        """The same with every tensor changed."""
+        return replace(
+            self,
+            ids=change(self.ids),
+            offsets=change(self.offsets),
+            positions=change(self.positions),
+            columns={name: change(column) for name, column in self.columns.items()},
         )
 
 
@@ -86,7 +90,11 @@ class Targets:
 
     def to(self, device: torch.device) -> Targets:
         """The same on another device."""
-        return Targets(*(_move(tensor, device) for tensor in (self.at, self.target, self.weight)))
+        return self.map(lambda tensor: _move(tensor, device))
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Targets:
+        """The same with every tensor changed."""
+        return Targets(change(self.at), change(self.target), change(self.weight))
 
 
 @dataclass
@@ -112,6 +120,14 @@ class Batch:
             self,
             packed=tuple(packed.to(device) for packed in self.packed),
             targets={name: targets.to(device) for name, targets in self.targets.items()},
+        )
+
+    def pinned(self) -> Batch:
+        """The same in memory that a GPU reads without the host waiting."""
+        return replace(
+            self,
+            packed=tuple(packed.map(Tensor.pin_memory) for packed in self.packed),
+            targets={name: targets.map(Tensor.pin_memory) for name, targets in self.targets.items()},
         )
 
     def blank(self) -> Batch:
@@ -159,7 +175,9 @@ def pack(
         offsets = np.concatenate([offsets, ends.astype(np.int32)])
         tail = capacity.tokens - used
         ids = np.concatenate([ids, np.full(tail, filler, dtype=ids.dtype)])
-        positions = np.concatenate([positions, np.arange(tail) % longest])
+        # No place beyond those of real tokens: queries of plm take none, and the model may have no vector for it.
+        places = np.minimum(np.arange(tail) % longest, positions.max(initial=0))
+        positions = np.concatenate([positions, places])
         columns = {name: _extend(column, tail) for name, column in (columns or {}).items()}
     return Packed(
         ids=torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64)),

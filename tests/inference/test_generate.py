@@ -190,6 +190,17 @@ def test_tokens_are_drawn_as_often_as_they_should(options: dict[str, Any]) -> No
     assert chisquare(counts[shares > 0], shares[shares > 0] / shares.sum() * draws).pvalue > 1e-3
 
 
+@pytest.mark.parametrize("top_p", [0.01, 0.5, 0.9, 0.999, 1.0])
+def test_the_nucleus_of_many_tokens_is_the_peers(top_p: float) -> None:
+    from transformers import TopPLogitsWarper
+
+    logits = torch.randn(3, 5000, generator=torch.Generator().manual_seed(0)) * torch.tensor([[0.1], [1.0], [5.0]])
+    kept = TopPLogitsWarper(top_p)(None, logits.double()).isfinite().sum(-1)
+    last = draw(logits, np.full(3, 1.0 - 1e-15), top_p=top_p)  # the least likely that may be drawn
+    ranks = [int((row > row[token]).sum()) + 1 for row, token in zip(logits, last, strict=True)]
+    assert ranks == pytest.approx(kept.tolist(), abs=2 if top_p == 1.0 else 0)
+
+
 def test_the_ends_of_chance_draw_tokens_that_may_be_drawn() -> None:
     logits = torch.tensor([[-torch.inf, 1.0, 2.0, -torch.inf, 0.0, -torch.inf]] * 2)
     chance = np.array([0.0, 1.0])
@@ -219,6 +230,18 @@ def test_discouraging_by_hand() -> None:
     assert out[0].tolist() == [-3.5, -5.0, -3.0, -torch.inf, 0.5, 1.5, 2.5, 3.5]
     assert out[1].tolist() == [*logits[1, :7].tolist(), 1.75]
     assert discourage(logits, [[1], [1]], penalty=1.0, ngram=0) is logits
+
+
+def test_how_matrices_are_stored_changes_nothing_else(pair: tuple[Any, Model, Path], tmp_path: Path) -> None:
+    *_, folder = pair
+    writer = Writer.load(folder)
+    expected = writer.write_ids(PROMPTS[:2], Decoding(tokens=8), set())
+    assert writer.model.backbone.embed.tokens.is_contiguous()
+    assert writer.write_ids(PROMPTS, Decoding(tokens=8), set())[:2] == expected
+    assert not writer.model.backbone.embed.tokens.is_contiguous()
+    writer.model.save(tmp_path)
+    assert (tmp_path / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+    (writer.model.backbone(pack_lists(PROMPTS)).last ** 2).sum().backward()  # it can still be trained
 
 
 def test_beams_that_may_write_nothing_more_end() -> None:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from pretune.nn.attend import attend, attend_self
-from pretune.nn.feed_forward import gelu
 from pretune.nn.layout import self_layout
 from pretune.nn.patterns import Pattern, causal, full, permutation, prefix, window
 from pretune.nn.scores import RelativeBias
@@ -99,29 +98,16 @@ def test_rows_that_see_nothing_are_zero_on_flex() -> None:
 
 
 def test_tiles_inside_a_compiled_model() -> None:
-    packed = ragged(LENGTHS[1], 300, seed=1)
-    layout = self_layout(packed)
-    qkv = torch.randn(len(packed), 3, HEADS, WIDTH, device="cuda", dtype=torch.bfloat16)
+    """Every sequence is in use, so that one too many would be found."""
+    packed = ragged(LENGTHS[1], 128 * 3, seed=1)
+    qkv = torch.randn(len(packed), 3, HEADS, WIDTH, device="cuda").bfloat16()
 
-    def loss(x: Tensor) -> Tensor:
-        return (attend_self(x.sin(), self_layout(packed), full) * 2).float().square().sum()
+    def loss(x: Tensor, path: str | None) -> Tensor:
+        return (attend_self(x.sin(), self_layout(packed), full, path=path) * 2).float().square().sum()  # type: ignore[arg-type]
 
     grads = []
-    for function in (loss, torch.compile(loss, dynamic=False)):
+    for function, path in ((loss, "dense"), (torch.compile(loss, dynamic=False), None)):
         x = qkv.clone().requires_grad_()
-        function(x).backward()
+        function(x, path).backward()
         grads.append(x.grad.float())  # type: ignore[union-attr]
-    assert distance(grads[1:], grads[:1]) < 1e-2
-    assert layout.queries.bounds[0].shape == (len(packed),)
-
-
-def test_gelu_in_half_precision_is_the_librarys() -> None:
-    x = torch.linspace(-8, 8, 4097, device="cuda").bfloat16()
-    found, expected = [], []
-    for function, kind, out in ((gelu, torch.bfloat16, found), (torch.nn.functional.gelu, torch.float64, expected)):
-        y = x.to(kind).requires_grad_()
-        z = function(y)
-        z.sum().backward()
-        out += [z.detach().double(), y.grad.double()]  # type: ignore[union-attr]
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a, b, atol=1e-6, rtol=2**-8)
+    assert distance(grads[1:], grads[:1]) < 2e-2

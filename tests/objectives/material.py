@@ -13,6 +13,7 @@ from torch import nn
 from conftest import KOREAN, RUSSIAN, english_documents
 from pretune.backbones.encoder import Encoder
 from pretune.backbones.encoder_decoder import EncoderDecoder
+from pretune.backbones.two_ways import TwoWays
 from pretune.nn.attention import Attention, CrossAttention
 from pretune.nn.blocks import Layer, PreNorm
 from pretune.nn.embeddings import Embeddings
@@ -20,9 +21,10 @@ from pretune.nn.feed_forward import FeedForward
 from pretune.nn.heads import VocabularyHead
 from pretune.nn.initialize import initialize
 from pretune.nn.linear import LayerNorm, Linear
-from pretune.nn.patterns import causal, full
+from pretune.nn.patterns import Pattern, causal, full
 from pretune.nn.positions import Sinusoidal
 from pretune.objectives import Data
+from pretune.text.dialogues import Dialogues
 from pretune.text.documents import Document
 from pretune.text.labeled import Labeled
 from pretune.text.preparing import Settings, make_store
@@ -62,6 +64,22 @@ def rows(count: int = 60) -> Labeled:
     return Labeled(Path("rows"), {}, sentences[::2], [s[: 7 * (i % 9)] for i, s in enumerate(sentences[1::2])])
 
 
+def parallel(count: int = 60) -> Labeled:
+    """The same in two pairs of languages, the first of which has three times as many."""
+    made = rows(count)
+    made.labels = ["en ru" if i % 4 else "de en" for i in range(len(made))]
+    return made
+
+
+def dialogues(count: int = 40) -> Dialogues:
+    """Sentences of the same text as turns, of one to eight a dialogue; some turns are empty."""
+    texts = [s.strip() for text in english_documents()[:9] for s in text.split(". ")]
+    made = Dialogues(Path("dialogues"), counts=[1 + 3 * i % 8 for i in range(count)])
+    made.texts = [texts[i % len(texts)] if i % 11 else "" for i in range(sum(made.counts))]
+    made.roles = [int(i * 7 % 5 > 2) for i in range(sum(made.counts))]
+    return made
+
+
 def data(kind: Kind = "wordpiece", sentinels: int = 0, template: str = "bert") -> Data:
     made = store(kind, sentinels)
     return Data(made.tokenizer, TEMPLATES[template], store=made, documents=np.arange(made.documents), rows=rows())
@@ -86,15 +104,32 @@ def encoder_decoder(vocabulary: int, width: int = 32, layers: int = 2) -> Encode
     made = EncoderDecoder(
         encoder,
         Embeddings(vocabulary, width, positions=Sinusoidal(width)),
-        [_layer(width, decoder=True) for _ in range(layers)],
+        [_layer(width, causal, decoder=True) for _ in range(layers)],
         norm=LayerNorm(width),
     )
     made.embed.tokens = encoder.embed.tokens
     return initialize(made, 0.08)
 
 
-def _layer(width: int, decoder: bool = False) -> Layer:
-    parts: dict[str, nn.Module] = {"attention": Attention(width, 2, pattern=causal if decoder else full)}
+def two_ways(vocabulary: int, width: int = 32, layers: int = 2) -> TwoWays:
+    """A forward and a backward stack."""
+    torch.manual_seed(0)
+    embed = Embeddings(vocabulary, width, positions=Sinusoidal(width))
+    ahead, back = (
+        Encoder(
+            embed,
+            [_layer(width, causal) for _ in range(layers)],
+            norm=LayerNorm(width),
+            vocabulary_head=lambda: VocabularyHead(vocabulary),
+            pooler=nn.Identity,
+        )
+        for _ in range(2)
+    )
+    return initialize(TwoWays(ahead, back), 0.08)
+
+
+def _layer(width: int, pattern: Pattern = full, decoder: bool = False) -> Layer:
+    parts: dict[str, nn.Module] = {"attention": Attention(width, 2, pattern=pattern)}
     if decoder:
         parts["cross"] = CrossAttention(width, 2)
     parts["feed_forward"] = FeedForward(width, 2 * width)

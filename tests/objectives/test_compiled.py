@@ -1,30 +1,39 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 import torch._dynamo
 from torch._dynamo.testing import CompileCounter
 
-from canary import LENGTH, TEMPLATE, bert, store, xl
+from canary import LENGTH, TEMPLATE, VOCABULARY, bert, store, xl
+from material import dialogues, two_ways
 from pretune.model import Root
 from pretune.nn import attention
 from pretune.objectives import Data, parse_objective
+from pretune.text.labeled import Labeled
 from pretune.text.sequences import Packing
 from pretune.training.streams import Stream
 
+NAMES = ["mlm(unit=span,boundary=true)+sop", "nsp+rtd", "item", "tlm", "mlm+dlm", "bilm", "plm"]
 
-@pytest.mark.parametrize("name", ["mlm(unit=span,boundary=true)+sop", "nsp+rtd", "item", "plm"])
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_step_is_one_graph_for_all_batches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but shapes, which are fixed, may be looked at on the host. Attention is a matter of its own."""
+    monkeypatch.setattr(attention, "attend", lambda q, k, v, *others, **more: q * k + v)
     monkeypatch.setattr(attention, "attend_self", lambda qkv, *others, **more: qkv[:, 0] * qkv[:, 1] + qkv[:, 2])
     torch.manual_seed(0)
-    root, mixture = Root(bert()), parse_objective(name)
+    root, mixture = Root(two_ways(VOCABULARY) if name == "bilm" else bert()), parse_objective(name)
     for objective in mixture.objectives:
         root.heads[objective.name] = objective.head(root.backbone)
     data = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents))
+    pairs = Labeled(Path("pairs"), {}, ["a call", "it"] * 50, ["is not", "an expression"] * 50)
+    data.rows = {"tlm": pairs, "mlm+dlm": dialogues()}.get(name)
     stream = Stream(mixture.joints[0], data, Packing(256, LENGTH, fixed=True), seed=0)
-    batches = [stream.batch(0, index, 0.0) for index in range(2)]
+    batches = [stream.batch(0, index, 0.0) for index in (0, len(stream.epoch_plan(0)) - 1)]
     torch._dynamo.reset()
     counter = CompileCounter()
     compiled = torch.compile(root, dynamic=False, fullgraph=True, backend=counter)

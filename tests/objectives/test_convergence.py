@@ -20,6 +20,7 @@ from pretune.inference.items import rank_last_items
 from pretune.metrics.ranking import ranking_metrics
 from pretune.model import Model, Root
 from pretune.objectives import Data, parse_objective
+from pretune.text.dialogues import Dialogues
 from pretune.text.documents import Document
 from pretune.text.preparing import Settings, make_store
 from pretune.text.sequences import Packing
@@ -61,6 +62,19 @@ def echoes() -> Store:
     return make_store([folder / "a.txt"], tokenizer, folder / "store", Settings(layout="line"), 1)
 
 
+@cache
+def chats() -> Dialogues:
+    """Dialogues whose first turn is of a's, whose second is of b's …; who asks and who answers differs."""
+    chance, made = random.Random(1), Dialogues(Path("chats"))
+    for number in range(300):
+        for place, letter in enumerate("abcd"):
+            start = chance.randrange(WORDS)
+            made.texts.append(" ".join(f"{letter}{(start + i) % WORDS}" for i in range(5)))
+            made.roles.append((number + place) % 2)
+        made.counts.append(4)
+    return made
+
+
 def bert(width: int) -> Model:
     config = BertConfig(
         vocab_size=64, hidden_size=width, num_hidden_layers=2, num_attention_heads=2, intermediate_size=2 * width,
@@ -91,7 +105,7 @@ def learn(
     model = make(32)
     mixture = parse_objective(name)
     model.add_heads(mixture.objectives)
-    data = Data(store.tokenizer, TEMPLATE, store=store, documents=np.arange(store.documents))
+    data = Data(store.tokenizer, TEMPLATE, store=store, documents=np.arange(store.documents), rows=chats())
     training = Training(
         root=model.root,
         streams=make_streams(mixture, data, tokens=512, packing=Packing(512, length), seed=0),
@@ -125,6 +139,12 @@ def test_mlm(unit: str, tmp_path: Path) -> None:
 def test_sop(tmp_path: Path) -> None:
     _, last = learn("mlm+sop", 200, tmp_path)
     assert last["sop"] < 0.8 * math.log(2)
+    assert last["mlm"] < frequencies()
+
+
+def test_dlm(tmp_path: Path) -> None:
+    _, last = learn("mlm+dlm(turns=4)", 280, tmp_path)
+    assert last["dlm"] < 0.8 * math.log(2)  # one fake of four is of the right letters, and cannot be told
     assert last["mlm"] < frequencies()
 
 

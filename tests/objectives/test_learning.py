@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from material import TEMPLATES, encoder_decoder, stack
+from material import TEMPLATES, encoder_decoder, stack, two_ways
+from pretune.backbones.encoder import Encoder
+from pretune.families.xlm import XlmConfig, build
 from pretune.model import Root
 from pretune.objectives import Data, parse_objective
 from pretune.text.documents import Document
@@ -48,13 +50,24 @@ def little_world() -> Data:
     store = make_store([folder / "a.txt"], tokenizer, folder / "store", Settings(layout="line"), 1)
     texts = [s for document in documents for s in document]
     pairs = [" ".join(CIPHER.get(word, word) for word in s.removesuffix(".").split()) + "." for s in texts]
-    rows = Labeled(Path("rows"), {}, texts, pairs)
-    return Data(tokenizer, TEMPLATES["t5"], store=store, documents=np.arange(store.documents), rows=rows)
+    rows = Labeled(Path("rows"), {}, texts, pairs, ["en xx"] * len(texts))
+    documents, languages = np.arange(store.documents), {"en": 0, "xx": 1}
+    return Data(tokenizer, TEMPLATES["t5"], store=store, documents=documents, rows=rows, languages=languages)
+
+
+def xlm(vocabulary: int, width: int) -> Encoder:
+    """Without vectors of languages nothing would tell which side a hidden word is on: both have the same words."""
+    torch.manual_seed(0)
+    return build(
+        XlmConfig(vocabulary, width, 2, 2, dropout=0.0, n_langs=2, max_position_embeddings=64, embed_init_std=0.08)
+    )
 
 
 def learn(name: str, steps: int) -> tuple[Training, dict[str, float]]:
     data, mixture = little_world(), parse_objective(name)
-    make = stack if name == "prefix" else encoder_decoder
+    make = {"prefix": stack, "tlm": xlm, "bilm": two_ways}.get(mixture.objectives[0].name, encoder_decoder)
+    if make in (xlm, two_ways):
+        data = replace(data, template=TEMPLATES["bert"])
     root = Root(make(data.tokenizer.size, width=64))
     for objective in mixture.objectives:
         torch.manual_seed(0)
@@ -81,6 +94,8 @@ def learn(name: str, steps: int) -> tuple[Training, dict[str, float]]:
         ("translate", 160),
         ("prefix", 60),
         ("skip_thought", 60),
+        ("bilm", 60),
+        ("tlm(rate=0.3)", 120),
     ],
 )
 def test_it_learns_more_than_frequencies(name: str, steps: int) -> None:
@@ -98,12 +113,40 @@ def test_it_learns_more_than_frequencies(name: str, steps: int) -> None:
     frequencies = -float((shares * np.log(shares)).sum())
     loss = last.get(f"{term}/plain", last[term])
     assert math.isfinite(loss) and loss < frequencies - 0.3
+    if name == "bilm":
+        assert last["bilm/forward"] < frequencies - 0.3 and last["bilm/backward"] < frequencies - 0.3
+    if term == "tlm":  # with a translation beside it that belongs to another text, it knows less
+        own, other = (
+            evaluate_loss(training.root, stream.joint, [some], torch.device("cpu"))["tlm"]
+            for some in (batches[0], other_translations(batches[0]))
+        )
+        assert own < other - 0.3
     if name == "translate":  # sources that belong to other targets are no help: the decoder has learned to look
         own, other = (
             evaluate_loss(training.root, stream.joint, some, torch.device("cpu"))["translate/plain"]
             for some in (batches[:1], [strangers(batches[0])])
         )
         assert own < other - 0.5
+
+
+def other_translations(batch):  # type: ignore[no-untyped-def]
+    """Every text gets the translation of the next one; all pairs have the same length here, and hidden tokens stay."""
+    (packed,) = batch.packed
+    size = int(packed.offsets[1])
+    assert (packed.offsets.diff() == size).all()
+    ids = packed.ids.view(-1, size).clone()
+    hidden = torch.zeros(len(packed), dtype=torch.bool)
+    hidden[batch.targets["tlm"].at] = True
+    half = size // 2
+    ids[:, half:] = torch.where(hidden.view(-1, size)[:, half:], ids[:, half:], ids.roll(1, 0)[:, half:])
+    first = batch.targets["tlm"].at % size < half  # the others' own side is not what it was
+    targets = batch.targets | {"tlm": replace(batch.targets["tlm"], weight=first.float())}
+    return replace(
+        batch,
+        packed=(replace(packed, ids=ids.flatten()),),
+        targets=targets,
+        counts=batch.counts | {"tlm": float(first.sum())},
+    )
 
 
 def strangers(batch):  # type: ignore[no-untyped-def]

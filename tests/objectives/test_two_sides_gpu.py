@@ -18,11 +18,12 @@ pytestmark = pytest.mark.gpu
 @pytest.mark.parametrize("name", ["spans", "denoise", "mass", "shuffle", "translate", "skip_thought"])
 def test_a_compiled_step_equals_the_hosts(name: str) -> None:
     torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
     joint = parse_objective(name).joints[0]
     network = encoder_decoder(store("wordpiece", SENTINELS).tokenizer.size, width=128)  # heads of 64
     root = Root(network, [(name, joint.objectives[0].head(network))])
     made = Stream(joint, data("wordpiece", SENTINELS, "t5"), Packing(1024, 64, fixed=True), seed=0)
-    batches = [made.batch(0, index, 0.0) for index in range(3)]
+    batches = [made.batch(0, index, 0.0) for index in range(min(3, len(made.epoch_plan(0))))]
     with torch.no_grad():
         wanted = [float(root(joint, batch).sums[name]) / batch.counts[name] for batch in batches]
     root.cuda()

@@ -10,7 +10,7 @@ import pytest
 
 from pretune import PretuneError
 from pretune.objectives import parse_objective
-from pretune.text.parallel import read_pairs
+from pretune.text.parallel import read_languages, read_pairs
 
 ENGLISH, FRENCH = ["The cat sleeps.", "", "It rains again."], ["Le chat dort.", "Rien.", "Il pleut encore."]
 
@@ -78,3 +78,34 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
         read_pairs(write(tmp_path / "e.tsv", "en\tfr\n"))
     with pytest.raises(PretuneError, match="no such file"):
         read_pairs(tmp_path / "nowhere.tsv")
+
+
+def test_languages_are_the_names_of_columns_or_files(tmp_path: Path) -> None:
+    files = [lines(tmp_path / "z.en.txt", ENGLISH), lines(tmp_path / "a.fr.txt", FRENCH)]
+    table = write(tmp_path / "b.tsv", "de\ten\nHallo.\tHello.\n")
+    rows = read_languages([*files, table])
+    assert rows.texts == [*ENGLISH, "Hallo."] and rows.pairs == [*FRENCH, "Hello."]
+    assert rows.labels == ["en fr"] * 3 + ["de en"] and rows.lines == [1, 2, 3, 2]
+    assert read_languages([table], languages="xx-yy").labels == ["xx yy"]
+    assert read_languages([table], {"text": "en", "pair": "de"}).labels == ["en de"]
+    with gzip.open(tmp_path / "c.zh_CN.txt.gz", "wt", encoding="utf-8") as file:
+        file.write("\n".join(FRENCH))
+    assert read_languages([files[0], tmp_path / "c.zh_CN.txt.gz"]).labels == ["en zh_CN"] * 3
+
+
+def test_languages_that_cannot_be_told_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        PretuneError, match=r"one\.txt: cannot tell which languages 'one' and 'other' are; name columns"
+    ):
+        read_languages([lines(tmp_path / "one.txt", ENGLISH), lines(tmp_path / "other.txt", FRENCH)])
+    with pytest.raises(PretuneError, match="cannot tell which languages 'sentence1' and 'sentence2' are"):
+        read_languages([write(tmp_path / "a.csv", "sentence1,sentence2\na b,c d\n")])
+    files = [lines(tmp_path / "z.en.txt", ENGLISH), lines(tmp_path / "a.fr.txt", FRENCH[:2])]
+    with pytest.raises(
+        PretuneError, match=r"z\.en\.txt has 3 lines and .*a\.fr\.txt has 2; lines that belong together"
+    ):
+        read_languages(files)
+    with pytest.raises(PretuneError, match="no pairs of texts; give a"):
+        read_languages(files[:1])
+    with pytest.raises(PretuneError, match="pairs of texts are needed"):
+        read_languages([])

@@ -90,3 +90,25 @@ def test_draws_are_uniform() -> None:
     neighbors = np.corrcoef(values[:-1], values[1:])[0, 1]
     assert abs(neighbors) < 0.01
     assert sorted(permutation(50, 3, "x")) == list(range(50))
+
+
+def test_filler_leaves_room_for_no_more_rows_than_asked_for() -> None:
+    lengths = np.random.default_rng(0).integers(1, 30, 500)
+    plan = make_plan(lengths, tokens=1000, sequences=100, filler=30, rows=32)
+    assert max(len(plan.pack(i)) for i in range(len(plan))) == 32
+    assert sum(len(plan.pack(i)) for i in range(len(plan))) == 500
+
+
+@given(st.lists(st.integers(1, 16), min_size=1, max_size=200), st.integers(1, 40))
+def test_packs_are_as_full_as_tokens_and_sequences_allow(lengths: list[int], spare: int) -> None:
+    tokens, filler = 64, 16
+    sequences = tokens // filler + spare
+    plan = make_plan(np.array(lengths), tokens=tokens, sequences=sequences, filler=filler)
+    used = [int(np.array(lengths)[plan.pack(i)].sum()) for i in range(len(plan))]
+    sizes = [len(plan.pack(i)) for i in range(len(plan))]
+    assert sum(sizes) == len(lengths)
+    for number, (total, size) in enumerate(zip(used, sizes, strict=True)):
+        assert total <= tokens and size + -(-(tokens - total) // filler) <= sequences
+        if number + 1 < len(plan):  # the next sequence would have been too much
+            more = lengths[plan.pack(number + 1)[0]]
+            assert total + more > tokens or size + 1 + -(-(tokens - total - more) // filler) > sequences

@@ -24,7 +24,7 @@ from pretune.text.documents import Document
 from pretune.text.preparing import Settings, make_store
 from pretune.text.sentences import split_sentences
 from pretune.text.shards import Worker, build_part, pack_texts, unpack_texts
-from pretune.text.store import Store, spans_to_indices
+from pretune.text.store import Store, join_stores, spans_to_indices
 from pretune.text.tokenizer import Tokenizer
 from pretune.text.tokenizer_training import Kind, train
 
@@ -335,3 +335,37 @@ def test_odd_texts_are_stored(tmp_path: Path, text: str) -> None:
         store = make(tmp_path / kind, ["Before.", text, "After."], kind)  # type: ignore[arg-type]
         assert store.documents == 3
         assert store.tokenizer.decode(store.document(2)).replace(" ", "").endswith("After.")
+
+
+def test_joined_stores_are_one_store_of_several_languages(tmp_path: Path, english: list[str]) -> None:
+    texts = [" ".join(text.split()) for text in english[:6]]
+    tokenizer = train([Document(text, tmp_path, 1) for text in texts], "bpe", 300)
+    made = []
+    for name, some in {"ru": texts[:2], "en": texts[2:3], "de": texts[3:]}.items():
+        (tmp_path / f"{name}.txt").write_text("\n".join(some), encoding="utf-8")
+        settings = Settings(language=name, layout="line", shard_bytes=2000)
+        made.append(make_store([tmp_path / f"{name}.txt"], tokenizer, tmp_path / name, settings, 1))
+    for store in made:  # what was looked at before does not stay
+        assert len(store.sentence_offsets) and (store.document_languages == 0).all()
+    (tmp_path / "all.txt").write_text("\n".join(texts), encoding="utf-8")
+    joined = join_stores(made)
+    assert joined.languages == ["de", "en", "ru"] and joined.document_languages.tolist() == [2, 2, 1, 0, 0, 0]
+    assert (joined.documents, joined.tokens, joined.sentences) == tuple(
+        sum(getattr(store, name) for store in made) for name in ("documents", "tokens", "sentences")
+    )
+    parts = [store.document(i) for store in made for i in range(store.documents)]
+    for index, part in enumerate(parts):
+        assert joined.document(index).tolist() == part.tolist()
+    spans = (np.array([0, joined.tokens - 9]), np.array([joined.tokens, 9]))
+    ends = np.cumsum([store.tokens for store in made])[:-1]
+    words = np.concatenate([store.gather_words(np.array([0]), np.array([store.tokens])) for store in made])
+    assert joined.gather_words(*spans).tolist() == [*words.tolist(), *words[-9:].tolist()]
+    assert np.isin(ends, joined.sentence_offsets).all() and len(joined.document_bytes) == 6
+    assert made[0].languages == ["ru"]  # those it was made of are as before
+    again = join_stores([made[0].in_language("fr"), made[2]])
+    assert again.languages == ["de", "fr"] and again.document_languages.tolist() == [1, 1, 0, 0, 0]
+    assert join_stores(made[:1]) is made[0]
+    other = train([Document(text, tmp_path, 1) for text in texts], "bpe", 200)
+    strange = make_store([tmp_path / "en.txt"], other, tmp_path / "strange", Settings(layout="line"), 1)
+    with pytest.raises(PretuneError, match="were made with different tokenizers; prepare one again"):
+        join_stores([made[0], strange])

@@ -25,6 +25,7 @@ from torch import nn
 from pretune.backbones.encoder import Encoder, Memory
 from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.backbones.recurrent import LSTM, RecurrentState
+from pretune.backbones.two_ways import TwoWays
 from pretune.families.albert import AlbertConfig
 from pretune.families.albert import build as build_albert
 from pretune.families.bert import BertConfig, build
@@ -51,6 +52,7 @@ from pretune.objectives.objective import Loss, classification_loss
 from pretune.packed import Batch
 from pretune.randomness import Draws
 from pretune.text.documents import Document
+from pretune.text.labeled import Labeled
 from pretune.text.preparing import Settings, make_store
 from pretune.text.sequences import Epoch, Packing, Sequences, Template
 from pretune.text.store import Store
@@ -253,6 +255,22 @@ def lstm() -> LSTM:
     return initialize(made, 0.1)
 
 
+# -- bilm: two stacks on one embedding; tlm|mlm: one head for two objectives ----------------------------------------
+
+
+def two_ways() -> TwoWays:
+    ahead, back = encoder(pattern=causal), encoder(pattern=causal)
+    back.embed = ahead.embed
+    return TwoWays(ahead, back)
+
+
+@cache
+def pairs() -> Labeled:
+    """Sentences and the same read backward."""
+    texts = [store().tokenizer.decode(store().sentence(i)[:9]) for i in range(150)]
+    return Labeled(Path("pairs"), {}, texts, [" ".join(text.split()[::-1]) for text in texts])
+
+
 CASES: dict[str, tuple[Any, Mixture, Any]] = {
     "rtd": (encoder, parse_objective("rtd(size=0.5,weight=5)"), None),
     "plm with memory": (partial(xl, 8), parse_objective("plm(stateful=true)"), Memory.from_tensors),
@@ -263,6 +281,8 @@ CASES: dict[str, tuple[Any, Mixture, Any]] = {
     "mlm+nsp": (bert, parse_objective("mlm+nsp"), None),
     "shared layers": (shared, parse_objective("mlm"), None),
     "mlm|lm": (modern, parse_objective("0.5*mlm|0.5*lm"), None),
+    "bilm": (two_ways, parse_objective("bilm"), None),
+    "tlm|mlm": (bert, parse_objective("tlm|mlm"), None),
     "distill": (encoder, alone(Distill()), None),
 }
 
@@ -274,7 +294,9 @@ def make(name: str, steps: int, run: Path | None = None, parallel: str = "replic
     root = Root(factory())
     for objective in mixture.objectives:
         root.heads[objective.name] = objective.head(root.backbone)
-    data = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents))
+    if "tlm" in root.heads:
+        root.heads["tlm"] = root.heads["mlm"]
+    data = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents), rows=pairs())
     packing = Packing(tokens=changes.pop("pack", 256), length=LENGTH)
     return Training(
         root=root,

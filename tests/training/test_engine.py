@@ -102,11 +102,11 @@ def test_an_averaged_model_is_the_mean_of_its_steps_and_resumes_to_the_same_bits
     torch.testing.assert_close(whole.root.state_dict()[name], expected)
     assert not torch.equal(expected, seen[-1])
 
-    from pretune.training import loop
+    from pretune.training import feed
 
     stopped = training("cut", 8)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "deal", stop_at(loop.deal, 6))
+        patch.setattr(feed, "deal", stop_at(feed.deal, 6))
         with pytest.raises(InterruptedError):
             train(stopped)
     again = training("cut", 8)

@@ -81,6 +81,20 @@ def test_the_formula_for_heads_that_are_networks(name: str, kind: str) -> None:
     assert forward_flops(root, others) < forward_flops(root, batch)
 
 
+def test_the_formula_for_two_stacks() -> None:
+    backbone = small(
+        "elmo-transformer", hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
+    )
+    mixture = parse_objective("bilm")
+    root = Root(backbone, [("bilm", mixture.objectives[0].head(backbone))])
+    batch = even_batch(1, 12, 4)
+    at = np.stack([np.arange(0, 48, 3), np.arange(0, 48, 3) % 2], 1)
+    batch.targets, batch.counts = {"bilm": make_targets(at, at[:, 0])}, {"bilm": float(len(at)), "tokens": 48.0}
+    with FlopCounterMode(display=False) as counter:
+        root(mixture.joints[0], batch)
+    assert counter.get_total_flops() == forward_flops(root, batch)
+
+
 def small(family: str, **config: Any) -> Any:
     return FAMILIES[family].build(FAMILIES[family].read_config({"vocab_size": 300, "d_model": 32, **config}))
 

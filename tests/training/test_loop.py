@@ -26,7 +26,8 @@ from pretune.objectives.objective import Loss
 from pretune.training import checkpoints
 from pretune.training.checkpoints import list_checkpoints, load_newest
 from pretune.training.distributed import World
-from pretune.training.loop import Stopped, deal, stop_signals, train
+from pretune.training.feed import deal
+from pretune.training.loop import Stopped, stop_signals, train
 from pretune.training.schedules import rate_factor
 from pretune.training.settings import Budget, Optimizer, Schedule, Watching, fill
 from pretune.training.streams import Pack

@@ -8,6 +8,7 @@ from pretune.families.bart import BART
 from pretune.families.bert import BERT
 from pretune.families.distilbert import DISTILBERT
 from pretune.families.electra import ELECTRA
+from pretune.families.elmo import ELMO
 from pretune.families.ernie import ERNIE
 from pretune.families.family import Family
 from pretune.families.gpt import GPT
@@ -23,8 +24,9 @@ from pretune.families.xlnet import XLNET
 
 ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ELECTRA, ALBERT, ERNIE, XLM, XLNET, MODERNBERT)
 DECODERS = (GPT, GPT2, TRANSFO_XL)
+TWO_WAYS = (ELMO,)
 ENCODER_DECODERS = (T5, MT5, BART, MBART, MARIAN)
-FAMILIES: dict[str, Family] = {family.name: family for family in (*ENCODERS, *DECODERS, *ENCODER_DECODERS)}
+FAMILIES: dict[str, Family] = {family.name: family for family in (*ENCODERS, *DECODERS, *TWO_WAYS, *ENCODER_DECODERS)}
 
 
 def find_family(name: str, where: str) -> Family:

@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pretune.nn.kernels import ours
 from pretune.nn.layout import Group, Layout, Side, padded_groups
 from pretune.nn.patterns import Columns, Pattern
 
@@ -47,12 +48,13 @@ def attend(
 ) -> Tensor:
     """Each query's weighted mean of the values it may look at: (n, heads, d).
 
-    >>> from pretune.nn.layout import self_layout
-    >>> from pretune.nn.patterns import causal
-    >>> from pretune.packed import pack_lists
-    >>> x = torch.randn(5, 2, 8)
-    >>> attend(x, x, x, self_layout(pack_lists([[1, 2, 3], [4, 5]])), causal).shape
-    torch.Size([5, 2, 8])
+        >>> from pretune.nn.kernels import ours
+    from pretune.nn.layout import self_layout
+        >>> from pretune.nn.patterns import causal
+        >>> from pretune.packed import pack_lists
+        >>> x = torch.randn(5, 2, 8)
+        >>> attend(x, x, x, self_layout(pack_lists([[1, 2, 3], [4, 5]])), causal).shape
+        torch.Size([5, 2, 8])
     """
     match path or choose_path(q, layout, pattern, score, dropout):
         case "dense":
@@ -70,9 +72,10 @@ def attend_self(
 ) -> Tensor:
     """The same for queries, keys and values of the same tokens, stacked: (n, 3, heads, d) → (n, heads, d)."""
     q, k, v = qkv.unbind(1)
-    path = path or choose_path(q, layout, pattern, None, dropout)
-    if path == "flash" and layout.queries.longest <= SHORT and q.shape[-1] in TILE_WIDTHS:
-        path = "tiles"
+    if path is None:
+        path = choose_path(q, layout, pattern, None, dropout)
+        if path == "flash" and layout.queries.longest <= SHORT and q.shape[-1] in TILE_WIDTHS and ours(q):
+            path = "tiles"
     if path == "tiles":
         return _tiles(qkv, layout, pattern, None)
     return attend(q, k, v, layout, pattern, dropout=dropout, path=path)
@@ -114,7 +117,7 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, layout: Layout, pattern: Pattern, sc
 
 
 def _tiles(qkv: Tensor, layout: Layout, pattern: Pattern, scale: float | None) -> Tensor:
-    from pretune.nn.tiles import UNLIMITED, attend_tiles
+    from pretune.nn.kernels.tiles import UNLIMITED, attend_tiles
 
     assert pattern.reach is not None
     left, right = (UNLIMITED if reach < 0 else reach for reach in pattern.reach)

@@ -8,8 +8,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from pretune.nn.attend import Bend, attend, attend_self
+from pretune.nn.attend import TILE_WIDTHS, Bend, attend, attend_self
 from pretune.nn.cache import Cache
+from pretune.nn.kernels import ours
 from pretune.nn.layout import Layout
 from pretune.nn.linear import Linear
 from pretune.nn.patterns import Pattern, full, visible
@@ -57,7 +58,7 @@ class Attention(nn.Module):
         """(n, width) → (n, width)."""
         qkv = self.qkv(x).view(-1, 3, self.heads, self.head_width)
         if self.norm is not None or self.rotary is not None:
-            qkv = self.turn(qkv, flow.layout.queries.columns["position"])
+            qkv = self.turn(qkv, flow.layout)
         dropout, pattern = self.dropout if self.training else 0.0, visible(self.pattern, flow.pattern)
         if flow.cache is None:
             mixed = attend_self(qkv, flow.layout, pattern, dropout=dropout)
@@ -67,14 +68,28 @@ class Attention(nn.Module):
             mixed = attend(q, k, v, flow.layout, pattern, dropout=dropout)
         return self.output(mixed.flatten(1))
 
-    def turn(self, qkv: Tensor, positions: Tensor) -> Tensor:
+    def turn(self, qkv: Tensor, layout: Layout) -> Tensor:
         """Queries and keys normalized and rotated; values as they are: (n, 3, heads, d)."""
+        angles = None if self.rotary is None else rotary_angles(self.rotary, layout)
+        if self.norm is None and angles is not None and ours(qkv) and self.head_width in TILE_WIDTHS:
+            from pretune.nn.kernels.rotate import rotate
+
+            turned: Tensor = rotate(qkv, *angles, 1.0)
+            return turned
         q, k, v = qkv.unbind(1)
         if self.norm is not None:
             q, k = self.norm(q), self.norm(k)
         if self.rotary is not None:
-            q, k = self.rotary(q, positions), self.rotary(k, positions)
+            q, k = self.rotary(q, angles), self.rotary(k, angles)
         return torch.stack([q, k, v], 1)
+
+
+def rotary_angles(rotary: Rotary, layout: Layout) -> tuple[Tensor, Tensor]:
+    """Those of the queries' positions, made once for all layers that have the same."""
+    name = ("angles", rotary.head_width, rotary.base)
+    if name not in layout.cache:
+        layout.cache[name] = rotary.angles(layout.queries.columns["position"])
+    return layout.cache[name]  # type: ignore[no-any-return]
 
 
 class ScoredAttention(nn.Module):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pretune.nn.attention import Flow
 from pretune.nn.dropout import Dropout
+from pretune.nn.kernels import ours
 from pretune.nn.linear import LayerNorm
 
 
@@ -21,8 +21,8 @@ class PostNorm(nn.Module):
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
         """(n, width) → (n, width)."""
         y = self.part(x, flow)
-        if self.training and x.is_cuda and x.dtype == torch.bfloat16 and _plain(self.norm):
-            from pretune.nn.add_norm import add_norm
+        if self.training and ours(x) and _plain(self.norm):
+            from pretune.nn.kernels.add_norm import add_norm
 
             norm, dropout = self.norm, self.dropout
             salt = dropout.salt_at(flow.depth)

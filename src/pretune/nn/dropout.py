@@ -55,7 +55,7 @@ def threshold(share: float) -> int:
 @torch.library.custom_op("pretune::kept", mutates_args=())
 def kept_on_gpu(seed: Tensor, count: int, share: float, salt: int) -> Tensor:
     """The same in one kernel, whose result is kept for the backward."""
-    from pretune.nn.kept import fill_kept
+    from pretune.nn.kernels.kept import fill_kept
 
     return fill_kept(seed, count, threshold(share), salting(salt))
 

@@ -25,7 +25,7 @@ class Side:
     columns: dict[str, Tensor]  # (n,) each, `position` among them
     host_offsets: Array | None = None
     used: Array | None = None  # (s,) on the host: how many tokens of each sequence are there, if not all of its slots
-    cache: dict[str, Any] = field(default_factory=dict, repr=False)
+    cache: dict[Any, Any] = field(default_factory=dict, repr=False)  # what the layers of one forward share
 
     def __len__(self) -> int:
         return self.columns["position"].shape[0]
@@ -35,7 +35,8 @@ class Side:
         """(n,) the sequence each token belongs to."""
         if "sequence" not in self.cache:
             places = torch.arange(len(self), device=self.offsets.device, dtype=torch.int32)
-            self.cache["sequence"] = torch.searchsorted(self.offsets[1:], places, right=True, out_int32=True)
+            # All offsets, not those from the second on: compiled by torch 2.11, a search in a slice forgets where it starts.
+            self.cache["sequence"] = torch.searchsorted(self.offsets, places, right=True, out_int32=True) - 1
         return self.cache["sequence"]  # type: ignore[no-any-return]
 
     @property

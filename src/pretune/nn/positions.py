@@ -54,14 +54,14 @@ class Rotary(nn.Module):
         self.head_width, self.base = head_width, base
 
     def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines, (n, 1, d/2) each."""
+        """Cosines and sines, (n, d/2) each."""
         steps = torch.arange(0, self.head_width, 2, device=positions.device, dtype=torch.float32)
-        angles = positions[:, None, None].float() * self.base ** (-steps / self.head_width)
+        angles = positions[:, None].float() * self.base ** (-steps / self.head_width)
         return angles.cos(), angles.sin()
 
-    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+    def forward(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
         """(n, heads, d) turned, in fp32 inside."""
-        cosine, sine = self.angles(positions)
+        cosine, sine = (part[:, None] for part in angles)  # the same for all heads
         first, second = x.float().chunk(2, dim=-1)
         turned = torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
         return turned.to(x.dtype)

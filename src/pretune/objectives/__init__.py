@@ -18,8 +18,10 @@ from torch import nn
 
 from pretune.backbones.states import Backbone
 from pretune.errors import PretuneError, nearest
+from pretune.objectives.bilm import BiLM
 from pretune.objectives.classify import Classify
 from pretune.objectives.denoise import Denoise
+from pretune.objectives.dlm import DLM
 from pretune.objectives.item import Item
 from pretune.objectives.lm import LM
 from pretune.objectives.mass import Mass
@@ -33,6 +35,7 @@ from pretune.objectives.shuffle import Shuffle
 from pretune.objectives.skip_thought import SkipThought
 from pretune.objectives.sop import SOP
 from pretune.objectives.spans import Spans
+from pretune.objectives.tlm import TLM
 from pretune.objectives.translate import Translate
 from pretune.packed import Batch, Capacity, Packed
 from pretune.randomness import Draws
@@ -42,7 +45,7 @@ from pretune.text.tokenizer import Tokenizer
 OBJECTIVES: dict[str, type[Any]] = {
     objective.name: objective
     for objective in (
-        *(MLM, RTD, NSP, SOP, LM, PLM, Prefix, Item),
+        *(MLM, TLM, RTD, NSP, SOP, DLM, LM, BiLM, PLM, Prefix, Item),
         *(Spans, Denoise, Mass, Shuffle, Translate, SkipThought),
         Classify,
     )

@@ -59,7 +59,7 @@ class Classify:
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
         """A row to a sequence; too long ones are cut."""
-        if data.rows is None:
+        if not isinstance(data.rows, Labeled):
             raise PretuneError("classify learns from labeled rows; give it a .csv, .tsv, .jsonl or .parquet file")
         labels = {} if data.rows.labels is None else {"classify": self.encode_labels(data.rows)}
         arrangement = arrange_rows(data.token_rows, data.tokenizer, data.template, packing.length, labels)

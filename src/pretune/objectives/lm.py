@@ -15,7 +15,7 @@ from pretune.objectives.objective import Data, Loss, token_loss
 from pretune.packed import Batch
 from pretune.randomness import Draws
 from pretune.text.plan import Lanes, make_lanes
-from pretune.text.sequences import Epoch, Packing, Sequences
+from pretune.text.sequences import Columns, Epoch, Packing, Sequences
 from pretune.text.store import Store, spans_to_indices
 from pretune.text.tokenizer import Tokenizer
 
@@ -70,6 +70,8 @@ def lanes_epoch(data: Data, packing: Packing, draws: Draws) -> LaneEpoch:
     """Documents in lanes, for objectives whose batches go on where the one before ended."""
     if data.store is None:
         raise PretuneError("a stateful objective reads raw text; give it a corpus or a store, not labeled rows")
+    if data.languages:
+        raise PretuneError("a stateful objective reads text of one language; give it one store")
     return LaneEpoch.make(data.store, data.documents, packing, draws)
 
 
@@ -119,10 +121,12 @@ class LaneEpoch:
             ids=self.store.gather(starts, spans).astype(np.int64),
             lengths=np.bincount(lane, weights=spans, minlength=per_pack).astype(np.int64),
             index=np.arange(per_pack) + group * per_pack + time * self.lanes.lanes,
-            columns={
-                "special": np.zeros(len(places), dtype=bool),
-                "word": self.store.gather_words(starts, spans),
-                "fresh": begins,
-                "next": np.where(is_end, -1, following.astype(np.int64)),
-            },
+            columns=Columns(
+                {
+                    "special": np.zeros(len(places), dtype=bool),
+                    "fresh": begins,
+                    "next": np.where(is_end, -1, following.astype(np.int64)),
+                },
+                word=lambda: self.store.gather_words(starts, spans),
+            ),
         )

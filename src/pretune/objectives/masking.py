@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from pretune.errors import PretuneError
-from pretune.randomness import Draws, hashed
+from pretune.randomness import Draws, hashed_on
 from pretune.text.phrases import Phrases
 from pretune.text.sequences import Sequences
 from pretune.text.store import spans_to_indices
 from pretune.text.tokenizer import Tokenizer
 
 Array = np.ndarray[Any, np.dtype[Any]]
+_PLACE = np.uint64((1 << 20) - 1)  # the bits of a key that are a place in a sequence
 PASSES = 2  # over the pieces: what is left when one does not fit goes to smaller ones that come later
 
 
@@ -29,12 +30,6 @@ class Units:
     first: Array  # (k,) first token of each piece
     sizes: Array  # (k,) tokens of each piece
     unit: Array  # (k,) first token of the unit it belongs to
-
-
-def tokens(sequences: Sequences) -> Units:
-    """Every token that is not special by itself."""
-    first = np.flatnonzero(~sequences.columns["special"])
-    return Units(first, np.ones_like(first), first)
 
 
 def words(sequences: Sequences) -> Units:
@@ -107,24 +102,18 @@ def choose(sequences: Sequences, rate: float, draws: Draws, units: Units | None 
     The aim is round(rate · length), at least 1. Tokens reach it; pieces of several tokens stay within it, so that there are
     sometimes fewer.
     """
-    single = units is None
-    units = tokens(sequences) if units is None else units
-    offsets, owner = sequences.offsets, sequences.owner[units.first]
-    # Pieces lie in the order of their sequences before and after they are shuffled within each.
-    place = units.first - offsets[owner]
-    by_unit = place if single else units.unit - offsets[owner]
-    chance = hashed(draws.seed, "choose", draws.epoch, sequences.index[owner], by_unit) >> np.uint64(40)
-    # One key to sort by is much faster than three: sequence, 24 random bits, place.
-    keys = (owner.astype(np.uint64) << np.uint64(44)) | (chance << np.uint64(20)) | place.astype(np.uint64)
-    keys.sort()
-    shuffled = offsets[owner] + (keys & np.uint64((1 << 20) - 1)).astype(np.int64)
+    if units is None:
+        return choose_tokens(sequences, rate, draws)
+    offsets, bounds = sequences.offsets, np.searchsorted(units.first, sequences.offsets)
+    owner = np.repeat(np.arange(len(sequences.lengths)), np.diff(bounds))
+    shuffled = shuffle(sequences, units.first, units.unit, bounds, draws)
+    shuffled = offsets[owner] + (shuffled & _PLACE).astype(np.int64)
     room = np.zeros(len(sequences.ids), dtype=np.int64)
     room[units.first] = units.sizes
     sizes = room[shuffled]
-    lengths = np.bincount(owner, weights=units.sizes, minlength=len(sequences.lengths)).astype(np.int64)
-    left = np.where(lengths > 0, np.maximum(1, np.round(rate * lengths)), 0).astype(np.int64)
+    left = aims(rate, np.diff(np.append(0, np.cumsum(units.sizes))[bounds]))
     taken = np.zeros(len(sizes), dtype=bool)
-    for _ in range(1 if single else PASSES):
+    for _ in range(PASSES):
         fits = np.flatnonzero(~taken & (sizes <= left[owner]))
         mine = owner[fits]
         running = np.cumsum(sizes[fits])
@@ -132,9 +121,42 @@ def choose(sequences: Sequences, rate: float, draws: Draws, units: Units | None 
         fits = fits[running - before[mine] <= left[mine]]
         taken[fits] = True
         left -= np.bincount(owner[fits], weights=sizes[fits], minlength=len(left)).astype(np.int64)
-    chosen = shuffled[taken] if single else spans_to_indices(shuffled[taken], sizes[taken])
+    chosen = spans_to_indices(shuffled[taken], sizes[taken])
     chosen.sort()
     return chosen
+
+
+def choose_tokens(sequences: Sequences, rate: float, draws: Draws) -> Array:
+    """The same where every token is a unit: of each sequence's shuffled tokens, as many of the first as are wanted."""
+    free = np.flatnonzero(~sequences.columns["special"])
+    bounds = np.searchsorted(free, sequences.offsets)
+    wanted = aims(rate, np.diff(bounds))
+    keys = shuffle(sequences, free, free, bounds, draws)[spans_to_indices(bounds[:-1], wanted)]
+    chosen = np.repeat(sequences.offsets[:-1], wanted) + (keys & _PLACE).astype(np.int64)
+    chosen.sort()
+    return chosen
+
+
+def shuffle(sequences: Sequences, first: Array, unit: Array, bounds: Array, draws: Draws) -> Array:
+    """(k,) pieces in random order within each sequence, those of a unit together; the lower bits are places.
+
+    Sequence i has the pieces from bounds[i] to bounds[i + 1], before and after.
+    """
+    counts = np.diff(bounds)
+    begins = np.repeat(sequences.offsets[:-1], counts)
+    # One key to sort by is much faster than three: sequence, 24 random bits, place.
+    keys = hashed_on(np.repeat(draws.hashed("choose", sequences.index), counts), unit - begins)
+    keys >>= np.uint64(40)
+    keys <<= np.uint64(20)
+    keys |= np.repeat(np.arange(len(counts), dtype=np.uint64) << np.uint64(44), counts)
+    keys |= (first - begins).view(np.uint64)
+    keys.sort()
+    return keys
+
+
+def aims(rate: float, lengths: Array) -> Array:
+    """(b,) how many tokens to hide of so many."""
+    return np.where(lengths > 0, np.maximum(1, np.round(rate * lengths)), 0).astype(np.int64)
 
 
 def join(sequences: Sequences, at: Array) -> Array:

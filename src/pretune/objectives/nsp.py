@@ -10,6 +10,7 @@ from torch import nn
 
 from pretune.errors import PretuneError
 from pretune.nn.patterns import Pattern
+from pretune.objectives.arrangements import in_languages
 from pretune.objectives.objective import Data, Loss
 from pretune.objectives.pairs import PairHead, judge_at_start, neighbors, pair_loss
 from pretune.packed import Batch
@@ -44,7 +45,11 @@ class NSP:
         begins, spans, documents = neighbors(self.name, data, packing, draws, self.short)
         assert data.store is not None
         negative = np.flatnonzero(draws.uniform("negative", begins[:, 0]) < self.negatives)
-        partner, negative = exchange(negative, documents, draws)
+        spoken = data.store.document_languages[documents] if data.languages else np.zeros_like(documents)
+        # Within each language: none is told by another one.
+        groups = [negative[spoken[negative] == language] for language in np.unique(spoken)]
+        exchanged = [exchange(group, documents, draws) for group in groups]
+        partner, negative = (np.concatenate(side) for side in zip(*exchanged, strict=True))
         begins[negative, 1], spans[negative, 1] = begins[partner, 1], spans[partner, 1]
         # An exchanged second text may be too long for its new place: the end of the longer text gives way.
         room = packing.length - data.template.overhead(pair=True)
@@ -67,7 +72,7 @@ class NSP:
             },
             truncated=int((over > 0).sum()),
         )
-        return plan_epoch(arrangement, packing, draws)
+        return plan_epoch(in_languages(arrangement, data, documents, draws), packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
         """Nothing to hide: the label is the target, at the sequence's start."""

@@ -32,6 +32,7 @@ from pretune.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pretune.backbones.states import Backbone
+    from pretune.text.dialogues import Dialogues
     from pretune.text.labeled import Labeled
     from pretune.text.store import Store
 
@@ -49,7 +50,9 @@ class Data:
     template: Template
     store: Store | None = None
     documents: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # of the store, those to use
-    rows: Labeled | None = None
+    rows: Labeled | Dialogues | None = None
+    languages: Mapping[str, int] = field(default_factory=dict)  # by name, of the texts' languages; {}: all in one
+    exponent: float = 0.7  # languages are drawn by their share of the text to this power
 
     @cached_property
     def token_rows(self) -> TokenRows:
@@ -142,7 +145,7 @@ class Grows(Protocol):
 class LearnsFromRows(Protocol):
     """An objective that learns from rows of its own kind instead of running text."""
 
-    def read_rows(self, files: Sequence[str | Path]) -> Labeled: ...
+    def read_rows(self, files: Sequence[str | Path]) -> Labeled | Dialogues: ...
 
 
 def token_loss(name: str, head: nn.Module, backbone: Backbone, batch: Batch, smoothing: float = 0.0) -> Loss:

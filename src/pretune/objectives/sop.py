@@ -9,6 +9,7 @@ import numpy as np
 from torch import nn
 
 from pretune.nn.patterns import Pattern
+from pretune.objectives.arrangements import in_languages
 from pretune.objectives.objective import Data, Loss
 from pretune.objectives.pairs import PairHead, judge_at_start, neighbors, pair_loss
 from pretune.packed import Batch
@@ -37,14 +38,14 @@ class SOP:
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
         """Spans cut in two at a random sentence bound."""
-        begins, spans, _ = neighbors(self.name, data, packing, draws, self.short)
+        begins, spans, documents = neighbors(self.name, data, packing, draws, self.short)
         assert data.store is not None
         swapped = draws.uniform("swapped", begins[:, 0]) < self.swapped
         for pairs in (begins, spans):
             pairs[swapped] = pairs[swapped, ::-1]
         labels = {self.name: swapped.astype(np.int64)}  # 0: in order, as in ALBERT's released checkpoints
         arrangement = Arrangement(data.store, data.tokenizer, data.template, begins, spans, labels)
-        return plan_epoch(arrangement, packing, draws)
+        return plan_epoch(in_languages(arrangement, data, documents, draws), packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
         """Nothing to hide: the label is the target, at the sequence's start."""

@@ -15,6 +15,7 @@ from pretune.nn.patterns import Pattern
 from pretune.objectives.objective import Data, Loss, token_loss
 from pretune.objectives.two_sides import (
     PairEpoch,
+    check_fits,
     check_share,
     in_language,
     shapes,
@@ -22,7 +23,6 @@ from pretune.objectives.two_sides import (
     writing_template,
 )
 from pretune.packed import Batch
-from pretune.progress import say
 from pretune.randomness import Draws
 from pretune.text.labeled import Labeled
 from pretune.text.parallel import read_pairs
@@ -65,7 +65,7 @@ class Translate:
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
         """A row to a pair of sequences, or to two; a row that is too long, or has an empty side, is left out."""
-        if data.rows is None or data.rows.pairs is None:
+        if not isinstance(data.rows, Labeled) or data.rows.pairs is None:
             raise PretuneError(
                 "translate learns from pairs of texts; give it a table of them, or two aligned .txt files"
             )
@@ -76,15 +76,7 @@ class Translate:
         if self.both:
             starts, lengths = (np.concatenate([x, x[:, ::-1]]) for x in (starts, lengths))
         fits = ((lengths + around <= packing.length) & (lengths > 0)).all(1)
-        if not fits.any():
-            raise PretuneError(
-                f"{data.rows.file}: no pair of texts, empty ones aside, fits into {packing.length} tokens"
-            )
-        if not fits.all() and draws.epoch == 0:
-            say(
-                f"{data.rows.file}: {int((~fits).sum())} of {len(fits)} pairs are longer than {packing.length} tokens, "
-                "or empty, and are left out"
-            )
+        check_fits(data.rows, fits, packing, draws)
         # Which language is which changes places with the texts.
         backward = np.flatnonzero(fits) >= len(rows.starts)
         starts, lengths = starts[fits], lengths[fits]

@@ -7,7 +7,7 @@ so that a batch has two Packed: what the encoder reads, and what the decoder rea
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,14 +16,13 @@ from pretune.nn.patterns import causal
 from pretune.objectives.arrangements import spans_arrangement
 from pretune.objectives.objective import Data
 from pretune.objectives.ragged import starts_of, totals
+from pretune.progress import say
 from pretune.randomness import Draws
+from pretune.text.labeled import Labeled
 from pretune.text.plan import Plan
 from pretune.text.sequences import Arrangement, Packing, Sequences, Template, plan_lengths
 from pretune.text.store import spans_to_indices
 from pretune.text.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    pass
 
 Array = np.ndarray[Any, np.dtype[Any]]
 AROUND = 4  # tokens that a template puts around a text, at most; shapes have room for so many
@@ -103,6 +102,17 @@ class PairEpoch:
         sequences = self.source.take(chosen)
         sequences.second = self.target.take((chosen[:, None] * self.per + np.arange(self.per)).ravel())
         return sequences
+
+
+def check_fits(rows: Labeled, fits: Array, packing: Packing, draws: Draws) -> None:
+    """Say how many pairs are left out; refuse rows of which none is left."""
+    if not fits.any():
+        raise PretuneError(f"{rows.file}: no pair of texts, empty ones aside, fits into {packing.length} tokens")
+    if not fits.all() and draws.epoch == 0:
+        say(
+            f"{rows.file}: {int((~fits).sum())} of {len(fits)} pairs are longer than {packing.length} tokens, "
+            "or empty, and are left out"
+        )
 
 
 def writing_template(template: Template) -> Template:

@@ -43,10 +43,12 @@ def make_plan(
     epoch: int = 0,
     shuffle: bool = True,
     filler: int | None = None,
+    rows: int | None = None,
 ) -> Plan:
     """Fill packs one after the other with shuffled sequences: at most `tokens` and at most `sequences` in each.
 
-    With `filler`, what a pack leaves of its tokens counts as sequences too, of that many tokens each.
+    With `filler`, what a pack leaves of its tokens counts as sequences too, of that many tokens each; `rows` is then how
+    many that are not filler there may be.
 
     >>> plan = make_plan(np.array([3, 5, 2]), tokens=8, sequences=4, shuffle=False)
     >>> [plan.pack(i).tolist() for i in range(len(plan))]
@@ -60,11 +62,12 @@ def make_plan(
     while bounds[-1] < len(order):
         first = bounds[-1]
         before = int(ends[first - 1]) if first else 0
-        fits = min(int(np.searchsorted(ends, before + tokens, side="right")), first + sequences)
+        fits = min(int(np.searchsorted(ends, before + tokens, side="right")), first + min(sequences, rows or sequences))
         if filler is not None:
-            left = tokens - (int(ends[fits - 1]) - before)
-            if fits - first + -(-left // filler) > sequences:  # too many short ones, as happens at an epoch's end
-                fits = first + max(1, sequences - -(-tokens // filler))
+            left = tokens - (ends[first:fits] - before)
+            # Sequences and filler together, which grow with each sequence, for none is longer than one of filler.
+            slots = np.arange(1, len(left) + 1) + -(-left // filler)
+            fits = first + max(1, int(np.searchsorted(slots, sequences, side="right")))
         bounds.append(fits)
     return Plan(order, np.array(bounds, dtype=np.int64))
 

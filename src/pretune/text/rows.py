@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pretune.errors import PretuneError
+from pretune.text.dialogues import Dialogues
 from pretune.text.labeled import Labeled
 from pretune.text.sequences import Arrangement, Template
 from pretune.text.store import spans_to_indices
@@ -27,14 +28,14 @@ class TokenRows:
     lengths: Array  # (rows, 1 or 2)
 
     @classmethod
-    def make(cls, rows: Labeled, tokenizer: Tokenizer) -> TokenRows:
-        """Tokenize a file's texts, and its second texts where it has them."""
+    def make(cls, rows: Labeled | Dialogues, tokenizer: Tokenizer) -> TokenRows:
+        """Tokenize a file's texts, and its second texts where it has them; of dialogues every turn is a row."""
         texts = [rows.texts] if rows.pairs is None else [rows.texts, rows.pairs]
         ids, lengths = tokenizer.encode_many([text for column in texts for text in column])
         starts = np.cumsum(lengths) - lengths
         words = tokenizer.word_starts(ids)
         words[starts[lengths > 0]] = True
-        shape = (len(texts), len(rows))
+        shape = (len(texts), len(rows.texts))
         return cls(ids, words, starts.reshape(shape).T, lengths.reshape(shape).T)
 
     def gather(self, starts: Array, lengths: Array) -> Array:

@@ -6,8 +6,9 @@ up each sequence; `take` puts some of them together; `collate` makes the Batch t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -61,10 +62,23 @@ class Template:
         """Tokens that are not the texts' own."""
         return len(self.single) - 1 + (len(self.pair) - 1 if pair else 0) + len(self.last)
 
-    def items(self, pair: bool) -> list[tuple[str, int]]:
-        """Roles and texts in order, and the segment of each."""
-        parts = (self.single, self.pair if pair else (), self.last)
-        return [(item, part if self.segments else 0) for part, items in enumerate(parts) for item in items]
+    def items(self, texts: int) -> list[tuple[str, int, int]]:
+        """Roles and texts in order; the number of the text that each stands with, and its segment."""
+        further = [(item, part, 1) for part in range(1, texts) for item in self.pair]
+        items = [*((item, 0, 0) for item in self.single), *further, *((item, 0, 2) for item in self.last)]
+        return [(item, part, segment if self.segments else 0) for item, part, segment in items]
+
+
+class Columns(dict[str, Array]):
+    """Columns by name; `late` ones are made when somebody asks for them first."""
+
+    def __init__(self, ready: Mapping[str, Array], **late: Callable[[], Array]) -> None:
+        super().__init__(ready)
+        self.late = late
+
+    def __missing__(self, name: str) -> Array:
+        self[name] = self.late[name]()
+        return self[name]
 
 
 @dataclass
@@ -83,12 +97,12 @@ class Sequences:
     frame: tuple[str, ...] = ()  # the template's `target`, for an objective that makes that side
     pooled: bool = False  # the decoder looks at one vector a source sequence, not at all its states
 
-    @property
+    @cached_property
     def offsets(self) -> Array:
         """(b + 1,) where each sequence starts."""
         return np.concatenate([[0], np.cumsum(self.lengths)])
 
-    @property
+    @cached_property
     def owner(self) -> Array:
         """(n,) the place in `index` of the sequence each token belongs to."""
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
@@ -101,15 +115,16 @@ class Sequences:
 
 @dataclass
 class Arrangement:
-    """An epoch's sequences as spans of a source: A, and B where there is one."""
+    """An epoch's sequences as spans of a source: A, and B where there is one; further texts stand as B does."""
 
     source: Source
     tokenizer: Tokenizer
     template: Template
-    starts: Array  # (m, 1 or 2)
-    spans: Array  # (m, 1 or 2) lengths; 0 where there is no B
+    starts: Array  # (m, k)
+    spans: Array  # (m, k) lengths; 0 where there is no such text, which only later ones may lack
     labels: dict[str, Array] = field(default_factory=dict)  # (m,)
     truncated: int = 0  # how many texts were cut to fit
+    columns: dict[str, Array] = field(default_factory=dict)  # (m, k) what a column says of each text and its template
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -118,45 +133,62 @@ class Arrangement:
     def lengths(self) -> Array:
         """(m,) tokens of each sequence, those of the template included."""
         total = self.spans.sum(1) + self.template.overhead(pair=False)
-        if self.spans.shape[1] == 2:
-            total = total + np.where(self.spans[:, 1] > 0, len(self.template.pair) - 1, 0)
+        if self.spans.shape[1] > 1:
+            total = total + (self.spans[:, 1:] > 0).sum(1) * (len(self.template.pair) - 1)
         return np.asarray(total)
+
+    def choose(self, chosen: Array) -> Arrangement:
+        """Some of the sequences, in that order, some of them perhaps again."""
+        labels, columns = ({name: x[chosen] for name, x in known.items()} for known in (self.labels, self.columns))
+        return replace(self, starts=self.starts[chosen], spans=self.spans[chosen], labels=labels, columns=columns)
 
     def take(self, chosen: Array) -> Sequences:
         """Put some sequences together."""
         starts, spans = self.starts[chosen], self.spans[chosen]
         count = len(chosen)
-        has_pair = spans[:, 1] > 0 if spans.shape[1] == 2 else np.zeros(count, dtype=bool)
-        items = self.template.items(bool(has_pair.any()))
-        second = range(len(self.template.single), len(items) - len(self.template.last))  # there in pairs alone
+        texts = 1 + max((part for part in range(1, spans.shape[1]) if (spans[:, part] > 0).any()), default=0)
+        items = self.template.items(texts)
+        part_of, segments = (np.array([item[i] for item in items]) for i in (1, 2))
         sizes = np.ones((count, len(items)), dtype=np.int64)  # tokens of each item of each sequence
-        for number, (item, _) in enumerate(items):
+        for number, (item, part, _) in enumerate(items):
             if item in "AB":
-                sizes[:, number] = spans[:, "AB".index(item)]
-            elif number in second:
-                sizes[:, number] = has_pair
+                sizes[:, number] = spans[:, part]
+            elif part:
+                sizes[:, number] = spans[:, part] > 0
         ends = np.cumsum(sizes.ravel()).reshape(sizes.shape)
         begins = ends - sizes
         total = int(ends[-1, -1]) if count else 0
         ids = np.empty(total, dtype=np.int64)
-        special = np.ones(total, dtype=bool)
-        word = np.ones(total, dtype=bool)
-        segment = np.zeros(total, dtype=np.int64)
-        for number, (item, own) in enumerate(items):
-            at = spans_to_indices(begins[:, number], sizes[:, number])
+        special = np.zeros(total, dtype=bool)
+        places = []  # where each text goes, and its spans in the source
+        for number, (item, part, _) in enumerate(items):
             if item in "AB":
-                part = "AB".index(item)
+                at = spans_to_indices(begins[:, number], sizes[:, number])
+                places.append((at, starts[:, part], spans[:, part]))
                 ids[at] = self.source.gather(starts[:, part], spans[:, part])
-                word[at] = self.source.gather_words(starts[:, part], spans[:, part])
-                special[at] = False
             else:
+                at = begins[:, number][sizes[:, number] > 0]
                 ids[at] = self.tokenizer.role(item)
-            segment[at] = own
+                special[at] = True
+
+        def word() -> Array:
+            found = np.ones(total, dtype=bool)
+            for at, first, size in places:
+                found[at] = self.source.gather_words(first, size)
+            return found
+
+        columns = Columns({"special": special, "segment": np.zeros(total, dtype=np.int64)}, word=word)
+        values = {name: value[chosen][:, part_of] for name, value in self.columns.items()}  # (count, items)
+        if segments.any():
+            known = np.where(segments > 1, segments, values.get("segment", segments))
+            values["segment"] = np.broadcast_to(known, sizes.shape)
+        for name, value in values.items():
+            columns[name] = np.repeat(value.ravel(), sizes.ravel())
         sequences = Sequences(
             ids=ids,
             lengths=sizes.sum(1),
             index=np.asarray(chosen),
-            columns={"special": special, "word": word, "segment": segment},
+            columns=columns,
             labels={name: values[chosen] for name, values in self.labels.items()},
         )
         if self.template.target:
@@ -190,6 +222,7 @@ class Packing:
     sequences: int = UNLIMITED  # in a pack, at most
     lanes: int = 1  # packs that go through time together, for stateful data
     fixed: bool = False  # shapes are fixed: filler counts among the sequences
+    rows: int | None = None  # sequences in a pack that are not filler, at most
 
     def capacity(self, targets: Mapping[str, int]) -> Capacity | None:
         """The packs' shapes; None where every pack has its own."""
@@ -230,6 +263,7 @@ def plan_lengths(lengths: Array, packing: Packing, draws: Draws, shuffle: bool =
         epoch=draws.epoch if draws.reading is None else draws.reading,
         shuffle=shuffle,
         filler=packing.length if packing.fixed else None,
+        rows=packing.rows,
     )
 
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ class Store:
         for shard in self.shards:
             check_shard(self.folder / shard["file"], shard, whole=verify)
         self._maps = [map_shard(self.folder / shard["file"]) for shard in self.shards]
+        self.spoken = [(str(self.manifest["settings"]["language"]), self.documents)]  # (language, documents) in turn
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -95,6 +97,24 @@ class Store:
     def document_bytes(self) -> Array:
         """(documents,) int64: UTF-8 bytes of each document."""
         return np.concatenate([m["bytes"].astype(np.int64) for m in self._maps])
+
+    @property
+    def languages(self) -> list[str]:
+        """The languages of its documents, in the order of the alphabet."""
+        return sorted({language for language, _ in self.spoken})
+
+    @cached_property
+    def document_languages(self) -> Array:
+        """(documents,) which of the languages each document is in."""
+        numbers = {language: number for number, language in enumerate(self.languages)}
+        return np.repeat([numbers[language] for language, _ in self.spoken], [count for _, count in self.spoken])
+
+    def in_language(self, language: str) -> Store:
+        """The same documents, said to be in a language."""
+        store = copy(self)
+        store.__dict__.pop("document_languages", None)
+        store.spoken = [(language, self.documents)]
+        return store
 
     def _with_start(self, bounds: Array) -> Any:
         return zip(self._maps, bounds[:-1], strict=True)
@@ -159,6 +179,31 @@ class Store:
             "tokens_per_sentence": self.tokens / max(1, self.sentences),
             "bytes_per_token": self.manifest["bytes"] / max(1, self.tokens),
         }
+
+
+def join_stores(stores: Sequence[Store]) -> Store:
+    """Several stores, made with one tokenizer, as one: their documents in turn, each in its own language.
+
+    >>> join_stores([Store("english/"), Store("russian/")]).languages  # doctest: +SKIP
+    ['en', 'ru']
+    """
+    first = stores[0]
+    for store in stores[1:]:
+        if store.manifest["tokenizer"] != first.manifest["tokenizer"]:
+            raise PretuneError(
+                f"{first.folder} and {store.folder} were made with different tokenizers; prepare one again"
+            )
+    if len(stores) == 1:
+        return first
+    joined = copy(first)
+    for name in [name for name, value in vars(Store).items() if isinstance(value, cached_property)]:
+        joined.__dict__.pop(name, None)
+    counted = ("documents", "sentences", "tokens", "bytes", "empty_documents")
+    joined.shards = [shard for store in stores for shard in store.shards]
+    joined.manifest = first.manifest | {key: sum(store.manifest[key] for store in stores) for key in counted}
+    joined._maps = [arrays for store in stores for arrays in store._maps]
+    joined.spoken = [entry for store in stores for entry in store.spoken]
+    return joined
 
 
 def spans_to_indices(starts: Array, lengths: Array) -> Array:

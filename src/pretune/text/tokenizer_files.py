@@ -153,12 +153,12 @@ def _load_sentencepiece(path: Path, config: dict[str, Any]) -> tokenizers.Tokeni
 
 def with_template(backend: tokenizers.Tokenizer, roles: Mapping[str, str], template: Template) -> tokenizers.Tokenizer:
     """The same tokenizer, which puts around texts what a template says; where it already does, the tokenizer itself."""
-    used = {item for item, _ in template.items(pair=True) if item not in "AB"}
+    used = {item for item, *_ in template.items(texts=2) if item not in "AB"}
     if not used <= roles.keys():
         return backend
     names = {"A": "$A", "B": "$B"}
     names |= {role: roles[role].replace(":", "_") for role in used}  # in a template a colon comes before a segment
-    single, pair = ([f"{names[item]}:{own}" for item, own in template.items(pair)] for pair in (False, True))
+    single, pair = ([f"{names[item]}:{own}" for item, _, own in template.items(texts)] for texts in (1, 2))
     copy = tokenizers.Tokenizer.from_str(backend.to_str())
     copy.post_processor = processors.TemplateProcessing(
         single=single,

@@ -12,8 +12,8 @@ import numpy as np
 from pretune.errors import PretuneError
 from pretune.inference.fill import MASK, Filler
 from pretune.randomness import Draws
-from pretune.text.store import MANIFEST, Store
-from pretune.training.pretraining import Plan, pretrain, split_documents
+from pretune.text.store import Store
+from pretune.training.pretraining import Plan, get_store, pretrain, split_documents
 from pretune.training.runs import Run
 
 # Gentler than from scratch, in steps small enough that minutes on a CPU are many of them.
@@ -60,8 +60,7 @@ def adapt(plan: Plan, store: Store | None = None, resume: bool = False) -> Adapt
     if "mlm" not in after:
         return Adapted(run, before, after, [])
     if store is None:
-        given = Path(plan.data[0])
-        store = Store(given if (given / MANIFEST).is_file() else plan.out / "store")
+        store = get_store(plan)
     _, held_out = split_documents(store, plan.watching.held_out or 0.0)
     return Adapted(run, before, after, compare_fills(plan.model, run.folder, store, held_out))
 

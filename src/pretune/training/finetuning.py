@@ -151,7 +151,7 @@ def row_packing(lengths: Any, rows: int, length: int, fixed: bool) -> Packing:
     usual = rows * lengths.mean() + 4 * lengths.std() * rows**0.5
     tokens = int(np.clip(-(-usual // 128) * 128, length, rows * length))
     slots = rows + -(-tokens // length)  # filler takes some
-    return Packing(tokens=tokens, length=length, sequences=slots, fixed=True)
+    return Packing(tokens=tokens, length=length, sequences=slots, fixed=True, rows=rows)
 
 
 def find_labels(rows: Labeled) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,58 +28,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 def itemize(root: nn.Module, batch: Batch) -> dict[str, float]:
     """One forward of a batch, item by item: matrices, attention, recurrence, and each head."""
-    backbone: Any = root.backbone
-    sides = [_lengths(batch, side) for side in range(len(batch.packed))]
-    if len(sides) == 1:
-        (own,) = sides
-        items = {
-            "matrices": 2 * matrix_parameters(backbone) * own.sum(),
-            "attention": attention_flops(backbone, own),
-            "recurrence": 2 * recurrent_parameters(backbone) * own.sum(),
-        }
-        slots = getattr(backbone, "memory", 0) if "fresh" in batch.packed[0].columns else 0
-        items |= relative_flops(backbone, own, batch.packed[0], slots)
-    else:
-        source, target = sides
-        seen = np.ones_like(target) if batch.pooled else source  # states of the source that each target looks at
-        encoder, layers = backbone.encoder, backbone.layers
-        cross = sum(c.key_value.weight.numel() for c in every(layers) if isinstance(c, CrossAttention))
-        items = {
-            "encoder matrices": 2 * matrix_parameters(encoder) * source.sum(),
-            "encoder attention": attention_flops(encoder, source),
-            "matrices": 2 * (matrix_parameters(layers) - cross) * target.sum() + 2 * cross * seen.sum(),
-            "attention": attention_flops(layers, target),
-            "cross attention": 4 * cross_width(layers) * (seen * target).sum(),
-        }
-    heads: Any = root.heads
-    for name, head in heads.items():
-        items |= head_flops(name, head, batch, sides[-1], backbone.embed.tokens.numel())
-    return {name: float(value) for name, value in items.items()}
-
-
-def head_flops(name: str, head: nn.Module, batch: Batch, lengths: Array, tied: int) -> dict[str, float]:
-    """A head on its targets. A part of it that is named as another term (rtd's generator) is an item of its own.
-
-    `tied` are the weights of the token embedding, which a way to the vocabulary ends in.
-    """
-    others = [child for child, _ in head.named_children() if child in batch.targets]
-    items = {name: part_flops(head, batch.counts.get(name, 0.0), lengths, tied, without=others)}
-    for term in others:
-        items[term] = part_flops(head.get_submodule(term), batch.counts[term], lengths, tied)
-    return items
-
-
-def part_flops(part: nn.Module, targets: float, lengths: Array, tied: int, without: Sequence[str] = ()) -> float:
-    """A part of a head, its children `without` some of them included."""
-    if not targets:
-        return 0.0
-    if isinstance(part, Encoder):
-        return float(2 * matrix_parameters(part) * lengths.sum() + attention_flops(part, lengths))
-    if isinstance(part, AdaptiveHead):
-        return 2 * part.weights * targets
-    weights = part.weight.numel() if isinstance(part, nn.Linear) else tied if isinstance(part, VocabularyHead) else 0
-    children = [child for name, child in part.named_children() if name not in without]
-    return 2 * weights * targets + sum(part_flops(child, targets, lengths, tied) for child in children)
+    return Flops(root).itemize(batch)
 
 
 def forward_flops(root: nn.Module, batch: Batch) -> float:
@@ -88,7 +38,155 @@ def forward_flops(root: nn.Module, batch: Batch) -> float:
 
 def training_flops(root: nn.Module, batch: Batch) -> float:
     """Forward and backward."""
-    return 3.0 * forward_flops(root, batch)
+    return Flops(root).training(batch)
+
+
+@dataclass
+class Flops:
+    """The operations of a model's batches. What depends on the model alone is looked up once."""
+
+    root: nn.Module
+    sizes: dict[nn.Module, Sizes] = field(default_factory=dict)
+    heads: dict[tuple[nn.Module, tuple[str, ...]], HeadSizes] = field(default_factory=dict)
+
+    def training(self, batch: Batch) -> float:
+        """Forward and backward."""
+        return 3.0 * sum(self.itemize(batch).values())
+
+    def itemize(self, batch: Batch) -> dict[str, float]:
+        """One forward, item by item."""
+        backbone: Any = self.root.backbone
+        sides = [_lengths(batch, side) for side in range(len(batch.packed))]
+        if len(sides) == 1:
+            (own,) = sides
+            stack = self._sizes(backbone)
+            items = {
+                "matrices": 2 * stack.matrices * own.sum(),
+                "attention": stack.attention(own),
+                "recurrence": 2 * stack.recurrence * own.sum(),
+            }
+            slots = getattr(backbone, "memory", 0) if "fresh" in batch.packed[0].columns else 0
+            items |= {"memory": stack.memory(own, slots), "positions": stack.positions(own, batch.packed[0], slots)}
+        else:
+            source, target = sides
+            seen = np.ones_like(target) if batch.pooled else source  # states of the source that each target looks at
+            encoder, layers = self._sizes(backbone.encoder), self._sizes(backbone.layers)
+            items = {
+                "encoder matrices": 2 * encoder.matrices * source.sum(),
+                "encoder attention": encoder.attention(source),
+                "matrices": 2 * (layers.matrices - layers.cross) * target.sum() + 2 * layers.cross * seen.sum(),
+                "attention": layers.attention(target),
+                "cross attention": 4 * layers.cross_width * (seen * target).sum(),
+            }
+        heads: Any = self.root.heads
+        for name, head in heads.items():
+            items |= self._head(name, head, batch, sides[-1])
+        return {name: float(value) for name, value in items.items()}
+
+    def _head(self, name: str, head: nn.Module, batch: Batch, lengths: Array) -> dict[str, float]:
+        """A head on its targets. A part of it that is named as another term (rtd's generator) is an item of its own."""
+        others = tuple(child for child, _ in head.named_children() if child in batch.targets)
+        items = {name: self._part(head, others).flops(batch.counts.get(name, 0.0), lengths)}
+        for term in others:
+            items[term] = self._part(head.get_submodule(term)).flops(batch.counts[term], lengths)
+        return items
+
+    def _sizes(self, module: nn.Module) -> Sizes:
+        if module not in self.sizes:
+            self.sizes[module] = module_sizes(module)
+        return self.sizes[module]
+
+    def _part(self, part: nn.Module, without: tuple[str, ...] = ()) -> HeadSizes:
+        if (part, without) not in self.heads:
+            tokens: Any = self.root.backbone.embed.tokens  # type: ignore[union-attr]
+            self.heads[part, without] = head_sizes(part, tokens.numel(), without)
+        return self.heads[part, without]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the operations of a stack of layers depend on besides the sequences."""
+
+    matrices: int  # weights of all linear maps
+    recurrence: int  # weights of the gates of all LSTMs
+    widths: dict[tuple[int, int], int]  # of all self-attention together, by how far it looks back and ahead
+    cross: int  # weights that make keys and values of a source; they are among the matrices
+    cross_width: int  # of all attention to a source
+    scored: int  # weights that make keys and values of attention that can remember; they are among the matrices
+    scored_width: int  # of all such attention
+    scores: list[TransformerXL]  # of relative positions
+
+    def attention(self, lengths: Array) -> float:
+        """Queries times keys and weights times values, in all self-attention."""
+        return float(sum(4 * width * pairs(lengths, reach).sum() for reach, width in self.widths.items()))
+
+    def memory(self, lengths: Array, slots: int) -> float:
+        """Keys and values of so many remembered tokens a sequence, and attention to them."""
+        return float(2 * slots * (self.scored * len(lengths) + 2 * self.scored_width * lengths.sum()))
+
+    def positions(self, lengths: Array, packed: Packed, slots: int) -> float:
+        """Transformer-XL's scores: vectors of distances, and queries times each of them and each kind of segment."""
+        total = 0.0
+        for score in self.scores:
+            distances = 2 * score.reach(packed.longest + slots) + 1
+            compared = distances + (2 if score.segment is not None and "segment" in packed.columns else 0)
+            inner = score.heads * score.head_width
+            total += 2 * distances * score.position.numel() + 2 * inner * compared * lengths.sum()
+        return total
+
+
+def module_sizes(module: nn.Module) -> Sizes:
+    """The sizes of everything below a module."""
+    matrices = recurrence = cross = cross_width = scored = scored_width = 0
+    widths: Counter[tuple[int, int]] = Counter()
+    scores = []
+    for child in every(module):
+        match child:
+            case nn.Linear():
+                matrices += child.weight.numel()
+            case nn.LSTM():
+                recurrence += sum(p.numel() for p in child.parameters() if p.dim() == 2)
+            case Attention() | ScoredAttention():
+                widths[child.pattern.reach or (-1, -1)] += child.heads * child.head_width
+                if isinstance(child, ScoredAttention):
+                    scored += child.key_value.weight.numel()
+                    scored_width += child.heads * child.head_width
+                    scores += [child.score] if isinstance(child.score, TransformerXL) else []
+            case CrossAttention():
+                cross += child.key_value.weight.numel()
+                cross_width += child.heads * child.head_width
+    return Sizes(matrices, recurrence, dict(widths), cross, cross_width, scored, scored_width, scores)
+
+
+@dataclass(frozen=True)
+class HeadSizes:
+    """What the operations of a head depend on besides the batch."""
+
+    weights: int  # used once a target
+    encoders: list[Sizes]  # that read all tokens
+
+    def flops(self, targets: float, lengths: Array) -> float:
+        """Of so many targets."""
+        if not targets:
+            return 0.0
+        inside = sum(2 * sizes.matrices * lengths.sum() + sizes.attention(lengths) for sizes in self.encoders)
+        return float(2 * self.weights * targets + inside)
+
+
+def head_sizes(part: nn.Module, tied: int, without: Sequence[str] = ()) -> HeadSizes:
+    """The sizes of a part of a head, its children `without` some of them included.
+
+    `tied` are the weights of the token embedding, which a way to the vocabulary ends in.
+    """
+    if isinstance(part, Encoder):
+        return HeadSizes(0, [module_sizes(part)])
+    if isinstance(part, AdaptiveHead):
+        return HeadSizes(part.weights, [])
+    own = part.weight.numel() if isinstance(part, nn.Linear) else tied if isinstance(part, VocabularyHead) else 0
+    children = [head_sizes(child, tied) for name, child in part.named_children() if name not in without]
+    return HeadSizes(
+        own + sum(child.weights for child in children), [sizes for child in children for sizes in child.encoders]
+    )
 
 
 def every(module: nn.Module) -> Iterator[nn.Module]:
@@ -99,41 +197,6 @@ def every(module: nn.Module) -> Iterator[nn.Module]:
             for layer, times in Counter(child.stack).items():
                 for _ in range(times - 1):
                     yield from layer.modules()
-
-
-def matrix_parameters(module: nn.Module) -> int:
-    """Weights of all linear maps below a module."""
-    return sum(child.weight.numel() for child in every(module) if isinstance(child, nn.Linear))
-
-
-def recurrent_parameters(module: nn.Module) -> int:
-    """Weights of the gates of all LSTMs below a module."""
-    cells = (child for child in every(module) if isinstance(child, nn.LSTM))
-    return sum(p.numel() for cell in cells for p in cell.parameters() if p.dim() == 2)
-
-
-def attention_flops(module: nn.Module, lengths: Array) -> float:
-    """Queries times keys and weights times values, in all self-attention below a module."""
-    total = 0.0
-    for child in every(module):
-        if isinstance(child, Attention | ScoredAttention):
-            reach = child.pattern.reach or (-1, -1)
-            total += 4 * child.heads * child.head_width * pairs(lengths, reach).sum()
-    return total
-
-
-def relative_flops(module: nn.Module, lengths: Array, packed: Packed, slots: int) -> dict[str, float]:
-    """Memory of `slots` tokens a sequence, and Transformer-XL's scores, in all self-attention below a module."""
-    items = {"memory": 0.0, "positions": 0.0}
-    for child in every(module):
-        if isinstance(child, ScoredAttention):
-            inner = child.heads * child.head_width
-            items["memory"] += 2 * slots * (child.key_value.weight.numel() * len(lengths) + 2 * inner * lengths.sum())
-            if isinstance(score := child.score, TransformerXL):
-                distances = 2 * score.reach(packed.longest + slots) + 1
-                compared = distances + (2 if score.segment is not None and "segment" in packed.columns else 0)
-                items["positions"] += 2 * distances * score.position.numel() + 2 * inner * compared * lengths.sum()
-    return items
 
 
 def pairs(lengths: Array, reach: tuple[int, int]) -> Array:
@@ -150,11 +213,6 @@ def pairs(lengths: Array, reach: tuple[int, int]) -> Array:
         near = np.minimum(lengths - 1, limit)  # tokens that see less than the limit on this side
         seen += near * (near + 1) / 2 + (lengths - 1 - near) * near
     return np.asarray(seen)
-
-
-def cross_width(module: nn.Module) -> int:
-    """Head widths of all attention to a source below a module, added up."""
-    return sum(child.heads * child.head_width for child in every(module) if isinstance(child, CrossAttention))
 
 
 def _lengths(batch: Batch, side: int) -> Array:

@@ -29,7 +29,8 @@ from pretune.training.averaging import Average, make_average
 from pretune.training.budget import Clock
 from pretune.training.checkpoints import load_newest, restore_optimizers, save_checkpoint
 from pretune.training.distributed import Parallel, World, parallelize, synchronized
-from pretune.training.flops import training_flops
+from pretune.training.feed import Feed
+from pretune.training.flops import Flops
 from pretune.training.graphs import Graphs
 from pretune.training.guard import Guard
 from pretune.training.log import Log, name_packs
@@ -60,6 +61,7 @@ class Training:
     parallel: Parallel = "replicate"
     compiled: bool = False
     graphed: bool = False  # forward and backward are recorded once and replayed; for small models on CUDA
+    ahead: bool | None = None  # batches are made in a thread while the step before runs; None: where there is a GPU
     recompute: bool = False  # layers keep only their input for the backward
     evaluate: Callable[[], dict[str, float]] | None = None
     evaluate_first: bool = False  # before the first step too
@@ -79,7 +81,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
     optimizers = make_optimizers(t.root, t.optimizer)
     average = make_average(t.root, t.optimizer)
     guard = Guard(t.watching.spike) if t.watching.spike else None
-    clock = _restore(t, optimizers, average, guard) if resume else Clock(t.budget)
+    clock, place = _restore(t, optimizers, average, guard) if resume else (Clock(t.budget), None)
     for layer in (module for module in t.root.modules() if isinstance(module, Layer)):
         layer.recompute = t.recompute
     if t.compiled:
@@ -87,21 +89,30 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
     graphs = Graphs(model, t.device) if t.graphed else None
     log = Log(t.run, t.world, clock, t.device)
     terms = sorted({term for s in t.streams.streams for term in s.joint.room(s.packing)})
+    flops, parameters = Flops(t.root), list(t.root.parameters())
+    # On a CPU there is nothing to gain: the step itself takes the cores, and a batch is a small part of it.
+    gpu = t.device.type == "cuda"
+    feed = Feed(t.streams, t.world, clock, ahead=gpu if t.ahead is None else t.ahead, pinned=gpu)
+    if place is not None:
+        feed.restore(place, clock)
 
     if t.evaluate and t.evaluate_first and not clock.used["steps"]:
         log.write_evaluation(t.evaluate())
         t.root.train()
-    with stop_signals() as stopping, progress("training", 1.0) as bar:
+    with feed, stop_signals() as stopping, progress("training", 1.0) as bar:
         while not clock.spent:
             step, before = int(clock.used["steps"]), clock.progress()
             late = t.schedule.dropout is not None and before >= t.schedule.dropout
             if late and stop_dropout(t.root) and graphs is not None:
                 graphs.recordings.clear()  # dropout is part of them
-            packs = deal(t.streams.next_step(before), t.world)
-            batches = [t.streams.batch(pack, before) if pack else None for pack in packs]
+            given = feed.next(clock)
+            packs, batches = given.packs, given.batches
             mine = [batch for batch in batches if batch is not None]
-            totals = t.world.add_up(_needs(t, clock, mine, terms), t.device)
-            factor = rate_factor(t.schedule, before, clock.progress(totals["tokens"], totals["flops"], 1))
+            totals = t.world.add_up(_needs(t.world, clock, flops, mine, terms), t.device)
+            after = clock.progress(totals["tokens"], totals["flops"], 1)
+            if after < 1.0:
+                feed.look_ahead()
+            factor = rate_factor(t.schedule, before, after)
             losses: list[Loss] = []
             parts: list[Tensor] = []
             for number, (pack, batch) in enumerate(zip(packs, batches, strict=True)):
@@ -124,7 +135,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
                     t.carry[pack.slot] = loss.carry
                     losses.append(loss)
             layers = layer_norms(t.root) if t.watching.layers and _due(clock, t.watching.log, ahead=1) else {}
-            norm = clip(t.root, t.optimizer.clip or 0.0)
+            norm = clip(parameters, t.optimizer.clip or 0.0)
             if guard is None or judge(t, guard, parts, norm, step + 1, packs):
                 log.add(losses, totals, terms)
                 log.watch(step + 1, packs, norm)
@@ -148,7 +159,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
                     log.write_evaluation(t.evaluate())
                 t.root.train()
             if t.run and (stopping.is_set() or (done and t.watching.save) or _due(clock, t.watching.save)):
-                _save(t, clock, optimizers, average, guard)
+                _save(t, clock, feed, optimizers, average, guard)
             if stopping.is_set() and not done:
                 log.flush()
                 raise Stopped
@@ -170,31 +181,32 @@ def compile_once(model: nn.Module) -> None:
     model.compile(dynamic=False)
 
 
-def deal(packs: list[Pack], world: World) -> list[Pack | None]:
-    """This process's packs of a step; all processes get equally many, the last ones perhaps none."""
-    mine: list[Pack | None] = list(packs[world.rank :: world.size])
-    return mine + [None] * (-(-len(packs) // world.size) - len(mine))
-
-
-def _needs(t: Training, clock: Clock, batches: list[Batch], terms: list[str]) -> dict[str, float]:
+def _needs(world: World, clock: Clock, flops: Flops, batches: list[Batch], terms: list[str]) -> dict[str, float]:
     """What all processes must know of a step before its first forward: targets by term, tokens, operations, time."""
     needs = {term: sum(batch.counts.get(term, 0.0) for batch in batches) for term in terms}
     needs["tokens"] = sum(batch.tokens for batch in batches)
-    needs["flops"] = sum(training_flops(t.root, batch) for batch in batches)
-    needs["seconds"] = clock.elapsed() if t.world.first else 0.0  # one process's clock counts
+    needs["flops"] = sum(flops.training(batch) for batch in batches)
+    needs["seconds"] = clock.elapsed() if world.first else 0.0  # one process's clock counts
     return needs
 
 
 def reseed(dropout: Tensor, seed: int, step: int, pack: Pack) -> None:
     """Chance on the device (dropout, sampling) depends on seed, step and pack, not on what came before."""
     number = int(hashed(seed, "device", step, pack.stream, pack.slot))
-    torch.manual_seed(number >> 1)
+    seed_generators(number >> 1, dropout.device)
     dropout.fill_((number >> 33) & 0x7FFFFFFF)
 
 
-def clip(root: nn.Module, largest: float) -> Tensor:
+def seed_generators(number: int, device: torch.device) -> None:
+    """What torch.manual_seed does, for the host and one device: that one also queues calls for devices that are not there."""
+    torch.default_generator.manual_seed(number)
+    if device.type == "cuda":
+        torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(number)
+
+
+def clip(parameters: list[nn.Parameter], largest: float) -> Tensor:
     """Scale the gradient down to a largest norm; returns the norm it had."""
-    parameters = [p for p in root.parameters() if p.grad is not None]
+    parameters = [p for p in parameters if p.grad is not None]
     norm = torch.nn.utils.clip_grad_norm_(parameters, largest if largest > 0 else math.inf)
     return norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # the first is a sharded model's
 
@@ -257,6 +269,7 @@ def stop_signals() -> Iterator[threading.Event]:
 def _save(
     t: Training,
     clock: Clock,
+    feed: Feed,
     optimizers: list[torch.optim.Optimizer],
     average: Average | None,
     guard: Guard | None,
@@ -269,7 +282,7 @@ def _save(
             if state is not None
             for name, tensor in state.tensors().items()
         }
-        state = {"clock": clock.used, "streams": t.streams.state(), "guard": guard.state() if guard else {}}
+        state = {"clock": clock.used, "feed": feed.state(), "guard": guard.state() if guard else {}}
         means = average.tensors() if average is not None else {}
         step = int(clock.used["steps"])
         save_checkpoint(t.run, step, t.root, optimizers, state, carry, means, keep=t.watching.keep or 2)
@@ -278,15 +291,15 @@ def _save(
 
 def _restore(
     t: Training, optimizers: list[torch.optim.Optimizer], average: Average | None, guard: Guard | None
-) -> Clock:
+) -> tuple[Clock, dict[str, Any] | None]:
+    """What was saved, back in its place; the clock, and where the feed goes on."""
     assert t.run is not None
     newest = load_newest(t.run)
     if newest is None:
-        return Clock(t.budget)
+        return Clock(t.budget), None
     state, tensors = newest
     t.root.load_state_dict(tensors["root"], strict=False)  # shared parameters are saved under one name
     restore_optimizers(t.root, optimizers, tensors["optimizer"])
-    t.streams.restore(state["streams"])
     if average is not None:
         average.restore(tensors["average"])
     if guard is not None:
@@ -297,7 +310,7 @@ def _restore(
         slots.setdefault(int(slot), {})[key] = tensor.to(t.device)
     if t.restore_carry is not None:
         t.carry = {slot: t.restore_carry(tensors) for slot, tensors in slots.items()}
-    return Clock.resumed(t.budget, state["clock"])
+    return Clock.resumed(t.budget, state["clock"]), state["feed"]
 
 
 @torch.no_grad()
@@ -308,7 +321,7 @@ def evaluate_loss(root: Root, joint: Joint, batches: list[Batch], device: torch.
     sums: dict[str, float] = {}
     totals: dict[str, float] = {}
     for number, batch in enumerate(batches):
-        torch.manual_seed(number)  # what is drawn on the device is the same every time
+        seed_generators(number, device)  # what is drawn on the device is the same every time
         loss = root(joint, replace(batch.to(device), carry=carry))
         carry = loss.carry if joint.stateful else None
         for name, value in {**loss.sums, **loss.logs}.items():

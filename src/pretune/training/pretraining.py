@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,12 +20,14 @@ from pretune.packed import Batch
 from pretune.presets import find_preset, preset_names
 from pretune.progress import say
 from pretune.randomness import Draws, hashed
+from pretune.text.dialogues import Dialogues
 from pretune.text.documents import Document, read_documents
 from pretune.text.files import find_files
 from pretune.text.labeled import Labeled
 from pretune.text.preparing import Settings, make_store
+from pretune.text.sentences import LINES
 from pretune.text.sequences import Packing, collate
-from pretune.text.store import MANIFEST, Store
+from pretune.text.store import MANIFEST, Store, join_stores
 from pretune.text.tokenizer import Tokenizer
 from pretune.text.tokenizer_training import train as train_tokenizer
 from pretune.training.distributed import World
@@ -102,10 +105,18 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Ru
     world.wait()
     going_on = world.add_up({"going_on": float(going_on) if world.first else 0.0}, device)["going_on"] > 0
     tokenizer, own, held_out = get_data(plan, rows, store)
-    model = get_model(plan, tokenizer, mixture)
+    spoken = languages_in(own)
+    model = get_model(plan, tokenizer, mixture, spoken)
     stages = plan.batch.stages or ((1.0, plan.batch.length or 128),)
     length = check_stages(stages, model)[0]
-    data = Data(tokenizer, model.family.template, **own)
+    languages = number_languages(model, spoken, plan.model)
+    data = Data(
+        tokenizer,
+        model.family.template,
+        languages=languages,
+        exponent=1.0 if plan.batch.exponent is None else plan.batch.exponent,
+        **own,
+    )
     pack = min(plan.batch.pack or 1, plan.batch.tokens or 1)
     fixed = device.type == "cuda"
     packing = Packing(tokens=max(pack, length), length=length, fixed=fixed)
@@ -119,7 +130,7 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Ru
         ramp=plan.batch.ramp,
     )
     packing = streams.streams[0].packing
-    evaluation = held_out_batches(mixture.joints[0], replace(data, **held_out), packing, plan.watching)
+    evaluation = held_out_batches(mixture.joints[0], replace(data, exponent=1.0, **held_out), packing, plan.watching)
     training = Training(
         root=model.root,
         streams=streams,
@@ -152,41 +163,120 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Ru
     return Run(plan.out)
 
 
-def read_rows(plan: Plan, mixture: Mixture) -> Labeled | None:
-    """The rows to learn from; None where the objectives learn from running text."""
+def read_rows(plan: Plan, mixture: Mixture) -> Labeled | Dialogues | None:
+    """The rows to learn from; None where the objectives learn from running text.
+
+    Where some learn from rows and some from running text, stores are the text and files the rows.
+    """
     names = [part.name for part in mixture.objectives]
     reading = [part for part in mixture.objectives if isinstance(part, LearnsFromRows)]
     if not reading:
         return None
-    if len(reading) < len(names):
+    if len(reading) > 1:
         raise PretuneError(
-            f"{mixture}: some of {', '.join(names)} learn from rows and some from running text; "
+            f"{mixture}: {' and '.join(part.name for part in reading)} learn from rows of different kinds; "
             "train one after the other, with --from"
         )
-    return reading[0].read_rows(plan.data)
+    mixed = not all(any(isinstance(part, LearnsFromRows) for part in joint.objectives) for joint in mixture.joints)
+    files = [path for _, path in map(split_language, plan.data) if not is_store(path)]
+    if mixed and len(files) == len(plan.data):
+        raise PretuneError(
+            f"{mixture}: some of {', '.join(names)} learn from rows and some from running text; "
+            "give a store (see `pretune prepare`) for the text beside the files of rows"
+        )
+    return reading[0].read_rows(files if mixed else plan.data)
 
 
-def get_data(plan: Plan, rows: Labeled | None, store: Store | None) -> tuple[Tokenizer, Fields, Fields]:
-    """The tokenizer, what to learn from and what is held out, as fields of Data: rows, or documents of a store."""
+def get_data(plan: Plan, rows: Labeled | Dialogues | None, store: Store | None) -> tuple[Tokenizer, Fields, Fields]:
+    """The tokenizer, what to learn from and what is held out, as fields of Data: rows, documents of a store, or both."""
     share = plan.watching.held_out or 0.0
-    if rows is None:
+    own: Fields = {}
+    held_out: Fields = {}
+    stores = [path for _, path in map(split_language, plan.data) if is_store(path)]
+    if rows is None and 0 < len(stores) < len(plan.data):
+        raise PretuneError(f"{stores[0]} is a store and others are files; give stores alone, or files alone")
+    if rows is None or stores:
         store = get_store(plan) if store is None else store
-        documents, held_out = split_documents(store, share)
-        return store.tokenizer, {"store": store, "documents": documents}, {"documents": held_out}
+        own["store"] = store
+        own["documents"], held_out["documents"] = split_documents(store, share)
+    if rows is not None:
+        own["rows"], held_out["rows"] = (rows.take(part) for part in split(len(rows), share))
+    if store is not None:
+        return store.tokenizer, own, held_out
+    assert rows is not None
     texts = (Document(text, rows.file, 0) for text in (*rows.texts, *(rows.pairs or ())))
-    learned, held_out = split(len(rows), share)
-    return get_tokenizer(plan, texts), {"rows": rows.take(learned)}, {"rows": rows.take(held_out)}
+    return get_tokenizer(plan, texts), own, held_out
 
 
 def get_store(plan: Plan) -> Store:
-    """The store named, or one made from the files inside the run folder, with a tokenizer trained on them first."""
+    """The stores named, as one, or one made from the files inside the run folder, with a tokenizer trained on them first.
+
+    LANGUAGE=PATH names the language of a store or of files.
+    """
     if not plan.data:
         raise PretuneError("pretraining needs text: give --data files, or a store made by `pretune prepare`")
-    if len(plan.data) == 1 and (Path(plan.data[0]) / MANIFEST).is_file():
-        return Store(plan.data[0])
-    files = find_files(plan.data)
-    tokenizer = get_tokenizer(plan, read_documents(files))
-    return make_store(files, tokenizer, plan.out / "store", Settings(language=plan.language))
+    given = [split_language(entry) for entry in plan.data]
+    stores = [(language, path) for language, path in given if is_store(path)]
+    if stores:
+        opened = [(language, Store(path)) for language, path in stores]
+        return join_stores([store.in_language(language) if language else store for language, store in opened])
+    files: dict[str, list[Path]] = {}
+    for language, path in given:
+        files.setdefault(language or plan.language, []).extend(find_files(path))
+    tokenizer = get_tokenizer(plan, read_documents(file for group in files.values() for file in group))
+    return join_stores(
+        [
+            make_store(group, tokenizer, folder if len(files) == 1 else folder / language, Settings(language=language))
+            for folder in [plan.out / "store"]
+            for language, group in files.items()
+        ]
+    )
+
+
+def split_language(entry: str) -> tuple[str, str]:
+    """The language named before a path, "" where there is none.
+
+    >>> split_language("en=corpus/*.txt"), split_language("corpus.txt")
+    (('en', 'corpus/*.txt'), ('', 'corpus.txt'))
+    """
+    match = re.fullmatch(r"([a-z]{2,3}(?:_\w+)?)=(.+)", entry)
+    return (match[1], match[2]) if match and not Path(entry).exists() else ("", entry)
+
+
+def is_store(path: str | Path) -> bool:
+    """Whether a path is a token store."""
+    return (Path(path) / MANIFEST).is_file()
+
+
+def languages_in(own: Fields) -> list[str]:
+    """The languages of what there is to learn from, in the order of the alphabet."""
+    rows = own.get("rows")
+    pairs = rows.labels or [] if isinstance(rows, Labeled) else []
+    names = {name for pair in set(pairs) for name in pair.split()}
+    names |= set(own["store"].languages if "store" in own else [])
+    if LINES in names and len(names) > 1:
+        raise PretuneError(
+            f"a store was prepared with --language {LINES}, which is none of {', '.join(sorted(names - {LINES}))}; "
+            "name its language, as in --data fr=STORE"
+        )
+    return sorted(names)
+
+
+def number_languages(model: Model, names: Sequence[str], reference: str) -> dict[str, int]:
+    """The number of each language in the column `language`; none where all text is in one that the model does not tell."""
+    vectors = getattr(model.backbone.embed, "columns", {})
+    known = getattr(model.config, "lang2id", None) or {}
+    if len(names) < 2:
+        return {name: known[name] for name in names if name in known and "language" in vectors}
+    if "language" not in vectors:
+        say(f"{reference} has no vectors of languages: it reads {', '.join(names)} without being told which is which")
+        return {name: number for number, name in enumerate(names)}
+    for name in names:
+        if name not in known:
+            raise PretuneError(
+                f"{reference}: no vector of the language {name!r}; it has {', '.join(known) or 'no names'}"
+            )
+    return {name: known[name] for name in names}
 
 
 def get_tokenizer(plan: Plan, documents: Iterable[Document]) -> Tokenizer:
@@ -202,11 +292,12 @@ def get_tokenizer(plan: Plan, documents: Iterable[Document]) -> Tokenizer:
     return tokenizer
 
 
-def get_model(plan: Plan, tokenizer: Tokenizer, mixture: Mixture) -> Model:
+def get_model(plan: Plan, tokenizer: Tokenizer, mixture: Mixture, languages: Sequence[str] = ()) -> Model:
     """A preset with random weights, or an existing model, with the heads the objectives need."""
     if plan.model in preset_names():
         size = -(-tokenizer.size // ROUND_VOCABULARY) * ROUND_VOCABULARY
-        model = make_model(plan.model, size, plan.seed, padding=tokenizer.roles.get("padding"))
+        padding = tokenizer.roles.get("padding")
+        model = make_model(plan.model, size, plan.seed, padding=padding, languages=languages)
         if plan.from_ is not None:
             source = load_model(plan.from_)
             check_tokenizer(source, tokenizer, plan.from_)

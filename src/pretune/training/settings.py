@@ -83,6 +83,14 @@ class Batching(Section):
     ramp: tuple[float, float] | None = (
         None  # (share of its tokens that a step starts with, share of the budget to grow)
     )
+    exponent: float | None = None  # of several languages, each is drawn by its share of the text to this power
+
+    def __post_init__(self) -> None:
+        if self.exponent is not None and not 0 <= self.exponent <= 1:
+            raise PretuneError(
+                f"batch.exponent={self.exponent:g}: languages are drawn by their share to a power between 0 (all alike) "
+                "and 1 (as they are)"
+            )
 
 
 @dataclass(frozen=True)
@@ -104,7 +112,7 @@ DEFAULTS: dict[type[Section], Section] = {
     Budget: Budget(),
     Optimizer: Optimizer("adamw", 1e-4, (0.9, 0.999), 1e-6, 0.01, 1.0, 0.02),
     Schedule: Schedule("linear", 0.1, 0.0, 0.2),
-    Batching: Batching(tokens=8192, length=128, pack=16384),
+    Batching: Batching(tokens=8192, length=128, pack=16384, exponent=0.7),
     Watching: Watching(log=10, evaluate=0, held_out=0.01, packs=16, save=100, keep=2),
 }
 

@@ -37,8 +37,9 @@ class Stream:
 
     def __post_init__(self) -> None:
         if self.packing.fixed and self.packing.sequences == UNLIMITED:
-            # As many sequences as a pack of the first epoch has, and some: kernels run over every slot, empty ones too.
-            most = int(self.epoch_plan(0).sizes().max(initial=1))
+            # As many sequences as a pack has, and some: kernels run over every slot, empty ones too. Epochs after the first
+            # begin inside their documents, and have more of them.
+            most = max(int(self.epoch_plan(epoch).sizes().max(initial=1)) for epoch in (0, 1))
             least = -(-self.packing.tokens // self.packing.length)  # a pack of nothing but filler
             self.packing = replace(self.packing, sequences=max(int(1.02 * most), least) + 8)
             self._epochs = {}

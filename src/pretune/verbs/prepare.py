@@ -35,7 +35,7 @@ def prepare(
     out
         Folder of the new store.
     language
-        Language of the sentence splitter (en, ru, ko …), or `lines` for one sentence a line.
+        Language of the text and of the sentence splitter (en, ru, ko …), or `lines` for one sentence a line.
     layout
         How .txt files are cut into documents: a line each, blank-line separated, or whole files.
     column

@@ -43,12 +43,13 @@ def pretrain(
     model
         A preset (see `pretune show presets`), or a model folder to train on.
     data
-        A store made by `pretune prepare`, or files, folders and globs of text; for translate a table with two columns
-        of texts, or two .txt files whose lines belong together.
+        Stores made by `pretune prepare`, or files, folders and globs of text, LANGUAGE=PATH where there are several
+        languages; for translate and tlm a table with two columns of texts, or two .txt files whose lines belong
+        together; for dlm a .jsonl file of dialogues; stores beside these where objectives take turns.
     out
         Folder of the new run.
     objective
-        For example mlm, mlm(unit=span)+sop, rtd, spans, translate, 0.9*mlm|0.1*lm (see `pretune show objectives`); the preset's by default.
+        For example mlm, mlm(unit=span)+sop, tlm|mlm, rtd, spans, translate, 0.9*mlm|0.1*lm (see `pretune show objectives`); the preset's by default.
     tokenizer
         A tokenizer to use; or, in a recipe, how to train one: kind, size, lowercase.
     language
@@ -60,7 +61,7 @@ def pretrain(
     schedule
         kind, warmup, final.
     batch
-        tokens, length, pack.
+        tokens, length, pack, exponent (of several languages).
     watching
         log, evaluate, held_out, packs, save, keep.
     seed

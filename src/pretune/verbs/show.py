@@ -48,6 +48,7 @@ def _presets() -> list[dict[str, Any]]:
     import torch
 
     from pretune.backbones.encoder_decoder import EncoderDecoder
+    from pretune.backbones.two_ways import TwoWays
     from pretune.model import make_model
     from pretune.presets import find_preset, preset_names
 
@@ -57,6 +58,7 @@ def _presets() -> list[dict[str, Any]]:
         with torch.device("meta"):
             backbone = make_model(name).backbone
         stacks: list[Any] = [backbone.encoder, backbone] if isinstance(backbone, EncoderDecoder) else [backbone]
+        stacks = list(backbone.stacks) if isinstance(backbone, TwoWays) else stacks
         layers = "+".join(str(len(getattr(stack, "stack", stack.layers))) for stack in stacks)
         rows.append(
             {

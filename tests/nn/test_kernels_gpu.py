@@ -1,4 +1,4 @@
-"""The fused norm on a GPU computes what its parts compute. Run with -m gpu."""
+"""Our kernels on a GPU compute what plain modules compute. Run with -m gpu."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pretune.nn.attention import Flow
+from pretune.nn.attention import Attention, Flow
 from pretune.nn.blocks import PostNorm
 from pretune.nn.dropout import kept
+from pretune.nn.feed_forward import FeedForward, GatedFeedForward
 from pretune.nn.layout import self_layout
 from pretune.nn.linear import LayerNorm
-from pretune.packed import pack_lists
+from pretune.nn.positions import Rotary
+from pretune.packed import Packed, pack_lists
 
 pytestmark = pytest.mark.gpu
 
@@ -51,3 +53,32 @@ def test_norm_of_a_sum_with_dropout(n: int, width: int, share: float, compiled: 
     for one, other in zip(found, [expected, a.grad, b.grad, weight.grad, bias.grad], strict=True):
         assert one is not None and other is not None
         assert float((one.float() - other).norm() / other.norm()) < 1e-2
+
+
+def near(module: torch.nn.Module, x: Tensor, packed: Packed) -> None:
+    """A module's output and gradients in half precision on the GPU, beside those in double precision on the host."""
+    slope = torch.randn(len(x), x.shape[1])
+    found = []
+    for device, kind in (("cuda", torch.bfloat16), ("cpu", torch.float64)):
+        module.zero_grad()
+        at = x.to(device, kind).requires_grad_()
+        parameters = torch.float32 if kind == torch.bfloat16 else kind
+        out = module.to(device, parameters)(at, Flow(self_layout(packed.to(torch.device(device)))))
+        (out * slope.to(device)).sum().backward()
+        found.append([t.detach().cpu().double() for t in (out, at.grad, *(p.grad for p in module.parameters()))])
+    for one, other in zip(*found, strict=True):
+        assert float((one - other).norm() / other.norm()) < 1e-2
+
+
+@pytest.mark.parametrize(("n", "width", "inner"), [(1000, 64, 256), (37, 48, 96), (3, 16, 640)])
+@pytest.mark.parametrize("gated", [False, True])
+def test_feed_forward_with_gelu(n: int, width: int, inner: int, gated: bool) -> None:
+    torch.manual_seed(0)
+    module = GatedFeedForward(width, inner) if gated else FeedForward(width, inner)
+    near(module, 3 * torch.randn(n, width).bfloat16(), pack_lists([[1]]))
+
+
+def test_attention_with_rotary_positions() -> None:
+    torch.manual_seed(0)
+    packed = pack_lists([[1] * 70, [1], [1] * 33])
+    near(Attention(128, 4, rotary=Rotary(32)), torch.randn(len(packed), 128).bfloat16(), packed)

@@ -14,12 +14,12 @@ import triton.language as tl
 from torch import Tensor
 
 from pretune.nn.dropout import salting, threshold
-from pretune.nn.kept import keeps
+from pretune.nn.kernels.kept import keeps
 
-# Rows a program holds at once, by measurement (perf/add_norm.py).
-FORWARD = {"rows": 4, "num_warps": 4}
-BACKWARD = {"rows": 2, "num_warps": 4}
-PROGRAMS = 528  # of the backward: four for each of 132 processors
+# Rows a program holds at once, by measurement (perf/kernels.py --scan).
+FORWARD = {"rows": 2, "num_warps": 4}
+BACKWARD = {"rows": 4, "num_warps": 4}
+PROGRAMS = 1056  # of the backward: eight for each of 132 processors
 
 
 @triton.jit

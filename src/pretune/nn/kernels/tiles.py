@@ -17,8 +17,8 @@ from torch import Tensor
 UNLIMITED = 1 << 30  # a reach that no sequence has
 LOG2_E = 1.4426950408889634
 # Tokens of a tile and of the tiles it meets, by measurement (perf/attention.py).
-FORWARD = {"tile": 128, "other": 64, "num_warps": 4, "num_stages": 2}
-BACKWARD = {"tile": 64, "other": 64, "num_warps": 4, "num_stages": 2}
+FORWARD = {"tile": 64, "other": 32, "num_warps": 4, "num_stages": 3}
+BACKWARD = {"tile": 64, "other": 32, "num_warps": 4, "num_stages": 1}
 
 
 @triton.jit

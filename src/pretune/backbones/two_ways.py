@@ -1,0 +1,81 @@
+"""Two stacks over one embedding, one that reads forward and one that reads backward: ELMo's biLM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pretune.backbones.states import Backbone, Keep, States
+from pretune.errors import PretuneError
+from pretune.nn.layout import side_of
+from pretune.nn.linear import Linear
+from pretune.packed import Packed
+
+
+class TwoWays(nn.Module):
+    """Any two backbones that look back only (causal attention, recurrent), of one width and depth, on one embedding.
+
+    States are those of the forward stack beside those of the backward one, layer by layer: (n, 2 · width of a stack). The
+    backward stack reads every sequence from its end, positions counted from there.
+    """
+
+    def __init__(self, ahead: Backbone, back: Backbone, *, pooler: Callable[[], nn.Module] = nn.Identity) -> None:
+        super().__init__()
+        assert ahead.embed is back.embed and isinstance(ahead, nn.Module) and isinstance(back, nn.Module)
+        self.embed = ahead.embed
+        self.ahead: Any = ahead
+        self.back: Any = back
+        self.way_head = ahead.vocabulary_head  # from the states of either stack to the vocabulary
+        self.vocabulary_head: Callable[[], nn.Module] = nothing_to_predict
+        self.pooler = pooler
+        self.classifier: Callable[[int], nn.Module] = partial(Linear, self.width)
+
+    @property
+    def stacks(self) -> tuple[Any, Any]:
+        """The forward and the backward one."""
+        return self.ahead, self.back
+
+    @property
+    def width(self) -> int:
+        """Width of the states of both stacks together."""
+        return 2 * self.embed.width
+
+    @property
+    def longest(self) -> int | None:
+        """Positions the model has; None: any."""
+        longest: int | None = self.ahead.longest
+        return longest
+
+    def forward(self, packed: Packed, carry: None = None, keep: Keep = "last") -> States:
+        """States of the kept layers, (n, width) each; layer 0 is the embedding, twice."""
+        turn = reverse(packed)
+        ahead = self.ahead(packed, keep=keep)
+        back = self.back(reversed_packed(packed, turn), keep=keep)
+        return States([torch.cat([x, y[turn]], 1) for x, y in zip(ahead.layers, back.layers, strict=True)])
+
+    def groups(self) -> list[tuple[str, list[nn.Module]]]:
+        """From the embedding to the top; layers of the same depth are one group."""
+        pairs = zip(self.ahead.groups(), self.back.groups(), strict=True)
+        return [(name, list(dict.fromkeys([*modules, *others]))) for (name, modules), (_, others) in pairs]
+
+
+def nothing_to_predict() -> nn.Module:
+    """Both stacks together have seen every token."""
+    raise PretuneError("a model that reads forward and backward apart learns by bilm alone; choose another for this")
+
+
+def reverse(packed: Packed) -> Tensor:
+    """(n,) for each token the one at its place when its sequence is read from the end; its own inverse."""
+    start, end = side_of(packed).bounds
+    return start + end - 1 - torch.arange(len(packed), device=packed.ids.device)
+
+
+def reversed_packed(packed: Packed, turn: Tensor) -> Packed:
+    """Every sequence from its end; positions count from there."""
+    columns = {name: column[turn] for name, column in packed.columns.items()}
+    return replace(packed, ids=packed.ids[turn], columns=columns)

@@ -1,0 +1,85 @@
+"""The feed: which packs a step takes, and their batches, made in a thread while the step before runs.
+
+The packs of a step are chosen, and their batches made, with what was known of the budget when the step before began: one step
+late, with a thread or without, so that both give the same bits.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pretune.packed import Batch
+from pretune.training.budget import Clock
+from pretune.training.distributed import World
+from pretune.training.streams import Pack, Streams
+
+
+@dataclass
+class Step:
+    """This process's part of a step."""
+
+    packs: list[Pack | None]  # None: the other processes have one more
+    batches: list[Batch | None]
+
+
+class Feed:
+    """Steps, one after the other. With `ahead`, the next one is made in a thread; closed, a step not taken does not count."""
+
+    def __init__(self, streams: Streams, world: World, clock: Clock, *, ahead: bool, pinned: bool) -> None:
+        self.streams, self.world, self.pinned = streams, world, pinned
+        self.made: Future[Step] | None = None
+        self.thread: ThreadPoolExecutor | None = None
+        if ahead:
+            # A thread of its own has a current GPU of its own.
+            device = (torch.cuda.set_device, (torch.cuda.current_device(),)) if pinned else (None, ())
+            self.thread = ThreadPoolExecutor(1, "feed", *device)
+        self._note(clock)
+
+    def next(self, clock: Clock) -> Step:
+        """The step that begins at this time."""
+        step = self.made.result() if self.made is not None else self._make()
+        self.made = None
+        self._note(clock)
+        return step
+
+    def look_ahead(self) -> None:
+        """Start on the step after."""
+        if self.thread is not None:
+            self.made = self.thread.submit(self._make)
+
+    def state(self) -> dict[str, Any]:
+        """Where the first step begins that was not taken yet, and what it is made with; for checkpoints."""
+        return {"positions": self.positions, "known": self.known}
+
+    def restore(self, state: dict[str, Any], clock: Clock) -> None:
+        """Go to a saved place."""
+        self.streams.restore(state["positions"])
+        self._note(Clock(clock.budget, state["known"]))
+
+    def __enter__(self) -> Feed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.thread is not None:
+            self.thread.shutdown(cancel_futures=True)
+        self.streams.restore(self.positions)
+
+    def _note(self, clock: Clock) -> None:
+        self.positions, self.known, self.progress = self.streams.state(), dict(clock.used), clock.progress()
+
+    def _make(self) -> Step:
+        packs = deal(self.streams.next_step(self.progress), self.world)
+        batches = [self.streams.batch(pack, self.progress) if pack else None for pack in packs]
+        if self.pinned:
+            batches = [batch.pinned() if batch else None for batch in batches]
+        return Step(packs, batches)
+
+
+def deal(packs: list[Pack], world: World) -> list[Pack | None]:
+    """This process's packs of a step; all processes get equally many, the last ones perhaps none."""
+    mine: list[Pack | None] = list(packs[world.rank :: world.size])
+    return mine + [None] * (-(-len(packs) // world.size) - len(mine))

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from material import store, two_ways
+from pretune.backbones.recurrent import LSTM
+from pretune.backbones.two_ways import TwoWays, reverse
+from pretune.families import FAMILIES
+from pretune.model import Model, Root, load_model, make_model
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.heads import VocabularyHead
+from pretune.nn.initialize import initialize
+from pretune.objectives import parse_objective
+from pretune.packed import Packed, pack_lists
+
+SENTENCES = [[5, 6, 7, 8], [9], [4, 5, 6], [11, 10, 9, 8, 7]]
+
+
+def recurrent(vocabulary: int, width: int = 12, layers: int = 2) -> TwoWays:
+    torch.manual_seed(0)
+    embed = Embeddings(vocabulary, width)
+    parts = {"vocabulary_head": lambda: VocabularyHead(vocabulary), "pooler": nn.Identity}
+    return initialize(TwoWays(*(LSTM(embed, layers, **parts) for _ in range(2))), 0.2)
+
+
+MADE: dict[str, Any] = {"attention": two_ways, "recurrent": recurrent}
+
+
+def backward(packed: Packed) -> Packed:
+    return pack_lists([sentence[::-1] for sentence in SENTENCES])
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_states_are_those_of_both_stacks_each_in_its_own_order(kind: str) -> None:
+    network, packed = MADE[kind](20).eval(), pack_lists(SENTENCES)
+    with torch.no_grad():
+        states = network(packed, keep="all")
+        ahead, back = network.ahead(packed, keep="all"), network.back(backward(packed), keep="all")
+    bounds = pairwise(packed.offsets.tolist())
+    turn = np.concatenate([np.arange(start, end)[::-1] for start, end in bounds])
+    assert reverse(packed).tolist() == turn.tolist()
+    assert len(states.layers) == 3 and states.last.shape == (len(packed), network.width)
+    for layer, x, y in zip(states.layers, ahead.layers, back.layers, strict=True):
+        torch.testing.assert_close(layer, torch.cat([x, y[turn]], 1))
+    with torch.no_grad():
+        torch.testing.assert_close(network(packed, keep=[1]).last, states.layers[1])
+        torch.testing.assert_close(network(packed).last, states.last)
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_groups_go_from_the_embedding_to_the_top_and_hold_everything_once(kind: str) -> None:
+    network = MADE[kind](20)
+    groups = network.groups()
+    assert [name for name, _ in groups] == ["embed", "layer 0", "layer 1"]
+    parameters = [p for _, modules in groups for module in modules for p in module.parameters()]
+    assert len(parameters) == len(set(parameters)) == len(list(network.parameters()))
+    names = dict(network.named_parameters())
+    assert "embed.tokens" in names and not any(name.startswith("back.embed") for name in names)
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_filler_changes_nothing(kind: str) -> None:
+    from pretune.packed import Capacity
+
+    network, packed = MADE[kind](20).eval(), pack_lists(SENTENCES)
+    filled = pack_lists(SENTENCES, capacity=Capacity(24, 12, 5))
+    with torch.no_grad():
+        torch.testing.assert_close(network(filled).last[: len(packed)], network(packed).last)
+
+
+def test_the_family_goes_to_a_folder_and_back(tmp_path: Path) -> None:
+    family = FAMILIES["elmo-transformer"]
+    config = family.read_config(
+        {"vocab_size": store().tokenizer.size, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+        | {"intermediate_size": 24}
+    )
+    mixture = parse_objective("bilm")
+    model = Model(family, config, Root(family.build(config)), store().tokenizer)
+    model.add_heads(mixture.objectives)
+    for parameter in model.root.parameters():
+        nn.init.normal_(parameter)
+    model.save(tmp_path / "a")
+    assert not (tmp_path / "a" / "head.safetensors").exists()  # the layout has a place for everything
+    again = load_model(tmp_path / "a", mixture)
+    again.save(tmp_path / "b")
+    for name in ("model.safetensors", "config.json"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    for name, tensor in model.root.tensors().items():
+        assert torch.equal(tensor, again.root.tensors()[name])
+
+
+def test_the_preset_has_as_many_parameters_as_its_layers() -> None:
+    with torch.device("meta"):
+        backbone = make_model("elmo-transformer").backbone
+    layer = 4 * 512 * 512 + 4 * 512 + 2 * 512 * 2048 + 2048 + 512 + 4 * 512
+    assert sum(p.numel() for p in backbone.parameters()) == 30000 * 512 + 2 * (6 * layer + 2 * 512)
+    assert backbone.width == 1024 and backbone.longest is None

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from material import KINDS, TEMPLATE, data, dialogues
+from pretune import PretuneError
+from pretune.families.xlnet import XLNET
+from pretune.objectives import Data, parse_objective
+from pretune.objectives.dlm import DLM, elsewhere, fit, windows
+from pretune.randomness import Draws
+from pretune.text.dialogues import Dialogues
+from pretune.text.sequences import Packing, Template
+from pretune.text.tokenizer_training import Kind
+
+ROBERTA = Template(("start", "A", "separator"), ("separator", "B", "separator"), segments=False)
+
+
+def source(kind: Kind = "wordpiece", rows: Dialogues | None = None, template: Template = TEMPLATE) -> Data:
+    return replace(data(kind), rows=dialogues() if rows is None else rows, template=template)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=12)
+@given(
+    seed=st.integers(0, 2**40),
+    epoch=st.integers(0, 3),
+    turns=st.integers(2, 5),
+    length=st.sampled_from([24, 64, 200]),
+    fake=st.sampled_from([0.0, 0.5, 1.0]),
+)
+def test_real_turns_follow_one_another_and_fake_ones_are_of_another_dialogue(
+    kind: Kind, seed: int, epoch: int, turns: int, length: int, fake: float
+) -> None:
+    made, objective = source(kind), DLM(turns=turns, fake=fake)
+    rows = made.rows
+    assert isinstance(rows, Dialogues)
+    arrangement = objective.arrange(made, Packing(1024, length), Draws(seed, epoch)).arrangement  # type: ignore[attr-defined]
+    assert (arrangement.lengths <= length).all()
+    tokens = made.token_rows
+    turn_at = {int(start): turn for turn, start in enumerate(tokens.starts[:, 0]) if tokens.lengths[turn, 0]}
+    used = sorted(turn_at.values())
+    dialogue = np.repeat(np.arange(len(rows)), rows.counts)
+    label = arrangement.labels["dlm"]
+    seen = []
+    for row in range(len(arrangement)):
+        count = int((arrangement.spans[row] > 0).sum())
+        assert count >= 2 and (arrangement.spans[row, count:] == 0).all()
+        read = [turn_at[int(start)] for start in arrangement.starts[row, :count]]
+        own = int(arrangement.labels["dialogue"][row])
+        strangers = [place for place, turn in enumerate(read) if dialogue[turn] != own]
+        assert len(strangers) == label[row]
+        first = next(place for place in range(count) if place not in strangers)
+        begin = used.index(read[first]) - first  # where the window begins among the turns that have tokens
+        original = used[begin : begin + count]
+        assert (dialogue[original] == own).all()
+        assert all(read[place] == original[place] for place in range(count) if place not in strangers)
+        for place in strangers:
+            assert rows.roles[read[place]] == rows.roles[original[place]]
+            assert rows.texts[read[place]] != rows.texts[original[place]]
+        assert arrangement.columns["segment"][row, :count].tolist() == [rows.roles[turn] for turn in original]
+        whole = tokens.lengths[read, 0]
+        if whole.sum() + 1 + turns <= length:
+            assert (arrangement.spans[row, :count] == whole).all()
+        else:  # the longest give way, down to one length
+            limit = arrangement.spans[row, :count].max()
+            assert (arrangement.spans[row, :count] == np.minimum(whole, limit)).all()
+        seen += original
+    assert len(set(seen)) == len(seen)  # no turn stands in two windows
+    if epoch == 0:  # and none is left out, but for single ones at the end
+        counts = np.bincount(dialogue[used], minlength=len(rows))
+        assert len(seen) == int(np.where(counts % turns == 1, counts - 1, counts).sum())
+    assert label.any() == (fake > 0 and bool(len(label[label == 1]))) and (fake > 0 or not label.any())
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, ROBERTA, XLNET.template])
+def test_turns_stand_in_the_template_with_their_roles(template: Template) -> None:
+    rows = Dialogues(Path("x"), ["how are you", "fine", "and what is this", "a call"] * 2, [0, 1, 1, 0] * 2, [4, 4])
+    made, role = source(rows=rows, template=template), data().tokenizer.role
+    sequences = DLM(turns=4, fake=0.0).arrange(made, Packing(256, 64), Draws(0)).pack(0)
+    wanted, roles = [role("start")] * (not template.last), []
+    for number, (text, who) in enumerate(zip(rows.texts[:4], rows.roles[:4], strict=True)):
+        between = [role("separator")] if number and template is ROBERTA else []
+        wanted += [*between, *made.tokenizer.encode(text), role("separator")]
+        roles += [who] * (len(wanted) - len(roles))
+    wanted, roles = wanted + [role(item) for item in template.last], roles + [2] * len(template.last)
+    end = sequences.offsets[1]
+    assert sequences.ids[:end].tolist() == wanted
+    assert sequences.columns["segment"][:end].tolist() == (roles if template.segments else [0] * len(wanted))
+    judged = DLM().corrupt(sequences, made.tokenizer, Draws(0)).targets["dlm"]
+    assert judged[0].tolist() == sequences.offsets[:-1].tolist() and judged[1].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=8)
+@given(seed=st.integers(0, 2**40), epoch=st.integers(0, 3))
+def test_hidden_tokens_of_turns_are_labels_and_boundaries_are_kept(kind: Kind, seed: int, epoch: int) -> None:
+    made, joint = source(kind), parse_objective("mlm(unit=word)+dlm").joints[0]
+    plan = joint.arrange(made, Packing(512, 64), Draws(seed, epoch))
+    index = seed % len(plan)
+    clean, noisy = plan.pack(index), joint.corrupt(plan.pack(index), made.tokenizer, Draws(seed, epoch))
+    at, target = noisy.targets["mlm"]
+    assert (target == clean.ids[at]).all() and not clean.columns["special"][at].any()
+    assert set(np.flatnonzero(noisy.ids != clean.ids)) <= set(at.tolist())
+    free = np.bincount(clean.owner[~clean.columns["special"]], minlength=len(clean.lengths))
+    chosen = np.bincount(clean.owner[at], minlength=len(clean.lengths))
+    assert (chosen <= np.maximum(1, np.round(0.15 * free))).all()
+    room = joint.room(Packing(512, 64, sequences=len(clean.lengths)))
+    assert len(at) <= room["mlm"] and len(noisy.targets["dlm"][0]) <= room["dlm"]
+
+
+def test_half_are_fake_and_every_turn_of_a_window_may_be() -> None:
+    labels, places, chats = [], np.zeros(3), source()
+    for seed in range(40):
+        made: Any = DLM().arrange(chats, Packing(1024, 200), Draws(seed))
+        real: Any = DLM(fake=0.0).arrange(chats, Packing(1024, 200), Draws(seed))
+        labels.append(made.arrangement.labels["dlm"].mean())
+        places += (made.arrangement.starts != real.arrangement.starts).sum(0)
+    assert abs(np.mean(labels) - 0.5) < 0.05
+    assert places.min() > 0.2 * places.sum()
+
+
+def test_a_batch_follows_from_seed_epoch_and_index_alone() -> None:
+    joint = parse_objective("mlm+dlm").joints[0]
+
+    def contents(draws: Draws, index: int) -> list[Any]:
+        plan = joint.arrange(source(), Packing(200, 96), draws)
+        noisy = joint.corrupt(plan.pack(index), source().tokenizer, draws)
+        return [noisy.ids.tolist(), noisy.lengths.tolist(), noisy.targets["dlm"][1].tolist()]
+
+    first = contents(Draws(3, 1), 1)
+    assert first == contents(Draws(3, 1), 1)
+    assert all(
+        first != contents(draws, index) for draws, index in ((Draws(4, 1), 1), (Draws(3, 2), 1), (Draws(3, 1), 2))
+    )
+
+
+def test_windows_by_hand() -> None:
+    made = windows(np.array([0, 0, 0, 0, 1, 2, 2, 2, 2, 2]), 3, Draws(0))
+    assert made.tolist() == [[0, 1, 2], [5, 6, 7], [8, 9, -1]]  # 3 and 4 would be alone
+    later = {tuple(windows(np.zeros(7, dtype=int), 3, Draws(0, epoch))[0]) for epoch in range(1, 12)}
+    assert later == {(0, 1, 2), (0, 1, -1), (1, 2, 3)}
+
+
+@settings(max_examples=60)
+@given(st.lists(st.lists(st.integers(0, 30), min_size=3, max_size=3), min_size=1, max_size=5), st.integers(3, 40))
+def test_turns_fit(spans: list[list[int]], room: int) -> None:
+    before = np.array(spans)
+    after = fit(before, room)
+    assert (after.sum(1) <= room).all() and (after <= before).all()
+    assert (after == before)[before.sum(1) <= room].all()
+    cut = before.sum(1) > room
+    assert (after[cut].sum(1) > room - 3).all()  # nothing is wasted but what cannot be shared
+
+
+def test_turns_from_elsewhere() -> None:
+    dialogue = np.array([0, 0, 1, 1, 2])
+    found = {int(elsewhere(np.arange(5), dialogue, np.array([2]), Draws(seed))[0]) for seed in range(60)}
+    assert found == {0, 1, 4}
+    assert elsewhere(np.array([2, 3]), dialogue, np.array([2, 0]), Draws(0)).tolist()[0] == -1
+    assert elsewhere(np.empty(0, dtype=int), dialogue, np.array([2]), Draws(0)).tolist() == [-1]
+
+
+def test_a_turn_of_the_same_words_is_no_fake() -> None:
+    rows = Dialogues(Path("x"), ["yes", "no"] * 6, [0, 1] * 6, [2] * 6)
+    made: Any = DLM(fake=1.0).arrange(source(rows=rows), Packing(256, 32), Draws(0))
+    assert not made.arrangement.labels["dlm"].any()
+    # Where no other dialogue has a turn of the role, any other turn will do.
+    rows = Dialogues(Path("x"), ["a", "b", "c", "d"], [0, 1, 1, 1], [2, 2])
+    for seed in range(20):
+        made = DLM(fake=1.0).arrange(source(rows=rows), Packing(256, 32), Draws(seed))
+        assert made.arrangement.labels["dlm"].all()
+
+
+def test_wrong_use_is_refused() -> None:
+    for text, message in {"dlm(turns=1)": "two turns or more", "dlm(fake=2)": "a share lies between 0 and 1"}.items():
+        with pytest.raises(PretuneError, match=message):
+            parse_objective(text)
+    with pytest.raises(PretuneError, match="nsp and dlm each arrange text"):
+        parse_objective("nsp+dlm")
+    with pytest.raises(PretuneError, match="dlm learns from dialogues"):
+        DLM().arrange(data(), Packing(256, 64), Draws(0))
+    one = Dialogues(Path("x"), ["a", "b"], [0, 1], [2])
+    with pytest.raises(PretuneError, match="x: dlm needs two dialogues or more"):
+        DLM().arrange(source(rows=one), Packing(256, 64), Draws(0))
+    with pytest.raises(PretuneError, match="x: no dialogue of two turns or more"):
+        DLM().arrange(source(rows=Dialogues(Path("x"), ["a", "b"], [0, 1], [1, 1])), Packing(256, 64), Draws(0))
+    with pytest.raises(PretuneError, match="leave no room for 3 turns"):
+        DLM().arrange(source(), Packing(256, 6), Draws(0))

@@ -1,0 +1,30 @@
+"""Objectives that learn from rows, or predict both ways, fit their fixed shapes in every epoch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from material import data, dialogues, parallel
+from pretune.objectives import parse_objective
+from pretune.text.sequences import Packing
+from pretune.training.streams import Stream
+
+
+@pytest.mark.parametrize("name", ["tlm", "tlm(rate=1)", "dlm", "mlm+dlm(turns=5)", "bilm"])
+@pytest.mark.parametrize(("tokens", "length"), [(512, 96), (160, 96), (64, 64)])
+def test_every_pack_fits(name: str, tokens: int, length: int) -> None:
+    rows = dialogues() if "dlm" in name else parallel()
+    source = replace(data(), rows=rows, languages={"de": 0, "en": 1, "ru": 2} if "tlm" in name else {}, exponent=0.3)
+    stream = Stream(parse_objective(name).joints[0], source, Packing(tokens, length, fixed=True), seed=1)
+    shapes = set()
+    for epoch in range(3):
+        for index in range(len(stream.epoch_plan(epoch))):
+            batch = stream.batch(epoch, index, 0.0)
+            (packed,) = batch.packed
+            targets = tuple((term, tuple(t.at.shape), tuple(t.target.shape)) for term, t in batch.targets.items())
+            columns = tuple(sorted(packed.columns))
+            shapes.add((tuple(packed.ids.shape), tuple(packed.offsets.shape), packed.longest, columns, targets))
+            assert all(float(t.weight.sum()) == batch.counts[term] for term, t in batch.targets.items())
+    assert len(shapes) == 1

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from pretune import PretuneError
+from pretune.text.dialogues import read_dialogues
+
+
+def write(path: Path, *rows: Any) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_turns_with_roles_and_turns_that_alternate(tmp_path: Path) -> None:
+    turns = [{"role": "Q", "text": "how old are you"}, {"role": "r", "text": "8."}, {"role": "Response", "text": ""}]
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+    file = write(tmp_path / "a.jsonl", {"id": 7, "turns": turns}, {"turns": ["a", "b", "c"]}, {"messages": messages})
+    found = read_dialogues(file)
+    assert found.texts == ["how old are you", "8.", "", "a", "b", "c", "hi", "hello"]
+    assert found.roles == [0, 1, 1, 0, 1, 0, 0, 1] and found.counts == [3, 3, 2]
+    some = found.take([2, 0])
+    assert some.texts == ["hi", "hello", "how old are you", "8.", ""] and some.roles == [0, 1, 0, 1, 1]
+    assert some.counts == [2, 3] and len(some) == 2 and found.take([]).texts == []
+    both = read_dialogues([file, write(tmp_path / "b.jsonl", {"turns": ["x", "y"]})])
+    assert both.counts == [3, 3, 2, 2] and both.distinct.tolist() == list(range(10))
+    pyarrow.parquet.write_table(pyarrow.table({"turns": [turns]}), tmp_path / "a.parquet")
+    assert read_dialogues(tmp_path / "a.parquet").roles == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            {"text": "a"},
+            r"a\.jsonl, line 1: no list of turns among 'text'; give a \.jsonl or \.parquet file, a dialogue",
+        ),
+        ({"turns": "a b"}, "line 1: no list of turns"),
+        ({"turns": []}, "line 1: no list of turns"),
+        ({"turns": [{"text": "a"}]}, "line 1, turn 1: no role; give every turn one, Q .* or plain strings"),
+        ({"turns": [{"role": "Q", "text": "a"}, {"text": "b"}]}, "line 1, turn 2: no role"),
+        ({"turns": ["a", {"role": "R", "text": "b"}]}, "line 1, turn 2: turns are all plain strings, or all objects"),
+        ({"turns": ["a", 3]}, "line 1, turn 2: turns are all plain strings"),
+        ({"turns": [{"role": "narrator", "text": "a"}]}, "turn 1: unknown role 'narrator'; give Q .* or R"),
+        ({"turns": [{"role": "Q", "text": 5}]}, 'turn 1: no "text" that is a string'),
+    ],
+)
+def test_what_cannot_be_read_is_refused(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    with pytest.raises(PretuneError, match=message):
+        read_dialogues(write(tmp_path / "a.jsonl", row))
+
+
+def test_files_that_hold_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(PretuneError, match="dialogues are needed: give"):
+        read_dialogues([])
+    with pytest.raises(PretuneError, match=r"a\.jsonl: no dialogues in it"):
+        read_dialogues(write(tmp_path / "a.jsonl"))
+    (tmp_path / "a.txt").write_text("a\nb\n", encoding="utf-8")
+    with pytest.raises(PretuneError, match=r"a\.txt: no dialogues; give"):
+        read_dialogues(tmp_path / "a.txt")

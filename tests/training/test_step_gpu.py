@@ -1,0 +1,81 @@
+"""Whole steps on a GPU, compiled or replayed, in half precision: as on the host. Run with -m gpu."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import pretune as pt
+from pretune.examples import example
+from pretune.model import make_model
+from pretune.nn.dropout import share_seed, stop_dropout
+from pretune.objectives import parse_objective
+from pretune.packed import Batch, Capacity, make_targets, pack
+from pretune.training.loop import compile_once
+
+pytestmark = pytest.mark.gpu
+
+
+def make_batch(vocabulary: int) -> Batch:
+    """Ragged sequences, all slots in use, some tokens to predict."""
+    chance = np.random.default_rng(0)
+    lengths = chance.integers(1, 65, 40)
+    n = int(lengths.sum())
+    ids = chance.integers(5, vocabulary, n)
+    at = np.sort(chance.permutation(n)[: n // 5])
+    room = Capacity(n, len(lengths), 64)
+    targets = {"mlm": make_targets(at, chance.integers(5, vocabulary, len(at)))}
+    packed = pack(ids, lengths, columns={"segment": np.zeros(n, dtype=np.int64)}, capacity=room)
+    return Batch((packed,), targets, {"mlm": float(len(at)), "tokens": float(n)})
+
+
+@pytest.mark.parametrize("preset", ["bert-tiny", "modern-small"])
+def test_a_compiled_step_equals_the_hosts(preset: str) -> None:
+    torch._dynamo.reset()
+    model = make_model(preset, 512)
+    mixture = parse_objective("mlm")
+    model.add_heads(mixture.objectives)
+    root, joint, batch = model.root.train(), mixture.joints[0], make_batch(512)
+    for parameter in root.parameters():  # nothing may start at 0, which would hide a gradient
+        torch.nn.init.normal_(parameter, std=0.05) if parameter.dim() > 1 else None
+    stop_dropout(root)
+    root(joint, batch).over(batch.counts).backward()
+    wanted = {name: p.grad.clone() for name, p in root.named_parameters() if p.grad is not None}
+    root.zero_grad()
+    root.cuda()
+    root.compute_in(torch.bfloat16)
+    share_seed(root, torch.device("cuda"))
+    compile_once(root)
+    root(joint, batch.to(torch.device("cuda"))).over(batch.counts).backward()
+    for name, parameter in root.named_parameters():
+        if name in wanted:
+            assert parameter.grad is not None
+            gone = float((parameter.grad.cpu() - wanted[name]).norm() / wanted[name].norm())
+            assert gone < 0.06, (name, gone)
+
+
+def test_replayed_graphs_train_as_launched_kernels_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pretune.training import finetuning
+
+    start = make_model("bert-tiny", 1024)
+    start.tokenizer = pt.train_tokenizer(str(example("messages_train.csv")), kind="wordpiece", size=1024)
+    start.save(tmp_path / "start")
+    losses = []
+    made = finetuning.Training
+    for graphed in (True, False):
+        monkeypatch.setattr(
+            finetuning, "Training", lambda graphed=graphed, **parts: made(**{**parts, "graphed": graphed})
+        )
+        run = pt.finetune(
+            str(tmp_path / "start"),
+            example("messages_train.csv"),
+            out=tmp_path / str(graphed),
+            epochs=2,
+            device="cuda",
+            optimizer=pt.Optimizer(lr=1e-3),
+        )
+        losses.append(run.results["classify"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-2)
