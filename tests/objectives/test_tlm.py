@@ -101,6 +101,15 @@ def test_a_pair_is_two_whole_texts_with_positions_and_languages_of_their_own(kin
     assert sorted(found) == sorted(wanted)
 
 
+def test_each_text_has_the_token_that_its_family_puts_last() -> None:
+    made = source(template="bert")
+    made.template = FAMILIES["xlnet"].template
+    clean, noisy = masked(made, TLM(), Draws(0))
+    start, last = made.tokenizer.role("start"), np.append(noisy.positions[1:] == 0, True)  # type: ignore[index]
+    assert (clean.ids[last] == start).all() and last.sum() == 2 * len(clean.lengths)
+    assert (clean.columns["segment"] == clean.columns["side"]).all()
+
+
 def test_a_batch_follows_from_seed_epoch_and_index_alone() -> None:
     def contents(draws: Draws, index: int, tokens: int = 256) -> dict[int, list[Any]]:
         made = source(exponent=0.5)
