@@ -38,7 +38,7 @@ SENTENCES = 30  # in a document
 OBJECTIVES = (
     "mlm", "mlm(copies=10)", "mlm(unit=word)", "mlm(unit=ngram)", "mlm(unit=span)", "mlm(unit=span,boundary=true)",
     "mlm(unit=phrase,phrases={phrases})", "rtd", "item", "nsp", "sop", "mlm+nsp", "mlm+sop", "lm", "bilm",
-    "tlm", "mlm+dlm",
+    "plm", "tlm", "mlm+dlm",
 )  # fmt: skip
 
 

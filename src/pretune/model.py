@@ -19,6 +19,7 @@ from pretune.boxed import boxed_folder, boxed_names
 from pretune.errors import PretuneError, nearest
 from pretune.families import find_family
 from pretune.families.family import Family
+from pretune.nn.adaptive import AdaptiveEmbeddings
 from pretune.nn.embeddings import Embeddings
 from pretune.objectives import Joint, Loss, Mixture, Objective
 from pretune.packed import Batch
@@ -58,7 +59,7 @@ class Root(nn.Module):
     def compute_in(self, kind: torch.dtype) -> None:
         """Activations are of this type from the embeddings on; parameters stay as they are."""
         for module in self.modules():
-            if isinstance(module, Embeddings):
+            if isinstance(module, Embeddings | AdaptiveEmbeddings):
                 module.compute = kind
 
 

@@ -175,7 +175,9 @@ def pack(
         offsets = np.concatenate([offsets, ends.astype(np.int32)])
         tail = capacity.tokens - used
         ids = np.concatenate([ids, np.full(tail, filler, dtype=ids.dtype)])
-        positions = np.concatenate([positions, np.arange(tail) % longest])
+        # No place beyond those of real tokens: queries of plm take none, and the model may have no vector for it.
+        places = np.minimum(np.arange(tail) % longest, positions.max(initial=0))
+        positions = np.concatenate([positions, places])
         columns = {name: _extend(column, tail) for name, column in (columns or {}).items()}
     return Packed(
         ids=torch.from_numpy(np.ascontiguousarray(ids, dtype=np.int64)),

@@ -35,13 +35,18 @@ class Ragged:
         lowest: int = 5,
         padding: int = 0,
         columns: dict[str, tuple[str, int]] | None = None,
+        left: bool = False,
     ) -> Ragged:
-        """`columns`: our name of a column → the peer's, and how many values it has; segments by default."""
+        """`columns`: our name of a column → the peer's, and how many values it has; segments by default.
+
+        `left`: the peer's padding is on the left.
+        """
         chance = np.random.default_rng(seed)
         columns = {"segment": ("token_type_ids", 2)} if columns is None else columns
         ids = chance.integers(lowest, vocabulary, sum(lengths))
         ours = {name: chance.integers(0, values, sum(lengths)) for name, (_, values) in columns.items()}
         mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+        mask = mask.flip(1) if left else mask
         padded = torch.full(mask.shape, padding)
         padded[mask] = torch.from_numpy(ids)
         theirs = {}
@@ -104,12 +109,12 @@ def compare_gradients(model: Model, peer: Any) -> None:
         close(gradient, theirs[name].grad, 1e-4)
 
 
-def compare_mlm(peer: Any, folder: Path, batch: Ragged, every: int = 1) -> Model:
+def compare_mlm(peer: Any, folder: Path, batch: Ragged, every: int = 1, objective: str = "mlm") -> Model:
     """Hidden states (of the peer's, `every` so many), logits, loss and gradients."""
-    model = load_model(folder, parse_objective("mlm"))
+    model = load_model(folder, parse_objective(objective))
     theirs = peer(**batch.inputs, output_hidden_states=True)
     states = compare_states(model, theirs.hidden_states[::every], batch)
-    logits = model.root.heads["mlm"](states, model.backbone.embed.tokens)
+    logits = model.root.heads[objective](states, model.backbone.embed.tokens)
     close(logits, batch.flat(theirs.logits))
     target, labels = batch.targets(model.config.vocab_size)
     expected = peer(**batch.inputs, labels=labels).loss
@@ -144,7 +149,7 @@ def compare_classifier(family: Family, small: dict[str, Any], out: Path, batch: 
     from transformers import AutoModelForSequenceClassification
 
     labels = ["bad", "good", "so so"]
-    objective = parse_objective("classify", labels=tuple(labels))
+    objective = parse_objective("classify", labels=tuple(labels), pooling=family.poolings.get("", "start"))
     config = family.read_config(small)
     model = Model(family, config, Root(family.build(config)), objective="classify", labels=labels)
     model.add_heads(objective.objectives)

@@ -15,6 +15,7 @@ import test_ernie
 import test_modernbert
 import test_roberta
 import test_xlm
+import test_xlnet
 import torch
 
 from conftest import english_documents
@@ -35,6 +36,7 @@ SMALL: dict[str, tuple[Kind, dict[str, Any]]] = {
     "albert": ("raw-unigram", test_albert.SMALL),
     "ernie": ("wordpiece", test_ernie.SMALL | test_ernie.TASKS),
     "xlm": ("bpe", test_xlm.SMALL),
+    "xlnet": ("raw-unigram", test_xlnet.SMALL),
     "modernbert": ("byte-bpe", test_modernbert.SMALL),
 }
 
@@ -54,7 +56,8 @@ def test_a_classifier_gives_the_same_answers_to_texts_and_pairs(name: str, tmp_p
     sizes = {"vocab_size": words.size, "max_position_embeddings": 90, "pad_token_id": words.role("padding")}
     config = family.read_config(small | sizes | {"initializer_range": 0.2})
     model = Model(family, config, Root(family.build(config)), words, "classify", labels)
-    model.add_heads(parse_objective("classify", labels=tuple(labels)).objectives)
+    pooling = family.poolings.get("", "start")
+    model.add_heads(parse_objective("classify", labels=tuple(labels), pooling=pooling).objectives)
     model.save(tmp_path)
     peer = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
     dress = AutoTokenizer.from_pretrained(tmp_path)

@@ -44,6 +44,8 @@ RELEASED = {
     "roberta-large": ("RobertaForMaskedLM", "mlm", 355_412_057),
     "spanbert-base": ("BertModel", "pooler", 108_310_272),
     "spanbert-large": ("BertModel", "pooler", 333_579_264),
+    "xlnet-base-cased": ("XLNetLMHeadModel", "mlm", 116_750_336),
+    "xlnet-large-cased": ("XLNetLMHeadModel", "mlm", 360_300_800),
     "xlm-mlm-100-1280": ("XLMWithLMHeadModel", "mlm", 571_696_960),
     "xlm-mlm-en-2048": ("XLMWithLMHeadModel", "mlm", 667_119_041),
     "xlm-mlm-tlm-xnli15-1024": ("XLMWithLMHeadModel", "mlm", 249_071_384),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import random
 import tempfile
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 
 from material import TEMPLATE
 from pretune.families.bert import BERT, BertConfig, build
+from pretune.families.xlnet import XLNET
 from pretune.inference.items import rank_last_items
 from pretune.metrics.ranking import ranking_metrics
 from pretune.model import Model, Root
@@ -50,6 +52,17 @@ def rounds() -> Store:
 
 
 @cache
+def echoes() -> Store:
+    """Documents of eight random words of sixteen, which come again and again."""
+    folder = Path(tempfile.mkdtemp())
+    chance = random.Random(0)
+    texts = [" ".join([chance.choice("abcdefghijklmnop") for _ in range(8)] * 6) for _ in range(200)]
+    (folder / "a.txt").write_text("\n".join(texts), encoding="utf-8")
+    tokenizer = train_tokenizer([Document(text, folder, 1) for text in texts], "items", 64)
+    return make_store([folder / "a.txt"], tokenizer, folder / "store", Settings(layout="line"), 1)
+
+
+@cache
 def chats() -> Dialogues:
     """Dialogues whose first turn is of a's, whose second is of b's …; who asks and who answers differs."""
     chance, made = random.Random(1), Dialogues(Path("chats"))
@@ -62,21 +75,40 @@ def chats() -> Dialogues:
     return made
 
 
-def learn(name: str, steps: int, run: Path, width: int = 32) -> tuple[Model, dict[str, float]]:
-    """A model that has learned, and its losses over the last steps."""
-    torch.manual_seed(0)
-    store = rounds()
+def bert(width: int) -> Model:
     config = BertConfig(
         vocab_size=64, hidden_size=width, num_hidden_layers=2, num_attention_heads=2, intermediate_size=2 * width,
         max_position_embeddings=64, hidden_dropout_prob=0.0, initializer_range=0.05,
     )  # fmt: skip
-    model = Model(BERT, config, Root(build(config)), store.tokenizer)
+    return Model(BERT, config, Root(build(config)), rounds().tokenizer)
+
+
+def xlnet(width: int, memory: int = 0) -> Model:
+    config = XLNET.config(
+        vocab_size=64, d_model=width, n_layer=2, n_head=2, d_inner=2 * width, mem_len=memory, dropout=0.0,
+        initializer_range=0.2,
+    )  # fmt: skip
+    return Model(XLNET, config, Root(XLNET.build(config)), rounds().tokenizer)
+
+
+def learn(
+    name: str,
+    steps: int,
+    run: Path,
+    make: Callable[[int], Model] = bert,
+    length: int = 32,
+    store: Store | None = None,
+) -> tuple[Model, dict[str, float]]:
+    """A model that has learned, and its losses over the last steps."""
+    torch.manual_seed(0)
+    store = store or rounds()
+    model = make(32)
     mixture = parse_objective(name)
     model.add_heads(mixture.objectives)
     data = Data(store.tokenizer, TEMPLATE, store=store, documents=np.arange(store.documents), rows=chats())
     training = Training(
         root=model.root,
-        streams=make_streams(mixture, data, tokens=512, packing=Packing(512, 32), seed=0),
+        streams=make_streams(mixture, data, tokens=512, packing=Packing(512, length), seed=0),
         budget=Budget(steps=steps),
         optimizer=fill(Optimizer, Optimizer(lr=3e-3, clip=1.0, decay=0.0)),
         schedule=fill(Schedule, Schedule(kind="linear", warmup=0.1)),
@@ -132,3 +164,15 @@ def test_item(tmp_path: Path) -> None:
     assert last["item"] < 0.75 * frequencies()
     found = ranking_metrics(rank_last_items(model, rounds(), length=32), at=WORDS)  # of 24
     assert found[f"hit_rate@{WORDS}"] > 0.6
+
+
+def test_plm(tmp_path: Path) -> None:
+    _, last = learn("plm", 120, tmp_path, xlnet)
+    assert last["plm"] < 0.75 * frequencies()
+
+
+@pytest.mark.parametrize("name", ["plm(stateful=true)", "lm(stateful=true)"])
+def test_memory_tells_what_comes_again(name: str, tmp_path: Path) -> None:
+    """Words are random, and come again eight words later, which is beyond a window."""
+    _, last = learn(name, 150, tmp_path, partial(xlnet, memory=8), 8, echoes())
+    assert last[name.partition("(")[0]] < 0.7 * math.log(16)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from material import KINDS, TEMPLATE, data, dialogues
 from pretune import PretuneError
+from pretune.families.xlnet import XLNET
 from pretune.objectives import Data, parse_objective
 from pretune.objectives.dlm import DLM, elsewhere, fit, windows
 from pretune.randomness import Draws
@@ -78,16 +79,17 @@ def test_real_turns_follow_one_another_and_fake_ones_are_of_another_dialogue(
     assert label.any() == (fake > 0 and bool(len(label[label == 1]))) and (fake > 0 or not label.any())
 
 
-@pytest.mark.parametrize("template", [TEMPLATE, ROBERTA])
+@pytest.mark.parametrize("template", [TEMPLATE, ROBERTA, XLNET.template])
 def test_turns_stand_in_the_template_with_their_roles(template: Template) -> None:
     rows = Dialogues(Path("x"), ["how are you", "fine", "and what is this", "a call"] * 2, [0, 1, 1, 0] * 2, [4, 4])
     made, role = source(rows=rows, template=template), data().tokenizer.role
     sequences = DLM(turns=4, fake=0.0).arrange(made, Packing(256, 64), Draws(0)).pack(0)
-    wanted, roles = [role("start")], []
+    wanted, roles = [role("start")] * (not template.last), []
     for number, (text, who) in enumerate(zip(rows.texts[:4], rows.roles[:4], strict=True)):
         between = [role("separator")] if number and template is ROBERTA else []
         wanted += [*between, *made.tokenizer.encode(text), role("separator")]
         roles += [who] * (len(wanted) - len(roles))
+    wanted, roles = wanted + [role(item) for item in template.last], roles + [2] * len(template.last)
     end = sequences.offsets[1]
     assert sequences.ids[:end].tolist() == wanted
     assert sequences.columns["segment"][:end].tolist() == (roles if template.segments else [0] * len(wanted))

@@ -101,6 +101,15 @@ def test_a_pair_is_two_whole_texts_with_positions_and_languages_of_their_own(kin
     assert sorted(found) == sorted(wanted)
 
 
+def test_each_text_has_the_token_that_its_family_puts_last() -> None:
+    made = source(template="bert")
+    made.template = FAMILIES["xlnet"].template
+    clean, noisy = masked(made, TLM(), Draws(0))
+    start, last = made.tokenizer.role("start"), np.append(noisy.positions[1:] == 0, True)  # type: ignore[index]
+    assert (clean.ids[last] == start).all() and last.sum() == 2 * len(clean.lengths)
+    assert (clean.columns["segment"] == clean.columns["side"]).all()
+
+
 def test_a_batch_follows_from_seed_epoch_and_index_alone() -> None:
     def contents(draws: Draws, index: int, tokens: int = 256) -> dict[int, list[Any]]:
         made = source(exponent=0.5)
@@ -227,11 +236,12 @@ def test_small_languages_come_more_often(objective: Any) -> None:
     assert plain < 0.2 and share(0.3) == pytest.approx(wanted, abs=0.02)
 
 
-def test_a_stateful_lm_reads_one_language() -> None:
+@pytest.mark.parametrize("name", ["lm", "plm"])
+def test_a_stateful_objective_reads_one_language(name: str) -> None:
     both = bilingual()
     made = Data(both.tokenizer, TEMPLATE, store=both, documents=np.arange(both.documents), languages={"en": 0, "ru": 1})
-    with pytest.raises(PretuneError, match="a stateful lm reads text of one language"):
-        parse_objective("lm(stateful=true)").joints[0].arrange(made, Packing(64, 16), Draws(0))
+    with pytest.raises(PretuneError, match="a stateful objective reads text of one language"):
+        parse_objective(f"{name}(stateful=true)").joints[0].arrange(made, Packing(64, 16), Draws(0))
 
 
 # -- models ---------------------------------------------------------------------------------------------------------

@@ -31,20 +31,22 @@ from pretune.families.albert import build as build_albert
 from pretune.families.bert import BertConfig, build
 from pretune.families.t5 import T5Config
 from pretune.families.t5 import build as build_t5
+from pretune.families.transfo_xl import TransfoXLConfig
+from pretune.families.transfo_xl import build as build_transfo_xl
+from pretune.families.xlnet import XLNetConfig
+from pretune.families.xlnet import build as build_xlnet
 from pretune.model import Root
-from pretune.nn.attention import Attention, CrossAttention, ScoredAttention
+from pretune.nn.attention import Attention, CrossAttention
 from pretune.nn.blocks import Layer, PostNorm, PreNorm
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import FeedForward, relu_squared
 from pretune.nn.heads import VocabularyHead
 from pretune.nn.initialize import initialize
 from pretune.nn.linear import LayerNorm, Linear, RMSNorm
-from pretune.nn.patterns import Pattern, causal, full, permutation
+from pretune.nn.patterns import Pattern, causal, full
 from pretune.nn.positions import Rotary, Sinusoidal
-from pretune.nn.scores import TransformerXL
 from pretune.objectives import Data, Mixture, alone, parse_objective
 from pretune.objectives.arrangements import spans_epoch
-from pretune.objectives.lm import LaneEpoch
 from pretune.objectives.mlm import MLM
 from pretune.objectives.objective import Loss, classification_loss
 from pretune.packed import Batch
@@ -87,8 +89,8 @@ def head() -> VocabularyHead:
     return VocabularyHead(VOCABULARY)
 
 
-def embeddings(positions: bool = True, extra: int = 0) -> Embeddings:
-    return Embeddings(VOCABULARY + extra, WIDTH, positions=Sinusoidal(WIDTH) if positions else None)
+def embeddings(positions: bool = True) -> Embeddings:
+    return Embeddings(VOCABULARY, WIDTH, positions=Sinusoidal(WIDTH) if positions else None)
 
 
 def encoder(layers: int = 2, pattern: Pattern = full) -> Encoder:
@@ -152,75 +154,22 @@ class Plain:
 # -- plm: permutations, two streams in one packed sequence, relative positions, memory ------------------------------
 
 
-def xl(memory: int, layers: int = 2) -> Encoder:
-    def made() -> Layer:
-        score = TransformerXL(WIDTH, 2, WIDTH // 2)
-        attention = ScoredAttention(WIDTH, 2, score, content_bias=True, bias=False)
-        return Layer(
-            attention=PostNorm(attention, LayerNorm(WIDTH)),
-            feed_forward=PostNorm(FeedForward(WIDTH, 64), LayerNorm(WIDTH)),
-        )
-
-    # One vector more than the vocabulary: what the query stream starts from.
-    stack = Encoder(
-        embeddings(positions=False, extra=1), [made() for _ in range(layers)],
-        vocabulary_head=lambda: VocabularyHead(VOCABULARY + 1), pooler=partial(Linear, WIDTH, WIDTH), memory=memory,
+def xl(memory: int) -> Encoder:
+    """XLNet. Lanes have no segments, so that its parameters for them are idle."""
+    config = XLNetConfig(
+        vocab_size=VOCABULARY, d_model=WIDTH, n_layer=2, n_head=2, d_inner=64, mem_len=memory, dropout=0.0,
+        initializer_range=0.05,
     )  # fmt: skip
-    return initialize(stack, 0.05)
+    return build_xlnet(config)
 
 
-@dataclass(frozen=True)
-class PLM(Plain):
-    name: ClassVar[str] = "plm"
-    pattern: ClassVar[Pattern | None] = permutation
-    stateful: ClassVar[bool] = True
-
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
-        assert data.store is not None
-        return LaneEpoch.make(data.store, data.documents, packing, draws)
-
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
-        """Content tokens followed by a query copy of every fifth in the order of prediction."""
-        parts = []
-        for i, (start, size) in enumerate(zip(sequences.offsets[:-1], sequences.lengths, strict=True)):
-            order = np.argsort(draws.uniform("order", sequences.index[i], np.arange(size)))
-            rank = np.argsort(order)
-            predicted = np.flatnonzero(rank >= size - max(1, size // 5))
-            parts.append((start, size, rank, predicted))
-        ids = [np.r_[sequences.ids[s : s + n], np.full(len(p), VOCABULARY)] for s, n, _, p in parts]
-        lengths = np.array([len(x) for x in ids])
-        at, target, before = [], [], 0
-        for (start, size, _, predicted), length in zip(parts, lengths, strict=True):
-            at.append(before + size + np.arange(len(predicted)))
-            target.append(sequences.ids[start + predicted])
-            before += length
-        return Sequences(
-            ids=np.concatenate(ids),
-            lengths=lengths,
-            index=sequences.index,
-            positions=np.concatenate([np.r_[np.arange(n), p] for _, n, _, p in parts]),
-            columns={
-                "order": np.concatenate([np.r_[r, r[p]] for _, _, r, p in parts]),
-                "stream": np.concatenate([np.r_[np.zeros(n, int), np.ones(len(p), int)] for _, n, _, p in parts]),
-            },
-            targets={"plm": (np.concatenate(at), np.concatenate(target))},
-            pattern=permutation,
-        )
-
-    def room(self, packing: Packing) -> dict[str, int]:
-        return {"plm": packing.tokens}
-
-    def head(self, backbone: Any) -> nn.Module:
-        return backbone.vocabulary_head()
-
-    def loss(self, head: Any, backbone: Any, batch: Batch) -> Loss:
-        targets = batch.targets["plm"]
-        states = backbone(*batch.packed, carry=batch.carry)
-        loss = classification_loss("plm", head(states.last[targets.at], backbone.embed.tokens), targets)
-        if states.carry is not None:  # positions go on from segment to segment: what is remembered lies further back
-            states.carry.columns["position"] = states.carry.columns["position"] - LENGTH
-        loss.carry = states.carry
-        return loss
+def transformer_xl() -> Encoder:
+    """Memory, and a vocabulary in clusters, whose vectors the embedding and the softmax share."""
+    config = TransfoXLConfig(
+        vocab_size=VOCABULARY, cutoffs=(100, 200), d_model=WIDTH, d_embed=WIDTH, n_head=2, d_head=16, d_inner=64,
+        div_val=2, n_layer=2, mem_len=16, same_length=False, dropout=0.0, init_std=0.05,
+    )  # fmt: skip
+    return build_transfo_xl(config)
 
 
 # -- spans on an encoder-decoder: two packed streams ----------------------------------------------------------------
@@ -324,7 +273,8 @@ def pairs() -> Labeled:
 
 CASES: dict[str, tuple[Any, Mixture, Any]] = {
     "rtd": (encoder, parse_objective("rtd(size=0.5,weight=5)"), None),
-    "plm with memory": (partial(xl, 8), alone(PLM()), Memory.from_tensors),
+    "plm with memory": (partial(xl, 8), parse_objective("plm(stateful=true)"), Memory.from_tensors),
+    "lm with memory": (transformer_xl, parse_objective("lm(stateful=true)"), Memory.from_tensors),
     "spans": (encoder_decoder, alone(Spans()), None),
     "spans of t5": (t5, alone(Spans()), None),
     "stateful lstm": (lstm, parse_objective("lm(stateful=true)"), RecurrentState.from_tensors),

@@ -83,6 +83,20 @@ def test_stopped_in_the_middle_and_resumed_gives_the_same_bits(limit: str, ahead
     same(whole, parts[1])
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_memory_is_kept_while_batches_are_made_ahead(ahead: bool, tmp_path: Path) -> None:
+    whole = training("plm with memory", ahead=not ahead)
+    train(whole)
+    parts = [training("plm with memory", tmp_path, ahead, save=3) for _ in range(2)]
+    parts[0].budget = Budget(steps=3)
+    train(parts[0])
+    train(parts[1], resume=True)
+    same(whole, parts[1])
+    for slot, memory in whole.carry.items():
+        for name, tensor in memory.tensors().items():
+            assert torch.equal(tensor, parts[1].carry[slot].tensors()[name]), name
+
+
 def test_a_budget_of_seconds_ends_and_a_step_never_taken_does_not_count() -> None:
     one = make("mlm+nsp", 1, ahead=True)
     one.budget = Budget(seconds=0.3)

@@ -9,7 +9,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from canary import bert, encoder_decoder, modern
+from canary import bert, encoder_decoder, modern, transformer_xl, xl
 from pretune.families import FAMILIES
 from pretune.model import Root
 from pretune.nn.patterns import window
@@ -139,7 +139,7 @@ def test_items_add_up_and_windows_count_what_they_see() -> None:
     for objective in mixture.objectives:
         root.heads[objective.name] = objective.head(root.backbone)
     items = itemize(root, even_batch(1, 30, 2))
-    assert set(items) == {"matrices", "attention", "recurrence", "mlm", "nsp"}
+    assert set(items) == {"matrices", "attention", "recurrence", "memory", "positions", "mlm", "nsp"}
     assert sum(items.values()) == forward_flops(root, even_batch(1, 30, 2))
     for length in (1, 2, 7, 40):
         for reach in ((0, 0), (3, 3), (5, 2), (50, 50)):
@@ -194,3 +194,18 @@ def test_filler_on_both_sides_costs_nothing() -> None:
     )
     assert len(padded.packed[1].ids) == 90
     assert forward_flops(root, plain) == forward_flops(root, padded) > 0
+
+
+@pytest.mark.parametrize("kind", ["xlnet", "transformer-xl"])
+@pytest.mark.parametrize("columns", [(), ("segment",), ("fresh",)])
+def test_the_formula_with_relative_positions_and_memory(kind: str, columns: tuple[str, ...]) -> None:
+    root, mixture = Root(xl(6) if kind == "xlnet" else transformer_xl()), parse_objective("lm")
+    root.heads["lm"] = mixture.objectives[0].head(root.backbone)
+    batch = even_batch(1, 12, 4)
+    batch.packed[0].columns |= {name: torch.zeros(48, dtype=torch.long) for name in columns}
+    batch.targets, batch.counts = {"lm": batch.targets["mlm"]}, {"lm": batch.counts["mlm"], "tokens": 48.0}
+    root.requires_grad_(False)
+    with FlopCounterMode(display=False) as counter:
+        loss = root(mixture.joints[0], batch)
+    assert counter.get_total_flops() == forward_flops(root, batch)
+    assert (loss.carry is not None) == ("fresh" in columns) == (itemize(root, batch)["memory"] > 0)

@@ -13,9 +13,9 @@ from pretune.backbones.states import Keep, States, kept
 from pretune.nn.attention import Flow
 from pretune.nn.cache import Cache
 from pretune.nn.embeddings import Embeddings
-from pretune.nn.layout import Layout, memory_side, self_layout
+from pretune.nn.layout import Layout, Side, memory_side, self_layout
 from pretune.nn.linear import Linear
-from pretune.nn.patterns import Pattern
+from pretune.nn.patterns import Pattern, document, visible
 from pretune.nn.positions import Learned
 from pretune.packed import Packed
 
@@ -76,9 +76,13 @@ class Encoder(nn.Module):
         cache = carry if isinstance(carry, Cache) else None
         flow = Flow(self_layout(packed) if cache is None else cache.layout(packed), packed.pattern, cache=cache)
         recall = None
-        if self.memory and not isinstance(carry, Cache):
+        # Lanes, which have a column of beginnings, are what goes on in the next batch; the first ones have no carry yet.
+        if self.memory and not isinstance(carry, Cache) and (carry is not None or "fresh" in packed.columns):
             recall = Recall(packed, flow.layout, carry, self.memory)
             flow = Flow(recall.layout, recall.pattern(packed.pattern))
+        elif cache is None and "fresh" in packed.columns:
+            side = with_documents(flow.layout.queries)
+            flow = Flow(Layout(side, side), visible(document, packed.pattern))
         if self.score is not None:
             flow.bend = self.score(x, flow.layout)
         layers = [x] if 0 in wanted else []
@@ -92,6 +96,10 @@ class Encoder(nn.Module):
                 layers.append(x)
         return States(layers, recall.next() if recall is not None else cache)
 
+    def restore_carry(self, tensors: dict[str, Tensor]) -> Memory:
+        """What it remembers, from a checkpoint."""
+        return Memory.from_tensors(tensors)
+
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
         """From the embedding to the top; layers that are shared count once."""
         middle = [(f"layer {number}", [layer]) for number, layer in enumerate(self.layers)]
@@ -100,88 +108,93 @@ class Encoder(nn.Module):
         return [("embed", lowest), *middle]
 
 
+def with_documents(side: Side) -> Side:
+    """With a column of numbers that rise where documents begin, along each sequence."""
+    return replace(side, columns=side.columns | {"document": side.columns["fresh"].long().cumsum(0)})
+
+
 @dataclass
 class Memory:
     """What Transformer-XL remembers: the last states of every layer's input, in fixed slots, the newest last."""
 
     states: list[Tensor]  # (sequences, slots, width) for each layer
-    columns: dict[str, Tensor]  # (sequences, slots)
     used: Tensor  # (sequences,) slots filled
 
     def tensors(self) -> dict[str, Tensor]:
         """By name, for checkpoints."""
-        states = {f"states.{i}": x for i, x in enumerate(self.states)}
-        return states | {f"columns.{name}": column for name, column in self.columns.items()} | {"used": self.used}
+        return {f"states.{i}": x for i, x in enumerate(self.states)} | {"used": self.used}
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> Memory:
         """The inverse of `tensors`."""
-        count = sum(name.startswith("states.") for name in tensors)
-        columns = {name[8:]: column for name, column in tensors.items() if name.startswith("columns.")}
-        return cls([tensors[f"states.{i}"] for i in range(count)], columns, tensors["used"])
+        return cls([tensors[f"states.{i}"] for i in range(len(tensors) - 1)], tensors["used"])
 
 
 class Recall:
-    """Memory at work during one forward: keys are the remembered tokens followed by the sequence's own."""
+    """Memory at work during one forward: keys are the remembered tokens followed by the sequence's own.
+
+    Nobody looks across the beginning of a document, and nothing from before the last one is remembered.
+    """
 
     def __init__(self, packed: Packed, layout: Layout, memory: Memory | None, slots: int) -> None:
-        self.layout_before, self.slots = layout, slots
+        queries, self.slots = layout.queries, slots
         self.sequences = packed.offsets.shape[0] - 1
-        device = packed.ids.device
-        columns = layout.queries.columns
-        if memory is None:
-            empty = {n: torch.zeros(self.sequences, slots, dtype=c.dtype, device=device) for n, c in columns.items()}
-            memory = Memory([], empty, torch.zeros(self.sequences, dtype=torch.long, device=device))
         self.memory = memory
-        remembered = {name: memory.columns[name].flatten() for name in columns}
-        # Whatever the order of prediction, what is remembered came before all of it.
-        for name in ("order", "stream"):
-            if name in remembered:
-                remembered[name] = torch.full_like(remembered[name], -1 if name == "order" else 0)
-        keys, self.index = memory_side(layout.queries, slots, memory.used, remembered)
-        self.layout = Layout(layout.queries, keys)
+        used = packed.ids.new_zeros(self.sequences) if memory is None else memory.used
+        size = self.sequences * slots
+        # Of segment 0, no document's beginning; whatever the order of prediction, before all of it.
+        remembered = {name: column.new_zeros(size) for name, column in queries.columns.items()}
+        if "order" in remembered:
+            remembered["order"] -= 1
+        # The positions right before the sequence.
+        first = queries.columns["position"][queries.offsets[:-1].long().clamp(max=len(queries) - 1)]
+        remembered["position"] = (first[:, None] + torch.arange(-slots, 0, device=first.device)).flatten()
+        keys, self.index = memory_side(queries, slots, used, remembered)
+        if "fresh" in keys.columns:
+            keys = with_documents(keys)
+            own = torch.arange(len(queries), device=first.device) + (queries.sequence.long() + 1) * slots
+            queries = replace(queries, columns=queries.columns | {"document": keys.columns["document"][own]})
+        self.layout = Layout(queries, keys)
         self.inputs: list[Tensor] = []
 
     def pattern(self, batch: Pattern | None) -> Pattern:
-        """The batch's pattern, and no look at slots that are not filled."""
-        filled = Pattern("remembered", lambda query, key: key["remembered"])
-        return filled if batch is None else batch & filled
+        """The batch's pattern, no look at slots that are not filled, none across documents."""
+        pattern = Pattern("remembered", lambda query, key: key["remembered"])
+        if "document" in self.layout.keys.columns:
+            pattern &= document
+        return visible(pattern, batch)
 
     def context(self, layer: int, x: Tensor) -> Tensor:
         """Rows behind the keys: slots, then the layer's input, in the order of the key side."""
-        self.inputs.append(x.detach())
-        if self.memory.states:
-            slots = self.memory.states[layer].flatten(0, 1).to(x.dtype)
-        else:
+        if self.memory is None:
             slots = x.new_zeros(self.sequences * self.slots, x.shape[1])
-        return torch.cat([slots, x])[self.index]
+        else:
+            slots = self.memory.states[layer].flatten(0, 1).to(x.dtype)
+        rows = torch.cat([slots, x])[self.index]
+        self.inputs.append(rows.detach())
+        return rows
 
     def next(self) -> Memory:
-        """What the next batch remembers: the last content tokens of slots and sequence."""
+        """What the next batch remembers: the last content tokens of slots and sequence, if of the document that goes on."""
         keys = self.layout.keys
-        content = keys.columns["remembered"].clone()
+        content, sequence = keys.columns["remembered"], keys.sequence.long()
         if "stream" in keys.columns:
-            content &= keys.columns["stream"] == 0
+            content = content & (keys.columns["stream"] == 0)
+        if "document" in keys.columns:
+            last = keys.columns["document"][(keys.offsets[1:].long() - 1).clamp(min=0)]
+            content = content & (keys.columns["document"] == last[sequence])
         # The place of each content token, counted from the end of its sequence.
         running = content.long().cumsum(0)
         ends = torch.cat([running.new_zeros(1), running])[keys.offsets[1:].long()]
-        place = ends[keys.sequence.long()] - running  # 0 for the last one
+        place = ends[sequence] - running  # 0 for the last one
         chosen = content & (place < self.slots)
-        slot = keys.sequence.long() * self.slots + self.slots - 1 - place
-        rows, where = chosen.nonzero().flatten(), slot[chosen]
+        # All others go to a slot too many, which keeps shapes what they are.
         size = self.sequences * self.slots
+        slot = torch.where(chosen, sequence * self.slots + self.slots - 1 - place, size)
 
-        def keep(source: Tensor) -> Tensor:
-            out = source.new_zeros(size, *source.shape[1:])
-            out[where] = source[rows]
-            return out.view(self.sequences, self.slots, *source.shape[1:])
+        def keep(rows: Tensor) -> Tensor:
+            out = rows.new_zeros(size + 1, rows.shape[1]).index_copy(0, slot, rows)
+            return out[:size].view(self.sequences, self.slots, -1)
 
-        states = []
-        for layer, x in enumerate(self.inputs):
-            slots = self.memory.states[layer].flatten(0, 1).to(x.dtype) if self.memory.states else None
-            before = x.new_zeros(size, x.shape[1]) if slots is None else slots
-            states.append(keep(torch.cat([before, x])[self.index]))
-        columns = {name: keep(column) for name, column in keys.columns.items() if name != "remembered"}
-        used = torch.zeros(self.sequences, dtype=torch.long, device=content.device)
-        used.index_add_(0, keys.sequence.long(), chosen.long())
-        return Memory(states, columns, used)
+        used = torch.zeros_like(keys.offsets[1:], dtype=torch.long).index_add(0, sequence, chosen.long())
+        return Memory([keep(rows) for rows in self.inputs], used)

@@ -80,6 +80,10 @@ class LSTM(nn.Module):
                 layers.append(x)
         return States(layers, RecurrentState(torch.stack(hiddens).detach(), torch.stack(cells).detach()))
 
+    def restore_carry(self, tensors: dict[str, Tensor]) -> RecurrentState:
+        """Its state, from a checkpoint."""
+        return RecurrentState.from_tensors(tensors)
+
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
         """From the embedding to the top."""
         return [("embed", [self.embed]), *((f"layer {i}", [layer]) for i, layer in enumerate(self.layers))]

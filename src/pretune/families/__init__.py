@@ -18,10 +18,12 @@ from pretune.families.mbart import MBART
 from pretune.families.modernbert import MODERNBERT
 from pretune.families.roberta import ROBERTA, XLM_ROBERTA
 from pretune.families.t5 import MT5, T5
+from pretune.families.transfo_xl import TRANSFO_XL
 from pretune.families.xlm import XLM
+from pretune.families.xlnet import XLNET
 
-ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ELECTRA, ALBERT, ERNIE, XLM, MODERNBERT)
-DECODERS = (GPT, GPT2)
+ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ELECTRA, ALBERT, ERNIE, XLM, XLNET, MODERNBERT)
+DECODERS = (GPT, GPT2, TRANSFO_XL)
 TWO_WAYS = (ELMO,)
 ENCODER_DECODERS = (T5, MT5, BART, MBART, MARIAN)
 FAMILIES: dict[str, Family] = {family.name: family for family in (*ENCODERS, *DECODERS, *TWO_WAYS, *ENCODER_DECODERS)}

@@ -59,16 +59,22 @@ class Table:
         renamed: Mapping[str, str] | None = None,
         tied: Sequence[str] = (),
         transposed: Sequence[str] = (),
+        folded: Mapping[str, str] | None = None,
+        stacked: Mapping[str, int] | None = None,
     ) -> None:
         """`prefix` is what a bare backbone is saved without; `ignored` are names (patterns) that say nothing new;
         `renamed` are old spellings inside names; `tied` are names of one tensor, of which a checkpoint may have any;
-        `transposed` are names (patterns) of matrices that lie the other way round, (inputs, outputs)."""
+        `transposed` are names (patterns) of matrices that lie the other way round, (inputs, outputs); `folded` are names
+        of matrices whose columns are there by heads, (…, heads, width of a head), and of a tensor of (heads, width);
+        `stacked` are names of so many matrices one upon the other, of which rows speak as NAME.0, NAME.1 …"""
         self.rows = [((theirs,) if isinstance(theirs, str) else tuple(theirs), ours) for theirs, ours in rows]
         self.prefix = prefix
         self.ignored = [_pattern(name) for name in ignored]
         self.renamed = dict(renamed or {})
         self.tied = tied
         self.transposed = [_pattern(name) for name in transposed]
+        self.stacked = {_pattern(name): parts for name, parts in (stacked or {}).items()}
+        self.folded = {_pattern(name): like for name, like in (folded or {}).items()}
 
     def theirs(self, name: str) -> tuple[str, ...] | None:
         """The published names of one of our parameters; None where the layout has no place for it."""
@@ -89,6 +95,10 @@ class Table:
         tensors = {self._modern(name): tensor for name, tensor in tensors.items()}
         if self.prefix and not any(name.startswith(self.prefix) for name in tensors):
             tensors = {self.prefix + name: tensor for name, tensor in tensors.items()}
+        for name in list(tensors):
+            if names := self._parts(name):
+                tensors |= zip(names, tensors.pop(name).chunk(len(names)), strict=True)
+        tensors = {name: tensor.flatten(1) if self._like(name) else tensor for name, tensor in tensors.items()}
         there = [name for name in self.tied if name in tensors]
         if there:
             tensors = dict.fromkeys(self.tied, tensors[there[0]]) | tensors
@@ -122,7 +132,25 @@ class Table:
             else:
                 for part, chunk in zip(theirs, tensor.chunk(len(theirs)), strict=True):
                     published[part] = self._turned(part, chunk.contiguous())
+        for name in {name.rpartition(".")[0] for name in published}:
+            if parts := self._parts(name):
+                published[name] = torch.cat([published.pop(part) for part in parts])
+        for name, tensor in published.items():
+            if like := self._like(name):
+                published[name] = tensor.reshape(len(tensor), *published[like].shape)
         return published, rest
+
+    def _parts(self, name: str) -> list[str]:
+        """The names of the matrices that a tensor holds one upon the other; none if it is but one."""
+        parts = next((parts for pattern, parts in self.stacked.items() if pattern.fullmatch(name)), 0)
+        return [f"{name}.{part}" for part in range(parts)]
+
+    def _like(self, name: str) -> str | None:
+        """The name of a tensor of (heads, width of a head), for a matrix whose columns are laid out by them."""
+        for pattern, like in self.folded.items():
+            if match := pattern.fullmatch(name):
+                return _fill(like, match.groupdict())
+        return None
 
     def _turned(self, name: str, tensor: Tensor) -> Tensor:
         """A tensor of a published name, from their way round to ours or back."""

@@ -43,12 +43,16 @@ class Embeddings(nn.Module):
         norm: nn.Module | None = None,
         dropout: float = 0.0,
         project: Linear | None = None,
+        query: bool = False,
     ) -> None:
         """`columns` are further vectors to add (languages, tasks); `scale` is that of the token vectors alone (the
-        Transformer has √width); `project` leads to states of another width."""
+        Transformer has √width); `project` leads to states of another width; with `query`, tokens of the query stream,
+        where something is to be predicted, have one vector of their own (XLNet)."""
         super().__init__()
         self.scale = scale
         self.tokens = nn.Parameter(torch.empty(vocabulary, width))
+        self.query = nn.Parameter(torch.empty(1, 1, width)) if query else None
+        self.idle = query  # some of its parameters are not for all batches
         self.positions = positions
         self.segments = nn.Parameter(torch.empty(segments, width)) if segments else None
         self.columns = nn.ModuleDict({lookup.column: lookup for lookup in columns})
@@ -70,6 +74,8 @@ class Embeddings(nn.Module):
     def vectors(self, packed: Packed) -> Tensor:
         """(n,) ids → (n, width of the token vectors)."""
         x = F.embedding(packed.ids, self.tokens)
+        if self.query is not None and "stream" in packed.columns:
+            x = torch.where(packed.columns["stream"][:, None] > 0, self.query[0], x)
         if self.scale != 1.0:
             x = x * self.scale
         if self.positions is not None:

@@ -87,15 +87,12 @@ prefix = Pattern(
 permutation = Pattern(
     "permutation",
     # column stream: 0 content, 1 query; column order: the place of a token in the order of prediction.
-    # Everybody sees content that comes earlier in that order; content also sees itself, queries do not.
-    lambda query, key: (
-        (key["stream"] == 0)
-        & (
-            (key["order"] < query["order"])
-            | ((query["stream"] == 0) & (key["order"] == query["order"]) & (key["position"] == query["position"]))
-        )
-    ),
+    # Everybody sees content that comes earlier in that order; content also sees what has its own place, queries do not.
+    lambda query, key: (key["stream"] == 0) & (key["order"] + query["stream"] <= query["order"]),
 )
+
+# column document: a number that differs from one document of a sequence to the next.
+document = Pattern("document", lambda query, key: key["document"] == query["document"])
 
 
 def visible(layer: Pattern, batch: Pattern | None) -> Pattern:

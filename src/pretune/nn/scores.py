@@ -62,22 +62,30 @@ class RelativeBias(nn.Module):
 class TransformerXL(nn.Module):
     """Transformer-XL's and XLNet's position term: (q + u) · W r(query − key), with sinusoidal r.
 
-    With `segments`, XLNet's segment term too: (q + s) · e(same segment or not).
+    With `segments`, XLNet's segment term too: (q + s) · e(same segment or not); without a column of segments all are the
+    same, which changes nothing. Distances beyond `furthest` count as that.
     The query-independent content bias is added to q by the attention itself.
     """
 
-    def __init__(self, width: int, heads: int, head_width: int, segments: bool = False) -> None:
+    def __init__(
+        self, width: int, heads: int, head_width: int, segments: bool = False, furthest: int | None = None
+    ) -> None:
         super().__init__()
-        self.width, self.heads, self.head_width = width, heads, head_width
+        self.width, self.heads, self.head_width, self.furthest = width, heads, head_width, furthest
         self.position = nn.Parameter(torch.empty(heads * head_width, width))
         self.position_bias = nn.Parameter(torch.zeros(heads, head_width))
         self.segment_bias = nn.Parameter(torch.zeros(heads, head_width)) if segments else None
         self.segment = nn.Parameter(torch.empty(2, heads, head_width)) if segments else None
+        self.idle = segments  # some of its parameters are not for all batches
+
+    def reach(self, longest: int) -> int:
+        """How far distances between so many keys differ."""
+        return min(longest, self.furthest or longest)
 
     def forward(self, q: Tensor, layout: Layout) -> Bend:
         """Adds the two terms, scaled as q·k is."""
-        # Distances from −longest to +longest keys; row 0 is distance +furthest.
-        furthest = layout.keys.longest
+        # Distances from −longest to +longest keys, or as far as they differ; row 0 is distance +furthest.
+        furthest = self.reach(layout.keys.longest)
         distances = torch.arange(furthest, -furthest - 1, -1, device=q.device, dtype=torch.float32)
         steps = torch.arange(0, self.width, 2, device=q.device, dtype=torch.float32)
         angles = distances[:, None] * 10_000.0 ** (-steps / self.width)
@@ -86,12 +94,12 @@ class TransformerXL(nn.Module):
         scale = self.head_width**-0.5
         by_distance = torch.einsum("nhd,rhd->nhr", q + self.position_bias.to(q.dtype), keys) * scale
         by_segment = None
-        if self.segment is not None and self.segment_bias is not None:
+        if self.segment is not None and self.segment_bias is not None and "segment" in layout.queries.columns:
             shifted = q + self.segment_bias.to(q.dtype)
             by_segment = torch.einsum("nhd,shd->nhs", shifted, self.segment.to(q.dtype)) * scale
 
         def bend(logit: Tensor, head: Tensor, query: Columns, key: Columns) -> Tensor:
-            distance = query["position"] - key["position"]
+            distance = (query["position"] - key["position"]).clamp(-furthest, furthest)
             logit = logit + by_distance[query["row"], head, furthest - distance]
             if by_segment is not None:
                 differs = (query["segment"] != key["segment"]).long()

@@ -27,7 +27,8 @@ from pretune.objectives.lm import LM
 from pretune.objectives.mass import Mass
 from pretune.objectives.mlm import MLM
 from pretune.objectives.nsp import NSP
-from pretune.objectives.objective import Data, LearnsFromRows, Loss, Objective, TwoSided
+from pretune.objectives.objective import Data, Grows, LearnsFromRows, Loss, Objective, TwoSided
+from pretune.objectives.plm import PLM
 from pretune.objectives.prefix import Prefix
 from pretune.objectives.rtd import RTD
 from pretune.objectives.shuffle import Shuffle
@@ -44,7 +45,7 @@ from pretune.text.tokenizer import Tokenizer
 OBJECTIVES: dict[str, type[Any]] = {
     objective.name: objective
     for objective in (
-        *(MLM, TLM, RTD, NSP, SOP, DLM, LM, BiLM, Prefix, Item),
+        *(MLM, TLM, RTD, NSP, SOP, DLM, LM, BiLM, PLM, Prefix, Item),
         *(Spans, Denoise, Mass, Shuffle, Translate, SkipThought),
         Classify,
     )
@@ -72,6 +73,12 @@ class Joint:
         if two_sided and len(names) > 1:
             raise PretuneError(
                 f"{self}: {two_sided[0]} reads one text and writes another, and shares them with no other objective; "
+                "alternate them with |"
+            )
+        growing = [part.name for _, part in self.parts if isinstance(part, Grows)]
+        if growing and len(names) > 1:
+            raise PretuneError(
+                f"{self}: {growing[0]} adds tokens of its own to the text, and shares it with no other objective; "
                 "alternate them with |"
             )
         corrupting = [part.name for _, part in self.parts if corrupts(part)]
@@ -121,6 +128,8 @@ class Joint:
         """Fixed shapes of its batches; None where every batch has its own."""
         room = self.room(packing)
         for part in self.objectives:
+            if packing.fixed and isinstance(part, Grows):
+                return part.grown(packing).capacity(room)
             if packing.fixed and isinstance(part, TwoSided):
                 first, second = (side.capacity(room) for side in part.sides(packing))
                 assert first is not None
@@ -155,6 +164,7 @@ class Once:
         self.known: list[tuple[tuple[Packed, ...], Any, Any]] = []
 
     def __call__(self, *packed: Packed, **options: Any) -> Any:
+        options = {name: value for name, value in options.items() if value is not None}
         for known, asked, states in self.known:
             if all(a is b for a, b in zip(known, packed, strict=True)) and asked == options:
                 return states
@@ -241,6 +251,7 @@ def _term(text: str, defaults: dict[str, Any]) -> tuple[float, Objective]:
 __all__ = [
     "OBJECTIVES",
     "Data",
+    "Grows",
     "Joint",
     "LearnsFromRows",
     "Loss",

@@ -11,11 +11,11 @@ from torch import nn
 from pretune.errors import PretuneError
 from pretune.nn.patterns import Pattern, causal
 from pretune.objectives.arrangements import spans_epoch
-from pretune.objectives.objective import Data, Loss, vocabulary_loss
+from pretune.objectives.objective import Data, Loss, token_loss
 from pretune.packed import Batch
 from pretune.randomness import Draws
 from pretune.text.plan import Lanes, make_lanes
-from pretune.text.sequences import Epoch, Packing, Sequences
+from pretune.text.sequences import Columns, Epoch, Packing, Sequences
 from pretune.text.store import Store, spans_to_indices
 from pretune.text.tokenizer import Tokenizer
 
@@ -37,13 +37,7 @@ class LM:
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
         """Documents in spans of whole sentences, or in lanes."""
-        if not self.stateful:
-            return spans_epoch(data, packing, draws)
-        if data.store is None:
-            raise PretuneError("a stateful lm reads raw text; give it a corpus or a store, not labeled rows")
-        if data.languages:
-            raise PretuneError("a stateful lm reads text of one language; give it one store")
-        return LaneEpoch.make(data.store, data.documents, packing, draws)
+        return lanes_epoch(data, packing, draws) if self.stateful else spans_epoch(data, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
         """Targets are the next tokens; the last of a sequence has none, unless the arrangement knows it."""
@@ -69,11 +63,16 @@ class LM:
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Cross-entropy at every token that has a next one."""
-        targets = batch.targets[self.name]
-        states = backbone(*batch.packed, carry=batch.carry)
-        loss = vocabulary_loss(self.name, head, states.last[targets.at], backbone.embed.tokens, targets)
-        loss.carry = states.carry
-        return loss
+        return token_loss(self.name, head, backbone, batch)
+
+
+def lanes_epoch(data: Data, packing: Packing, draws: Draws) -> LaneEpoch:
+    """Documents in lanes, for objectives whose batches go on where the one before ended."""
+    if data.store is None:
+        raise PretuneError("a stateful objective reads raw text; give it a corpus or a store, not labeled rows")
+    if data.languages:
+        raise PretuneError("a stateful objective reads text of one language; give it one store")
+    return LaneEpoch.make(data.store, data.documents, packing, draws)
 
 
 @dataclass
@@ -98,11 +97,15 @@ class LaneEpoch:
         return len(self.lanes) * self.groups
 
     def sizes(self) -> Array:
-        """(packs,) how many lanes each has."""
-        return np.full(len(self), self.lanes.lanes // self.groups)
+        """(packs,) how many lanes each has, and as many more as filler may take where windows are shorter than they could be."""
+        per_pack, window = self.lanes.lanes // self.groups, self.lanes.window
+        return np.full(len(self), per_pack - (-per_pack * (window - self.lanes.shortest) // window))
 
     def pack(self, index: int) -> Sequences:
-        """A group of lanes at one time, a lane to a sequence; column `next` has the token after each, -1 for none."""
+        """A group of lanes at one time, a lane to a sequence; column `next` has the token after each, -1 for none.
+
+        Column `fresh` marks where documents begin, and where a lane does.
+        """
         time, group = divmod(index, self.groups)
         per_pack = self.lanes.lanes // self.groups
         window = self.lanes.batch(time)
@@ -117,6 +120,13 @@ class LaneEpoch:
         return Sequences(
             ids=self.store.gather(starts, spans).astype(np.int64),
             lengths=np.bincount(lane, weights=spans, minlength=per_pack).astype(np.int64),
-            index=np.arange(per_pack) + group * per_pack,
-            columns={"fresh": begins, "next": np.where(is_end, -1, following.astype(np.int64))},
+            index=np.arange(per_pack) + group * per_pack + time * self.lanes.lanes,
+            columns=Columns(
+                {
+                    "special": np.zeros(len(places), dtype=bool),
+                    "fresh": begins,
+                    "next": np.where(is_end, -1, following.astype(np.int64)),
+                },
+                word=lambda: self.store.gather_words(starts, spans),
+            ),
         )

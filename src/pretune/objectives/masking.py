@@ -55,7 +55,7 @@ def runs(sequences: Sequences, pieces: Units) -> Array:
 def starts(sequences: Sequences) -> Array:
     """(n,) True where a sequence begins."""
     begins = np.zeros(len(sequences.ids), dtype=bool)
-    begins[sequences.offsets[:-1]] = True
+    begins[sequences.offsets[:-1][sequences.lengths > 0]] = True
     return begins
 
 

@@ -134,6 +134,14 @@ class TwoSided(Protocol):
 
 
 @runtime_checkable
+class Grows(Protocol):
+    """An objective that adds tokens of its own to the text. It shares its batches with none."""
+
+    def grown(self, packing: Packing) -> Packing:
+        """What a pack can be at most with them; for fixed shapes."""
+
+
+@runtime_checkable
 class LearnsFromRows(Protocol):
     """An objective that learns from rows of its own kind instead of running text."""
 
@@ -141,10 +149,12 @@ class LearnsFromRows(Protocol):
 
 
 def token_loss(name: str, head: nn.Module, backbone: Backbone, batch: Batch, smoothing: float = 0.0) -> Loss:
-    """Cross-entropy over the vocabulary at the targets of a term, from one forward."""
+    """Cross-entropy over the vocabulary at the targets of a term, from one forward, which may go on from the batch before."""
     targets = batch.targets[name]
-    states = backbone(*batch.packed).last[targets.at]
-    return vocabulary_loss(name, head, states, backbone.embed.tokens, targets, smoothing)
+    states = backbone(*batch.packed, carry=batch.carry)
+    loss = vocabulary_loss(name, head, states.last[targets.at], backbone.embed.tokens, targets, smoothing)
+    loss.carry = states.carry
+    return loss
 
 
 def vocabulary_loss(
@@ -174,7 +184,7 @@ def in_chunks(
     def part(states: Tensor, tokens: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
         return look(head(states, tokens), target, weight)
 
-    chunks = -(-states.shape[0] * tokens.shape[0] // MOST_LOGITS)
+    chunks = -(-states.shape[0] * int(getattr(head, "vocabulary", tokens.shape[0])) // MOST_LOGITS)
     if chunks <= 1:
         return [part(states, tokens, targets.target, targets.weight)]
     pieces = zip(*(x.chunk(chunks) for x in (states, targets.target, targets.weight)), strict=True)

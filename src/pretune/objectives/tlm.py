@@ -68,7 +68,7 @@ class TLM:
         if not isinstance(data.rows, Labeled) or data.rows.pairs is None:
             raise PretuneError("tlm learns from pairs of texts; give it a table of them, or two aligned .txt files")
         rows = data.token_rows
-        single = data.template.single
+        single = (*data.template.single, *data.template.last)
         twice = tuple("B" if item == "A" else item for item in single)
         template = Template(single, twice, segments=data.template.segments)
         fits = (rows.lengths > 0).all(1) & (rows.lengths.sum(1) + template.overhead(pair=True) <= packing.length)

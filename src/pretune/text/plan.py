@@ -86,7 +86,8 @@ class Window:
 class Lanes:
     """Stateful data: lane i of batch t + 1 goes on where lane i of batch t ended.
 
-    The documents, in shuffled order and end to end, are cut into equally long lanes, and these into windows.
+    The documents, in shuffled order and end to end, are cut into equally long lanes, and these into windows of about the
+    same length, none longer than `window`.
     """
 
     starts: Array  # (documents,) where each document starts in the store, in the order of the stream
@@ -94,23 +95,24 @@ class Lanes:
     lanes: int
     window: int
 
-    @property
-    def lane_length(self) -> int:
-        """Tokens of the stream in a lane; the last lane may have fewer."""
-        return -(-int(self.stream[-1]) // self.lanes)
-
     def __len__(self) -> int:
-        return -(-self.lane_length // self.window)
+        longest = -(-int(self.stream[-1]) // self.lanes)
+        return -(-longest // self.window)
+
+    @property
+    def shortest(self) -> int:
+        """Tokens that every window has."""
+        return int(self.stream[-1]) // self.lanes // max(1, len(self))
 
     def batch(self, index: int) -> Window:
         """The windows of all lanes at one time."""
         if not 0 <= index < len(self):
             raise IndexError(f"batch {index} of {len(self)}")
         starts, lengths, lanes, fresh = [], [], [], []
+        total, count = int(self.stream[-1]), len(self)
         for lane in range(self.lanes):
-            lane_end = min((lane + 1) * self.lane_length, int(self.stream[-1]))
-            position = lane * self.lane_length + index * self.window
-            end = min(position + self.window, lane_end)
+            begin, size = lane * total // self.lanes, (lane + 1) * total // self.lanes - lane * total // self.lanes
+            position, end = (begin + size * time // count for time in (index, index + 1))
             while position < end:
                 document = int(np.searchsorted(self.stream, position, side="right")) - 1
                 inside = position - int(self.stream[document])

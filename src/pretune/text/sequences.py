@@ -35,7 +35,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Template:
-    """Roles and texts in order: `single` always, `pair` after it where there is a second text.
+    """Roles and texts in order: `single` always, `pair` after it where there is a second text, `last` at the end of either.
 
     `target` is the decoder's side of an encoder-decoder: it reads all of it but the last and writes all but the first.
 
@@ -48,9 +48,10 @@ class Template:
 
     single: tuple[str, ...]
     pair: tuple[str, ...]
-    segments: bool = True  # whether what `pair` adds is a segment of its own; else all is segment 0
+    segments: bool = True  # whether what `pair` adds is a segment of its own, and `last` a third; else all is segment 0
     target: tuple[str, ...] = ()
     document: tuple[str, ...] | None = None
+    last: tuple[str, ...] = ()
 
     @property
     def for_documents(self) -> Template:
@@ -59,7 +60,13 @@ class Template:
 
     def overhead(self, pair: bool) -> int:
         """Tokens that are not the texts' own."""
-        return len(self.single) - 1 + (len(self.pair) - 1 if pair else 0)
+        return len(self.single) - 1 + (len(self.pair) - 1 if pair else 0) + len(self.last)
+
+    def items(self, texts: int) -> list[tuple[str, int, int]]:
+        """Roles and texts in order; the number of the text that each stands with, and its segment."""
+        further = [(item, part, 1) for part in range(1, texts) for item in self.pair]
+        items = [*((item, 0, 0) for item in self.single), *further, *((item, 0, 2) for item in self.last)]
+        return [(item, part, segment if self.segments else 0) for item, part, segment in items]
 
 
 class Columns(dict[str, Array]):
@@ -140,11 +147,10 @@ class Arrangement:
         starts, spans = self.starts[chosen], self.spans[chosen]
         count = len(chosen)
         texts = 1 + max((part for part in range(1, spans.shape[1]) if (spans[:, part] > 0).any()), default=0)
-        items = [(item, 0) for item in self.template.single]
-        items += [(item, part) for part in range(1, texts) for item in self.template.pair]
-        part_of = np.array([part for _, part in items])
+        items = self.template.items(texts)
+        part_of, segments = (np.array([item[i] for item in items]) for i in (1, 2))
         sizes = np.ones((count, len(items)), dtype=np.int64)  # tokens of each item of each sequence
-        for number, (item, part) in enumerate(items):
+        for number, (item, part, _) in enumerate(items):
             if item in "AB":
                 sizes[:, number] = spans[:, part]
             elif part:
@@ -155,7 +161,7 @@ class Arrangement:
         ids = np.empty(total, dtype=np.int64)
         special = np.zeros(total, dtype=bool)
         places = []  # where each text goes, and its spans in the source
-        for number, (item, part) in enumerate(items):
+        for number, (item, part, _) in enumerate(items):
             if item in "AB":
                 at = spans_to_indices(begins[:, number], sizes[:, number])
                 places.append((at, starts[:, part], spans[:, part]))
@@ -173,8 +179,9 @@ class Arrangement:
 
         columns = Columns({"special": special, "segment": np.zeros(total, dtype=np.int64)}, word=word)
         values = {name: value[chosen][:, part_of] for name, value in self.columns.items()}  # (count, items)
-        if self.template.segments and texts > 1 and "segment" not in values:
-            values["segment"] = np.broadcast_to(np.minimum(part_of, 1), sizes.shape)
+        if segments.any():
+            known = np.where(segments > 1, segments, values.get("segment", segments))
+            values["segment"] = np.broadcast_to(known, sizes.shape)
         for name, value in values.items():
             columns[name] = np.repeat(value.ravel(), sizes.ravel())
         sequences = Sequences(

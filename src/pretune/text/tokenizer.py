@@ -37,7 +37,7 @@ ROLE_NAMES = {
 SPELLINGS = {
     "pad_token": ("[PAD]", "<pad>"),
     "unk_token": ("[UNK]", "<unk>"),
-    "cls_token": ("[CLS]", "<s>", "<cls>"),
+    "cls_token": ("[CLS]", "<cls>", "<s>"),  # XLNet has both of the last
     "sep_token": ("[SEP]", "<sep>"),
     "bos_token": ("<s>", "<|endoftext|>"),
     "eos_token": ("</s>", "<|endoftext|>"),
@@ -232,6 +232,8 @@ class Tokenizer:
             backend = with_template(backend, self.role_tokens, template)
             segments = ["token_type_ids"] if template.segments else []
             config["model_input_names"] = ["input_ids", *segments, "attention_mask"]
+            if template.last:  # the last token is looked for at the end
+                config["padding_side"] = "left"
         write_bytes(folder / "tokenizer.json", backend.to_str(pretty=True).encode())
         write_json(folder / "tokenizer_config.json", config)
 

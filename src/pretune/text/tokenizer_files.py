@@ -153,17 +153,16 @@ def _load_sentencepiece(path: Path, config: dict[str, Any]) -> tokenizers.Tokeni
 
 def with_template(backend: tokenizers.Tokenizer, roles: Mapping[str, str], template: Template) -> tokenizers.Tokenizer:
     """The same tokenizer, which puts around texts what a template says; where it already does, the tokenizer itself."""
-    used = {item for item in (*template.single, *template.pair) if item not in "AB"}
+    used = {item for item, *_ in template.items(texts=2) if item not in "AB"}
     if not used <= roles.keys():
         return backend
     names = {"A": "$A", "B": "$B"}
     names |= {role: roles[role].replace(":", "_") for role in used}  # in a template a colon comes before a segment
-    second = 1 if template.segments else 0
-    single = [f"{names[item]}:0" for item in template.single]
+    single, pair = ([f"{names[item]}:{own}" for item, _, own in template.items(texts)] for texts in (1, 2))
     copy = tokenizers.Tokenizer.from_str(backend.to_str())
     copy.post_processor = processors.TemplateProcessing(
         single=single,
-        pair=[*single, *(f"{names[item]}:{second}" for item in template.pair)],
+        pair=pair,
         special_tokens=[
             {"id": names[role], "ids": [backend.token_to_id(roles[role])], "tokens": [roles[role]]}
             for role in sorted(used)

@@ -60,7 +60,9 @@ def parallelize(root: Root, world: World, how: Parallel) -> nn.Module:
     if how == "replicate":
         from torch.nn.parallel import DistributedDataParallel
 
-        return DistributedDataParallel(root)
+        # XLNet has parameters that only some batches need: for queries, for segments.
+        idle = any(getattr(module, "idle", False) for module in root.modules())
+        return DistributedDataParallel(root, find_unused_parameters=idle)
     from torch.distributed.fsdp import fully_shard
 
     backbone: Any = root.backbone

@@ -2,7 +2,8 @@
 
 For a stack of layers over sequences of lengths n_i: every weight matrix is used once a token, and attention multiplies queries
 with keys and weights with values, 2 · 2 · width operations for each pair of tokens (causal attention too, as is the custom; a
-window only for the pairs inside it). Heads work on targets alone; an encoder inside a head, on all tokens.
+window only for the pairs inside it). Tokens that are remembered are keys and values too. Relative positions have a product of
+each query with every distance there can be. Heads work on targets alone; an encoder inside a head, on all tokens.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import numpy as np
 from torch import nn
 
 from pretune.backbones.encoder import Encoder
+from pretune.nn.adaptive import AdaptiveHead
 from pretune.nn.attention import Attention, CrossAttention, ScoredAttention
 from pretune.nn.heads import VocabularyHead
-from pretune.packed import Batch
+from pretune.nn.scores import TransformerXL
+from pretune.packed import Batch, Packed
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -62,6 +65,8 @@ class Flops:
                 "attention": stack.attention(own),
                 "recurrence": 2 * stack.recurrence * own.sum(),
             }
+            slots = getattr(backbone, "memory", 0) if "fresh" in batch.packed[0].columns else 0
+            items |= {"memory": stack.memory(own, slots), "positions": stack.positions(own, batch.packed[0], slots)}
         else:
             source, target = sides
             seen = np.ones_like(target) if batch.pooled else source  # states of the source that each target looks at
@@ -107,16 +112,34 @@ class Sizes:
     widths: dict[tuple[int, int], int]  # of all self-attention together, by how far it looks back and ahead
     cross: int  # weights that make keys and values of a source; they are among the matrices
     cross_width: int  # of all attention to a source
+    scored: int  # weights that make keys and values of attention that can remember; they are among the matrices
+    scored_width: int  # of all such attention
+    scores: list[TransformerXL]  # of relative positions
 
     def attention(self, lengths: Array) -> float:
         """Queries times keys and weights times values, in all self-attention."""
         return float(sum(4 * width * pairs(lengths, reach).sum() for reach, width in self.widths.items()))
 
+    def memory(self, lengths: Array, slots: int) -> float:
+        """Keys and values of so many remembered tokens a sequence, and attention to them."""
+        return float(2 * slots * (self.scored * len(lengths) + 2 * self.scored_width * lengths.sum()))
+
+    def positions(self, lengths: Array, packed: Packed, slots: int) -> float:
+        """Transformer-XL's scores: vectors of distances, and queries times each of them and each kind of segment."""
+        total = 0.0
+        for score in self.scores:
+            distances = 2 * score.reach(packed.longest + slots) + 1
+            compared = distances + (2 if score.segment is not None and "segment" in packed.columns else 0)
+            inner = score.heads * score.head_width
+            total += 2 * distances * score.position.numel() + 2 * inner * compared * lengths.sum()
+        return total
+
 
 def module_sizes(module: nn.Module) -> Sizes:
     """The sizes of everything below a module."""
-    matrices = recurrence = cross = cross_width = 0
+    matrices = recurrence = cross = cross_width = scored = scored_width = 0
     widths: Counter[tuple[int, int]] = Counter()
+    scores = []
     for child in every(module):
         match child:
             case nn.Linear():
@@ -125,10 +148,14 @@ def module_sizes(module: nn.Module) -> Sizes:
                 recurrence += sum(p.numel() for p in child.parameters() if p.dim() == 2)
             case Attention() | ScoredAttention():
                 widths[child.pattern.reach or (-1, -1)] += child.heads * child.head_width
+                if isinstance(child, ScoredAttention):
+                    scored += child.key_value.weight.numel()
+                    scored_width += child.heads * child.head_width
+                    scores += [child.score] if isinstance(child.score, TransformerXL) else []
             case CrossAttention():
                 cross += child.key_value.weight.numel()
                 cross_width += child.heads * child.head_width
-    return Sizes(matrices, recurrence, dict(widths), cross, cross_width)
+    return Sizes(matrices, recurrence, dict(widths), cross, cross_width, scored, scored_width, scores)
 
 
 @dataclass(frozen=True)
@@ -153,6 +180,8 @@ def head_sizes(part: nn.Module, tied: int, without: Sequence[str] = ()) -> HeadS
     """
     if isinstance(part, Encoder):
         return HeadSizes(0, [module_sizes(part)])
+    if isinstance(part, AdaptiveHead):
+        return HeadSizes(part.weights, [])
     own = part.weight.numel() if isinstance(part, nn.Linear) else tied if isinstance(part, VocabularyHead) else 0
     children = [head_sizes(child, tied) for name, child in part.named_children() if name not in without]
     return HeadSizes(

@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -315,13 +315,15 @@ def _restore(
 
 @torch.no_grad()
 def evaluate_loss(root: Root, joint: Joint, batches: list[Batch], device: torch.device) -> dict[str, float]:
-    """Mean of every loss term and log over some batches."""
+    """Mean of every loss term and log over some batches, which go on from one another where the objective is stateful."""
     root.eval()
+    carry = None
     sums: dict[str, float] = {}
     totals: dict[str, float] = {}
     for number, batch in enumerate(batches):
         seed_generators(number, device)  # what is drawn on the device is the same every time
-        loss = root(joint, batch.to(device))
+        loss = root(joint, replace(batch.to(device), carry=carry))
+        carry = loss.carry if joint.stateful else None
         for name, value in {**loss.sums, **loss.logs}.items():
             sums[name] = sums.get(name, 0.0) + float(value)
         for term in loss.sums:

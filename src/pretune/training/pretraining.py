@@ -146,6 +146,7 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Ru
         recompute=bool(plan.batch.recompute),
         evaluate=evaluator(model, evaluation, device) if evaluation else None,
         evaluate_first=plan.model not in preset_names() or plan.from_ is not None,
+        restore_carry=getattr(model.backbone, "restore_carry", None),
     )
     try:
         with deterministic(plan.deterministic):
@@ -367,10 +368,13 @@ def held_out_batches(joint: Joint, data: Data, packing: Packing, watching: Watch
     parts = tuple((w, replace(p, **_plain(p)) if isinstance(p, MLM) else p) for w, p in joint.parts)
     joint = Joint(parts)  # type: ignore[arg-type]
     draws = Draws(seed=0)
+    packing = replace(packing, lanes=1)  # of a stateful objective, each batch goes on from the one before
     try:
         epoch = joint.arrange(data, packing, draws)
     except PretuneError:  # too little held-out text for this objective
         return []
+    if packing.fixed:  # windows of little text are short, and filler takes more of the sequences than in training
+        packing = replace(packing, sequences=max(packing.sequences, int(epoch.sizes().max(initial=0)) + 1))
     capacity = joint.capacity(packing)
     batches = []
     for index in range(min(len(epoch), watching.packs or 1)):

@@ -1,0 +1,139 @@
+"""XLNet (Yang et al., 2019, arXiv:1906.08237): Transformer-XL's layers, read in any order.
+
+A memory of `mem_len` tokens is at work where batches go on from one another. Biases of content and positions are every
+layer's own, as in the released checkpoints.
+
+Departures: attention dropout is off (the published models have that of everything else there too); nor are the vectors of
+positions and the last states dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from pretune.backbones.encoder import Encoder
+from pretune.errors import PretuneError
+from pretune.families.family import Family, Table
+from pretune.families.gpt import check_tied
+from pretune.nn.attention import ScoredAttention
+from pretune.nn.blocks import Layer, PostNorm
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
+from pretune.nn.heads import Transform, VocabularyHead
+from pretune.nn.initialize import initialize
+from pretune.nn.linear import LayerNorm
+from pretune.nn.scores import TransformerXL
+from pretune.text.sequences import Template
+
+
+@dataclass(frozen=True)
+class XLNetConfig:
+    """Keys of config.json."""
+
+    vocab_size: int = 32000
+    d_model: int = 768
+    n_layer: int = 12
+    n_head: int = 12
+    d_head: int | None = None  # the width over the heads
+    d_inner: int = 3072
+    ff_activation: str = "gelu"
+    attn_type: str = "bi"
+    dropout: float = 0.1
+    mem_len: int | None = None  # tokens of the batch before that are remembered
+    clamp_len: int = -1  # distances beyond it count as it; -1: none do
+    layer_norm_eps: float = 1e-12
+    initializer_range: float = 0.02
+    summary_type: str = "last"
+    summary_use_proj: bool = True
+    summary_activation: str = "tanh"
+    tie_word_embeddings: bool = True
+    # Written even if unknown: `transformers` would put in those of the published vocabulary.
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+
+
+def build(config: XLNetConfig) -> Encoder:
+    """The whole wiring."""
+    check_tied("xlnet", config.tie_word_embeddings)
+    if config.attn_type != "bi":
+        raise PretuneError(
+            f"xlnet: attn_type {config.attn_type!r} is not supported; only 'bi', which an order restricts"
+        )
+    if config.summary_type != "last" or not config.summary_use_proj:
+        raise PretuneError(
+            "xlnet: only classifiers on the last token (summary_type 'last', summary_use_proj) are supported"
+        )
+    width, heads, dropout = config.d_model, config.n_head, config.dropout
+    head_width = config.d_head or width // heads
+    furthest = config.clamp_len if config.clamp_len > 0 else None
+    activation = ACTIVATIONS[config.ff_activation]
+    norm = partial(LayerNorm, width, config.layer_norm_eps)
+
+    def layer() -> Layer:
+        score = TransformerXL(width, heads, head_width, segments=True, furthest=furthest)
+        attention = ScoredAttention(width, heads, score, head_width=head_width, content_bias=True, bias=False)
+        feed_forward = FeedForward(width, config.d_inner, activation, dropout=dropout)
+        return Layer(
+            attention=PostNorm(attention, norm(), dropout), feed_forward=PostNorm(feed_forward, norm(), dropout)
+        )
+
+    encoder = Encoder(
+        embed=Embeddings(config.vocab_size, width, dropout=dropout, query=True),
+        layers=[layer() for _ in range(config.n_layer)],
+        vocabulary_head=lambda: VocabularyHead(config.vocab_size),
+        pooler=lambda: initialize(Transform(width, ACTIVATIONS[config.summary_activation]), config.initializer_range),
+        memory=config.mem_len or 0,
+    )
+    return initialize(encoder, config.initializer_range)
+
+
+_ATTENTION, _FEED_FORWARD = "transformer.layer.{i}.rel_attn", "transformer.layer.{i}.ff"
+_OURS = "backbone.layers.{i}"
+
+XLNET = Family(
+    name="xlnet",
+    config=XLNetConfig,
+    build=build,
+    # The classifier's token is the last one, in a segment of its own.
+    template=Template(single=("A", "separator"), pair=("B", "separator"), last=("start",)),
+    table=Table(
+        ("transformer.word_embedding.weight", "backbone.embed.tokens"),
+        ("transformer.mask_emb", "backbone.embed.query"),
+        (f"{_ATTENTION}.q", f"{_OURS}.attention.part.query.weight"),
+        ([f"{_ATTENTION}.k", f"{_ATTENTION}.v"], f"{_OURS}.attention.part.key_value.weight"),
+        (f"{_ATTENTION}.o", f"{_OURS}.attention.part.output.weight"),
+        (f"{_ATTENTION}.r", f"{_OURS}.attention.part.score.position"),
+        (f"{_ATTENTION}.r_w_bias", f"{_OURS}.attention.part.content_bias"),
+        (f"{_ATTENTION}.r_r_bias", f"{_OURS}.attention.part.score.position_bias"),
+        (f"{_ATTENTION}.r_s_bias", f"{_OURS}.attention.part.score.segment_bias"),
+        (f"{_ATTENTION}.seg_embed", f"{_OURS}.attention.part.score.segment"),
+        (f"{_ATTENTION}.layer_norm.{{p}}", f"{_OURS}.attention.norm.{{p}}"),
+        (f"{_FEED_FORWARD}.layer_1.{{p}}", f"{_OURS}.feed_forward.part.inner.{{p}}"),
+        (f"{_FEED_FORWARD}.layer_2.{{p}}", f"{_OURS}.feed_forward.part.output.{{p}}"),
+        (f"{_FEED_FORWARD}.layer_norm.{{p}}", f"{_OURS}.feed_forward.norm.{{p}}"),
+        ("lm_loss.bias", "heads.plm.bias"),
+        ("sequence_summary.summary.{p}", "heads.classify.pooler.dense.{p}"),
+        ("logits_proj.{p}", "heads.classify.output.{p}"),
+        prefix="transformer.",
+        ignored=(
+            "lm_loss.weight",
+            "classifier.{p}",  # of tags
+            "qa_outputs.{p}",
+            "start_logits.dense.{p}",
+            "end_logits.dense_{i}.{p}",
+            "end_logits.LayerNorm.{p}",
+            "answer_class.dense_{i}.{p}",
+        ),
+        transposed=[f"{_ATTENTION}.{part}" for part in "qkvr"],
+        folded={f"{_ATTENTION}.{part}": f"{_ATTENTION}.r_w_bias" for part in "qkvor"},
+    ),
+    classes={
+        frozenset(): "XLNetModel",
+        frozenset({"plm"}): "XLNetLMHeadModel",
+        frozenset({"classify"}): "XLNetForSequenceClassification",
+    },
+    poolings={"": "last"},
+    older={"n_token": "vocab_size"},
+)

@@ -1,0 +1,103 @@
+"""Large vocabularies in clusters (Grave et al., 2017, arXiv:1609.04309; Baevski and Auli, 2019, arXiv:1809.10853).
+
+Tokens are numbered by falling frequency and cut into clusters; rarer ones have narrower vectors, led to the width of the
+states, in the embedding and in the softmax alike. The first cluster is predicted together with a token for each other
+cluster, the tokens of those within their cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pretune.nn.dropout import Dropout
+from pretune.nn.linear import Linear
+from pretune.packed import Packed
+
+
+class AdaptiveEmbeddings(nn.Module):
+    """Token vectors whose width is that of the first cluster over `shrink`, `shrink`² … in the others."""
+
+    positions: None = None
+
+    def __init__(
+        self, vocabulary: int, width: int, vectors: int, cutoffs: Sequence[int], shrink: int, dropout: float = 0.0
+    ) -> None:
+        """`cutoffs`: where clusters but the first begin; `vectors`: the width of the first cluster's vectors."""
+        super().__init__()
+        self.bounds = [0, *(cutoff for cutoff in cutoffs if cutoff < vocabulary), vocabulary]
+        widths = [vectors // shrink**cluster for cluster in range(len(self.bounds) - 1)]
+        sizes = [end - begin for begin, end in pairwise(self.bounds)]
+        self.tables = nn.ParameterList(torch.empty(size, wide) for size, wide in zip(sizes, widths, strict=True))
+        self.projects = nn.ModuleList(Linear(wide, width, bias=False) for wide in widths)
+        self.vocabulary, self.width = vocabulary, width
+        self.dropout = Dropout(dropout)
+        self.compute = torch.float32  # the type of everything that follows
+
+    @property
+    def tokens(self) -> Tensor:
+        """The vectors of the first cluster; `AdaptiveHead` has the others itself."""
+        return self.tables[0]
+
+    def forward(self, packed: Packed) -> Tensor:
+        """(n,) ids → (n, width), scaled by √width."""
+        x: Tensor | None = None
+        for (begin, end), table, project in zip(pairwise(self.bounds), self.tables, self.projects, strict=True):
+            inside = (packed.ids >= begin) & (packed.ids < end)
+            vectors = F.embedding((packed.ids - begin).clamp(0, end - begin - 1), table).to(self.compute)
+            own = project(vectors)
+            x = own if x is None else torch.where(inside[:, None], own, x)
+        assert x is not None
+        return self.dropout(x * self.width**0.5)
+
+
+class AdaptiveHead(nn.Module):
+    """Logarithms of the probabilities of all tokens, which serve as logits, by the vectors of an embedding.
+
+    The way to the first cluster is its own; to the others, that of the embedding. All clusters are computed for all states:
+    rare tokens cost less for their narrow vectors, not for being left out.
+    """
+
+    def __init__(self, embed: AdaptiveEmbeddings, deviation: float = 0.02) -> None:
+        """Its own matrices start with a deviation; the embedding's are as they are."""
+        super().__init__()
+        self.embed = embed
+        vectors, clusters = embed.tokens.shape[1], len(embed.tables) - 1
+        self.project = nn.Parameter(torch.empty(embed.width, vectors).normal_(std=deviation))
+        self.cluster = Linear(vectors, clusters) if clusters else None
+        if self.cluster is not None:
+            nn.init.normal_(self.cluster.weight, std=deviation)
+            nn.init.zeros_(self.cluster.bias)
+        self.biases = nn.ParameterList(torch.zeros(len(table)) for table in embed.tables)
+        self.vocabulary = embed.vocabulary
+
+    @property
+    def weights(self) -> int:
+        """Multiplications for each state."""
+        clusters = 0 if self.cluster is None else self.cluster.weight.numel()
+        tables = sum(table.numel() for table in self.embed.tables)
+        return self.project.numel() + clusters + tables + sum(way.numel() for way in self.ways())
+
+    def ways(self) -> list[Tensor]:
+        """(width, vectors) matrices from states to all clusters but the first."""
+        return list(self.embed.projects[1:].parameters())
+
+    def forward(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """(m, width) and the first cluster's vectors → (m, vocabulary)."""
+        kind = states.dtype
+        narrow = states @ self.project.to(kind)
+        first = F.linear(narrow, tokens.to(kind), self.biases[0].to(kind)).float()
+        if self.cluster is None:
+            return first.log_softmax(-1)
+        first = torch.cat([first, self.cluster(narrow).float()], -1).log_softmax(-1)
+        size = tokens.shape[0]
+        parts = [first[:, :size]]
+        clusters = zip(list(self.embed.tables)[1:], self.ways(), list(self.biases)[1:], strict=True)
+        for number, (table, way, bias) in enumerate(clusters):
+            logits = F.linear(states @ way.to(kind), table.to(kind), bias.to(kind))
+            parts.append(first[:, size + number, None] + logits.float().log_softmax(-1))
+        return torch.cat(parts, -1)
