@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ import pretune as pt
 from peers import assert_same
 from pretune import PretuneError
 from pretune.weights import PICKLE, WEIGHTS, read_size, read_weights, write_weights
+from test_export import save
 
 
 def peer(kind: str = "BertForMaskedLM", **sizes: Any) -> Any:
@@ -229,3 +231,26 @@ def test_verbs_go_on_with_partial(folder: Path, tmp_path: Path) -> None:
     taken = subprocess.run([*command, "--partial", "--json"], capture_output=True, text=True, check=True)
     assert json.loads(taken.stdout)["class"] == "BertForMaskedLM"
     assert_same(pt.load(folder, partial=True).root, pt.load(tmp_path / "whole").root)
+
+
+def test_every_verb_that_reads_a_model_takes_partial(tmp_path: Path, english: list[str]) -> None:
+    model, rows, notes = (tmp_path / name for name in ("model", "rows.csv", "notes.txt"))
+    save(model, "bert", "mlm")
+    change(model, **{"bert.adapter.weight": torch.zeros(2)})
+    rows.write_text("\n".join(["text,label", *["good,yes", "bad,no"] * 4]), encoding="utf-8")
+    notes.write_text("\n\n".join(english[0].split(". ")[:40]), encoding="utf-8")
+    few: dict[str, Any] = {"budget": pt.Budget(steps=1), "batch": pt.Batching(tokens=64, length=16)}
+    verbs: dict[str, Any] = {
+        "fill": lambda **more: pt.fill(model, ["a [MASK]"], **more),
+        "embed": lambda **more: pt.embed(model, ["a"], **more),
+        "neighbors": lambda **more: pt.neighbors(model, "of", "one of", words=50, **more),
+        "finetune": lambda **more: pt.finetune(model, rows, out=tmp_path / "task", budget=pt.Budget(steps=1), **more),
+        "pretrain": lambda **more: pt.pretrain(model, notes, tokenizer=model, out=tmp_path / "run", **few, **more),
+        "adapt": lambda **more: pt.adapt(model, notes, out=tmp_path / "adapted", **few, **more),
+    }
+    for name, verb in verbs.items():
+        with pytest.raises(PretuneError, match=r"tensors that no bert has: bert\.adapter\.weight"):
+            verb()
+        for begun in ("run", "adapted"):
+            shutil.rmtree(tmp_path / begun, ignore_errors=True)
+        assert verb(partial=True), name

@@ -307,7 +307,8 @@ def load_model(reference: str | Path, objectives: Mixture | None = None, seed: i
     # A head of another shape (another number of classes) counts as missing.
     found |= {n: t for n, t in head_tensors.items() if n in wanted and t.shape == wanted[n].shape}
     missing = [name for name in missing if name not in found]
-    model.untrained = [name for name in missing if name in dict(model.root.named_parameters())]
+    learned = dict(model.root.named_parameters())
+    model.untrained = [name for name in missing if name in learned]
     _check(folder, family, tensors, wanted, missing, extra, partial)
     new_heads = sorted({name.split(".")[1] for name in model.untrained if name.startswith("heads.")})
     if new_heads:

@@ -67,18 +67,18 @@ def export(
     from pretune.text.tokenizer import Tokenizer
     from pretune.weights import read_size
 
-    out = Path(out)
+    out, reference = Path(out), os.fspath(model)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise PretuneError(f"{out}: exists and is not empty; choose another --out")
     size = read_size(shard_size) if shard_size is not None else None
     tokenizer = Tokenizer.load(match_vocabulary) if match_vocabulary is not None else None
-    loaded = load(os.fspath(model), partial=partial)
+    loaded = load(reference, partial=partial)
     if not loaded.family.elsewhere:
         raise PretuneError(
-            f"{model}: {loaded.family.name} has no layout that `transformers` reads; use it with pretune"
+            f"{reference}: {loaded.family.name} has no layout that `transformers` reads; use it with pretune"
         )
     if head is not None:
-        keep_heads(loaded, head, str(model))
+        keep_heads(loaded, head, reference)
     report: dict[str, Any] = {}
     if tokenizer is not None:
         loaded, report["vocabulary"] = match(loaded, tokenizer)
@@ -86,8 +86,9 @@ def export(
         loaded, report["positions"] = lengthen(loaded, longer, new_positions)
     kind = getattr(torch, dtype)
     name = loaded.export(out, kind, compute=kind, shard=size, companions=not loaded.untrained)
-    _, rest = loaded.family.table.write(loaded.root.tensors())
-    left = sorted({parameter.split(".")[1] for parameter in rest})
+    heads = loaded.root.heads
+    its = {head for names, kind in loaded.family.classes.items() if kind == name for head in names}
+    left = [head for head in heads if not any(heads[head] is heads[other] for other in its & heads.keys())]
     facts: dict[str, Any] = {
         "folder": str(out),
         "class": name,
