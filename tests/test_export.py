@@ -50,6 +50,8 @@ def test_a_masked_language_model(tmp_path: Path) -> None:
     facts = pt.export(run, out=tmp_path / "out").facts
     assert facts["class"] == "BertForMaskedLM" and facts["no_place_for"] == ["sop"]
     assert "head.safetensors" not in facts["files"]
+    again = pt.load(tmp_path / "out")
+    assert list(again.root.heads) == ["mlm"] and not again.untrained
     read("AutoModelForMaskedLM", tmp_path / "out")
     text = "An assignment is a [MASK]"
     theirs = pipeline("fill-mask", model=str(tmp_path / "out"), top_k=3)(text)
@@ -124,6 +126,9 @@ def test_one_head_of_several(tmp_path: Path) -> None:
     for number, (head, name) in enumerate(names.items()):
         assert pt.export(run, head=head, out=tmp_path / str(number)).facts["class"] == name
         assert list(pt.load(tmp_path / str(number)).root.heads) == head.split("+")
+    save(tmp_path / "odd", "bert", "0.5*mlm(rate=0.3)|nsp")
+    pt.export(tmp_path / "odd", head="mlm", out=tmp_path / "options")
+    assert pt.load(tmp_path / "options").objective == "mlm(rate=0.3)"
     with pytest.raises(PretuneError, match="no head 'lm'; it has mlm, nsp"):
         pt.export(run, head="lm", out=tmp_path / "none")
 

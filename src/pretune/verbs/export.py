@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -77,8 +78,9 @@ def export(
         raise PretuneError(
             f"{reference}: {loaded.family.name} has no layout that `transformers` reads; use it with pretune"
         )
-    if head is not None:
-        keep_heads(loaded, head, reference)
+    heads = loaded.root.heads
+    known = {name for names in loaded.family.classes for name in names}
+    keep_heads(loaded, head or "+".join(sharing(heads, known)) or "none", reference)
     report: dict[str, Any] = {}
     if tokenizer is not None:
         loaded, report["vocabulary"] = match(loaded, tokenizer)
@@ -86,9 +88,8 @@ def export(
         loaded, report["positions"] = lengthen(loaded, longer, new_positions)
     kind = getattr(torch, dtype)
     name = loaded.export(out, kind, compute=kind, shard=size, companions=not loaded.untrained)
-    heads = loaded.root.heads
     its = {head for names, kind in loaded.family.classes.items() if kind == name for head in names}
-    left = [head for head in heads if not any(heads[head] is heads[other] for other in its & heads.keys())]
+    left = [name for name in heads if name not in sharing(heads, its)] if head is None else []
     facts: dict[str, Any] = {
         "folder": str(out),
         "class": name,
@@ -98,6 +99,11 @@ def export(
     }
     facts |= {"no_place_for": left} if left else {}
     return Facts({**facts, **({"left_random": loaded.untrained} if loaded.untrained else {}), **report})
+
+
+def sharing(heads: Any, names: set[str]) -> list[str]:
+    """Heads that have one of the names, or are the same as one that has (tlm's is mlm's)."""
+    return [name for name in heads if any(heads[name] is heads[other] for other in names & heads.keys())]
 
 
 def keep_heads(model: Any, names: str, reference: str) -> None:
@@ -112,7 +118,8 @@ def keep_heads(model: Any, names: str, reference: str) -> None:
         if name not in heads:
             raise PretuneError(f"{reference}: no head {name!r}; it has {', '.join(heads) or 'none'}")
     if sorted(wanted) != sorted(heads):
-        model.objective = "+".join(wanted)
+        options = dict(re.findall(r"([a-z_]+)(\([^)]*\))?", model.objective))
+        model.objective = "+".join(f"{name}{options.get(name, '')}" for name in wanted)
     model.labels = model.labels if "classify" in wanted else []
     model.root.heads = nn.ModuleDict({name: head for name, head in heads.items() if name in wanted})
     model.untrained = [
