@@ -13,6 +13,7 @@ from pretune.errors import PretuneError
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
 from pretune.verbs.adapt import adapt
 from pretune.verbs.bench import bench_device
+from pretune.verbs.export import export
 from pretune.verbs.finetune import finetune
 from pretune.verbs.generate import generate
 from pretune.verbs.histories import histories
@@ -26,6 +27,7 @@ from pretune.verbs.tokenizer import inspect_tokenizer, train_tokenizer
 from pretune.verbs.use import embed, fill, predict
 
 if TYPE_CHECKING:
+    from pretune.model import Model, load
     from pretune.text.store import Store
     from pretune.text.tokenizer import Tokenizer
     from pretune.training.runs import Run
@@ -35,6 +37,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Batching",
     "Budget",
+    "Model",
     "Optimizer",
     "PretuneError",
     "Run",
@@ -46,11 +49,13 @@ __all__ = [
     "adapt",
     "bench_device",
     "embed",
+    "export",
     "fill",
     "finetune",
     "generate",
     "histories",
     "inspect_tokenizer",
+    "load",
     "neighbors",
     "phrases",
     "predict",
@@ -61,16 +66,18 @@ __all__ = [
     "train_tokenizer",
 ]
 
-_CLASSES = {  # loaded when first asked for
+_LATER = {  # loaded when first asked for
+    "Model": "pretune.model",
     "Run": "pretune.training.runs",
     "Store": "pretune.text.store",
     "Tokenizer": "pretune.text.tokenizer",
+    "load": "pretune.model",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _CLASSES:
+    if name in _LATER:
         from importlib import import_module
 
-        return getattr(import_module(_CLASSES[name]), name)
+        return getattr(import_module(_LATER[name]), name)
     raise AttributeError(f"module 'pretune' has no attribute {name!r}")

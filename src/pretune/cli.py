@@ -51,6 +51,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "embed": pretune.embed,
     "generate": pretune.generate,
     "neighbors": pretune.neighbors,
+    "export": pretune.export,
     "show": pretune.show,
     "bench device": pretune.bench_device,
 }

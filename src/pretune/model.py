@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from pretune.atomic import write_bytes, write_json
@@ -21,13 +20,15 @@ from pretune.families import find_family
 from pretune.families.family import Family
 from pretune.nn.adaptive import AdaptiveEmbeddings
 from pretune.nn.embeddings import Embeddings
-from pretune.objectives import Joint, Loss, Mixture, Objective
+from pretune.objectives import Joint, Loss, Mixture, Objective, parse_objective
 from pretune.packed import Batch
 from pretune.presets import find_preset, preset_names
 from pretune.progress import say
 from pretune.text.tokenizer import Tokenizer
+from pretune.weights import read_tensors, read_weights, write_weights
 
-CONFIG, WEIGHTS, HEAD = "config.json", "model.safetensors", "head.safetensors"
+CONFIG, HEAD = "config.json", "head.safetensors"
+CLASSIFIER = "ForSequenceClassification"  # how the classes of `transformers` end that classify
 # Keys of config.json that families leave open → the roles of a tokenizer that fill them.
 ROLE_KEYS = {"bos_token_id": "start", "eos_token_id": "end", "cls_token_id": "start", "sep_token_id": "separator"}
 
@@ -65,7 +66,14 @@ class Root(nn.Module):
 
 @dataclass
 class Model:
-    """Everything needed to use a network: family, configuration, parameters, tokenizer, and what it was trained for."""
+    """Everything needed to use a network: family, configuration, parameters, tokenizer, and what it was trained for.
+
+    `pretune.load` reads one from a folder; `save` and `export` write it. `backbone` is the network without heads, and
+    `root.heads` are these, by the names of their objectives.
+
+    >>> model = pretune.load("runs/mine")  # doctest: +SKIP
+    >>> model.export("for-others/")  # doctest: +SKIP
+    """
 
     family: Family
     config: Any
@@ -73,6 +81,7 @@ class Model:
     tokenizer: Tokenizer | None = None
     objective: str = ""  # what its heads are for, e.g. "mlm+nsp"
     labels: list[str] = field(default_factory=list)  # classes in order, for classifiers
+    untrained: list[str] = field(default_factory=list)  # parameters that its checkpoint did not have: these are random
 
     @property
     def backbone(self) -> Any:
@@ -102,42 +111,66 @@ class Model:
     def save(self, folder: str | Path, kind: torch.dtype = torch.float32) -> None:
         """Write config.json, model.safetensors, the tokenizer's files and, where needed, head.safetensors.
 
-        Weights are written as `kind`; whoever reads them computes in fp32 all the same. What else a head exports (rtd its
-        generator) goes to folders inside, as models of their own, where that is a layout of the family.
+        Weights are written as `kind`; whoever reads them computes in fp32 all the same.
         """
         folder = Path(folder)
-        state = {name: tensor.detach().cpu().to(kind).contiguous() for name, tensor in self.root.tensors().items()}
-        published, rest = self.family.table.write(state)
+        _, rest = self.family.table.write(self._state(kind))
         if rest:
             write_bytes(folder / HEAD, save(rest))
         else:
             (folder / HEAD).unlink(missing_ok=True)
+        self.export(folder, kind)
+
+    def export(
+        self,
+        folder: str | Path,
+        kind: torch.dtype = torch.float32,
+        *,
+        compute: torch.dtype = torch.float32,
+        shard: int | None = None,
+        companions: bool = True,
+    ) -> str:
+        """Write what others read: config.json, weights of type `kind`, the tokenizer's files. The class they load it with.
+
+        `compute` is the type that config.json tells them to compute in; `shard` the most bytes of a file of weights.
+        `companions`, what else a head exports (rtd its generator), go to folders inside, as models of their own, where that
+        is a layout of the family.
+        """
+        folder, state = Path(folder), self._state(kind)
+        published, _ = self.family.table.write(state)
         # A head that two share is the first's.
         owners = {head: name for name, head in reversed([*self.root.heads.items()])}
-        self._write(folder, published, self._config(self.config, frozenset(owners.values())))
+        config = self._config(self.config, frozenset(owners.values()), compute)
+        self._write(folder, published, config, shard)
         for head in self.root.heads.values():
             for name, export in getattr(head, "exports", dict)().items():
-                if name in self.family.companions:
+                if companions and name in self.family.companions:
                     published, _ = self.family.table.write(export.tensors(state))
-                    config = self._config(replace(self.config, **export.sizes), export.heads)
-                    self._write(folder / name, published, config)
+                    inside = self._config(replace(self.config, **export.sizes), export.heads, compute)
+                    self._write(folder / name, published, inside, shard)
+        return str(config["architectures"][0])
 
-    def _write(self, folder: Path, published: dict[str, Tensor], config: dict[str, Any]) -> None:
-        write_bytes(folder / WEIGHTS, save(published, metadata={"format": "pt"}))
+    def _state(self, kind: torch.dtype) -> dict[str, Tensor]:
+        return {name: tensor.detach().cpu().to(kind).contiguous() for name, tensor in self.root.tensors().items()}
+
+    def _write(self, folder: Path, published: dict[str, Tensor], config: dict[str, Any], shard: int | None) -> None:
+        write_weights(folder, published, shard)
         write_json(folder / CONFIG, config)
         if self.tokenizer is not None:
             self.tokenizer.save(folder, self.family.template)
 
-    def _config(self, shape: Any, heads: frozenset[str]) -> dict[str, Any]:
+    def _config(self, shape: Any, heads: frozenset[str], compute: torch.dtype) -> dict[str, Any]:
         poolings = {ours: theirs for theirs, ours in self.family.poolings.items()} or {"start": ""}
         pooling = self.root.heads["classify"].pooling if "classify" in heads else "start"
         if pooling not in poolings:  # `transformers` would pool otherwise, and give other answers
             heads -= {"classify"}
-        classes = self.family.classes
+        # The class that has most of its heads; of several, one that classifies.
+        known = [names for names in self.family.classes if names <= heads]
+        best = max(known, key=lambda names: (len(names), "classify" in names))
         config: dict[str, Any] = {
-            "architectures": [classes.get(heads, classes[frozenset()])],
+            "architectures": [self.family.classes[best]],
             "model_type": self.family.name,
-            "dtype": "float32",
+            "dtype": str(compute).removeprefix("torch."),
             **asdict(shape),
         }
         if "classify" in heads and poolings[str(pooling)]:
@@ -219,8 +252,35 @@ def read_config(folder: Path) -> tuple[Family, dict[str, Any]]:
 
 
 def labels_in(content: Mapping[str, Any]) -> list[str]:
-    """The classes that a config.json names, in order."""
+    """The classes that a config.json names, in order; two that need no name are left out by `transformers`."""
+    if "id2label" not in content and str((content.get("architectures") or [""])[0]).endswith(CLASSIFIER):
+        return ["LABEL_0", "LABEL_1"]
     return [label for _, label in sorted(content.get("id2label", {}).items(), key=lambda item: int(item[0]))]
+
+
+def trained_for(reference: str | Path) -> Mixture | None:
+    """The objectives whose heads a model has: those it was trained for, or those of the class that it was published as."""
+    family, content = read_config(find_folder(reference))
+    objective = content.get("pretune", {}).get("objective", "")
+    if not objective:
+        published = (content.get("architectures") or [""])[0]
+        heads: frozenset[str] = next((h for h, name in family.classes.items() if name == published), frozenset())
+        objective = "+".join(sorted(heads))
+    pooling = family.poolings.get(getattr(family.read_config(content), "classifier_pooling", ""), "start")
+    return parse_objective(objective, labels=tuple(labels_in(content)), pooling=pooling) if objective else None
+
+
+def load(reference: str | Path, *, partial: bool = False) -> Model:
+    """A model with its heads and its tokenizer: a run, a model of the box, or a folder in the Hugging Face layout.
+
+    Weights are model.safetensors or pytorch_model.bin, whole or in shards; a pickle is taken only if it holds plain tensors
+    and nothing else. With `partial`, tensors that are missing or of another shape are left random, and those that nobody
+    knows are left out; both are listed.
+
+    >>> load("pretune-small-en").family.name
+    'modernbert'
+    """
+    return load_model(reference, trained_for(reference), partial=partial)
 
 
 def load_model(reference: str | Path, objectives: Mixture | None = None, seed: int = 0, partial: bool = False) -> Model:
@@ -234,23 +294,24 @@ def load_model(reference: str | Path, objectives: Mixture | None = None, seed: i
     folder = find_folder(reference)
     family, content = read_config(folder)
     config = family.read_config(content)
-    tensors = read_tensors(folder / WEIGHTS)
-    if (folder / HEAD).is_file():
-        head_tensors = read_tensors(folder / HEAD)
-    else:
-        head_tensors = {}
-    model = Model(family, config, Root(family.build(config)), _tokenizer(folder))
+    tensors = family.table.today(read_weights(folder))
+    head_tensors = read_tensors(folder / HEAD) if (folder / HEAD).is_file() else {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # of what a partial checkpoint lacks
+        model = Model(family, config, Root(family.build(config)), _tokenizer(folder))
     model.objective = content.get("pretune", {}).get("objective", "")
     model.labels = labels_in(content)
     if objectives is not None:
         model.add_heads(objectives.objectives, seed)
     wanted = model.root.tensors()
     found, missing, extra = family.table.read(tensors, wanted)
-    found |= {name: tensor for name, tensor in head_tensors.items() if name in wanted}
+    # A head of another shape (another number of classes) counts as missing.
+    found |= {n: t for n, t in head_tensors.items() if n in wanted and t.shape == wanted[n].shape}
     missing = [name for name in missing if name not in found]
-    _check(folder, found, wanted, missing, extra, family, partial)
     learned = dict(model.root.named_parameters())
-    new_heads = sorted({name.split(".")[1] for name in missing if name.startswith("heads.") and name in learned})
+    model.untrained = [name for name in missing if name in learned]
+    _check(folder, family, tensors, wanted, missing, extra, partial)
+    new_heads = sorted({name.split(".")[1] for name in model.untrained if name.startswith("heads.")})
     if new_heads:
         say(f"{folder}: new, untrained parameters for {', '.join(new_heads)}")
     model.root.load_state_dict(found, strict=False)
@@ -264,31 +325,28 @@ def load_model(reference: str | Path, objectives: Mixture | None = None, seed: i
 
 def _check(
     folder: Path,
-    found: dict[str, Tensor],
-    wanted: dict[str, Tensor],
-    missing: list[str],
-    extra: list[str],
     family: Family,
+    tensors: Mapping[str, Tensor],
+    wanted: Mapping[str, Tensor],
+    missing: Sequence[str],
+    extra: Sequence[str],
     partial: bool,
 ) -> None:
-    """Refuse what does not fit. A head of another shape (another number of classes) counts as missing."""
-    wrong = [name for name, tensor in found.items() if tensor.shape != wanted[name].shape]
-    for name in wrong:
-        if name.startswith("heads."):
-            del found[name]
-            missing.append(name)
-    shapes = [
-        f"{name} is {tuple(found[name].shape)}, not {tuple(wanted[name].shape)}" for name in wrong if name in found
-    ]
-    lacking = [name for name in missing if name.startswith("backbone.")]
-    strange = [name for name in extra if not family.table.knows(name)]
-    if shapes:
-        raise PretuneError(f"{folder}: tensors of the wrong shape: {'; '.join(shapes)}")
-    if lacking and not partial:
-        listed = ", ".join(lacking)
-        raise PretuneError(f"{folder}: the checkpoint lacks {len(lacking)} tensors: {listed}; go on with --partial")
-    if strange and not partial:
-        raise PretuneError(f"{folder}: tensors that no {family.name} has: {', '.join(strange)}; go on with --partial")
+    """Refuse a checkpoint that does not fit the backbone, or say what of it was left: everything, by its published name."""
+    table = family.table
+    backbone = [name for name in missing if name.startswith("backbone.")]
+    misfits = table.misfits(dict(tensors), {name: wanted[name] for name in backbone})
+    parts = [part for name in backbone for part in table.theirs(name) or (name,)]
+    problems = {
+        "of the wrong shape": [line for lines in misfits.values() for line in lines],
+        "missing": [part for part in parts if part not in tensors],
+        f"that no {family.name} has": [name for name in extra if not table.knows(name)],
+    }
+    listed = "; ".join(f"tensors {what}: {', '.join(names)}" for what, names in problems.items() if names)
+    if listed and not partial:
+        raise PretuneError(f"{folder}: {listed}; go on without them with --partial")
+    if listed:
+        say(f"{folder}: {listed}; what the model lacks was left random")
 
 
 def find_folder(reference: str | Path) -> Path:
@@ -305,16 +363,6 @@ def find_folder(reference: str | Path) -> Path:
         raise PretuneError(f"{name} is a preset without weights; pretrain it first, or name a folder")
     known = [*boxed_names(), *preset_names()]
     raise PretuneError(f"{name}: neither a model folder nor a name that is known; {nearest(name, known)}")
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file."""
-    try:
-        return load_file(path)
-    except FileNotFoundError as error:
-        raise PretuneError(f"{path}: missing") from error
-    except SafetensorError as error:
-        raise PretuneError(f"{path}: damaged or cut off ({error})") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -6,13 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tokenizers
 import torch
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
-from conftest import RUSSIAN
+from conftest import RUSSIAN, T5_IDS, russian_pieces
+from peers import close
 from pretune.inference.fill import MASK, Filler
+from pretune.model import load
+from pretune.packed import Packed, pack
 
 SENTENCES = [sentence for text in RUSSIAN for sentence in text.replace("! ", ". ").split(". ")]
 SHAPE = {
@@ -48,6 +52,67 @@ def ruroberta(folder: Path) -> Any:
     )
     backend.save_model(str(folder))
     return RobertaForMaskedLM(RobertaConfig(vocab_size=backend.get_vocab_size(), type_vocab_size=1, **SHAPE))
+
+
+def rugpt(folder: Path) -> Any:
+    """As ruGPT: GPT-2's layout, vocab.json and merges.txt of a byte-level BPE."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    backend = tokenizers.ByteLevelBPETokenizer()
+    specials = ["<pad>", "<s>", "</s>", "<unk>", "<|endoftext|>"]
+    backend.train_from_iterator(
+        SENTENCES, vocab_size=700, min_frequency=1, special_tokens=specials, show_progress=False
+    )
+    backend.save_model(str(folder))
+    names = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "GPT2Tokenizer", **names}))
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 50}
+    return GPT2LMHeadModel(GPT2Config(vocab_size=backend.get_vocab_size(), **sizes))
+
+
+def rut5(folder: Path) -> Any:
+    """As ruT5: spiece.model of a Unigram, with gated layers and a vocabulary matrix of its own."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    (folder / "spiece.model").write_bytes(russian_pieces(80, **T5_IDS))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "T5Tokenizer", "extra_ids": 100}))
+    sizes = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 2, "num_heads": 2, "dropout_rate": 0.0}
+    how = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+    return T5ForConditionalGeneration(T5Config(vocab_size=192, decoder_start_token_id=0, **sizes, **how))
+
+
+def packed(ids: list[int]) -> Packed:
+    return pack(np.array(ids), np.array([len(ids)]))
+
+
+@pytest.mark.parametrize("make", [rugpt, rut5])
+def test_ids_and_logits_of_models_that_write_are_the_peers_before_and_after_our_export(
+    make: Any, tmp_path: Path
+) -> None:
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+
+    torch.manual_seed(0)
+    folder, out = tmp_path / "published", tmp_path / "ours"
+    folder.mkdir()
+    make(folder).save_pretrained(folder)
+    model = load(folder)
+    model.export(out)
+    writes = make is rut5
+    text = "Кот спал на подоконнике, а ёж — под крыльцом."
+    target = [0, 17, 23, 5]
+    for place in (folder, out):
+        inputs = AutoTokenizer.from_pretrained(place)(text, return_tensors="pt")
+        ids = inputs["input_ids"][0].tolist()
+        tokenizer = model.need_tokenizer()
+        assert ids == tokenizer.encode(text) + [tokenizer.role("end")] * writes
+        assert tokenizer.decode(ids).strip() == tokenizer.decode(tokenizer.encode(text)).strip()
+        peer = (AutoModelForSeq2SeqLM if writes else AutoModelForCausalLM).from_pretrained(place).eval()
+        more = {"decoder_input_ids": torch.tensor([target])} if writes else {}
+        model.root.eval().requires_grad_(False)
+        states = model.backbone(packed(ids), packed(target)) if writes else model.backbone(packed(ids))
+        head = model.root.heads["spans" if writes else "lm"]
+        with torch.no_grad():
+            close(head(states.last, model.backbone.embed.tokens), peer(**inputs, **more).logits[0])
 
 
 def teach(peer: Any, tokenizer: Any) -> None:

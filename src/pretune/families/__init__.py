@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pretune.errors import PretuneError, nearest
+from pretune.errors import PretuneError
 from pretune.families.albert import ALBERT
 from pretune.families.bart import BART
 from pretune.families.bert import BERT
@@ -32,5 +32,5 @@ FAMILIES: dict[str, Family] = {family.name: family for family in (*ENCODERS, *DE
 def find_family(name: str, where: str) -> Family:
     """A family by the `model_type` of its configuration."""
     if name not in FAMILIES:
-        raise PretuneError(f"{where}: unknown model family {name!r}; {nearest(name, FAMILIES)}")
+        raise PretuneError(f"{where}: unknown model family {name!r}; known: {', '.join(sorted(FAMILIES))}")
     return FAMILIES[name]

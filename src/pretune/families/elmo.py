@@ -88,4 +88,5 @@ ELMO = Family(
         ("classifier.{p}", "heads.classify.output.{p}"),
     ),
     classes={frozenset(): "TwoWays"},
+    elsewhere=False,
 )

@@ -34,6 +34,7 @@ class Family:
     poolings: Mapping[str, str] = field(default_factory=dict)
     older: Mapping[str, str] = field(default_factory=dict)  # keys of older config.json files → the same key today
     companions: tuple[str, ...] = ()  # what heads export that is published in this layout too (ELECTRA: generator)
+    elsewhere: bool = True  # whether `transformers` reads this layout
 
     def read_config(self, content: Mapping[str, Any]) -> Any:
         """The configuration in a config.json, keys we have no use for left out."""
@@ -87,11 +88,8 @@ class Table:
         """Whether a published name has a place here."""
         return any(_pattern(part).fullmatch(name) for theirs, _ in self.rows for part in theirs)
 
-    def read(self, tensors: Tensors, ours: Mapping[str, Tensor]) -> tuple[Tensors, list[str], list[str]]:
-        """Our parameters from a published checkpoint, the names of ours it lacks, and the names it has too many.
-
-        `ours` are the parameters that are wanted; those without a place in the layout count as lacking.
-        """
+    def today(self, tensors: Tensors) -> Tensors:
+        """A published checkpoint by the names that the rows have, whatever its age and whichever of tied ones it has."""
         tensors = {self._modern(name): tensor for name, tensor in tensors.items()}
         if self.prefix and not any(name.startswith(self.prefix) for name in tensors):
             tensors = {self.prefix + name: tensor for name, tensor in tensors.items()}
@@ -102,12 +100,22 @@ class Table:
         there = [name for name in self.tied if name in tensors]
         if there:
             tensors = dict.fromkeys(self.tied, tensors[there[0]]) | tensors
+        return tensors
+
+    def read(self, tensors: Tensors, ours: Mapping[str, Tensor]) -> tuple[Tensors, list[str], list[str]]:
+        """Our parameters from a published checkpoint, the names of ours it lacks, and the names it has too many.
+
+        `ours` are the parameters that are wanted; those without a place in the layout, or of another shape in the
+        checkpoint, count as lacking.
+        """
+        tensors = self.today(tensors)
+        wrong = self.misfits(tensors, ours)
         found: Tensors = {}
         missing: list[str] = []
         used: set[str] = set()
         for name in ours:
             theirs = self.theirs(name)
-            if theirs is None or not all(part in tensors for part in theirs):
+            if theirs is None or not all(part in tensors for part in theirs) or name in wrong:
                 missing.append(name)
                 continue
             parts = [self._turned(part, tensors[part]) for part in theirs]
@@ -116,6 +124,18 @@ class Table:
         used.update(self.tied)
         extra = [n for n in tensors if n not in used and not any(p.fullmatch(n) for p in self.ignored)]
         return found, missing, extra
+
+    def misfits(self, tensors: Tensors, ours: Mapping[str, Tensor]) -> dict[str, list[str]]:
+        """Our parameters that a checkpoint (as of `today`) has in another shape, and what is wrong with each part."""
+        wrong: dict[str, list[str]] = {}
+        for name, tensor in ours.items():
+            theirs = self.theirs(name) or ()
+            for part in theirs:
+                shape = (*(rows // len(theirs) for rows in tensor.shape[:1]), *tensor.shape[1:])
+                should = shape[::-1] if self._is_turned(part) else shape
+                if part in tensors and (has := tuple(tensors[part].shape)) != should:
+                    wrong.setdefault(name, []).append(f"{part} is {has}, not {should}")
+        return wrong
 
     def write(self, ours: Mapping[str, Tensor]) -> tuple[Tensors, Tensors]:
         """A published checkpoint of our parameters, and those for which the layout has no place (left)."""
@@ -154,7 +174,10 @@ class Table:
 
     def _turned(self, name: str, tensor: Tensor) -> Tensor:
         """A tensor of a published name, from their way round to ours or back."""
-        return tensor.t().contiguous() if any(p.fullmatch(name) for p in self.transposed) else tensor
+        return tensor.t().contiguous() if self._is_turned(name) else tensor
+
+    def _is_turned(self, name: str) -> bool:
+        return any(p.fullmatch(name) for p in self.transposed)
 
     def _modern(self, name: str) -> str:
         for old, new in self.renamed.items():

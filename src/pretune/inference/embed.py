@@ -18,9 +18,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @torch.no_grad()
-def embed_texts(reference: str | Path, texts: Sequence[str], pooling: str = "mean", layer: int = -1) -> Array:
+def embed_texts(
+    reference: str | Path, texts: Sequence[str], pooling: str = "mean", layer: int = -1, partial: bool = False
+) -> Array:
     """(n, width): one vector a text, in order. `layer` 0 are the embeddings, -1 the top."""
-    model = load_model(reference)
+    model = load_model(reference, partial=partial)
     device = choose_device()
     root = model.root.to(device).eval()
     out = np.zeros((len(texts), model.backbone.width), dtype=np.float32)

@@ -30,9 +30,9 @@ class Filler:
     device: torch.device
 
     @classmethod
-    def load(cls, reference: str | Path) -> Filler:
+    def load(cls, reference: str | Path, partial: bool = False) -> Filler:
         """From a run folder or a model folder."""
-        model = load_model(reference, parse_objective("mlm"))
+        model = load_model(reference, parse_objective("mlm"), partial=partial)
         device = choose_device()
         model.root.to(device).eval()
         return cls(model, device)

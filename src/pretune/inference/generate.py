@@ -149,14 +149,14 @@ class Writer:
     device: torch.device
 
     @classmethod
-    def load(cls, reference: str | Path, device: str | None = None) -> Writer:
+    def load(cls, reference: str | Path, device: str | None = None, partial: bool = False) -> Writer:
         """From a run folder or a model folder."""
         family, content = read_config(find_folder(reference))
         objective = content.get("pretune", {}).get("objective")
         trained = [part.name for part in parse_objective(objective).objectives] if objective else []
         if "lm" not in trained and frozenset({"lm"}) not in family.classes:
             raise PretuneError(f"{reference}: this {family.name} was not trained to write; pretrain one with lm")
-        model = load_model(reference, parse_objective("lm"))
+        model = load_model(reference, parse_objective("lm"), partial=partial)
         chosen = choose_device(device)
         model.root.to(chosen).eval()
         return cls(model, chosen)

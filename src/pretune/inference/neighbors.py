@@ -33,12 +33,13 @@ def find_neighbors(
     layer: int,
     most: int,
     language: str,
+    partial: bool = False,
 ) -> list[dict[str, Any]]:
     """The words nearest to `word` as it stands in `text`, each where it is nearest, with that sentence.
 
     `documents` are read until `most` words have been seen.
     """
-    model = load_model(reference)
+    model = load_model(reference, partial=partial)
     sentences = list(take_sentences(documents, most, language))
     if not sentences:
         raise PretuneError("no sentences to look for neighbors in; give text with --data")

@@ -19,7 +19,7 @@ from pretune.objectives.classify import Classify
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def load_classifier(reference: str | Path) -> Model:
+def load_classifier(reference: str | Path, partial: bool = False) -> Model:
     """A model that was trained to classify."""
     family, content = read_config(find_folder(reference))
     labels = labels_in(content)
@@ -28,7 +28,7 @@ def load_classifier(reference: str | Path) -> Model:
     objective = content.get("pretune", {}).get("objective", "")
     pooling = family.poolings.get(getattr(family.read_config(content), "classifier_pooling", ""), "start")
     objective = objective if "classify" in objective else "classify"
-    return load_model(reference, parse_objective(objective, labels=tuple(labels), pooling=pooling))
+    return load_model(reference, parse_objective(objective, labels=tuple(labels), pooling=pooling), partial=partial)
 
 
 @torch.no_grad()
@@ -47,12 +47,12 @@ def probabilities(
 
 
 def predict_texts(
-    reference: str | Path, texts: Sequence[str] | str, pairs: Sequence[str] | None = None
+    reference: str | Path, texts: Sequence[str] | str, pairs: Sequence[str] | None = None, partial: bool = False
 ) -> list[dict[str, Any]]:
     """A label and the probability of each class, for each text."""
     if isinstance(texts, str):
         texts = [texts]
-    model = load_classifier(reference)
+    model = load_classifier(reference, partial)
     rows = probabilities(model, texts, pairs)
     return [
         {

@@ -44,9 +44,9 @@ class WordStarts:
         else:
             byte_level = "'ByteLevel'" in str([content["pre_tokenizer"], content["decoder"]])
             for identity, token in enumerate(vocabulary):
-                surface = _surface(token, byte_level)
-                core = surface.lstrip()
-                self.always[identity] |= surface[:1].isspace() or _stands_alone(core[:1])
+                text = surface(token, byte_level)
+                core = text.lstrip()
+                self.always[identity] |= text[:1].isspace() or _stands_alone(core[:1])
                 if core:
                     self.first[identity] = _character_class(core[0])
                     self.last[identity] = _character_class(core[-1])
@@ -76,7 +76,7 @@ def _stands_alone(character: str) -> bool:
     return bool(character) and ("㐀" <= character <= "鿿" or "぀" <= character <= "ヿ" or character >= "\U00020000")
 
 
-def _surface(token: str, byte_level: bool) -> str:
+def surface(token: str, byte_level: bool) -> str:
     """The text a token stands for; half characters of byte-level tokens become the replacement character."""
     if byte_level:
         table = _byte_table()

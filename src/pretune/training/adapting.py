@@ -62,7 +62,7 @@ def adapt(plan: Plan, store: Store | None = None, resume: bool = False) -> Adapt
     if store is None:
         store = get_store(plan)
     _, held_out = split_documents(store, plan.watching.held_out or 0.0)
-    return Adapted(run, before, after, compare_fills(plan.model, run.folder, store, held_out))
+    return Adapted(run, before, after, compare_fills(plan.model, run.folder, store, held_out, plan.partial))
 
 
 def measures(line: dict[str, float]) -> dict[str, float]:
@@ -72,10 +72,12 @@ def measures(line: dict[str, float]) -> dict[str, float]:
     return dict(sorted({**found, **perplexities}.items()))
 
 
-def compare_fills(before: str, after: Path, store: Store, documents: Any) -> list[dict[str, Any]]:
+def compare_fills(
+    before: str, after: Path, store: Store, documents: Any, partial: bool = False
+) -> list[dict[str, Any]]:
     """What both models put into gaps of held-out sentences."""
     gaps = hide_words(store, documents)
-    fillers = [Filler.load(before), Filler.load(after)]
+    fillers = [Filler.load(before, partial), Filler.load(after)]
     rows = []
     for ids, place, word in gaps:
         best = [filler.candidates(ids, [place], top=3)[0] for filler in fillers]

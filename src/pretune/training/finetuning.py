@@ -60,6 +60,7 @@ class Plan:
     tokenizer: str | None
     scratch: bool
     device: str | None
+    partial: bool = False  # whether the model may lack tensors, or have too many
 
     def recipe(self) -> dict[str, Any]:
         """Everything that decides the outcome, under the names of the verb's options."""
@@ -137,9 +138,9 @@ def starting_model(plan: Plan, mixture: Mixture) -> Model:
         model = make_model(plan.model, size, plan.seed, padding=tokenizer.roles.get("padding"))
         model.tokenizer = tokenizer
     elif plan.scratch:
-        model = random_twin(load_model(plan.model), plan.seed)
+        model = random_twin(load_model(plan.model, partial=plan.partial), plan.seed)
     else:
-        return load_model(plan.model, mixture, seed=plan.seed)
+        return load_model(plan.model, mixture, seed=plan.seed, partial=plan.partial)
     model.add_heads(mixture.objectives, plan.seed)
     return model
 

@@ -63,6 +63,7 @@ class Plan:
     seed: int
     deterministic: bool
     device: str | None
+    partial: bool = False  # whether the model may lack tensors, or have too many
 
     def recipe(self) -> dict[str, Any]:
         """Everything that decides the outcome, under the names of the verb's options."""
@@ -91,6 +92,7 @@ def make_plan(
         seed=seed,
         deterministic=bool(given.get("deterministic")),
         device=device,
+        partial=bool(given.get("partial")),
     )
 
 
@@ -299,11 +301,11 @@ def get_model(plan: Plan, tokenizer: Tokenizer, mixture: Mixture, languages: Seq
         padding = tokenizer.roles.get("padding")
         model = make_model(plan.model, size, plan.seed, padding=padding, languages=languages)
         if plan.from_ is not None:
-            source = load_model(plan.from_)
+            source = load_model(plan.from_, partial=plan.partial)
             check_tokenizer(source, tokenizer, plan.from_)
             _copy(source, model, plan.from_)
     else:
-        model = load_model(plan.model, mixture, seed=plan.seed)
+        model = load_model(plan.model, mixture, seed=plan.seed, partial=plan.partial)
         check_tokenizer(model, tokenizer, plan.model)
     model.add_heads(mixture.objectives, plan.seed)
     model.tokenizer, model.objective, model.labels = tokenizer, plan.objective, []

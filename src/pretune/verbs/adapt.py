@@ -31,6 +31,7 @@ def adapt(
     deterministic: bool = False,
     resume: bool = False,
     device: str | None = None,
+    partial: bool = False,
 ) -> Adapted:
     """Go on pretraining a model on your own text, and compare it with what it was.
 
@@ -67,6 +68,8 @@ def adapt(
         Go on with the run in --out.
     device
         cpu or cuda; a GPU is used where there is one.
+    partial
+        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
 
     Examples
     --------
@@ -93,6 +96,7 @@ def adapt(
         "batch": fill(Batching, batch, usual["batch"]),
         "watching": watching,
         "deterministic": deterministic,
+        "partial": partial,
     }
     plan = pretraining.make_plan(folder, paths, out, given, seed, device)
     return adapting.adapt(plan, store, resume)

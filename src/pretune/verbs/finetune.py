@@ -33,6 +33,7 @@ def finetune(
     deterministic: bool = False,
     resume: bool = False,
     device: str | None = None,
+    partial: bool = False,
 ) -> Run:
     """Fine-tune a model to classify texts or pairs of texts.
 
@@ -80,6 +81,8 @@ def finetune(
         Go on with the run in --out.
     device
         cpu or cuda; a GPU is used where there is one.
+    partial
+        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
 
     Examples
     --------
@@ -103,6 +106,7 @@ def finetune(
         "batch": batch,
         "watching": watching,
         "deterministic": deterministic,
+        "partial": partial,
         "seed": seed,
         "tokenizer": str(tokenizer) if tokenizer is not None else None,
         "scratch": scratch,

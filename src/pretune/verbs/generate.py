@@ -26,6 +26,7 @@ def generate(
     no_repeat_ngram: int = 0,
     seed: int = 0,
     device: str | None = None,
+    partial: bool = False,
 ) -> Rows:
     """Let a language model write on from beginnings: always the likeliest token, by chance, or by beam search.
 
@@ -57,6 +58,8 @@ def generate(
         All chance follows from it.
     device
         cpu or cuda; a GPU is used where there is one.
+    partial
+        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
 
     Examples
     --------
@@ -80,5 +83,5 @@ def generate(
         no_repeat_ngram,
         seed,
     )
-    rows = Writer.load(os.fspath(model), device).write(prompts, how)
+    rows = Writer.load(os.fspath(model), device, partial).write(prompts, how)
     return Rows("texts", rows, hidden=("prompt", "continuation"))

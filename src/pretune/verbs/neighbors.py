@@ -22,6 +22,7 @@ def neighbors(
     layer: int = -1,
     words: int = 20_000,
     language: str = "en",
+    partial: bool = False,
 ) -> Rows:
     """Words of a corpus that are used as a word is used in a text: the nearest in context.
 
@@ -43,6 +44,8 @@ def neighbors(
         How many words of the corpus to read.
     language
         Language of the sentence splitter, or `lines`.
+    partial
+        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
 
     Examples
     --------
@@ -59,5 +62,5 @@ def neighbors(
     paths = [data] if isinstance(data, str | Path) else list(data)
     files = find_files(paths) if paths else [example("messages_train.csv"), example("messages_test.csv")]
     documents = (document.text for document in read_documents(files))
-    options = {"top": top, "layer": layer, "most": words, "language": language}
+    options = {"top": top, "layer": layer, "most": words, "language": language, "partial": partial}
     return Rows("neighbors", find_neighbors(os.fspath(model), word, text, documents, **options))  # type: ignore[arg-type]

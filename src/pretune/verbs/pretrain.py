@@ -32,6 +32,7 @@ def pretrain(
     deterministic: bool = False,
     resume: bool = False,
     device: str | None = None,
+    partial: bool = False,
 ) -> Run:
     """Pretrain a model on raw text, under a budget.
 
@@ -74,6 +75,8 @@ def pretrain(
         Go on with the run in --out.
     device
         cpu or cuda; a GPU is used where there is one.
+    partial
+        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
 
     Examples
     --------
@@ -95,6 +98,7 @@ def pretrain(
         "batch": batch,
         "watching": watching,
         "deterministic": deterministic,
+        "partial": partial,
     }
     plan = pretraining.make_plan(os.fspath(model), paths, out, given, seed, device)
     return pretraining.pretrain(plan, store, resume)

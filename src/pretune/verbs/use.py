@@ -20,6 +20,7 @@ def predict(
     text: str | None = None,
     pair: str | None = None,
     out: str | Path | None = None,
+    partial: bool = False,
 ) -> Rows:
     """Label texts with a fine-tuned model: as many answers as texts, in order.
 
@@ -37,6 +38,8 @@ def predict(
         Column of the second text.
     out
         Write the answers to this .jsonl file.
+    partial
+        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
 
     Examples
     --------
@@ -58,7 +61,7 @@ def predict(
         inputs, pairs = rows.texts, rows.pairs
     if not inputs:
         raise PretuneError("nothing to label: give texts, or a file with --data")
-    answers = predict_texts(os.fspath(model), inputs, pairs)
+    answers = predict_texts(os.fspath(model), inputs, pairs, partial)
     labeled = [{"text": text, **answer} for text, answer in zip(inputs, answers, strict=True)]
     if out is not None:
         lines = (json.dumps(row, ensure_ascii=False) for row in labeled)
@@ -73,6 +76,7 @@ def fill(
     top: int = 5,
     mask_rate: float | None = None,
     seed: int = 0,
+    partial: bool = False,
 ) -> Rows:
     """Fill [MASK]s in texts with what a masked language model expects there.
 
@@ -88,6 +92,8 @@ def fill(
         Hide this share of each text's words and show original, masked and restored text instead.
     seed
         Which words to hide.
+    partial
+        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
 
     Examples
     --------
@@ -100,7 +106,7 @@ def fill(
 
     if not texts:
         raise PretuneError("nothing to fill: give texts")
-    filler = Filler.load(os.fspath(model))
+    filler = Filler.load(os.fspath(model), partial)
     if mask_rate is not None:
         return Rows("restored", [filler.restore(text, mask_rate, seed) for text in texts])
     rows = []
@@ -121,6 +127,7 @@ def embed(
     pooling: Literal["mean", "max", "start", "last"] = "mean",
     layer: int = -1,
     out: str | Path | None = None,
+    partial: bool = False,
 ) -> Rows:
     """A vector for each text, in order.
 
@@ -140,6 +147,8 @@ def embed(
         0 are the embeddings, -1 the top layer.
     out
         Write the vectors to this .npy file instead of showing them.
+    partial
+        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
 
     Examples
     --------
@@ -161,7 +170,7 @@ def embed(
         inputs = read_labeled(data, {"text": text} if text else {}, labels=False).texts
     if not inputs:
         raise PretuneError("nothing to embed: give texts, or a file with --data")
-    vectors = embed_texts(os.fspath(model), inputs, pooling, layer)
+    vectors = embed_texts(os.fspath(model), inputs, pooling, layer, partial)
     if out is not None:
         buffer = io.BytesIO()
         np.save(buffer, vectors)

@@ -1,0 +1,105 @@
+"""usage: script/models_page.py    write the tables of docs/models.md anew, from the families and the presets
+
+A row of a family or preset that is not in this tree is dropped.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from pretune.families import FAMILIES
+from pretune.verbs.show import show
+
+PAGE = Path(__file__).parent.parent / "docs" / "models.md"
+
+# Of each family: who published it, and the tests that hold it against `transformers`.
+ABOUT = {
+    "bert": ("BERT, Devlin et al., 2019; SpanBERT, Joshi et al., 2020", "test_bert.py test_presets.py"),
+    "roberta": ("RoBERTa, Liu et al., 2019", "test_roberta.py test_presets.py"),
+    "xlm-roberta": ("XLM-R, Conneau et al., 2020", "test_roberta.py test_presets.py"),
+    "distilbert": ("DistilBERT, Sanh et al., 2019", "test_distilbert.py test_presets.py"),
+    "electra": ("ELECTRA, Clark et al., 2020", "test_electra.py test_presets.py"),
+    "albert": ("ALBERT, Lan et al., 2020", "test_albert.py test_presets.py"),
+    "ernie": ("ERNIE 1.0, Sun et al., 2019", "test_ernie.py test_presets.py"),
+    "xlm": ("XLM, Conneau and Lample, 2019", "test_xlm.py test_presets.py"),
+    "xlnet": ("XLNet, Yang et al., 2019", "test_xlnet.py test_presets.py"),
+    "modernbert": ("ModernBERT, Warner et al., 2024", "test_modernbert.py"),
+    "openai-gpt": ("GPT, Radford et al., 2018", "test_gpt.py"),
+    "gpt2": ("GPT-2, Radford et al., 2019; GPT-3's sizes, Brown et al., 2020", "test_gpt.py"),
+    "transfo-xl": ("Transformer-XL, Dai et al., 2019", "test_transfo_xl.py"),
+    "elmo-transformer": ("ELMo's biLM of Transformer layers, Peters et al., 2018", ""),
+    "t5": ("T5 and T5 1.1, Raffel et al., 2020", "test_t5.py test_encoder_decoder_presets.py"),
+    "mt5": ("mT5, Xue et al., 2021", "test_t5.py test_encoder_decoder_presets.py"),
+    "bart": ("BART, Lewis et al., 2020", "test_bart.py test_encoder_decoder_presets.py"),
+    "mbart": ("mBART, Liu et al., 2020", "test_bart.py test_encoder_decoder_presets.py"),
+    "marian": ("the Transformer, Vaswani et al., 2017, and MASS, Song et al., 2019, as Marian lays them out", "test_bart.py test_encoder_decoder_presets.py"),
+}  # fmt: skip
+NOT_LIKE_THE_PEER = {
+    "transfo-xl": "no: `transformers` 5 has it no more; numbers that its last version gave",
+    "elmo-transformer": "no: no peer has it; properties in tests/objectives/test_bilm.py",
+}
+# The round figures that papers and model cards give.
+PUBLISHED = {
+    "bert-tiny": "4.4M", "bert-mini": "11.3M", "bert-small": "29.1M", "bert-base": "110M", "bert-large": "340M",
+    "bert-base-cased": "110M", "bert-large-cased": "340M",
+    "roberta-base": "125M", "roberta-large": "355M", "xlm-roberta-base": "270M", "xlm-roberta-large": "550M",
+    "distilbert-base": "66M", "electra-small": "14M", "electra-base": "110M", "electra-large": "335M",
+    "albert-base-v1": "12M", "albert-large-v1": "18M", "albert-xlarge-v1": "60M", "albert-xxlarge-v1": "235M",
+    "albert-base-v2": "12M", "albert-large-v2": "18M", "albert-xlarge-v2": "60M", "albert-xxlarge-v2": "235M",
+    "xlm-mlm-100-1280": "570M", "xlm-mlm-tlm-xnli15-1024": "250M",
+    "xlnet-base-cased": "110M", "xlnet-large-cased": "340M", "transfo-xl-wt103": "257M",
+    "modernbert-base": "149M", "modernbert-large": "395M",
+    "gpt": "117M", "gpt2-small": "117M", "gpt2-medium": "345M", "gpt2-large": "762M", "gpt2-xl": "1542M",
+    "gpt3-125m": "125M", "gpt3-350m": "350M", "gpt3-760m": "760M", "gpt3-1.3b": "1.3B", "gpt3-2.7b": "2.7B",
+    "gpt3-6.7b": "6.7B", "gpt3-13b": "13B", "gpt3-175b": "175B",
+    "t5-small": "60M", "t5-base": "220M", "t5-large": "770M", "t5-3b": "2.8B", "t5-11b": "11B",
+    "mt5-small": "300M", "mt5-base": "580M", "mt5-large": "1.2B", "mt5-xl": "3.7B", "mt5-xxl": "13B",
+    "bart-base": "140M", "bart-large": "400M", "mbart-large-cc25": "680M",
+    "transformer-base": "65M", "transformer-big": "213M",
+}  # fmt: skip
+HEADS = {
+    "mlm": "fill-mask", "nsp": "next sentence", "sop": "sentence order", "rtd": "replaced tokens", "lm": "generation",
+    "plm": "permuted prediction", "classify": "classification", "spans": "generation", "denoise": "generation",
+    "mass": "generation", "shuffle": "generation", "translate": "generation",
+}  # fmt: skip
+
+
+def families() -> dict[str, str]:
+    """A row for each family."""
+    rows = {}
+    for name, family in FAMILIES.items():
+        source, tests = ABOUT[name]
+        heads = list(dict.fromkeys(HEADS[head] for names in family.classes for head in sorted(names)))
+        listed = ", ".join(["bare", *heads]) if family.elsewhere else "none: the layout is our own"
+        files = ", ".join(f"`tests/families/{file}`" for file in tests.split())
+        parity = NOT_LIKE_THE_PEER.get(name, "yes")
+        rows[name] = f"| `{name}` | {source} | {listed} | {parity} | {files or '–'} |"
+    return rows
+
+
+def sizes() -> dict[str, str]:
+    """A row for each preset, family by family; twins of a toy's size are left out."""
+    rows = {}
+    order = list(FAMILIES)
+    presets = show("presets").facts["presets"]
+    for preset in sorted(presets, key=lambda row: (order.index(row["family"]), row["parameters"], row["preset"])):
+        name, published = preset["preset"], PUBLISHED.get(preset["preset"], "–")
+        if published != "–" or not name.endswith(("-tiny", "-mini")):
+            rows[name] = (
+                f"| `{name}` | `{preset['family']}` | {preset['shape']} | {preset['parameters']:,} | {published} |"
+            )
+    return rows
+
+
+def main() -> None:
+    """Put the rows in place of those that are there."""
+    page = PAGE.read_text(encoding="utf-8")
+    for name, rows in (("families", families()), ("sizes", sizes())):
+        pattern = rf"(<!-- {name} -->\n\n\|.*\n\|.*\n)(?:\|.*\n)*"
+        page = re.sub(pattern, lambda match, rows=rows: match[1] + "\n".join(rows.values()) + "\n", page)  # type: ignore[misc]
+    PAGE.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Files of tensors in a model folder: safetensors, whole or in shards, and the pickles of older checkpoints."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from pretune.atomic import write_bytes, write_json
+from pretune.errors import PretuneError
+
+Tensors = dict[str, Tensor]
+
+WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
+INDEX = ".index.json"  # after either name: which tensor is in which shard
+SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
+UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def read_weights(folder: Path) -> Tensors:
+    """The tensors of a model folder, by the names they have there; safetensors before a pickle, where it has both."""
+    for name, read in ((WEIGHTS, read_tensors), (PICKLE, read_pickle)):
+        if (folder / name).is_file():
+            return read(folder / name)
+        if (folder / f"{name}{INDEX}").is_file():
+            return read_shards(folder / f"{name}{INDEX}", read)
+    looked = f"looked for {WEIGHTS} and {PICKLE}, whole or in shards"
+    elsewhere = sorted(file.name for pattern in ("*.h5", "*.msgpack", "*.ckpt.index") for file in folder.glob(pattern))
+    if elsewhere:
+        raise PretuneError(f"{folder}: no weights here that pretune reads ({looked}); convert {elsewhere[0]} first")
+    raise PretuneError(f"{folder}: no weights here ({looked})")
+
+
+def read_tensors(path: Path) -> Tensors:
+    """The tensors of a safetensors file."""
+    try:
+        return load_file(path)
+    except FileNotFoundError as error:
+        raise PretuneError(f"{path}: missing") from error
+    except SafetensorError as error:
+        raise PretuneError(f"{path}: damaged or cut off ({error})") from error
+
+
+def read_pickle(path: Path) -> Tensors:
+    """The tensors of a file that `torch.save` wrote. Nothing in it is run, and nothing but tensors by name is taken."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise PretuneError(f"{path}: missing") from error
+    except pickle.UnpicklingError as error:
+        raise PretuneError(f"{path}: a pickle of more than plain tensors, or a damaged one; it is not read") from error
+    except (RuntimeError, EOFError, ValueError) as error:
+        raise PretuneError(f"{path}: damaged, cut off, or no file of tensors") from error
+    others = {type(content).__name__}
+    if isinstance(content, dict):
+        others = {type(value).__name__ for value in content.values() if type(value) is not Tensor}
+        others |= {type(name).__name__ for name in content if not isinstance(name, str)}
+    if others:
+        raise PretuneError(f"{path}: holds {', '.join(sorted(others))} besides plain tensors by name; it is not read")
+    return dict(content)
+
+
+def read_shards(index: Path, read: Callable[[Path], Tensors]) -> Tensors:
+    """The tensors of all shards that an index names, each from the shard where it should be."""
+    try:
+        places = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise PretuneError(f"{index}: not an index of shards (no weight_map)") from error
+    tensors: Tensors = {}
+    for shard in sorted(set(places.values())):
+        if Path(shard).name != shard:
+            raise PretuneError(f"{index}: names {shard!r}, which is not a file beside it")
+        content = read(index.parent / shard)
+        wanted = [name for name, place in places.items() if place == shard]
+        lacking = [name for name in wanted if name not in content]
+        if lacking:
+            raise PretuneError(f"{index.parent / shard}: lacks what the index says it has: {', '.join(lacking)}")
+        tensors |= {name: content[name] for name in wanted}
+    return tensors
+
+
+def write_weights(folder: Path, tensors: Tensors, shard: int | None = None) -> list[str]:
+    """Write the tensors as one file, or as several with at most `shard` bytes each and an index. The names of the files."""
+    total = sum(map(_bytes, tensors.values()))
+    if shard is None or total <= shard:
+        write_bytes(folder / WEIGHTS, save(tensors, metadata={"format": "pt"}))
+        _remove_others(folder, {WEIGHTS})
+        return [WEIGHTS]
+    shards: list[Tensors] = [{}]
+    room = shard
+    for name, tensor in tensors.items():
+        if shards[-1] and _bytes(tensor) > room:
+            shards.append({})
+            room = shard
+        shards[-1][name] = tensor
+        room -= _bytes(tensor)
+    names = [f"model-{number:05}-of-{len(shards):05}.safetensors" for number in range(1, len(shards) + 1)]
+    for name, part in zip(names, shards, strict=True):
+        write_bytes(folder / name, save(part, metadata={"format": "pt"}))
+    places = {tensor: name for name, part in zip(names, shards, strict=True) for tensor in part}
+    write_json(folder / f"{WEIGHTS}{INDEX}", {"metadata": {"total_size": total}, "weight_map": places})
+    _remove_others(folder, {*names, f"{WEIGHTS}{INDEX}"})
+    return names
+
+
+def read_size(text: str) -> int:
+    """A number of bytes, as people write it.
+
+    >>> read_size("2GB"), read_size("500 MB")
+    (2000000000, 500000000)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMG]B)?", text.strip(), re.IGNORECASE)
+    size = float(match[1]) * UNITS[(match[2] or "").upper()] if match else 0.0
+    if size < 1:
+        raise PretuneError(f"{text!r} is no size; give one such as 500MB or 2GB")
+    return int(size)
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _remove_others(folder: Path, written: set[str]) -> None:
+    """Weights that were there before would be read in place of those, or beside them."""
+    for file in folder.iterdir():
+        ours = file.name in (WEIGHTS, f"{WEIGHTS}{INDEX}") or SHARD.fullmatch(file.name)
+        if ours and file.name not in written:
+            file.unlink()
