@@ -83,4 +83,5 @@ ELECTRA = Family(
         frozenset({"rtd"}): "ElectraForPreTraining",
         frozenset({"classify"}): "ElectraForSequenceClassification",
     },
+    companions=("generator",),
 )
