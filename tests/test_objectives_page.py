@@ -73,7 +73,7 @@ def run(words: list[str]) -> None:
     options: dict[str, Any] = {}
     for word in words[first:]:
         if word.startswith("--"):
-            options[name_of := word[2:]] = []
+            options[name_of := word[2:].replace("-", "_")] = []
         else:
             options[name_of].append(word)
     options = {key: given if len(given) > 1 else given[0] for key, given in options.items()}

@@ -109,15 +109,17 @@ def scaled(preset: Fields, model: str, given: Fields, device: str | None) -> Fie
         else:
             family, content = read_config(find_folder(model))
             backbone = family.build(family.read_config(content))
-    peak = peak_flops(choose_device(device))
+    limit, peak = parse_budget(given["scale_to"]), peak_flops(choose_device(device))
     made, how = scale_to(
-        parse_budget(given["scale_to"]),
+        limit,
         course,
         flops_per_token=6.0 * module_sizes(backbone).matrices,
         flops_per_second=UTILIZATION * (peak or GUESS),
         batch=given["batch"].tokens if given.get("batch") is not None else None,
     )
-    say(how if peak else f"{how}\n(how fast this device is, is a guess; `pretune bench device` measures it)")
+    say(how)
+    if limit.seconds and peak is None:
+        say("(how fast this device is, is a guess; `pretune bench device` measures it)")
     return {**preset, **{key: asdict(getattr(made, key)) for key in kinds}}
 
 
