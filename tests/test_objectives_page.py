@@ -1,4 +1,4 @@
-"""The commands of docs/objectives.md run, and every section names a source."""
+"""The commands of docs/objectives.md and docs/presets.md run, and every section names a source."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ import pytest
 
 import pretune as pt
 from canary import store
+from conftest import english_documents
 from pretune.cli import VERBS, make_command
 from pretune.objectives import OBJECTIVES
+from pretune.presets import preset_names
 
-PAGE = (Path(__file__).parent.parent / "docs" / "objectives.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE, PRESETS = ((DOCS / name).read_text(encoding="utf-8") for name in ("objectives.md", "presets.md"))
 
 
 def test_every_section_is_an_objective_and_names_its_source() -> None:
@@ -44,6 +47,21 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for line in "".join(blocks).replace("--steps 200", "--steps 1").splitlines():
         run(shlex.split(line)[1:])
     assert pt.Run("runs/items").metrics()
+
+
+def test_the_commands_about_presets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    texts = [" ".join(text.split())[:1500] for text in english_documents()[:30]]
+    Path("corpus.txt").write_text("\n\n".join(texts), encoding="utf-8")
+    blocks = re.findall(r"^```sh\n(.*?)^```", PRESETS, re.MULTILINE | re.DOTALL)
+    script = "".join(blocks).replace("--steps 200", "--steps 1").replace("3e5tokens", "1steps")
+    for line in script.splitlines():
+        run(shlex.split(line)[1:])
+    assert pt.Run("runs/short").recipe["budget"] == {"steps": 1}
+
+
+def test_every_twin_is_named() -> None:
+    assert {name for name in preset_names() if name.endswith("-tiny")} <= set(re.findall(r"`([\w.-]+-tiny)`", PRESETS))
 
 
 def run(words: list[str]) -> None:

@@ -58,8 +58,8 @@ def test_presets_have_the_released_numbers_of_parameters(name: str) -> None:
 
 def test_every_preset_of_an_encoder_decoder_is_counted_and_complete() -> None:
     presets = {name: find_preset(name) for name in preset_names()}
-    writing = {name for name, preset in presets.items() if preset["objective"] in WRITING}
-    assert writing == set(COUNTS)
+    writing = {name for name, preset in presets.items() if preset["objective"].split("(")[0] in WRITING}
+    assert {name for name in writing if not name.endswith("-tiny")} == set(COUNTS)
     for name in writing:
         assert {"source", "departures", "tokenizer", "batch", "optimizer", "schedule", "budget"} <= presets[name].keys()
         assert presets[name]["tokenizer"]["size"] <= presets[name]["config"]["vocab_size"]

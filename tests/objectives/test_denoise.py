@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -194,3 +195,31 @@ def test_a_language_stands_where_the_template_has_one() -> None:
     assert noisy.second is not None
     assert (noisy.ids[noisy.offsets[1:] - 1] == french).all()
     assert (noisy.second.ids[noisy.second.offsets[:-1]] == french).all()
+
+
+def test_each_text_has_the_token_of_its_own_language(tmp_path: Path) -> None:
+    from pretune.families.mbart import MBART
+    from pretune.objectives import Data
+    from pretune.text.documents import Document
+    from pretune.text.preparing import Settings, make_store
+    from pretune.text.store import join_stores
+    from pretune.text.tokenizer_training import train
+
+    texts = {"en": "a b c. d e f.", "fr": "u v w. x y z."}
+    tokenizer = train([Document(t * 9, tmp_path, 1) for t in texts.values()], "bpe", 90, languages=["en_XX", "fr"])
+    stores = []
+    for name, text in texts.items():
+        (tmp_path / f"{name}.txt").write_text("\n".join([text] * 5), encoding="utf-8")
+        settings = Settings(language=name, layout="line")
+        stores.append(make_store([tmp_path / f"{name}.txt"], tokenizer, tmp_path / name, settings, 1))
+    english, french = tokenizer.role("language en_XX"), tokenizer.role("language fr")
+    both = join_stores(stores)
+    source = Data(tokenizer, MBART.template, store=both, documents=np.arange(10), languages={"en": 0, "fr": 1})
+    noisy = Denoise().corrupt(Denoise().arrange(source, Packing(900, 32), Draws(0)).pack(0), tokenizer, Draws(0))
+    assert noisy.second is not None
+    spoken = noisy.ids[noisy.offsets[1:] - 1]
+    assert sorted(spoken.tolist()) == sorted([english] * 5 + [french] * 5)
+    assert (noisy.second.ids[noisy.second.offsets[:-1]] == spoken).all()
+    for first, last, language in zip(noisy.offsets[:-1], noisy.offsets[1:], spoken, strict=True):
+        own = "abcdef." if language == english else "uvwxyz."
+        assert set(tokenizer.decode(noisy.ids[first : last - 1]).replace(" ", "")) <= set(own)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 from torch import nn
 
 from pretune.errors import PretuneError
@@ -19,6 +20,8 @@ from pretune.objectives.objective import Data, Loss, token_loss
 from pretune.objectives.two_sides import (
     check_share,
     in_language,
+    in_own_languages,
+    name_of_token,
     shapes,
     text_epoch,
     texts_of,
@@ -41,7 +44,7 @@ class Denoise:
     `permute`: sentences in random order. `rotate`: the text begins at a random token, and what was before it comes last.
     `infill`: that share of the tokens in spans, Poisson(`mean`) tokens long, each of which gives way to one mask; a span of
     no tokens puts a mask where nothing was. `mask`, `delete`: that share of the tokens left, one by one.
-    `language` is whose token stands in the template, for a family that has one there (mBART).
+    `language` is whose token stands in the template, for a family that has one there (mBART); else each text's own.
     """
 
     permute: bool = True
@@ -66,10 +69,17 @@ class Denoise:
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
         """Documents in spans of whole sentences."""
         template = writing_template(data.template)
-        if self.language:
-            single, target = (in_language(items, self.language) for items in (template.single, template.target))
-            template = replace(template, single=single, target=target)
-        return text_epoch(replace(data, template=template), packing, draws)
+        if "language" not in template.target or data.store is None:
+            return text_epoch(replace(data, template=template), packing, draws)
+        names = [self.language] if self.language else data.store.languages
+        tokens = {name: name_of_token(name, data.tokenizer) for name in names}
+        single, target = (in_language(items, tokens[names[0]]) for items in (template.single, template.target))
+        epoch = text_epoch(replace(data, template=replace(template, single=single, target=target)), packing, draws)
+        if len(names) > 1:
+            roles = {data.languages[name]: data.tokenizer.role(f"language {token}") for name, token in tokens.items()}
+            spoken = epoch.arrangement.columns["language"][:, 0]
+            epoch.arrangement.labels["language"] = np.array([roles[int(number)] for number in spoken])
+        return epoch
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
         """Add noise of each kind in turn; what is to be written is the text as it was."""
@@ -86,7 +96,9 @@ class Denoise:
             noisy = mask(noisy, self.mask, tokenizer.role("mask"), draws, index)
         if self.delete:
             noisy = delete(noisy, self.delete, tokenizer.roles.get("mask", -1), draws, index)
-        return two_sides(self.name, sequences, noisy, texts, tokenizer)
+        made = two_sides(self.name, sequences, noisy, texts, tokenizer)
+        language = next((item for item in sequences.frame if item.startswith("language ")), None)
+        return made if language is None else in_own_languages(made, tokenizer.role(language))
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
         """Noise makes no text longer."""

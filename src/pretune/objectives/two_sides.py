@@ -132,6 +132,22 @@ def in_language(items: tuple[str, ...], language: str) -> tuple[str, ...]:
     return tuple(f"language {language}" if item == "language" else item for item in items)
 
 
+def name_of_token(language: str, tokenizer: Tokenizer) -> str:
+    """The language as the tokenizer's token spells it: en is en_XX of mBART's."""
+    longer = [role.removeprefix("language ") for role in tokenizer.roles if role.startswith(f"language {language}_")]
+    return longer[0] if len(longer) == 1 and not tokenizer.has(f"language {language}") else language
+
+
+def in_own_languages(sequences: Sequences, stands: int) -> Sequences:
+    """Both sides with the tokens of their own languages (label `language`, if there is one) where another one `stands`."""
+    own = sequences.labels.get("language")
+    for side in (sequences, sequences.second):
+        if own is not None and side is not None:
+            at = np.flatnonzero(side.ids == stands)
+            side.ids[at] = own[side.owner[at]]
+    return sequences
+
+
 # -- taking sequences apart and putting them together ---------------------------------------------------------------
 
 

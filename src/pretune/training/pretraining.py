@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from pretune.devices import choose_device, deterministic
+from pretune.devices import choose_device, deterministic, peak_flops
 from pretune.errors import PretuneError
-from pretune.model import Model, find_folder, load_model, make_model
+from pretune.model import Model, find_folder, load_model, make_model, read_config
 from pretune.objectives import Data, Joint, LearnsFromRows, Mixture, parse_objective
 from pretune.objectives.mlm import MLM
 from pretune.packed import Batch
@@ -31,9 +31,11 @@ from pretune.text.store import MANIFEST, Store, join_stores
 from pretune.text.tokenizer import Tokenizer
 from pretune.text.tokenizer_training import train as train_tokenizer
 from pretune.training.distributed import World
+from pretune.training.flops import module_sizes
 from pretune.training.loop import Stopped, Training, evaluate_loss, train
 from pretune.training.optimizers import scale_rates
 from pretune.training.runs import Run, finish_run, start_run
+from pretune.training.scaling import GUESS, UTILIZATION, Course, parse_budget, scale_to
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
 from pretune.training.streams import make_streams
 
@@ -75,7 +77,8 @@ def make_plan(
 ) -> Plan:
     """What is given, the preset's recipe and the defaults, in this order."""
     preset = find_preset(model) if model in preset_names() else {}
-    budget = fill(Budget, given.get("budget"), preset.get("budget"))
+    if given.get("scale_to"):
+        preset = scaled(preset, model, given, device)
     return Plan(
         model=model,
         data=[str(path) for path in data],
@@ -84,7 +87,7 @@ def make_plan(
         tokenizer=given.get("tokenizer") or preset.get("tokenizer") or {"kind": "wordpiece", "size": 30_000},
         language=given.get("language") or "en",
         from_=given.get("from_"),
-        budget=budget,
+        budget=fill(Budget, given.get("budget"), preset.get("budget")),
         optimizer=fill(Optimizer, given.get("optimizer"), preset.get("optimizer")),
         schedule=fill(Schedule, given.get("schedule"), preset.get("schedule")),
         batch=fill(Batching, given.get("batch"), preset.get("batch")),
@@ -94,6 +97,32 @@ def make_plan(
         device=device,
         partial=bool(given.get("partial")),
     )
+
+
+def scaled(preset: Fields, model: str, given: Fields, device: str | None) -> Fields:
+    """A preset's recipe, scaled to the budget asked for; says how."""
+    if given.get("budget") is not None and given["budget"].limits:
+        raise PretuneError("--scale-to is a budget; give no other limit beside it")
+    kinds = {"budget": Budget, "optimizer": Optimizer, "schedule": Schedule, "batch": Batching}
+    course = Course(**{key: fill(kind, None, preset.get(key)) for key, kind in kinds.items()})
+    with torch.device("meta"):
+        if preset:
+            backbone: Any = make_model(model).backbone
+        else:
+            family, content = read_config(find_folder(model))
+            backbone = family.build(family.read_config(content))
+    limit, peak = parse_budget(given["scale_to"]), peak_flops(choose_device(device))
+    made, how = scale_to(
+        limit,
+        course,
+        flops_per_token=6.0 * module_sizes(backbone).matrices,
+        flops_per_second=UTILIZATION * (peak or GUESS),
+        batch=given["batch"].tokens if given.get("batch") is not None else None,
+    )
+    say(how)
+    if limit.seconds and peak is None:
+        say("(how fast this device is, is a guess; `pretune bench device` measures it)")
+    return {**preset, **{key: asdict(getattr(made, key)) for key in kinds}}
 
 
 def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Run:

@@ -124,6 +124,8 @@ def fill(section: type[Any_], given: Any_ | None, preset: dict[str, Any] | None 
         known = {key: value for key, value in source.items() if value is not None}
         if section is Budget and known:
             filled = Budget()  # a limit that is given replaces the preset's, whatever it counts
+        if section is Batching and "length" in known:
+            filled = replace(filled, stages=None)  # so does a length
         for key in ("betas", "ramp", "stages"):
             if key in known:
                 known[key] = _tuples(known[key])

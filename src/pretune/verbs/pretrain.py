@@ -23,6 +23,7 @@ def pretrain(
     tokenizer: str | Path | dict[str, Any] | None = None,
     language: str = "en",
     budget: Budget | None = None,
+    scale_to: str | None = None,
     optimizer: Optimizer | None = None,
     schedule: Schedule | None = None,
     batch: Batching | None = None,
@@ -57,6 +58,9 @@ def pretrain(
         Language of the sentence splitter, or `lines`.
     budget
         Limits; whichever is reached first ends the training.
+    scale_to
+        A budget such as 10min, 2h, 500steps, 1e9tokens or 1e15flops that the preset's recipe is scaled down to: steps,
+        warm-up, batch and rates.
     optimizer
         name, lr, betas, eps, decay, clip, matrix_lr, momentum.
     schedule
@@ -93,6 +97,7 @@ def pretrain(
         "language": language,
         "from_": os.fspath(from_) if from_ is not None else None,
         "budget": budget,
+        "scale_to": scale_to,
         "optimizer": optimizer,
         "schedule": schedule,
         "batch": batch,

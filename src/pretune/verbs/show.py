@@ -20,14 +20,24 @@ class Shown:
         """For reports."""
         return self.facts
 
+    def table(self) -> dict[str, Any]:
+        """For people, who see from what is said what a decoder reads."""
+        rows = self.facts.get("example")
+        short = [{k: v for k, v in row.items() if k != "decoder_reads"} for row in rows or ()]
+        return {**self.facts, "example": short} if rows else self.facts
 
-def show(what: str | Path | Run) -> Shown:
-    """Show the presets, the objectives, or what a run, a store or a model folder is.
+
+def show(what: str | Path | Run, *, text: str | None = None, seed: int = 0) -> Shown:
+    """Show the presets, the objectives at work on a text, or what a run, a store or a model folder is.
 
     Parameters
     ----------
     what
-        `presets`, `objectives`, or a folder.
+        `presets`, `objectives`, one of these such as "spans(rate=0.3)", or a folder.
+    text
+        What objectives work on; those that take other data have some of their own. Blank lines part documents.
+    seed
+        Another one hides other words.
 
     Examples
     --------
@@ -36,11 +46,17 @@ def show(what: str | Path | Run) -> Shown:
     """
     import os
 
+    from pretune.errors import PretuneError
+
     name = os.fspath(what)
-    if name == "presets":
+    if name == "presets" and text is None:
         return Shown({"presets": _presets()})
     if name == "objectives":
-        return Shown({"objectives": _objectives()})
+        return Shown({"objectives": _objectives(), **_example(None, text, seed)})
+    if _is_objective(name):
+        return Shown(_example([name], text, seed))
+    if text is not None:
+        raise PretuneError(f"--text is for objectives to work on; {name} is none")
     return Shown(_folder(Path(name)))
 
 
@@ -86,6 +102,22 @@ def _objectives() -> list[dict[str, Any]]:
     return rows
 
 
+def _is_objective(name: str) -> bool:
+    import re
+
+    from pretune.objectives import OBJECTIVES
+
+    first = re.match(r"\s*(?:[\d.]+\s*\*)?\s*(\w+)", name)
+    return first is not None and first[1] in OBJECTIVES and not Path(name).exists()
+
+
+def _example(expressions: list[str] | None, text: str | None, seed: int) -> dict[str, Any]:
+    from pretune.objectives.live import SENTENCE, examples
+
+    text = SENTENCE if text is None else text
+    return {"text": text, "example": examples(text, expressions, seed)}
+
+
 def _folder(folder: Path) -> dict[str, Any]:
     from pretune.errors import PretuneError
     from pretune.model import CONFIG, load_model
@@ -102,4 +134,6 @@ def _folder(folder: Path) -> dict[str, Any]:
         model = load_model(folder)
         parameters = sum(p.numel() for p in model.backbone.parameters())
         return {"model": str(folder), "family": model.family.name, "parameters": parameters, "labels": model.labels}
-    raise PretuneError(f"{folder}: neither `presets` nor `objectives`, nor the folder of a run, a store or a model")
+    raise PretuneError(
+        f"{folder}: neither `presets` nor `objectives`, no objective, nor the folder of a run, a store or a model"
+    )

@@ -1,0 +1,98 @@
+"""The live table: what it shows is what objectives do, and adds up to the text."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from pretune import PretuneError, show
+from pretune.cli import main
+from pretune.objectives import OBJECTIVES
+from pretune.objectives.live import SENTENCE, examples
+
+PARTY = "Thank you for inviting me to your party last week."
+
+
+def one(expression: str, text: str = SENTENCE, seed: int = 0) -> dict[str, str]:
+    (row,) = examples(text, [expression], seed)
+    return row
+
+
+def test_every_objective_is_shown_and_those_with_other_data_say_so() -> None:
+    rows = {row["objective"]: row for row in examples()}
+    assert set(OBJECTIVES) <= set(rows)
+    for name, row in rows.items():
+        assert row["reads"] and row["says"], name
+    noted = {name for name, row in rows.items() if "our own" in row.get("note", "")}
+    assert noted == {"tlm", "translate", "dlm", "item", "classify", "nsp", "sop", "skip_thought"}
+    assert rows == {row["objective"]: row for row in examples()}
+
+
+def test_the_papers_example_of_spans_as_printed() -> None:
+    for seed in range(400):
+        row = one("spans(rate=0.3,mean=1.5)", PARTY, seed)
+        if row["reads"] == "Thank you <X> me to your party <Y> week.":
+            assert row["says"] == "<X> for inviting <Y> last <Z>"
+            assert row["decoder_reads"] == "[CLS] <X> for inviting <Y> last <Z>"
+            return
+    pytest.fail("no seed of 400 drew the paper's spans")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_read_and_what_is_said_make_up_the_text(seed: int) -> None:
+    text = "one two three four five six seven eight nine ten eleven twelve"
+    words = text.split()
+    mlm, mass = "mlm(rate=0.4,masked=1,swapped=0)", "mass(masked=1,swapped=0)"
+    spans, rtd = "spans(rate=0.4,mean=2)", "rtd(rate=0.4)"
+    shown = [spans, mlm, mass, rtd, "prefix", "shuffle", "denoise", "lm", "bilm"]
+    rows = {row["objective"]: row for row in examples(text, shown, seed)}
+
+    found = dict(re.findall(r"(<\w+>) ([^<]*)", rows[spans]["says"]))
+    assert " ".join(found.get(word, word).strip() for word in rows[spans]["reads"].split()) == text
+    for name in (mlm, mass):
+        said = iter(re.split(r",? ", rows[name]["says"]))
+        assert [next(said) if word == "[MASK]" else word for word in inside(rows[name])] == words
+    assert rows[mass]["decoder_reads"].split() == ["[MASK]", *rows[mass]["says"].split()[:-1]]
+    marks = rows[rtd]["says"].split()[1:-1]
+    assert [mark == "r" for mark in marks] == [new != old for new, old in zip(inside(rows[rtd]), words, strict=True)]
+    assert rows["prefix"]["reads"].replace("| ", "") == text
+    assert rows["prefix"]["reads"].split(" | ")[1] == rows["prefix"]["says"]
+    assert sorted(rows["shuffle"]["reads"].split()) == sorted(words)
+    assert rows["denoise"]["says"] == rows["shuffle"]["says"] == text
+    assert rows["lm"] == {"objective": "lm", "reads": text, "says": " ".join(words[1:])}
+    assert rows["bilm"]["says"].endswith(" ".join(words[:-1]))
+
+
+def inside(row: dict[str, str]) -> list[str]:
+    return row["reads"].removeprefix("[CLS] ").removesuffix(" [SEP]").split()
+
+
+def test_text_of_several_documents_is_enough_for_those_that_need_them() -> None:
+    text = "One. Two. Three.\n\nFour. Five. Six."
+    rows = examples(text, ["skip_thought", "nsp", "sop", "mlm+nsp"])
+    assert not any("note" in row for row in rows)
+    assert rows[0]["says"] == "One. / Three."
+    assert {one("sop", text, seed)["says"] for seed in range(4)} == {"in order", "swapped"}
+
+
+def test_the_verb_takes_text_and_one_objective(capsys: pytest.CaptureFixture[str]) -> None:
+    facts = show("mlm(rate=0.5)", text=PARTY).describe()
+    assert facts["text"] == PARTY
+    assert [row["objective"] for row in facts["example"]] == ["mlm(rate=0.5)"]
+    with pytest.raises(SystemExit) as end:
+        main(["show", "objectives", "--text", PARTY, "--json"])
+    assert not end.value.code
+    printed = json.loads(capsys.readouterr().out)
+    assert {row["objective"] for row in printed["objectives"]} <= {row["objective"] for row in printed["example"]}
+
+
+def test_what_cannot_be_shown_is_refused_in_a_line() -> None:
+    with pytest.raises(PretuneError, match="--text is empty"):
+        examples("  \n ")
+    with pytest.raises(PretuneError, match="--text is for objectives"):
+        show("presets", text="words")
+    with pytest.raises(PretuneError, match="unknown option"):
+        show("mlm(rates=2)")
+    assert "[MASK]" in one("mlm(masked=1,swapped=0)", "[MASK] is spelled here")["reads"]
