@@ -122,7 +122,8 @@ def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
         homes[parameter.name] = (parameter.name,)
         many = _simplify(hint) == list[str]
         positional &= parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
-        positional &= parameter.default is inspect.Parameter.empty or (many and parameter.default == ())
+        given = parameter.default is inspect.Parameter.empty or isinstance(parameter.default, str)
+        positional &= given or (many and parameter.default == ())
         help_text = notes.get(parameter.name, "")
         options.append(_option(parameter.name, hint, parameter.default, help_text, positional=positional))
         positional &= not many  # a list takes all that follows

@@ -198,7 +198,7 @@ def test_presets_have_the_released_numbers_of_parameters() -> None:
         "gpt3-13b": 12_853_386_240,
         "gpt3-175b": 174_604_259_328,
     }
-    assert set(released) == {name for name in preset_names() if name.startswith("gpt")}
+    assert set(released) == {name for name in preset_names() if name.startswith("gpt") and not name.endswith("-tiny")}
     for name, count in released.items():
         preset = find_preset(name)
         with torch.device("meta"):

@@ -46,6 +46,7 @@ def make(objective: str = "lm", **changes: Any) -> Model:
     family = FAMILIES["transfo-xl"]
     config = family.read_config(SMALL | changes)
     model = Model(family, config, Root(family.build(config)), objective=objective)
+    model.labels = ["a", "b"] if "classify" in objective else []
     model.add_heads(parse_objective(objective, labels=("a", "b"), pooling="last").objectives)
     published, rest = family.table.write(model.root.tensors())
     assert not rest

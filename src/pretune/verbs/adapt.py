@@ -83,7 +83,8 @@ def adapt(
     from pretune.training import adapting, pretraining
     from pretune.training.settings import fill
 
-    folder = str(find_folder(os.fspath(model)))
+    reference = os.fspath(model)
+    folder = str(find_folder(reference))  # a preset has no weights to go on from
     store, paths = store_and_paths(data)
     usual = adapting.SETTINGS
     given = {
@@ -98,5 +99,5 @@ def adapt(
         "deterministic": deterministic,
         "partial": partial,
     }
-    plan = pretraining.make_plan(folder, paths, out, given, seed, device)
+    plan = pretraining.make_plan(reference, paths, out, given, seed, device)
     return adapting.adapt(plan, store, resume)

@@ -140,7 +140,7 @@ def quickstart(
     labels: int = 25,
     seeds: int = 3,
     epochs: float = 12.0,
-    seconds: float = 50.0,
+    seconds: float = 60.0,
     out: str | Path = "pretune-quickstart",
 ) -> Quickstart:
     """See what a pretrained encoder is worth: few labels, three learners, a table and a page with curves.
