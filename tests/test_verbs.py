@@ -311,7 +311,7 @@ def test_a_fine_tuned_model_serves_in_transformers(task: Run) -> None:
 
 
 def test_only_classifiers_classify(pretrained: Run) -> None:
-    with pytest.raises(pt.PretuneError, match="was not trained to classify"):
+    with pytest.raises(pt.PretuneError, match="was not trained for a task"):
         pretrained.predict(["x"])
     with pytest.raises(pt.PretuneError, match="nothing to label"):
         pt.predict(pretrained)

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from peers import Ragged
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.inference.predict import load_classifier
+from pretune.inference.predict import load_trained
 from pretune.model import Model, Root, load_model, make_model
 from pretune.objectives import parse_objective
 from pretune.presets import find_preset, preset_names
@@ -165,7 +165,7 @@ def test_a_classifier_stands_on_the_last_token_and_goes_both_ways(name: str, obj
     close(head(model.backbone(batch.packed).last, batch.packed), peer.eval()(**inputs(batch)).logits)
     assert peer.config.id2label == dict(enumerate(labels))
     peer.save_pretrained(tmp_path / "back")
-    back = load_classifier(tmp_path / "back")
+    back = load_trained(tmp_path / "back")[0]
     assert back.labels == list(labels) and back.root.heads["classify"].pooling == "last"
     for key, tensor in model.root.state_dict().items():
         assert torch.equal(tensor, back.root.state_dict()[key])

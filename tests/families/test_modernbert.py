@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from peers import Ragged
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.inference.predict import load_classifier
+from pretune.inference.predict import load_trained
 from pretune.model import Model, Root, load_model
 from pretune.nn.dropout import share_seed
 from pretune.nn.patterns import causal
@@ -204,7 +204,7 @@ def test_a_classifier_goes_both_ways(theirs: str, ours: str, tmp_path: Path) -> 
     back = load_model(tmp_path / "back", objective)
     assert back.labels == labels
     assert back.config.classifier_pooling == theirs
-    assert load_classifier(tmp_path / "back").root.heads["classify"].pooling == ours
+    assert load_trained(tmp_path / "back")[0].root.heads["classify"].pooling == ours
     for name, tensor in model.root.state_dict().items():
         assert torch.equal(tensor, back.root.state_dict()[name])
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from peers import Ragged, assert_same, close, compare_gradients
 from pretune.families import FAMILIES
-from pretune.inference.predict import load_classifier
+from pretune.inference.predict import load_trained
 from pretune.model import Model, Root, load_model
 from pretune.nn.patterns import Pattern
 from pretune.objectives import Mixture, alone, parse_objective
@@ -145,10 +145,10 @@ def assert_classifier(family: str, config: dict[str, Any], out: Path) -> None:
     target = ids.roll(1)
     target[source.packed.offsets[:-1].long()] = config["decoder_start_token_id"]
     batch = Batch((replace(source.packed, ids=ids), replace(source.packed, ids=target)))
-    ours = objective.objectives[0].logits(model.root.heads["classify"], model.backbone, batch)  # type: ignore[attr-defined]
+    ours = objective.objectives[0].outputs(model.root.heads["classify"], model.backbone, batch)  # type: ignore[attr-defined]
     theirs = peer.eval()(input_ids=source.input_ids, attention_mask=source.attention_mask).logits
     close(ours, theirs)
     peer.save_pretrained(out / "back")
-    back = load_classifier(out / "back")
+    back = load_trained(out / "back")[0]
     assert back.root.heads["classify"].pooling == "last"
     assert_same(model.root, back.root)

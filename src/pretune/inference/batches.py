@@ -14,10 +14,11 @@ from pretune.progress import say
 from pretune.text.labeled import Labeled
 from pretune.text.plan import make_plan
 from pretune.text.rows import TokenRows, arrange_rows
-from pretune.text.sequences import collate
+from pretune.text.sequences import Arrangement, collate
 
 Array = np.ndarray[Any, np.dtype[Any]]
 TOKENS = 8192  # in a batch
+LENGTH = 512  # of sequences, where a model takes any
 
 
 def text_batches(
@@ -30,13 +31,18 @@ def text_batches(
     tokenizer = model.need_tokenizer()
     rows = Labeled(Path("texts"), {}, list(texts), None if pairs is None else list(pairs))
     tokens = TokenRows.make(rows, tokenizer)
-    longest = length or model.backbone.longest or 512
+    longest = length or model.backbone.longest or LENGTH
     arrangement = arrange_rows(tokens, tokenizer, model.family.template, longest, {})
     if arrangement.truncated:
         say(f"{arrangement.truncated} of {len(texts)} texts are longer than {longest} tokens and were cut")
-    # Sorted by length, so that the dense path pads little; rows keep their numbers.
+    yield from by_length(arrangement)
+
+
+def by_length(arrangement: Arrangement) -> Iterator[Batch]:
+    """Batches over all sequences, short ones with short ones, so that the dense path pads little; they keep their numbers."""
     order = np.argsort(arrangement.lengths, kind="stable")
     lengths = arrangement.lengths[order]
-    plan = make_plan(lengths, tokens=max(TOKENS, longest), sequences=1 << 30, shuffle=False)
+    plan = make_plan(lengths, tokens=max(TOKENS, int(lengths.max(initial=0))), sequences=1 << 30, shuffle=False)
     for index in range(len(plan)):
-        yield collate(arrangement.take(order[plan.pack(index)]), filler=tokenizer.roles.get("padding", 0))
+        sequences = arrangement.take(order[plan.pack(index)])
+        yield collate(sequences, filler=arrangement.tokenizer.roles.get("padding", 0))

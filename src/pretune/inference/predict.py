@@ -1,4 +1,4 @@
-"""Labels and probabilities from a classifier."""
+"""Answers from a model that was trained for a task: as many as there are examples, in order."""
 
 from __future__ import annotations
 
@@ -11,54 +11,53 @@ import torch
 
 from pretune.devices import choose_device
 from pretune.errors import PretuneError
-from pretune.inference.batches import text_batches
-from pretune.model import Model, find_folder, labels_in, load_model, read_config
-from pretune.objectives import parse_objective
-from pretune.objectives.classify import Classify
+from pretune.inference.batches import LENGTH, by_length
+from pretune.model import Model, load_model, trained_for
+from pretune.objectives import Data, Task
+from pretune.objectives.task import Answer
+from pretune.progress import say
+from pretune.text.labeled import Labeled
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def load_classifier(reference: str | Path, partial: bool = False) -> Model:
-    """A model that was trained to classify."""
-    family, content = read_config(find_folder(reference))
-    labels = labels_in(content)
-    if not labels:
-        raise PretuneError(f"{reference}: this model was not trained to classify; fine-tune it first")
-    objective = content.get("pretune", {}).get("objective", "")
-    pooling = family.poolings.get(getattr(family.read_config(content), "classifier_pooling", ""), "start")
-    objective = objective if "classify" in objective else "classify"
-    return load_model(reference, parse_objective(objective, labels=tuple(labels), pooling=pooling), partial=partial)
+def load_trained(reference: str | Path, partial: bool = False) -> tuple[Model, Task]:
+    """A model and the task it was trained for."""
+    mixture = trained_for(reference)
+    tasks = [part for part in mixture.objectives if isinstance(part, Task)] if mixture is not None else []
+    if not tasks:
+        raise PretuneError(f"{reference}: this model was not trained for a task; fine-tune it first")
+    return load_model(reference, mixture, partial=partial), tasks[0]
 
 
-@torch.no_grad()
-def probabilities(
-    model: Model, texts: Sequence[str], pairs: Sequence[str] | None = None, device: torch.device | None = None
-) -> Array:
-    """(n, classes) in the order of the texts."""
-    device = device or choose_device()
-    root = model.root.to(device).eval()
-    objective = Classify(labels=tuple(model.labels))
-    out = np.zeros((len(texts), len(model.labels)), dtype=np.float32)
-    for batch in text_batches(model, texts, pairs):
-        logits = objective.logits(root.heads["classify"], root.backbone, batch.to(device))
-        out[batch.rows] = logits[: len(batch.rows)].float().softmax(-1).cpu().numpy()
-    return out
+class Answerer:
+    """Examples made ready for a model once; calling it answers them, with the parameters the model then has."""
+
+    def __init__(self, model: Model, task: Task, examples: Any, length: int | None = None) -> None:
+        self.model, self.task, self.examples = model, task, examples
+        longest = length or model.backbone.longest or LENGTH
+        self.laid = task.lay_out(Data(model.need_tokenizer(), model.family.template, rows=examples), longest)
+        if self.laid.truncated:
+            say(f"{self.laid.truncated} of {len(examples)} texts are longer than {longest} tokens and were cut")
+
+    @torch.no_grad()
+    def __call__(self, device: torch.device | None = None) -> list[Answer]:
+        """An answer an example, in order."""
+        device = device or choose_device()
+        root = self.model.root.to(device).eval()
+        found: list[Array] = [np.empty(0)] * len(self.laid)
+        for batch in by_length(self.laid):
+            rows = self.task.outputs(root.heads[self.task.name], root.backbone, batch.to(device)).float().cpu().numpy()
+            ends = np.cumsum(batch.lengths[-1] if self.task.each == "token" else np.ones(len(batch.rows), dtype=int))
+            for place, part in zip(batch.rows, np.split(rows[: ends[-1]], ends[:-1]), strict=True):
+                found[place] = part if self.task.each == "token" else part[0]
+        return self.task.answers(found, self.laid, self.examples)
 
 
 def predict_texts(
     reference: str | Path, texts: Sequence[str] | str, pairs: Sequence[str] | None = None, partial: bool = False
-) -> list[dict[str, Any]]:
-    """A label and the probability of each class, for each text."""
-    if isinstance(texts, str):
-        texts = [texts]
-    model = load_classifier(reference, partial)
-    rows = probabilities(model, texts, pairs)
-    return [
-        {
-            "label": model.labels[int(row.argmax())],
-            "probability": float(row.max()),
-            "probabilities": {label: float(p) for label, p in zip(model.labels, row, strict=True)},
-        }
-        for row in rows
-    ]
+) -> list[Answer]:
+    """An answer for each text, or pair of texts."""
+    texts = [texts] if isinstance(texts, str) else list(texts)
+    model, task = load_trained(reference, partial)
+    return Answerer(model, task, Labeled(Path("texts"), {}, texts, None if pairs is None else list(pairs)))()

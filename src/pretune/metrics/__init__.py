@@ -1,1 +1,24 @@
-"""Metrics, one file a kind."""
+"""Scores, one file a kind of metric; `score` finds those of a task."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pretune.metrics.classification import score_classes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+SCORES: dict[str, Callable[[Sequence[dict[str, Any]], Any, Any], dict[str, float]]] = {"classify": score_classes}
+
+
+def score(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> dict[str, float]:
+    """The metrics of a task: its answers to some examples beside the right ones.
+
+    >>> from pretune.objectives.classify import Classify
+    >>> from pretune.text.labeled import Labeled
+    >>> rows = Labeled("x.csv", {}, ["…", "…"], labels=["a", "b"])
+    >>> score(Classify(labels=("a", "b")), [{"label": "a"}, {"label": "a"}], rows)["accuracy"]
+    0.5
+    """
+    return SCORES[task.name](answers, examples, task)

@@ -28,3 +28,8 @@ def classification_metrics(
         "f1": float(f1_score(expected, predicted, zero_division=0, **options)),
         "matthews": float(matthews_corrcoef(expected, predicted)),
     }
+
+
+def score_classes(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
+    """The metrics of `classify`."""
+    return classification_metrics(examples.labels, [answer["label"] for answer in answers], task.labels)

@@ -35,6 +35,7 @@ from pretune.objectives.shuffle import Shuffle
 from pretune.objectives.skip_thought import SkipThought
 from pretune.objectives.sop import SOP
 from pretune.objectives.spans import Spans
+from pretune.objectives.task import Task
 from pretune.objectives.tlm import TLM
 from pretune.objectives.translate import Translate
 from pretune.packed import Batch, Capacity, Packed
@@ -202,6 +203,15 @@ class Mixture:
         """Whether batches continue one another."""
         return any(joint.stateful for joint in self.joints)
 
+    def with_part(self, objective: Objective) -> Mixture:
+        """The same with this objective in the place of its namesakes."""
+        name = objective.name
+        shares = [
+            (share, Joint(tuple((weight, objective if part.name == name else part) for weight, part in joint.parts)))
+            for share, joint in self.shares
+        ]
+        return Mixture(tuple(shares))
+
 
 def parse_objective(text: str, **defaults: Any) -> Mixture:
     """Read an expression. `defaults` are options for the objectives that have them, such as `labels`.
@@ -262,6 +272,7 @@ __all__ = [
     "Loss",
     "Mixture",
     "Objective",
+    "Task",
     "TwoSided",
     "alone",
     "parse_objective",

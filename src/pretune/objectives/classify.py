@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from torch import Tensor, nn
@@ -14,11 +16,13 @@ from pretune.nn.dropout import Dropout
 from pretune.nn.patterns import Pattern
 from pretune.nn.pooling import pool
 from pretune.objectives.objective import Data, Loss, classification_loss
+from pretune.objectives.task import Answer
 from pretune.packed import Batch, Packed
+from pretune.progress import say
 from pretune.randomness import Draws
-from pretune.text.labeled import Labeled
+from pretune.text.labeled import Labeled, read_labeled
 from pretune.text.rows import arrange_rows
-from pretune.text.sequences import Epoch, Packing, Sequences, plan_epoch
+from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
 from pretune.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -56,14 +60,27 @@ class Classify:
     pattern: ClassVar[Pattern | None] = None
     insists: ClassVar[bool] = True
     stateful: ClassVar[bool] = False
+    each: ClassVar[Literal["sequence", "token"]] = "sequence"
+    decides: ClassVar[str] = "accuracy"
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+    def read(self, file: str | Path, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
+        """Rows of a table: a text or two, and a label."""
+        return read_labeled(file, columns, labels=answered)
+
+    def fit(self, examples: Labeled) -> Self:
+        """With the labels of some rows."""
+        return replace(self, labels=tuple(find_labels(examples)))
+
+    def lay_out(self, data: Data, length: int) -> Arrangement:
         """A row to a sequence; too long ones are cut."""
         if not isinstance(data.rows, Labeled):
             raise PretuneError("classify learns from labeled rows; give it a .csv, .tsv, .jsonl or .parquet file")
         labels = {} if data.rows.labels is None else {"classify": self.encode_labels(data.rows)}
-        arrangement = arrange_rows(data.token_rows, data.tokenizer, data.template, packing.length, labels)
-        return plan_epoch(arrangement, packing, draws)
+        return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
+
+    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+        """Rows in any order."""
+        return plan_epoch(self.lay_out(data, packing.length), packing, draws)
 
     def encode_labels(self, rows: Labeled) -> Array:
         """(m,) the class of each row; one that training never saw is refused."""
@@ -88,12 +105,45 @@ class Classify:
         """Pooler, dropout, classes."""
         return ClassifyHead(backbone, len(self.labels), self.pooling, self.dropout)
 
-    def logits(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """(sequences, classes)."""
+    def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
+        """(sequences, classes) logits."""
         out: Tensor = head(backbone(*batch.packed).last, batch.packed[-1])
         return out
+
+    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Labeled) -> list[Answer]:
+        """The likeliest class, and how likely each is."""
+        logits = np.stack(outputs).astype(np.float64)
+        rows = np.exp(logits - logits.max(-1, keepdims=True))
+        rows /= rows.sum(-1, keepdims=True)
+        return [
+            {
+                "label": self.labels[int(row.argmax())],
+                "probability": float(row.max()),
+                "probabilities": {label: float(p) for label, p in zip(self.labels, row, strict=True)},
+            }
+            for row in rows
+        ]
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Cross-entropy of each row."""
         targets = batch.targets[self.name]
-        return classification_loss(self.name, self.logits(head, backbone, batch)[targets.at], targets)
+        return classification_loss(self.name, self.outputs(head, backbone, batch)[targets.at], targets)
+
+
+def find_labels(rows: Labeled) -> list[str]:
+    """The classes, sorted; numbers by value. One class is no task."""
+    assert rows.labels is not None
+    found = Counter(rows.labels)
+    if len(found) < 2:
+        raise PretuneError(
+            f"{rows.file}: every row has the label {next(iter(found))!r}; classifying needs two classes or more"
+        )
+    folded: dict[str, str] = {}
+    for label in found:
+        twin = folded.setdefault(label.casefold().strip(), label)
+        if twin != label:
+            say(f"{rows.file}: labels {twin!r} and {label!r} differ in case or spaces alone; are they meant to be one?")
+    try:
+        return sorted(found, key=float)
+    except ValueError:
+        return sorted(found)

@@ -50,7 +50,7 @@ class Data:
     template: Template
     store: Store | None = None
     documents: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # of the store, those to use
-    rows: Labeled | Dialogues | None = None
+    rows: Any = None  # labeled rows, dialogues, or the examples of a task
     languages: Mapping[str, int] = field(default_factory=dict)  # by name, of the texts' languages; {}: all in one
     exponent: float = 0.7  # languages are drawn by their share of the text to this power
 

@@ -1,9 +1,8 @@
-"""Fine-tuning: a pretrained model and labeled rows in, a classifier out."""
+"""Fine-tuning: a pretrained model and examples of a task in, a model for that task out."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,12 @@ import torch
 
 from pretune.devices import choose_device, deterministic
 from pretune.errors import PretuneError
-from pretune.inference.predict import probabilities
-from pretune.metrics.classification import classification_metrics
+from pretune.inference.predict import Answerer
+from pretune.metrics import score
 from pretune.model import Model, family_of, load_model, make_model, random_twin
-from pretune.objectives import Data, Mixture, parse_objective
+from pretune.objectives import OBJECTIVES, Data, Mixture, Task, parse_objective
 from pretune.presets import preset_names
 from pretune.progress import say
-from pretune.text.labeled import Labeled, read_labeled
-from pretune.text.rows import arrange_rows
 from pretune.text.sequences import Packing
 from pretune.text.tokenizer import Tokenizer
 from pretune.training.loop import Stopped, Training, train
@@ -82,19 +79,22 @@ def make_plan(model: str, given: dict[str, Any]) -> Plan:
 
 def finetune(plan: Plan, resume: bool = False) -> Run:
     """Carry out a plan."""
-    rows = read_labeled(plan.train, plan.columns)
-    dev = read_labeled(plan.dev, rows.columns) if plan.dev else None
-    labels = find_labels(rows)
     pooling = family_of(plan.model).poolings.get("", "start")
-    mixture = parse_objective(plan.objective, labels=tuple(labels), pooling=pooling)
-    check_labels(dev, labels)
+    mixture = parse_objective(plan.objective, pooling=pooling)
+    task = find_task(mixture)
+    rows = task.read(plan.train, plan.columns)
+    dev = task.read(plan.dev, getattr(rows, "columns", plan.columns)) if plan.dev else None
+    task = task.fit(rows)
+    mixture = mixture.with_part(task)
     device = choose_device(plan.device)
     model = starting_model(plan, mixture)
+    labels = list(getattr(task, "labels", ()))
     model.labels, model.objective = labels, plan.objective
-    going_on = start_run(plan.out, "finetune", plan.recipe(), resume)
     length = check_length(min(plan.batch.length or 128, model.backbone.longest or 1 << 30), model)
+    answer = Answerer(model, task, dev, length) if dev is not None else None  # refuses unknown labels
+    going_on = start_run(plan.out, "finetune", plan.recipe(), resume)
     data = Data(model.need_tokenizer(), model.family.template, rows=rows)
-    arrangement = arrange_rows(data.token_rows, data.tokenizer, data.template, length, {})
+    arrangement = task.lay_out(data, length)
     if arrangement.truncated:
         say(f"{rows.file}: {arrangement.truncated} of {len(rows)} rows are longer than {length} tokens and were cut")
     fixed = device.type == "cuda"
@@ -113,7 +113,7 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
         run=plan.out,
         graphed=fixed,
         recompute=bool(plan.batch.recompute),
-        evaluate=(lambda: evaluate_rows(model, dev, device)) if dev is not None else None,
+        evaluate=evaluator(answer, device) if answer is not None else None,
     )
     try:
         with deterministic(plan.deterministic):
@@ -126,6 +126,15 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
     results: dict[str, Any] = {"model": plan.model, "objective": plan.objective, "rows": len(rows)}
     results |= {"truncated": arrangement.truncated, "labels": labels, **last}
     return finish_run(plan.out, results)
+
+
+def find_task(mixture: Mixture) -> Task:
+    """The task among some objectives."""
+    tasks = [part for part in mixture.objectives if isinstance(part, Task)]
+    if len(tasks) != 1:
+        known = ", ".join(name for name, kind in OBJECTIVES.items() if hasattr(kind, "answers"))
+        raise PretuneError(f"{mixture}: fine-tuning is for one task, and what else helps it; tasks are {known}")
+    return tasks[0]
 
 
 def starting_model(plan: Plan, mixture: Mixture) -> Model:
@@ -155,37 +164,9 @@ def row_packing(lengths: Any, rows: int, length: int, fixed: bool) -> Packing:
     return Packing(tokens=tokens, length=length, sequences=slots, fixed=True, rows=rows)
 
 
-def find_labels(rows: Labeled) -> list[str]:
-    """The classes, sorted; numbers by value. One class is no task."""
-    assert rows.labels is not None
-    found = Counter(rows.labels)
-    if len(found) < 2:
-        raise PretuneError(
-            f"{rows.file}: every row has the label {next(iter(found))!r}; classifying needs two classes or more"
-        )
-    folded: dict[str, str] = {}
-    for label in found:
-        twin = folded.setdefault(label.casefold().strip(), label)
-        if twin != label:
-            say(f"{rows.file}: labels {twin!r} and {label!r} differ in case or spaces alone; are they meant to be one?")
-    try:
-        return sorted(found, key=float)
-    except ValueError:
-        return sorted(found)
+def evaluator(answer: Answerer, device: torch.device) -> Callable[[], dict[str, float]]:
+    """Metrics on the examples that are ready to be answered."""
+    return lambda: score(answer.task, answer(device), answer.examples)
 
 
-def check_labels(dev: Labeled | None, labels: list[str]) -> None:
-    """Refuse labels at evaluation that training does not know, before any work is done."""
-    if dev is not None:
-        parse_objective("classify", labels=tuple(labels)).objectives[0].encode_labels(dev)  # type: ignore[attr-defined]
-
-
-def evaluate_rows(model: Model, rows: Labeled, device: torch.device) -> dict[str, float]:
-    """Metrics on labeled rows."""
-    assert rows.labels is not None
-    chances = probabilities(model, rows.texts, rows.pairs, device)
-    predicted = [model.labels[int(i)] for i in chances.argmax(-1)]
-    return classification_metrics(rows.labels, predicted, model.labels)
-
-
-__all__ = ["Plan", "evaluate_rows", "finetune", "make_plan"]
+__all__ = ["Plan", "finetune", "make_plan"]

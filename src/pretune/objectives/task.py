@@ -1,0 +1,63 @@
+"""What a task is: an objective that learns from examples of its own kind, and answers for new ones.
+
+    read(file, columns)            → examples      rows of a file, with the right answers or without
+    fit(examples)                  → task          with what it must know of them: its labels
+    lay_out(data, length)          → arrangement   a sequence an example, or several; what is known of each
+    outputs(head, backbone, batch) → tensor        a row a sequence, or a row a token
+    answers(outputs, laid, examples) → answers     one for each example, in order
+
+To add one, write these beside the four of an objective, and its scores in pretune/metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, runtime_checkable
+
+import numpy as np
+from torch import Tensor, nn
+
+from pretune.objectives.objective import Data, Objective
+from pretune.packed import Batch
+from pretune.text.sequences import Arrangement
+
+if TYPE_CHECKING:
+    from pretune.backbones.states import Backbone
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Answer = dict[str, Any]
+
+
+class Examples(Protocol):
+    """The examples of a file, in order."""
+
+    file: Path
+
+    def __len__(self) -> int: ...
+
+    def take(self, rows: Iterable[int]) -> Self: ...
+
+    def place(self, row: int) -> str:
+        """Where an example stands, for messages."""
+
+
+@runtime_checkable
+class Task(Objective, Protocol):
+    """An objective with examples and answers."""
+
+    each: ClassVar[Literal["sequence", "token"]]  # what has a row of the outputs
+    decides: ClassVar[str]  # the metric by which models are compared
+
+    def read(self, file: str | Path, columns: Mapping[str, str], *, answered: bool = True) -> Any:
+        """Examples; those to be answered need not have the right answers."""
+
+    def fit(self, examples: Any) -> Self: ...
+
+    def lay_out(self, data: Data, length: int) -> Arrangement:
+        """Sequences of at most `length` tokens. `labels["example"]` says whose each is; without it, a sequence an example."""
+
+    def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor: ...
+
+    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Any) -> list[Answer]:
+        """An answer an example, from what came out for each sequence of the arrangement, in order."""
