@@ -162,7 +162,7 @@ class Model:
 
     def _config(self, shape: Any, heads: frozenset[str], compute: torch.dtype) -> dict[str, Any]:
         poolings = {ours: theirs for theirs, ours in self.family.poolings.items()} or {"start": ""}
-        pooling = self.root.heads["classify"].pooling if "classify" in heads else "start"
+        pooling = getattr(self.root.heads["classify"], "pooling", None) if "classify" in heads else "start"
         if pooling not in poolings:  # `transformers` would pool otherwise, and give other answers
             heads -= {"classify"}
         # The class that has most of its heads; of several, one that classifies.

@@ -68,6 +68,11 @@ class Encoder(nn.Module):
         """The layers as they run, shared ones as often as they do."""
         return [self.layers[number] for number in self.order]
 
+    @property
+    def depth(self) -> int:
+        """How many layers follow on the embeddings."""
+        return len(self.order)
+
     def forward(self, packed: Packed, carry: Memory | Cache | None = None, keep: Keep = "last") -> States:
         """States of the kept layers, (n, width) each. With a Cache, the tokens follow those it holds."""
         stack = self.stack

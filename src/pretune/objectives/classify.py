@@ -6,15 +6,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from torch import Tensor, nn
 
 from pretune.errors import PretuneError, nearest
 from pretune.nn.dropout import Dropout
+from pretune.nn.linear import Linear
 from pretune.nn.patterns import Pattern
-from pretune.nn.pooling import pool
+from pretune.nn.pooling import AttentivePool, pool
 from pretune.objectives.objective import Data, Loss, classification_loss
 from pretune.objectives.task import Answer
 from pretune.packed import Batch, Packed
@@ -31,19 +32,25 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+Pooling = Literal["start", "mean", "max", "last", "attentive", "concat"]
+
+
 class ClassifyHead(nn.Module):
     """One vector a sequence, dropout, and a logit a class."""
 
     def __init__(self, backbone: Backbone, classes: int, pooling: str, dropout: float) -> None:
         super().__init__()
         self.pooling = pooling
-        self.pooler = backbone.pooler()
+        self.attention = AttentivePool(backbone.width) if pooling == "attentive" else None
         self.dropout = Dropout(dropout)
-        self.output = backbone.classifier(classes)
+        wide = pooling == "concat"  # three vectors side by side, which no published pooler takes
+        self.pooler = nn.Identity() if wide else backbone.pooler()
+        self.output = Linear(3 * backbone.width, classes) if wide else backbone.classifier(classes)
 
     def forward(self, states: Tensor, packed: Packed) -> Tensor:
         """(n, width) → (sequences, classes)."""
-        pooled: Tensor = self.pooler(pool(states, packed, self.pooling))
+        one = pool(states, packed, self.pooling) if self.attention is None else self.attention(states, packed)
+        pooled: Tensor = self.pooler(one)
         logits: Tensor = self.output(self.dropout(pooled))
         return logits
 
@@ -53,8 +60,14 @@ class Classify:
     """`labels` are the classes in order; `pooling` is what stands for a sequence: its start token, the mean …"""
 
     labels: Sequence[str] = field(default_factory=tuple)
-    pooling: Literal["start", "mean", "max", "last"] = "start"
+    pooling: Pooling = "start"
     dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.pooling not in get_args(Pooling):
+            raise PretuneError(
+                f"{self.name}: unknown pooling {self.pooling!r}; {nearest(str(self.pooling), get_args(Pooling))}"
+            )
 
     name: ClassVar[str] = "classify"
     pattern: ClassVar[Pattern | None] = None

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from pretune.devices import choose_device, deterministic
 from pretune.errors import PretuneError
@@ -25,6 +26,7 @@ from pretune.training.optimizers import scale_rates
 from pretune.training.pretraining import ROUND_VOCABULARY, check_length
 from pretune.training.runs import Run, finish_run, start_run
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
+from pretune.training.strategies import choose_strategy
 from pretune.training.streams import make_streams
 
 # Devlin et al. (2019): 2e-5 to 5e-5, 2 to 4 epochs, batches of 16 or 32; smaller models take larger rates.
@@ -46,6 +48,7 @@ class Plan:
     out: Path
     columns: Mapping[str, str]
     objective: str
+    strategy: str
     epochs: float
     budget: Budget | None
     optimizer: Optimizer
@@ -91,6 +94,10 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
     labels = list(getattr(task, "labels", ()))
     model.labels, model.objective = labels, plan.objective
     length = check_length(min(plan.batch.length or 128, model.backbone.longest or 1 << 30), model)
+    strategy = choose_strategy(plan.strategy, len(rows))
+    if plan.optimizer.name == "muon" and {"gradual", "lora"} & strategy.parts.keys():
+        raise PretuneError(f"strategy {plan.strategy}: muon moves all matrices alike; choose another optimizer")
+    starts = strategy.prepare(model, plan.seed)
     answer = Answerer(model, task, dev, length) if dev is not None else None  # refuses unknown labels
     going_on = start_run(plan.out, "finetune", plan.recipe(), resume)
     data = Data(model.need_tokenizer(), model.family.template, rows=rows)
@@ -99,7 +106,7 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
         say(f"{rows.file}: {arrangement.truncated} of {len(rows)} rows are longer than {length} tokens and were cut")
     fixed = device.type == "cuda"
     packing = row_packing(arrangement.lengths, plan.batch.sequences or 32, length, fixed)
-    streams = make_streams(mixture, data, tokens=packing.tokens, packing=packing, seed=plan.seed)
+    streams = make_streams(strategy.wrap(mixture, task), data, tokens=packing.tokens, packing=packing, seed=plan.seed)
     steps = max(1, round(plan.epochs * len(streams.streams[0].epoch_plan(0))))
     training = Training(
         root=model.root,
@@ -111,7 +118,9 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
         seed=plan.seed,
         device=device,
         run=plan.out,
-        graphed=fixed,
+        # torch's LSTMs ask the host for lengths, which a recording cannot.
+        graphed=fixed and not any(isinstance(module, nn.LSTM) for module in model.root.modules()),
+        starts=starts,
         recompute=bool(plan.batch.recompute),
         evaluate=evaluator(answer, device) if answer is not None else None,
     )
@@ -121,6 +130,7 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
     except Stopped:
         say(f"stopped and saved; go on with the same command and --resume (run folder {plan.out})")
         raise KeyboardInterrupt from None
+    strategy.finish(model)
     model.root.compute_in(torch.float32)
     model.save(plan.out)
     results: dict[str, Any] = {"model": plan.model, "objective": plan.objective, "rows": len(rows)}

@@ -63,6 +63,7 @@ class Training:
     graphed: bool = False  # steps are recorded once and replayed, on CUDA; not for stateful data
     ahead: bool | None = None  # batches are made in a thread while the step before runs; None: where there is a GPU
     recompute: bool = False  # layers keep only their input for the backward
+    starts: dict[Tensor, float] = field(default_factory=dict)  # share of the budget from which on a parameter moves
     evaluate: Callable[[], dict[str, float]] | None = None
     evaluate_first: bool = False  # before the first step too
     carry: dict[int, Any] = field(default_factory=dict)  # by slot, for stateful data
@@ -78,7 +79,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
     t.root.compute_in(torch.bfloat16 if t.device.type == "cuda" else torch.float32)
     dropout = share_seed(t.root, t.device)
     model = parallelize(t.root, t.world, t.parallel)
-    optimizers = make_optimizers(t.root, t.optimizer)
+    optimizers = make_optimizers(t.root, t.optimizer, t.starts)
     average = make_average(t.root, t.optimizer)
     guard = Guard(t.watching.spike) if t.watching.spike else None
     clock, place = _restore(t, optimizers, average, guard) if resume else (Clock(t.budget), None)
@@ -143,7 +144,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
                     t.carry[pack.slot] = loss.carry
                     losses.append(loss)
             layers = layer_norms(t.root) if t.watching.layers and _due(clock, t.watching.log, ahead=1) else {}
-            set_rates(optimizers, factor)
+            set_rates(optimizers, factor, before)
             if graphs is not None and replayed:
                 norm, taken = graphs.end(finish), True
             else:

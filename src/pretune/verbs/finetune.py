@@ -21,6 +21,7 @@ def finetune(
     pair: str | None = None,
     label: str | None = None,
     objective: str = "classify",
+    strategy: str = "full",
     epochs: float = 3.0,
     budget: Budget | None = None,
     optimizer: Optimizer | None = None,
@@ -56,7 +57,9 @@ def finetune(
     label
         Column of the label.
     objective
-        classify, classify(pooling=mean), classify+0.5*lm …
+        classify, classify(pooling=mean), classify on mix/bilstm, classify+0.5*lm …
+    strategy
+        What moves: full, frozen, top(4), gradual, lora(8); and reset(1), freelb(3), joined with +; auto chooses.
     epochs
         How often every row is seen.
     budget
@@ -99,6 +102,7 @@ def finetune(
         "out": Path(out),
         "columns": {role: name for role, name in (("text", text), ("pair", pair), ("label", label)) if name},
         "objective": objective,
+        "strategy": strategy,
         "epochs": epochs,
         "budget": budget,
         "optimizer": optimizer,
