@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -11,12 +12,14 @@ import torch
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.model import load_model, make_model
+from pretune.model import Model, Root, load_model, make_model
 from pretune.nn.features import Features
 from pretune.nn.low_rank import add_low_rank, merge_low_rank
 from pretune.nn.pooling import AttentivePool, pool
 from pretune.packed import pack_lists
 from pretune.training.strategies import choose_strategy, parse_strategy
+
+LAYERS = [f"layer {number}" for number in range(4)]
 
 
 @cache
@@ -30,7 +33,10 @@ def start() -> Path:
         lines.append(f"{'good' if i % 2 else 'bad'} {rest},{'yes' if i % 2 else 'no'}")
     (folder / "train.csv").write_text("\n".join(lines), encoding="utf-8")
     (folder / "text.txt").write_text("\n".join(line.split(",")[0] for line in lines), encoding="utf-8")
-    model = make_model("bert-tiny", 128)
+    tiny = make_model("bert-tiny", 128)
+    config = replace(tiny.config, hidden_size=64, num_hidden_layers=4, intermediate_size=128)
+    torch.manual_seed(0)
+    model = Model(tiny.family, config, Root(tiny.family.build(config)))
     model.tokenizer = pt.train_tokenizer(str(folder / "text.txt"), kind="wordpiece", size=100)
     model.save(folder / "start")
     return folder
@@ -62,13 +68,13 @@ def moved(out: Path) -> set[str]:
 @pytest.mark.parametrize(
     ("strategy", "expected"),
     [
-        ("full", {"embed", "layer 0", "layer 1"}),
+        ("full", {"embed", *LAYERS}),
         ("frozen", set()),
-        ("top(1)", {"layer 1"}),
-        ("gradual(1)", {"layer 0", "layer 1"}),
-        ("lora(2)", {"layer 0", "layer 1"}),
-        ("frozen+reset(1)", {"layer 1"}),
-        ("full+freelb(2)", {"embed", "layer 0", "layer 1"}),
+        ("top(1)", {"layer 3"}),
+        ("gradual(1)", {*LAYERS}),
+        ("lora(2)", {*LAYERS}),
+        ("frozen+reset(2)", {"layer 2", "layer 3"}),
+        ("full+freelb(2)", {"embed", *LAYERS}),
     ],
 )
 def test_a_strategy_moves_what_it_says(strategy: str, expected: set[str], tmp_path: Path) -> None:
@@ -76,7 +82,7 @@ def test_a_strategy_moves_what_it_says(strategy: str, expected: set[str], tmp_pa
     assert moved(tmp_path / "run") == expected
 
 
-@pytest.mark.parametrize("strategy", ["full", "top(1)", "gradual", "lora(4)", "reset(1)", "full+freelb(2)"])
+@pytest.mark.parametrize("strategy", ["full", "top(2)", "gradual", "lora(4)", "reset(1)", "full+freelb(2)"])
 def test_a_strategy_learns(strategy: str, tmp_path: Path) -> None:
     assert tune(tmp_path / "run", strategy).results["dev/accuracy"] > 0.9
 
@@ -162,7 +168,7 @@ def test_strategies_that_make_no_sense_are_refused(text: str, message: str) -> N
 
 
 def test_more_layers_than_there_are_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(PretuneError, match=r"top\(9\): this model has 2 layers"):
+    with pytest.raises(PretuneError, match=r"top\(9\): this model has 4 layers"):
         tune(tmp_path / "run", "top(9)")
     with pytest.raises(PretuneError, match="unknown features 'midle'"):
         tune(tmp_path / "run2", objective="classify on midle")

@@ -74,6 +74,8 @@ class Features(nn.Module):
         for value, choices in ((layers, get_args(Layers)), (top, get_args(Top))):
             if value not in choices:
                 raise PretuneError(f"unknown features {value!r}; {nearest(value, choices)}")
+        if layers in ("sum4", "concat4") and depth < 4:
+            raise PretuneError(f"{layers} takes the last four layers, but this model has {depth}; take mix or second")
         self.layers, self.keep = layers, KEPT[layers]
         if layers == "mix":
             self.mix = Mix(depth + 1)
