@@ -78,6 +78,7 @@ def task(pretrained: Run, labeled: Path, tmp_path_factory: pytest.TempPathFactor
         out=tmp_path_factory.mktemp("runs") / "task",
         epochs=8,
         optimizer=pt.Optimizer(lr=1e-3),
+        seeds=1,
     )
 
 
@@ -262,6 +263,7 @@ def test_pairs_and_mean_pooling_and_an_auxiliary_loss(pretrained: Run, tmp_path:
             out=tmp_path / name,
             epochs=2,
             objective=objective,
+            seeds=1,
         )
         assert 0 <= result.results["dev/accuracy"] <= 1
         rows = pt.predict(result, data=tmp_path / "pairs.tsv", text="text_a", pair="text_b")
@@ -272,22 +274,22 @@ def test_pairs_and_mean_pooling_and_an_auxiliary_loss(pretrained: Run, tmp_path:
 
 def test_training_from_scratch_is_the_same_verb(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
     scratch = pt.finetune(
-        "bert-tiny", labeled / "train.csv", out=tmp_path / "scratch", tokenizer=pretrained.folder, epochs=1,
-    )  # fmt: skip
+        "bert-tiny", labeled / "train.csv", out=tmp_path / "scratch", tokenizer=pretrained.folder, epochs=1, seeds=1,
+)  # fmt: skip
     assert scratch.results["rows"] == 160
     with pytest.raises(pt.PretuneError, match="is a preset without weights; give --tokenizer"):
-        pt.finetune("bert-tiny", labeled / "train.csv", out=tmp_path / "x")
+        pt.finetune("bert-tiny", labeled / "train.csv", out=tmp_path / "x", seeds=1)
 
 
 def test_bad_labeled_data_is_refused(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
     one = tmp_path / "one.csv"
     one.write_text("text,label\na,x\nb,x\n")
     with pytest.raises(pt.PretuneError, match="every row has the label 'x'; classifying needs two classes"):
-        pt.finetune(pretrained, one, out=tmp_path / "a")
+        pt.finetune(pretrained, one, out=tmp_path / "a", seeds=1)
     dev = tmp_path / "dev.csv"
     dev.write_text("text,label\na,yes\nb,Yes\n")
     with pytest.raises(pt.PretuneError, match=r"dev\.csv, line 3: label 'Yes' was not in training; did you mean 'yes'"):
-        pt.finetune(pretrained, labeled / "train.csv", dev=dev, out=tmp_path / "a")
+        pt.finetune(pretrained, labeled / "train.csv", dev=dev, out=tmp_path / "a", seeds=1)
     assert not (tmp_path / "a").exists()
     answer = run("finetune", pretrained.folder, one, "--label", "lable", "--out", tmp_path / "a", check=False)
     assert answer.returncode == 1 and "no column 'lable' for the label" in answer.stderr
@@ -296,7 +298,7 @@ def test_bad_labeled_data_is_refused(pretrained: Run, labeled: Path, tmp_path: P
 def test_long_rows_are_cut_and_counted(pretrained: Run, tmp_path: Path) -> None:
     rows = "\n".join(f"{'word ' * (500 if i == 3 else 5)},{'a' if i % 2 else 'b'}" for i in range(8))
     (tmp_path / "long.csv").write_text("text,label\n" + rows)
-    result = pt.finetune(pretrained, tmp_path / "long.csv", out=tmp_path / "run", epochs=1)
+    result = pt.finetune(pretrained, tmp_path / "long.csv", out=tmp_path / "run", epochs=1, seeds=1)
     assert result.results["truncated"] == 1
 
 
@@ -436,7 +438,7 @@ def test_quickstart_ends_in_a_table_and_a_page(pretrained: Run, tmp_path: Path) 
 def test_scratch_is_the_same_network_without_what_it_learned(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
     still = {"epochs": 0.01, "optimizer": pt.Optimizer(lr=1e-12)}
     for name, scratch in (("kept", False), ("scratch", True), ("again", True)):
-        pt.finetune(pretrained, labeled / "train.csv", out=tmp_path / name, scratch=scratch, **still)  # type: ignore[arg-type]
+        pt.finetune(pretrained, labeled / "train.csv", out=tmp_path / name, scratch=scratch, **still, seeds=1)  # type: ignore[arg-type]
     files = {n: load_file(tmp_path / n / "model.safetensors") for n in ("kept", "scratch", "again")}
     name = "bert.embeddings.word_embeddings.weight"
     assert np.allclose(files["kept"][name], load_file(pretrained.folder / "model.safetensors")[name], atol=1e-6)

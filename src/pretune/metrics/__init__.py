@@ -22,3 +22,11 @@ def score(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> dict[s
     0.5
     """
     return SCORES[task.name](answers, examples, task)
+
+
+def constant(task: Any, learned: Any, judged: Any) -> float:
+    """The deciding metric of whoever always gives the answer that is most frequent in learning; 0 where there is none."""
+    if task.name != "classify":
+        return 0.0
+    usual = max(set(learned.labels), key=learned.labels.count)
+    return score(task, [{"label": usual}] * len(judged), judged)[task.decides]

@@ -38,6 +38,9 @@ class Examples(Protocol):
 
     def take(self, rows: Iterable[int]) -> Self: ...
 
+    def asked(self, row: int) -> str:
+        """What an example asks, whatever the answer: two that ask the same are one."""
+
     def place(self, row: int) -> str:
         """Where an example stands, for messages."""
 

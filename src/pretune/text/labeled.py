@@ -54,6 +54,11 @@ class Labeled:
         texts, lines = [self.texts[row] for row in chosen], [self.lines[row] for row in chosen]
         return Labeled(self.file, self.columns, texts, pairs, labels, lines)
 
+    def asked(self, row: int) -> str:
+        """What a row asks, whatever its label: two that ask the same are one."""
+        whole = self.texts[row] if self.pairs is None else f"{self.texts[row]}\0{self.pairs[row]}"
+        return whole.casefold().strip()
+
     def place(self, row: int) -> str:
         """Where a row stands, for messages."""
         return f"{self.file}, line {self.lines[row]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from pretune.atomic import write_bytes, write_json
 from pretune.devices import choose_device, deterministic
 from pretune.errors import PretuneError
 from pretune.inference.predict import Answerer
@@ -20,6 +22,7 @@ from pretune.objectives import OBJECTIVES, Data, Mixture, Task, parse_objective
 from pretune.presets import preset_names
 from pretune.progress import say
 from pretune.text.sequences import Packing
+from pretune.text.splitting import FEWEST, split, warn_of_leaks
 from pretune.text.tokenizer import Tokenizer
 from pretune.training.loop import Stopped, Training, train
 from pretune.training.optimizers import scale_rates
@@ -29,6 +32,8 @@ from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Wat
 from pretune.training.strategies import choose_strategy
 from pretune.training.streams import make_streams
 
+ANSWERS = "dev_answers.jsonl"  # to the examples for judging, in their order
+SPLIT = "split.json"  # which rows of the file these were
 # Devlin et al. (2019): 2e-5 to 5e-5, 2 to 4 epochs, batches of 16 or 32; smaller models take larger rates.
 SETTINGS: dict[str, dict[str, Any]] = {
     "optimizer": {"lr": 5e-5, "decay": 0.01, "clip": 1.0},
@@ -56,6 +61,7 @@ class Plan:
     batch: Batching
     watching: Watching
     seed: int
+    seeds: int | None
     deterministic: bool
     tokenizer: str | None
     scratch: bool
@@ -80,15 +86,41 @@ def make_plan(model: str, given: dict[str, Any]) -> Plan:
     return Plan(model=model, **given, **filled)
 
 
-def finetune(plan: Plan, resume: bool = False) -> Run:
-    """Carry out a plan."""
+@dataclass(frozen=True)
+class Material:
+    """What a fine-tuning learns from: the task, fitted to its examples, among its objectives."""
+
+    mixture: Mixture
+    task: Task
+    rows: Any  # examples to learn from
+    dev: Any  # examples to judge by; None: none
+    taken: list[int]  # rows of the file that were taken for judging, where there was no file for that
+
+
+def read_material(plan: Plan) -> Material:
+    """Read the examples; those to judge by are a file, or taken from the others."""
     pooling = family_of(plan.model).poolings.get("", "start")
     mixture = parse_objective(plan.objective, pooling=pooling)
     task = find_task(mixture)
     rows = task.read(plan.train, plan.columns)
-    dev = task.read(plan.dev, getattr(rows, "columns", plan.columns)) if plan.dev else None
+    dev, taken = None, list[int]()
+    if plan.dev:
+        dev = task.read(plan.dev, getattr(rows, "columns", plan.columns))
+        warn_of_leaks(rows, dev)
+    elif len(rows) >= FEWEST:
+        kept, taken = split(rows, seed=plan.seed)
+        say(
+            f"{rows.file}: {len(taken)} of {len(rows)} examples are for judging, not for learning; name others with --dev"
+        )
+        rows, dev = rows.take(kept), rows.take(taken)
     task = task.fit(rows)
-    mixture = mixture.with_part(task)
+    return Material(mixture.with_part(task), task, rows, dev, taken)
+
+
+def finetune(plan: Plan, material: Material | None = None, resume: bool = False) -> Run:
+    """Carry out a plan, with one seed."""
+    material = material or read_material(plan)
+    mixture, task, rows, dev = material.mixture, material.task, material.rows, material.dev
     device = choose_device(plan.device)
     model = starting_model(plan, mixture)
     labels = list(getattr(task, "labels", ()))
@@ -100,6 +132,8 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
     starts = strategy.prepare(model, plan.seed)
     answer = Answerer(model, task, dev, length) if dev is not None else None  # refuses unknown labels
     going_on = start_run(plan.out, "finetune", plan.recipe(), resume)
+    if material.taken:
+        write_json(plan.out / SPLIT, {"file": str(rows.file), "judged": material.taken})
     data = Data(model.need_tokenizer(), model.family.template, rows=rows)
     arrangement = task.lay_out(data, length)
     if arrangement.truncated:
@@ -135,6 +169,10 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
     model.save(plan.out)
     results: dict[str, Any] = {"model": plan.model, "objective": plan.objective, "rows": len(rows)}
     results |= {"truncated": arrangement.truncated, "labels": labels, **last}
+    if answer is not None:
+        answers = answer(device)
+        results |= {f"dev/{name}": value for name, value in score(task, answers, dev).items()}
+        write_bytes(plan.out / ANSWERS, "".join(json.dumps(a, ensure_ascii=False) + "\n" for a in answers).encode())
     return finish_run(plan.out, results)
 
 
@@ -179,4 +217,4 @@ def evaluator(answer: Answerer, device: torch.device) -> Callable[[], dict[str, 
     return lambda: score(answer.task, answer(device), answer.examples)
 
 
-__all__ = ["Plan", "finetune", "make_plan"]
+__all__ = ["ANSWERS", "SPLIT", "Material", "Plan", "finetune", "make_plan", "read_material"]
