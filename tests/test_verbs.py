@@ -276,7 +276,7 @@ def test_training_from_scratch_is_the_same_verb(pretrained: Run, labeled: Path, 
     scratch = pt.finetune(
         "bert-tiny", labeled / "train.csv", out=tmp_path / "scratch", tokenizer=pretrained.folder, epochs=1, seeds=1,
 )  # fmt: skip
-    assert scratch.results["rows"] == 160
+    assert scratch.results["rows"] == 128
     with pytest.raises(pt.PretuneError, match="is a preset without weights; give --tokenizer"):
         pt.finetune("bert-tiny", labeled / "train.csv", out=tmp_path / "x", seeds=1)
 
