@@ -12,6 +12,7 @@ import test_bert
 import test_distilbert
 import test_electra
 import test_ernie
+import test_longformer
 import test_modernbert
 import test_roberta
 import test_xlm
@@ -37,6 +38,7 @@ SMALL: dict[str, tuple[Kind, dict[str, Any]]] = {
     "ernie": ("wordpiece", test_ernie.SMALL | test_ernie.TASKS),
     "xlm": ("bpe", test_xlm.SMALL),
     "xlnet": ("raw-unigram", test_xlnet.SMALL),
+    "longformer": ("byte-bpe", test_longformer.SMALL),
     "modernbert": ("byte-bpe", test_modernbert.SMALL),
 }
 

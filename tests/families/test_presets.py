@@ -39,6 +39,8 @@ RELEASED = {
     "electra-small": ("ElectraModel", "", 13_483_008),
     "electra-small-generator": ("ElectraForMaskedLM", "mlm", 13_546_682),
     "ernie-1.0-base": ("ErnieModel", "pooler", 99_866_112),
+    "longformer-base-4096": ("LongformerForMaskedLM", "mlm", 0),
+    "longformer-large-4096": ("LongformerForMaskedLM", "mlm", 0),
     "modernbert-base": ("ModernBertForMaskedLM", "mlm", 149_655_232),
     "modernbert-large": ("ModernBertForMaskedLM", "mlm", 395_881_664),
     "roberta-base": ("RobertaForMaskedLM", "mlm", 124_697_433),

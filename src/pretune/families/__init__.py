@@ -13,6 +13,7 @@ from pretune.families.ernie import ERNIE
 from pretune.families.family import Family
 from pretune.families.gpt import GPT
 from pretune.families.gpt2 import GPT2
+from pretune.families.longformer import LONGFORMER
 from pretune.families.marian import MARIAN
 from pretune.families.mbart import MBART
 from pretune.families.modernbert import MODERNBERT
@@ -22,7 +23,7 @@ from pretune.families.transfo_xl import TRANSFO_XL
 from pretune.families.xlm import XLM
 from pretune.families.xlnet import XLNET
 
-ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ELECTRA, ALBERT, ERNIE, XLM, XLNET, MODERNBERT)
+ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ELECTRA, ALBERT, ERNIE, XLM, XLNET, LONGFORMER, MODERNBERT)
 DECODERS = (GPT, GPT2, TRANSFO_XL)
 TWO_WAYS = (ELMO,)
 ENCODER_DECODERS = (T5, MT5, BART, MBART, MARIAN)

@@ -40,7 +40,7 @@ def probabilities(
     root = model.root.to(device).eval()
     objective = Classify(labels=tuple(model.labels))
     out = np.zeros((len(texts), len(model.labels)), dtype=np.float32)
-    for batch in text_batches(model, texts, pairs):
+    for batch in text_batches(model, texts, pairs, global_starts=True):
         logits = objective.logits(root.heads["classify"], root.backbone, batch.to(device))
         out[batch.rows] = logits[: len(batch.rows)].float().softmax(-1).cpu().numpy()
     return out

@@ -13,7 +13,7 @@ from pretune.nn.cache import Cache
 from pretune.nn.kernels import ours
 from pretune.nn.layout import Layout
 from pretune.nn.linear import Linear
-from pretune.nn.patterns import Pattern, full, visible
+from pretune.nn.patterns import Pattern, full, global_keys, global_queries, visible
 from pretune.nn.positions import Rotary
 from pretune.nn.scores import Score
 
@@ -90,6 +90,38 @@ def rotary_angles(rotary: Rotary, layout: Layout) -> tuple[Tensor, Tensor]:
     if name not in layout.cache:
         layout.cache[name] = rotary.angles(layout.queries.columns["position"])
     return layout.cache[name]  # type: ignore[no-any-return]
+
+
+class GlobalAttention(nn.Module):
+    """Self-attention with tokens that see all and are seen by all, where column `global` is 1 (Longformer).
+
+    All others see what the pattern allows, and these tokens. Those that see all do so by projections of their own.
+    """
+
+    def __init__(self, width: int, heads: int, *, pattern: Pattern = full, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.heads, self.head_width = heads, width // heads
+        self.pattern, self.dropout = pattern, dropout
+        self.qkv = Linear(width, 3 * width, stacked=3)
+        self.global_qkv = Linear(width, 3 * width, stacked=3)
+        self.output = Linear(width, width)
+        self.idle = True  # some of its parameters are not for all batches
+
+    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+        """(n, width) → (n, width)."""
+        chosen = flow.layout.queries.columns.get("global")
+        if chosen is None:
+            return self.output(self.mix(self.qkv, x, flow, self.pattern))
+        others = self.mix(self.qkv, x, flow, self.pattern | global_keys)
+        # Of all rows, which keeps shapes what they are; those of others see nothing.
+        own = self.mix(self.global_qkv, x, flow, global_queries)
+        return self.output(torch.where(chosen[:, None] > 0, own, others))
+
+    def mix(self, project: Linear, x: Tensor, flow: Flow, pattern: Pattern) -> Tensor:
+        """(n, width) → (n, heads · d)."""
+        qkv = project(x).view(-1, 3, self.heads, self.head_width)
+        dropout = self.dropout if self.training else 0.0
+        return attend_self(qkv, flow.layout, visible(pattern, flow.pattern), dropout=dropout).flatten(1)
 
 
 class ScoredAttention(nn.Module):

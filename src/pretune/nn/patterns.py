@@ -78,6 +78,37 @@ def window(size: int) -> Pattern:
     )
 
 
+def dilated(size: int, step: int) -> Pattern:
+    """A window with gaps: `size` keys to each side, `step` positions from one to the next (Beltagy et al., 2020).
+
+    >>> dilated(2, 1) == window(2)
+    True
+    """
+    if step == 1:
+        return window(size)
+
+    def allow(query: Columns, key: Columns) -> Any:
+        distance = (query["position"] - key["position"]).abs()
+        return (distance <= size * step) & (distance % step == 0)
+
+    return Pattern(f"dilated({size}, {step})", allow)
+
+
+# column global: 1 for tokens that see all of their sequence and are seen by all of it. Longformer is window | global_tokens.
+global_keys = Pattern("global keys", lambda query, key: key["global"] > 0)
+global_queries = Pattern("global queries", lambda query, key: query["global"] > 0)
+global_tokens = global_keys | global_queries
+
+
+def alternating(layers: int, *patterns: Pattern) -> list[Pattern]:
+    """A pattern for each layer, in turn: GPT-3's are dense and locally banded (Brown et al., 2020).
+
+    >>> [pattern.name for pattern in alternating(3, causal, causal & window(128))]
+    ['causal', 'causal & window(128)', 'causal']
+    """
+    return [patterns[layer % len(patterns)] for layer in range(layers)]
+
+
 prefix = Pattern(
     "prefix",
     # column prefix: 1 in the part that is read both ways; the rest is causal

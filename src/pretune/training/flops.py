@@ -18,7 +18,7 @@ from torch import nn
 
 from pretune.backbones.encoder import Encoder
 from pretune.nn.adaptive import AdaptiveHead
-from pretune.nn.attention import Attention, CrossAttention, ScoredAttention
+from pretune.nn.attention import Attention, CrossAttention, GlobalAttention, ScoredAttention
 from pretune.nn.heads import VocabularyHead
 from pretune.nn.scores import TransformerXL
 from pretune.packed import Batch, Packed
@@ -146,12 +146,14 @@ def module_sizes(module: nn.Module) -> Sizes:
                 matrices += child.weight.numel()
             case nn.LSTM():
                 recurrence += sum(p.numel() for p in child.parameters() if p.dim() == 2)
-            case Attention() | ScoredAttention():
+            case Attention() | GlobalAttention() | ScoredAttention():
                 widths[child.pattern.reach or (-1, -1)] += child.heads * child.head_width
                 if isinstance(child, ScoredAttention):
                     scored += child.key_value.weight.numel()
                     scored_width += child.heads * child.head_width
                     scores += [child.score] if isinstance(child.score, TransformerXL) else []
+                if isinstance(child, GlobalAttention):  # without tokens that see all, as most objectives have it
+                    matrices -= child.global_qkv.weight.numel()
             case CrossAttention():
                 cross += child.key_value.weight.numel()
                 cross_width += child.heads * child.head_width
