@@ -25,6 +25,7 @@ ABOUT = {
     "xlm": ("XLM, Conneau and Lample, 2019", "test_xlm.py test_presets.py"),
     "xlnet": ("XLNet, Yang et al., 2019", "test_xlnet.py test_presets.py"),
     "longformer": ("Longformer, Beltagy et al., 2020", "test_longformer.py test_presets.py"),
+    "big_bird": ("BigBird, Zaheer et al., 2020", "test_big_bird.py test_presets.py"),
     "modernbert": ("ModernBERT, Warner et al., 2024", "test_modernbert.py"),
     "openai-gpt": ("GPT, Radford et al., 2018", "test_gpt.py"),
     "gpt2": ("GPT-2, Radford et al., 2019; GPT-3's sizes, Brown et al., 2020", "test_gpt.py"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import test_albert
 import test_bert
+import test_big_bird
 import test_distilbert
 import test_electra
 import test_ernie
@@ -38,6 +39,7 @@ SMALL: dict[str, tuple[Kind, dict[str, Any]]] = {
     "ernie": ("wordpiece", test_ernie.SMALL | test_ernie.TASKS),
     "xlm": ("bpe", test_xlm.SMALL),
     "xlnet": ("raw-unigram", test_xlnet.SMALL),
+    "big_bird": ("raw-bpe", test_big_bird.SMALL | test_big_bird.FULL),
     "longformer": ("byte-bpe", test_longformer.SMALL),
     "modernbert": ("byte-bpe", test_modernbert.SMALL),
 }

@@ -29,6 +29,8 @@ RELEASED = {
     "bert-base-multilingual-cased": ("BertModel", "pooler", 177_853_440),
     "bert-large": ("BertModel", "pooler", 335_141_888),
     "bert-large-cased": ("BertModel", "pooler", 333_579_264),
+    "bigbird-roberta-base": ("BigBirdModel", "pooler", 0),
+    "bigbird-roberta-large": ("BigBirdModel", "pooler", 0),
     "distilbert-base": ("DistilBertForMaskedLM", "mlm", 66_985_530),
     "distilbert-base-cased": ("DistilBertForMaskedLM", "mlm", 65_812_036),
     "distilbert-base-multilingual-cased": ("DistilBertForMaskedLM", "mlm", 135_445_755),

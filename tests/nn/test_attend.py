@@ -11,12 +11,22 @@ from torch import Tensor
 
 from pretune.nn.attend import attend, block_mask
 from pretune.nn.layout import Layout, Side, cross_layout, padded_groups, self_layout
-from pretune.nn.patterns import Pattern, causal, full, permutation, prefix, window
+from pretune.nn.patterns import Pattern, blocks, causal, dilated, full, global_tokens, permutation, prefix, window
 from pretune.nn.scores import RelativeBias
 from pretune.packed import Packed, pack
 
 WIDTH, HEADS = 8, 2
-PATTERNS = {"full": full, "causal": causal, "window": window(2), "prefix": prefix, "permutation": permutation}
+PLAN = torch.eye(150)[torch.arange(150) ^ 1] + torch.eye(150)  # neighbors look at each other, by two
+PATTERNS = {
+    "full": full,
+    "causal": causal,
+    "window": window(2),
+    "dilated": dilated(2, 3),
+    "prefix": prefix,
+    "permutation": permutation,
+    "longformer": window(1) | global_tokens,
+    "big bird": blocks(PLAN, 2, "neighbors") | global_tokens,
+}
 lengths_strategy = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 
 
@@ -28,6 +38,7 @@ def random_packed(lengths: list[int], seed: int = 0) -> Packed:
         "stream": chance.integers(0, 2, n),
         "order": chance.integers(0, 6, n),
         "segment": chance.integers(0, 2, n),
+        "global": chance.integers(0, 4, n) == 0,
     }
     return pack(np.zeros(n, dtype=np.int64), np.array(lengths), columns=columns)
 

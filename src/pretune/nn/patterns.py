@@ -100,6 +100,15 @@ global_queries = Pattern("global queries", lambda query, key: query["global"] > 
 global_tokens = global_keys | global_queries
 
 
+def blocks(plan: Tensor, size: int, name: str) -> Pattern:
+    """Blocks of `size` tokens that look at blocks: those where `plan` (blocks, blocks) is not 0, a row for the queries' block.
+
+    A band in the plan and random places, with `| global_tokens`, are BigBird (Zaheer et al., 2020). As plans have no names,
+    `name` it: patterns of one name are taken to be one.
+    """
+    return Pattern(name, lambda query, key: plan[query["position"] // size, key["position"] // size] > 0)
+
+
 def alternating(layers: int, *patterns: Pattern) -> list[Pattern]:
     """A pattern for each layer, in turn: GPT-3's are dense and locally banded (Brown et al., 2020).
 

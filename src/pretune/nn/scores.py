@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -57,6 +58,53 @@ class RelativeBias(nn.Module):
             return logit + by_distance[distance + furthest, head].to(logit.dtype)
 
         return bend
+
+
+class BlockSparse(nn.Module):
+    """BigBird's choice of keys (Zaheer et al., 2020), by blocks of `size` tokens.
+
+    The first and the last block of a sequence see all and are seen by all. Others see the blocks beside them and, in
+    training, `random` ones by a plan; otherwise the first block stands in for these, as `transformers` has it. A block that
+    comes up several times counts as often. Sequences that are hardly longer than what a token sees are seen whole.
+    """
+
+    def __init__(self, size: int, random: int, plan: Tensor) -> None:
+        """`plan` (heads, blocks, random) are the blocks that each block looks at besides."""
+        super().__init__()
+        self.size, self.random = size, random
+        self.plan = plan  # no buffer: it is no part of a checkpoint
+
+    def forward(self, q: Tensor, layout: Layout) -> Bend:
+        """Adds the logarithm of how often a key counts."""
+        size, random = self.size, self.random
+        self.plan = self.plan.to(q.device)
+        plan = self.plan if self.training else torch.zeros_like(self.plan)
+        start, end = layout.queries.bounds
+        last = (end - start - 1) // size  # (n,) the last block of a token's sequence
+        short = end - start <= (5 + 2 * random) * size
+
+        def bend(logit: Tensor, head: Tensor, query: Columns, key: Columns) -> Tensor:
+            mine, its, final = query["position"] // size, key["position"] // size, last[query["row"]]
+            times = ((mine - its).abs() <= 1) | (its == 0) | (its == final)
+            times = sum([(plan[head, mine, draw] == its).long() for draw in range(random)], times.long())
+            times = torch.where(short[query["row"]] | (mine == 0) | (mine == final), 1, times)
+            return torch.where(times > 0, logit + times.clamp(min=1).to(logit.dtype).log(), -torch.inf)
+
+        return bend
+
+
+def random_plan(heads: int, blocks: int, random: int, seed: int) -> Tensor:
+    """(heads, blocks, random): blocks drawn for each, none that it sees anyway, all among the first of a sequence.
+
+    >>> random_plan(2, 40, 3, seed=0).max() < 10
+    tensor(True)
+    """
+    chance = np.random.default_rng(seed)
+    among = np.arange(1, 5 + 2 * random - 1)  # there in all sequences that are not seen whole
+    drawn = [
+        chance.permutation(among[abs(among - block) > 1])[:random] for _ in range(heads) for block in range(blocks)
+    ]
+    return torch.from_numpy(np.stack(drawn).reshape(heads, blocks, random))
 
 
 class TransformerXL(nn.Module):
