@@ -38,6 +38,7 @@ ABOUT = {
     "marian": ("the Transformer, Vaswani et al., 2017, and MASS, Song et al., 2019, as Marian lays them out", "test_bart.py test_encoder_decoder_presets.py"),
 }  # fmt: skip
 NOT_LIKE_THE_PEER = {
+    "big_bird": "yes, of each text by itself (below)",
     "transfo-xl": "no: `transformers` 5 has it no more; numbers that its last version gave",
     "elmo-transformer": "no: no peer has it; properties in tests/objectives/test_bilm.py",
 }
@@ -51,7 +52,6 @@ PUBLISHED = {
     "albert-base-v2": "12M", "albert-large-v2": "18M", "albert-xlarge-v2": "60M", "albert-xxlarge-v2": "235M",
     "xlm-mlm-100-1280": "570M", "xlm-mlm-tlm-xnli15-1024": "250M",
     "xlnet-base-cased": "110M", "xlnet-large-cased": "340M", "transfo-xl-wt103": "257M",
-    "longformer-base-4096": "149M", "longformer-large-4096": "435M",
     "modernbert-base": "149M", "modernbert-large": "395M",
     "gpt": "117M", "gpt2-small": "117M", "gpt2-medium": "345M", "gpt2-large": "762M", "gpt2-xl": "1542M",
     "gpt3-125m": "125M", "gpt3-350m": "350M", "gpt3-760m": "760M", "gpt3-1.3b": "1.3B", "gpt3-2.7b": "2.7B",
