@@ -6,13 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from peers import Ragged, compare_classifier, compare_export, compare_mlm, save_peer
 from pretune import PretuneError
 from pretune.families import FAMILIES
+from pretune.objectives.classify import Classify
 from pretune.objectives.tlm import check_attention
+from pretune.text.sequences import Sequences, collate
 
 SMALL = {
     "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64,
@@ -68,6 +71,12 @@ def test_a_classifier_goes_both_ways_and_its_first_token_sees_all(tmp_path: Path
     compare_classifier(FAMILIES["longformer"], SMALL, tmp_path / "said", batch)
     # The peer's own default is the first token.
     compare_classifier(FAMILIES["longformer"], SMALL, tmp_path / "unsaid", replace(batch, columns={}))
+
+
+def test_classify_lets_the_first_token_of_each_text_see_all() -> None:
+    texts = Sequences(np.arange(5), np.array([3, 2]), np.arange(2), {"segment": np.zeros(5, dtype=np.int64)})
+    batch = collate(Classify(("bad", "good")).corrupt(texts, tokenizer=None, draws=None))  # type: ignore[arg-type]
+    assert batch.packed[0].columns["global"].tolist() == [True, False, False, True, False]
 
 
 def test_windows_that_do_not_fit_are_refused() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from pretune.nn.attend import attend, block_mask
 from pretune.nn.layout import Layout, Side, cross_layout, padded_groups, self_layout
 from pretune.nn.patterns import Pattern, blocks, causal, dilated, full, global_tokens, permutation, prefix, window
-from pretune.nn.scores import RelativeBias
+from pretune.nn.scores import BlockSparse, RelativeBias, random_plan
 from pretune.packed import Packed, pack
 
 WIDTH, HEADS = 8, 2
@@ -201,8 +201,9 @@ def test_flex_without_compiling_agrees_with_dense(monkeypatch: pytest.MonkeyPatc
     q, k, v = (x.detach() for x in qkv(197))  # no backward on a CPU
     bias = RelativeBias(HEADS).requires_grad_(False)
     torch.nn.init.normal_(bias.weight)
+    sparse = BlockSparse(4, 1, random_plan(HEADS, 23, 1, seed=0))
     for pattern in PATTERNS.values():
-        for score in (None, bias(q, layout)):
+        for score in (None, bias(q, layout), sparse(q, layout)):
             dense = attend(q, k, v, layout, pattern, score, path="dense")
             torch.testing.assert_close(
                 attend(q, k, v, layout, pattern, score, path="flex"), dense, atol=1e-5, rtol=1e-5
@@ -212,3 +213,15 @@ def test_flex_without_compiling_agrees_with_dense(monkeypatch: pytest.MonkeyPatc
 def test_sides_know_their_sequences_with_unused_offsets() -> None:
     side = Side(torch.tensor([0, 3, 3, 5, 5, 5], dtype=torch.int32), 3, {"position": torch.zeros(5)})
     assert side.sequence.tolist() == [0, 0, 0, 2, 2]
+
+
+def test_blocks_leak_nothing_that_a_pattern_forbids() -> None:
+    """Not even where no key is both in a row's blocks and allowed."""
+    far = Pattern("far", lambda query, key: (query["position"] - key["position"]).abs() > 8)
+    q, k, v = qkv(60)
+    layout = self_layout(random_packed([40, 20]))
+    out = attend(q, k, v, layout, far, BlockSparse(2, 1, torch.zeros(HEADS, 20, 1, dtype=torch.long))(q, layout))
+    out[20].sum().backward()  # sees 0 to 11 and 29 to 39
+    for x in (k, v):
+        assert x.grad is not None
+        assert x.grad[:12].any() and not x.grad[12:29].any() and not x.grad[40:].any()

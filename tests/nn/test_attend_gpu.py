@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pretune.nn.attend import attend, attend_self
 from pretune.nn.layout import self_layout
-from pretune.nn.patterns import Pattern, causal, full, permutation, prefix, window
+from pretune.nn.patterns import Pattern, causal, dilated, full, global_tokens, permutation, prefix, window
 from pretune.nn.scores import RelativeBias
 from pretune.packed import Capacity, Packed, pack
 
@@ -23,7 +23,13 @@ def _forget_compiled() -> None:
 
 HEADS, WIDTH = 4, 64
 PLAIN = {"full": full, "causal": causal, "window": window(9), "causal window": causal & window(9)}
-OTHERS = {"prefix": prefix, "permutation": permutation, "prefix window": prefix & window(30)}
+OTHERS = {
+    "prefix": prefix,
+    "permutation": permutation,
+    "prefix window": prefix & window(30),
+    "dilated": dilated(5, 3),
+    "longformer": window(9) | global_tokens,
+}
 LENGTHS = [[128] * 8, [3, 128, 1, 77, 128, 50, 9, 64, 33], [1] * 40]
 
 
@@ -31,6 +37,7 @@ def ragged(lengths: list[int], filler: int, seed: int) -> Packed:
     chance = np.random.default_rng(seed)
     n = sum(lengths)
     columns = {name: chance.integers(0, 2, n) for name in ("prefix", "stream")}
+    columns["global"] = chance.integers(0, 20, n) == 0
     columns["order"] = np.concatenate([chance.permutation(size) for size in lengths])
     capacity = Capacity(n + filler, len(lengths) + 3, 128)
     packed = pack(np.zeros(n, dtype=np.int64), np.array(lengths), columns=columns, capacity=capacity)

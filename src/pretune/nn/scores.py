@@ -88,7 +88,9 @@ class BlockSparse(nn.Module):
             times = ((mine - its).abs() <= 1) | (its == 0) | (its == final)
             times = sum([(plan[head, mine, draw] == its).long() for draw in range(random)], times.long())
             times = torch.where(short[query["row"]] | (mine == 0) | (mine == final), 1, times)
-            return torch.where(times > 0, logit + times.clamp(min=1).to(logit.dtype).log(), -torch.inf)
+            # Not the lowest number of all, which is for those that the pattern forbids: a row may have no others.
+            lowest = torch.finfo(logit.dtype).min / 2
+            return torch.where(times > 0, logit + times.clamp(min=1).to(logit.dtype).log(), lowest)
 
         return bend
 
