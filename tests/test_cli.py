@@ -117,6 +117,8 @@ def test_progress_goes_to_stderr_where_it_takes_long(
 
 
 def test_the_command_line_can_be_called_from_python(capsys: pytest.CaptureFixture[str]) -> None:
+    import pydantic  # noqa: F401  loaded, it checks what is left out too
+
     with pytest.raises(SystemExit) as caught:
         main(["prepare", "nowhere", "--tokenizer", "t", "--out", "o"])
     assert caught.value.code == 1

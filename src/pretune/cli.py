@@ -185,6 +185,8 @@ def _option(name: str, hint: Any, default: Any, text: str, *, positional: bool =
         help=text,
     )
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if positional else inspect.Parameter.KEYWORD_ONLY
+    if default is None:  # where pydantic is loaded, what is left out is checked too
+        simple = simple | None
     return inspect.Parameter(name, kind, default=default, annotation=Annotated[simple, settings])
 
 

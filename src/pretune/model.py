@@ -253,7 +253,8 @@ def read_config(folder: Path) -> tuple[Family, dict[str, Any]]:
 
 def labels_in(content: Mapping[str, Any]) -> list[str]:
     """The classes that a config.json names, in order; two that need no name are left out by `transformers`."""
-    if "id2label" not in content and str((content.get("architectures") or [""])[0]).endswith(CLASSIFIER):
+    published = str((content.get("architectures") or [""])[0])
+    if published.endswith(CLASSIFIER) and not {"id2label", "pretune"} & content.keys():
         return ["LABEL_0", "LABEL_1"]
     return [label for _, label in sorted(content.get("id2label", {}).items(), key=lambda item: int(item[0]))]
 

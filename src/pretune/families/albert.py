@@ -9,15 +9,13 @@ from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
 from pretune.errors import PretuneError
-from pretune.families.bert import BertConfig, layer_of
+from pretune.families.bert import BertConfig, embeddings_of, layer_of, vocabulary_head_of
 from pretune.families.family import Family, Table
 from pretune.nn.blocks import Depth
-from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS
-from pretune.nn.heads import Transform, VocabularyHead
+from pretune.nn.heads import Transform
 from pretune.nn.initialize import initialize
-from pretune.nn.linear import LayerNorm, Linear
-from pretune.nn.positions import Learned
+from pretune.nn.linear import Linear
 from pretune.text.sequences import Template
 
 
@@ -45,26 +43,15 @@ class AlbertConfig(BertConfig):
 
 def build(config: AlbertConfig) -> Encoder:
     """The whole wiring."""
-    width, vectors, eps = config.hidden_size, config.embedding_size, config.layer_norm_eps
+    width, vectors = config.hidden_size, config.embedding_size
     activation = ACTIVATIONS[config.hidden_act]
     encoder = Encoder(
-        embed=Embeddings(
-            config.vocab_size,
-            vectors,
-            positions=Learned(config.max_position_embeddings, vectors),
-            segments=config.type_vocab_size,
-            norm=LayerNorm(vectors, eps),
-            dropout=config.hidden_dropout_prob,
-            project=Linear(vectors, width),
-        ),
+        embed=embeddings_of(config, vectors, Linear(vectors, width)),
         layers=[
             Depth(layer_of(config) for _ in range(config.inner_group_num)) for _ in range(config.num_hidden_groups)
         ],
         order=config.order(),
-        vocabulary_head=lambda: initialize(
-            VocabularyHead(config.vocab_size, Transform(width, activation, LayerNorm(vectors, eps), outputs=vectors)),
-            config.initializer_range,
-        ),
+        vocabulary_head=lambda: vocabulary_head_of(config, activation, vectors),
         pooler=lambda: initialize(Transform(width, ACTIVATIONS["tanh"]), config.initializer_range),
     )
     return initialize(encoder, config.initializer_range)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
+
+from torch import nn
 
 from pretune.backbones.encoder import Encoder
 from pretune.families.family import Family, Row, Table
@@ -17,7 +18,7 @@ from pretune.nn.embeddings import Embeddings, Lookup
 from pretune.nn.feed_forward import ACTIVATIONS, Activation, FeedForward
 from pretune.nn.heads import Transform, VocabularyHead
 from pretune.nn.initialize import initialize
-from pretune.nn.linear import LayerNorm
+from pretune.nn.linear import LayerNorm, Linear
 from pretune.nn.patterns import Pattern, full
 from pretune.nn.positions import Learned
 from pretune.text.sequences import Template
@@ -72,25 +73,42 @@ def layer_of(config: BertConfig) -> Layer:
     )
 
 
+def embeddings_of(
+    config: BertConfig,
+    width: int,
+    project: Linear | None = None,
+    columns: Iterable[Lookup] = (),
+    first: int = 0,
+) -> Embeddings:
+    """The embeddings of a family that has BERT's keys.
+
+    `project` leads from their width to that of the layers; `first` is the row of the first position (RoBERTa).
+    """
+    return Embeddings(
+        config.vocab_size,
+        width,
+        positions=Learned(config.max_position_embeddings - first, width, first),
+        segments=config.type_vocab_size,
+        columns=columns,
+        norm=LayerNorm(width, config.layer_norm_eps),
+        dropout=config.hidden_dropout_prob,
+        project=project,
+    )
+
+
+def vocabulary_head_of(config: BertConfig, activation: Activation, vectors: int) -> nn.Module:
+    """The way to the vocabulary of a family that has BERT's keys; `vectors` is the width of the embeddings."""
+    transform = Transform(config.hidden_size, activation, LayerNorm(vectors, config.layer_norm_eps), outputs=vectors)
+    return initialize(VocabularyHead(config.vocab_size, transform), config.initializer_range)
+
+
 def build(config: BertConfig, columns: Iterable[Lookup] = ()) -> Encoder:
     """The whole wiring; `columns` are what ERNIE's embeddings have besides."""
-    width, dropout = config.hidden_size, config.hidden_dropout_prob
-    activation = ACTIVATIONS[config.hidden_act]
-    norm = partial(LayerNorm, width, config.layer_norm_eps)
+    width, activation = config.hidden_size, ACTIVATIONS[config.hidden_act]
     encoder = Encoder(
-        embed=Embeddings(
-            config.vocab_size,
-            width,
-            positions=Learned(config.max_position_embeddings, width),
-            segments=config.type_vocab_size,
-            columns=columns,
-            norm=norm(),
-            dropout=dropout,
-        ),
+        embed=embeddings_of(config, width, columns=columns),
         layers=[layer_of(config) for _ in range(config.num_hidden_layers)],
-        vocabulary_head=lambda: initialize(
-            VocabularyHead(config.vocab_size, Transform(width, activation, norm())), config.initializer_range
-        ),
+        vocabulary_head=lambda: vocabulary_head_of(config, activation, width),
         pooler=lambda: initialize(Transform(width, ACTIVATIONS["tanh"]), config.initializer_range),
     )
     return initialize(encoder, config.initializer_range)

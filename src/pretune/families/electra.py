@@ -8,14 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
-from pretune.families.bert import BertConfig, encoder_rows, layer_of
+from pretune.families.bert import BertConfig, embeddings_of, encoder_rows, layer_of, vocabulary_head_of
 from pretune.families.family import Family, Table
-from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS
-from pretune.nn.heads import Transform, VocabularyHead
+from pretune.nn.heads import Transform
 from pretune.nn.initialize import initialize
-from pretune.nn.linear import LayerNorm, Linear
-from pretune.nn.positions import Learned
+from pretune.nn.linear import Linear
 from pretune.text.sequences import Template
 
 
@@ -32,23 +30,12 @@ class ElectraConfig(BertConfig):
 
 def build(config: ElectraConfig) -> Encoder:
     """The whole wiring."""
-    width, vectors, eps = config.hidden_size, config.embedding_size, config.layer_norm_eps
+    width, vectors = config.hidden_size, config.embedding_size
     gelu = ACTIVATIONS["gelu"]  # of the heads, whatever the layers have
     encoder = Encoder(
-        embed=Embeddings(
-            config.vocab_size,
-            vectors,
-            positions=Learned(config.max_position_embeddings, vectors),
-            segments=config.type_vocab_size,
-            norm=LayerNorm(vectors, eps),
-            dropout=config.hidden_dropout_prob,
-            project=Linear(vectors, width) if vectors != width else None,
-        ),
+        embed=embeddings_of(config, vectors, Linear(vectors, width) if vectors != width else None),
         layers=[layer_of(config) for _ in range(config.num_hidden_layers)],
-        vocabulary_head=lambda: initialize(
-            VocabularyHead(config.vocab_size, Transform(width, gelu, LayerNorm(vectors, eps), outputs=vectors)),
-            config.initializer_range,
-        ),
+        vocabulary_head=lambda: vocabulary_head_of(config, gelu, vectors),
         pooler=lambda: initialize(Transform(width, gelu), config.initializer_range),
     )
     return initialize(encoder, config.initializer_range)

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from pretune.backbones.encoder import Encoder
-from pretune.families.bert import BertConfig, encoder_rows, layer_of
+from pretune.families.bert import BertConfig, embeddings_of, encoder_rows, layer_of, vocabulary_head_of
 from pretune.families.family import Family, Row, Table
 from pretune.nn.blocks import Layer
-from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS
-from pretune.nn.heads import Transform, VocabularyHead
+from pretune.nn.heads import Transform
 from pretune.nn.initialize import initialize
-from pretune.nn.linear import LayerNorm
-from pretune.nn.positions import Learned
 from pretune.text.sequences import Template
 
 
@@ -32,22 +28,11 @@ class RobertaConfig(BertConfig):
 
 def build(config: RobertaConfig, layers: Iterable[Layer] | None = None) -> Encoder:
     """The whole wiring; `layers` are another family's in place of BERT's (Longformer)."""
-    width, dropout = config.hidden_size, config.hidden_dropout_prob
-    first = config.pad_token_id + 1
-    norm = partial(LayerNorm, width, config.layer_norm_eps)
+    width = config.hidden_size
     encoder = Encoder(
-        embed=Embeddings(
-            config.vocab_size,
-            width,
-            positions=Learned(config.max_position_embeddings - first, width, first),
-            segments=config.type_vocab_size,  # the template makes no use of any but the first
-            norm=norm(),
-            dropout=dropout,
-        ),
+        embed=embeddings_of(config, width, first=config.pad_token_id + 1),
         layers=[layer_of(config) for _ in range(config.num_hidden_layers)] if layers is None else layers,
-        vocabulary_head=lambda: initialize(
-            VocabularyHead(config.vocab_size, Transform(width, ACTIVATIONS["gelu"], norm())), config.initializer_range
-        ),
+        vocabulary_head=lambda: vocabulary_head_of(config, ACTIVATIONS["gelu"], width),
         pooler=lambda: initialize(Transform(width, ACTIVATIONS["tanh"]), config.initializer_range),
     )
     return initialize(encoder, config.initializer_range)

@@ -48,13 +48,12 @@ def attend(
 ) -> Tensor:
     """Each query's weighted mean of the values it may look at: (n, heads, d).
 
-        >>> from pretune.nn.kernels import ours
-    from pretune.nn.layout import self_layout
-        >>> from pretune.nn.patterns import causal
-        >>> from pretune.packed import pack_lists
-        >>> x = torch.randn(5, 2, 8)
-        >>> attend(x, x, x, self_layout(pack_lists([[1, 2, 3], [4, 5]])), causal).shape
-        torch.Size([5, 2, 8])
+    >>> from pretune.nn.layout import self_layout
+    >>> from pretune.nn.patterns import causal
+    >>> from pretune.packed import pack_lists
+    >>> x = torch.randn(5, 2, 8)
+    >>> attend(x, x, x, self_layout(pack_lists([[1, 2, 3], [4, 5]])), causal).shape
+    torch.Size([5, 2, 8])
     """
     match path or choose_path(q, layout, pattern, score, dropout):
         case "dense":
