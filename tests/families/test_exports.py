@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import test_albert
 import test_bert
+import test_deberta
 import test_distilbert
 import test_electra
 import test_ernie
@@ -37,6 +38,8 @@ SMALL: dict[str, tuple[Kind, dict[str, Any]]] = {
     "ernie": ("wordpiece", test_ernie.SMALL | test_ernie.TASKS),
     "xlm": ("bpe", test_xlm.SMALL),
     "xlnet": ("raw-unigram", test_xlnet.SMALL),
+    "deberta": ("byte-bpe", test_deberta.SMALLS["deberta"]),
+    "deberta-v2": ("raw-unigram", test_deberta.SMALLS["deberta-v2"]),
     "modernbert": ("byte-bpe", test_modernbert.SMALL),
 }
 

@@ -6,6 +6,7 @@ from pretune.errors import PretuneError
 from pretune.families.albert import ALBERT
 from pretune.families.bart import BART
 from pretune.families.bert import BERT
+from pretune.families.deberta import DEBERTA, DEBERTA_V2
 from pretune.families.distilbert import DISTILBERT
 from pretune.families.electra import ELECTRA
 from pretune.families.elmo import ELMO
@@ -22,7 +23,7 @@ from pretune.families.transfo_xl import TRANSFO_XL
 from pretune.families.xlm import XLM
 from pretune.families.xlnet import XLNET
 
-ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ELECTRA, ALBERT, ERNIE, XLM, XLNET, MODERNBERT)
+ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ELECTRA, ALBERT, ERNIE, XLM, XLNET, DEBERTA, DEBERTA_V2, MODERNBERT)
 DECODERS = (GPT, GPT2, TRANSFO_XL)
 TWO_WAYS = (ELMO,)
 ENCODER_DECODERS = (T5, MT5, BART, MBART, MARIAN)
