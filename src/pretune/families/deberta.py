@@ -47,13 +47,15 @@ class DebertaConfig(BertConfig):
     relative_attention: bool = False
     max_relative_positions: int = -1  # distances beyond it count as it; -1: as many as there are positions
     position_biased_input: bool = True  # absolute positions, added to the vectors of tokens
-    pos_att_type: str | Sequence[str] | None = None  # of which "c2p|p2c" is written
+    pos_att_type: str | Sequence[str] | None = None  # "c2p|p2c", or a list of both
     pooler_hidden_act: str = "gelu"
     tie_word_embeddings: bool = True
 
-    def __post_init__(self) -> None:
-        if self.pos_att_type is not None and not isinstance(self.pos_att_type, str):
-            object.__setattr__(self, "pos_att_type", "|".join(self.pos_att_type))
+    @property
+    def terms(self) -> set[str]:
+        """What attention has besides contents: from contents to positions, and back."""
+        given = self.pos_att_type or ()
+        return {term.strip().lower() for term in (given.split("|") if isinstance(given, str) else given)}
 
     @property
     def furthest(self) -> int:
@@ -144,8 +146,7 @@ def _encoder(
 def check(family: str, config: DebertaConfig) -> None:
     """Refuse what the released checkpoints do not have."""
     check_tied(family, config.tie_word_embeddings)
-    terms = sorted((config.pos_att_type or "").replace(" ", "").lower().split("|"))  # type: ignore[union-attr]
-    if not config.relative_attention or terms != ["c2p", "p2c"]:
+    if not config.relative_attention or config.terms != {"c2p", "p2c"}:
         raise PretuneError(f"{family}: only relative_attention true with pos_att_type 'c2p|p2c' is supported")
     if isinstance(config, DebertaV2Config) and not config.share_att_key:
         raise PretuneError(f"{family}: share_att_key false is not supported; the released models have true")

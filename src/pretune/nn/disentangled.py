@@ -58,7 +58,7 @@ class OwnProjections(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of contents."""
-        q, k, v = self.content(x).unflatten(1, (self.heads, 3, -1)).unbind(2)
+        q, k, v = self.content(x).view(len(x), self.heads, 3, -1).unbind(2)
         query_bias, value_bias = (bias.to(x.dtype).view(self.heads, -1) for bias in (self.query_bias, self.value_bias))
         return q + query_bias, k, v + value_bias
 
@@ -67,7 +67,7 @@ class OwnProjections(nn.Module):
         kind = vectors.dtype
         queries = F.linear(vectors, self.position_query.to(kind), self.position_query_bias.to(kind))
         keys = F.linear(vectors, self.position_key.to(kind))
-        return queries.unflatten(1, (self.heads, -1)), keys.unflatten(1, (self.heads, -1))
+        return queries.view(len(vectors), self.heads, -1), keys.view(len(vectors), self.heads, -1)
 
 
 class SharedProjections(nn.Module):
@@ -80,14 +80,14 @@ class SharedProjections(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of contents."""
-        q, k, v = self.qkv(x).unflatten(1, (3, self.heads, -1)).unbind(1)
+        q, k, v = self.qkv(x).view(len(x), 3, self.heads, -1).unbind(1)
         return q, k, v
 
     def positions(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and keys of distances."""
         both = 2 * self.qkv.in_features  # rows of the matrix that are not the values'
         weight, bias = (part[:both].to(vectors.dtype) for part in (self.qkv.weight, self.qkv.bias))
-        queries, keys = F.linear(vectors, weight, bias).unflatten(1, (2, self.heads, -1)).unbind(1)
+        queries, keys = F.linear(vectors, weight, bias).view(len(vectors), 2, self.heads, -1).unbind(1)
         return queries, keys
 
 
