@@ -12,8 +12,9 @@ from safetensors.torch import load_file, save_file
 from peers import Ragged, assert_same, compare_classifier, compare_export, compare_mlm, save_peer
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.model import load_model
+from pretune.model import Model, Root, load_model
 from pretune.objectives import parse_objective
+from pretune.refit import lengthen
 
 SMALL: dict[str, Any] = {
     "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64,
@@ -99,6 +100,17 @@ def test_what_released_checkpoints_have_besides_is_not_refused(name: str, tmp_pa
     }
     save_file(tensors, tmp_path / "model.safetensors")
     load_model(tmp_path, parse_objective("mlm"))
+
+
+def test_more_positions_leave_distances_as_they_are() -> None:
+    family = FAMILIES["deberta"]
+    config = family.read_config(SMALL | {"position_biased_input": True})
+    longer, report = lengthen(Model(family, config, Root(family.build(config))), 50)
+    assert (longer.backbone.longest, report["were"]) == (50, 40)
+    assert longer.backbone.distances.weight.shape == (80, 32)
+    config = family.read_config(SMALL)
+    with pytest.raises(PretuneError, match="no learned positions to add to: they are relative"):
+        lengthen(Model(family, config, Root(family.build(config))), 50)
 
 
 @pytest.mark.parametrize(

@@ -51,16 +51,15 @@ class DebertaConfig(BertConfig):
     pooler_hidden_act: str = "gelu"
     tie_word_embeddings: bool = True
 
+    def __post_init__(self) -> None:
+        if self.max_relative_positions < 1:  # said, so that it stays when there are more positions
+            object.__setattr__(self, "max_relative_positions", self.max_position_embeddings)
+
     @property
     def terms(self) -> set[str]:
         """What attention has besides contents: from contents to positions, and back."""
         given = self.pos_att_type or ()
         return {term.strip().lower() for term in (given.split("|") if isinstance(given, str) else given)}
-
-    @property
-    def furthest(self) -> int:
-        """From where on distances are all the same."""
-        return self.max_relative_positions if self.max_relative_positions > 0 else self.max_position_embeddings
 
 
 @dataclass(frozen=True)
@@ -82,14 +81,14 @@ class DebertaV2Config(DebertaConfig):
 def build(config: DebertaConfig) -> Encoder:
     """The whole wiring."""
     check("deberta", config)
-    encoder = _encoder(config, Disentangled(config.furthest), OwnProjections)
+    encoder = _encoder(config, Disentangled(config.max_relative_positions), OwnProjections)
     return initialize(encoder, config.initializer_range)
 
 
 def build_v2(config: DebertaV2Config) -> Encoder:
     """The whole wiring of the second version, which the third has too."""
     check("deberta-v2", config)
-    score = Disentangled(config.furthest, max(config.position_buckets, 0))
+    score = Disentangled(config.max_relative_positions, max(config.position_buckets, 0))
     norm = LayerNorm(config.hidden_size, config.layer_norm_eps) if config.norm_rel_ebd == "layer_norm" else None
     encoder = _encoder(config, score, SharedProjections, norm)
     if config.conv_kernel_size > 0:
