@@ -10,6 +10,7 @@ import pytest
 import test_albert
 import test_bert
 import test_big_bird
+import test_deberta
 import test_distilbert
 import test_electra
 import test_ernie
@@ -41,6 +42,8 @@ SMALL: dict[str, tuple[Kind, dict[str, Any]]] = {
     "xlnet": ("raw-unigram", test_xlnet.SMALL),
     "big_bird": ("raw-bpe", test_big_bird.SMALL | test_big_bird.FULL),
     "longformer": ("byte-bpe", test_longformer.SMALL),
+    "deberta": ("byte-bpe", test_deberta.SMALLS["deberta"]),
+    "deberta-v2": ("raw-unigram", test_deberta.SMALLS["deberta-v2"]),
     "modernbert": ("byte-bpe", test_modernbert.SMALL),
 }
 

@@ -29,6 +29,8 @@ from pretune.backbones.two_ways import TwoWays
 from pretune.families.albert import AlbertConfig
 from pretune.families.albert import build as build_albert
 from pretune.families.bert import BertConfig, build
+from pretune.families.deberta import DebertaV2Config
+from pretune.families.deberta import build_v2 as build_deberta
 from pretune.families.t5 import T5Config
 from pretune.families.t5 import build as build_t5
 from pretune.families.transfo_xl import TransfoXLConfig
@@ -118,6 +120,18 @@ def shared() -> Encoder:
         AlbertConfig(
             vocab_size=VOCABULARY, embedding_size=16, hidden_size=WIDTH, num_hidden_layers=3, num_attention_heads=2,
             intermediate_size=64, max_position_embeddings=LENGTH, initializer_range=0.05,
+        )
+    )  # fmt: skip
+
+
+def disentangled() -> Encoder:
+    """Vectors of distances that all layers read, and a convolution."""
+    return build_deberta(
+        DebertaV2Config(
+            vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+            max_position_embeddings=LENGTH, hidden_dropout_prob=0.0, initializer_range=0.05, relative_attention=True,
+            position_biased_input=False, pos_att_type="c2p|p2c", position_buckets=8, share_att_key=True,
+            norm_rel_ebd="layer_norm", conv_kernel_size=3,
         )
     )  # fmt: skip
 
@@ -280,6 +294,7 @@ CASES: dict[str, tuple[Any, Mixture, Any]] = {
     "stateful lstm": (lstm, parse_objective("lm(stateful=true)"), RecurrentState.from_tensors),
     "mlm+nsp": (bert, parse_objective("mlm+nsp"), None),
     "shared layers": (shared, parse_objective("mlm"), None),
+    "distances": (disentangled, parse_objective("mlm"), None),
     "mlm|lm": (modern, parse_objective("0.5*mlm|0.5*lm"), None),
     "bilm": (two_ways, parse_objective("bilm"), None),
     "tlm|mlm": (bert, parse_objective("tlm|mlm"), None),

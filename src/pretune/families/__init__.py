@@ -7,6 +7,7 @@ from pretune.families.albert import ALBERT
 from pretune.families.bart import BART
 from pretune.families.bert import BERT
 from pretune.families.big_bird import BIG_BIRD
+from pretune.families.deberta import DEBERTA, DEBERTA_V2
 from pretune.families.distilbert import DISTILBERT
 from pretune.families.electra import ELECTRA
 from pretune.families.elmo import ELMO
@@ -36,6 +37,8 @@ ENCODERS = (
     XLNET,
     LONGFORMER,
     BIG_BIRD,
+    DEBERTA,
+    DEBERTA_V2,
     MODERNBERT,
 )
 DECODERS = (GPT, GPT2, TRANSFO_XL)

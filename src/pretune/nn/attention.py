@@ -29,6 +29,7 @@ class Flow:
     source: Tensor | None = None  # (m, width) states of an encoder
     source_layout: Layout | None = None
     bend: Bend | None = None  # by a score of the whole stack, for layers without one of their own (T5)
+    distances: Tensor | None = None  # (distances, width) vectors of the whole stack (DeBERTa)
     cache: Cache | None = None  # keys and values of the tokens before, which the layout's keys then are
 
 

@@ -157,3 +157,56 @@ class TransformerXL(nn.Module):
             return logit
 
         return bend
+
+
+class Disentangled(nn.Module):
+    """DeBERTa's terms (He et al., 2021): a query looks at the key of a distance, and the query of a distance at a key.
+
+    Distances differ up to `furthest`. With `buckets`, there are so many vectors on a side: half of them for exact small
+    distances, the others for logarithmically growing ones. Who makes queries and keys of distances, is not its matter.
+    """
+
+    def __init__(self, furthest: int, buckets: int = 0) -> None:
+        super().__init__()
+        self.furthest, self.buckets = furthest, buckets
+        self.side = buckets or furthest  # vectors on a side; the first of those ahead is that of distance 0
+
+    def near(self, longest: int) -> int:
+        """How many vectors on a side can matter between so many tokens."""
+        return self.side if self.buckets else min(longest, self.side)
+
+    def cut(self, vectors: Tensor, layout: Layout) -> Tensor:
+        """(2 · side, width) → those that can matter, (2 · near, width)."""
+        near = self.near(layout.keys.longest)
+        return vectors[self.side - near : self.side + near]
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """The bucket of a distance query − key, with its sign."""
+        if not self.buckets:
+            return distance
+        exact = self.buckets // 2
+        # Whole numbers must come out where they should, so all is of one precision.
+        top = torch.tensor((self.furthest - 1) / exact, device=distance.device).log()
+        ratio = (distance.abs().clamp(min=exact) / exact).log() / top
+        far = (ratio * (exact - 1)).ceil().to(distance.dtype) + exact
+        return torch.where(distance.abs() <= exact, distance, far * distance.sign())
+
+    def forward(self, q: Tensor, k: Tensor, queries: Tensor, keys: Tensor, layout: Layout) -> Bend:
+        """Adds both terms, scaled as q·k is; `queries` and `keys` are those of distances, (2 · near, heads, d) each."""
+        near, furthest = len(keys) // 2, min(layout.keys.longest, self.furthest)
+        distances = torch.arange(-furthest, furthest + 1, device=q.device)
+        rows = self.bucket(distances).clamp(-near, near - 1) + near
+        scale = disentangled_scale(q.shape[-1])
+        by_query = torch.einsum("nhd,rhd->nhr", q, keys * scale)
+        by_key = torch.einsum("mhd,rhd->mhr", k, queries * scale)
+
+        def bend(logit: Tensor, head: Tensor, query: Columns, key: Columns) -> Tensor:
+            row = rows[(query["position"] - key["position"]).clamp(-furthest, furthest) + furthest]
+            return logit + by_query[query["row"], head, row] + by_key[key["row"], head, row]
+
+        return bend
+
+
+def disentangled_scale(head_width: int) -> float:
+    """Three terms are added up where others have one."""
+    return float((3 * head_width) ** -0.5)

@@ -19,6 +19,8 @@ from torch import nn
 from pretune.backbones.encoder import Encoder
 from pretune.nn.adaptive import AdaptiveHead
 from pretune.nn.attention import Attention, CrossAttention, GlobalAttention, ScoredAttention
+from pretune.nn.convolution import Convolution
+from pretune.nn.disentangled import DisentangledAttention
 from pretune.nn.heads import VocabularyHead
 from pretune.nn.scores import TransformerXL
 from pretune.packed import Batch, Packed
@@ -107,7 +109,7 @@ class Flops:
 class Sizes:
     """What the operations of a stack of layers depend on besides the sequences."""
 
-    matrices: int  # weights of all linear maps
+    matrices: int  # weights of all linear maps and convolutions
     recurrence: int  # weights of the gates of all LSTMs
     widths: dict[tuple[int, int], int]  # of all self-attention together, by how far it looks back and ahead
     cross: int  # weights that make keys and values of a source; they are among the matrices
@@ -115,6 +117,7 @@ class Sizes:
     scored: int  # weights that make keys and values of attention that can remember; they are among the matrices
     scored_width: int  # of all such attention
     scores: list[TransformerXL]  # of relative positions
+    disentangled: list[DisentangledAttention]
 
     def attention(self, lengths: Array) -> float:
         """Queries times keys and weights times values, in all self-attention."""
@@ -125,13 +128,19 @@ class Sizes:
         return float(2 * slots * (self.scored * len(lengths) + 2 * self.scored_width * lengths.sum()))
 
     def positions(self, lengths: Array, packed: Packed, slots: int) -> float:
-        """Transformer-XL's scores: vectors of distances, and queries times each of them and each kind of segment."""
+        """Transformer-XL's scores: vectors of distances, and queries times each of them and each kind of segment.
+
+        DeBERTa's: two vectors of each distance, and queries times the one and keys times the other.
+        """
         total = 0.0
         for score in self.scores:
             distances = 2 * score.reach(packed.longest + slots) + 1
             compared = distances + (2 if score.segment is not None and "segment" in packed.columns else 0)
             inner = score.heads * score.head_width
             total += 2 * distances * score.position.numel() + 2 * inner * compared * lengths.sum()
+        for attention in self.disentangled:
+            distances, inner = 2 * attention.score.near(packed.longest), attention.heads * attention.head_width
+            total += 4 * distances * inner * (attention.output.out_features + lengths.sum())
         return total
 
 
@@ -139,10 +148,10 @@ def module_sizes(module: nn.Module) -> Sizes:
     """The sizes of everything below a module."""
     matrices = recurrence = cross = cross_width = scored = scored_width = 0
     widths: Counter[tuple[int, int]] = Counter()
-    scores = []
+    scores, disentangled = [], []
     for child in every(module):
         match child:
-            case nn.Linear():
+            case nn.Linear() | Convolution():
                 matrices += child.weight.numel()
             case nn.LSTM():
                 recurrence += sum(p.numel() for p in child.parameters() if p.dim() == 2)
@@ -154,10 +163,13 @@ def module_sizes(module: nn.Module) -> Sizes:
                     scores += [child.score] if isinstance(child.score, TransformerXL) else []
                 if isinstance(child, GlobalAttention):  # without tokens that see all, as most objectives have it
                     matrices -= child.global_qkv.weight.numel()
+            case DisentangledAttention():
+                widths[-1, -1] += child.heads * child.head_width
+                disentangled.append(child)
             case CrossAttention():
                 cross += child.key_value.weight.numel()
                 cross_width += child.heads * child.head_width
-    return Sizes(matrices, recurrence, dict(widths), cross, cross_width, scored, scored_width, scores)
+    return Sizes(matrices, recurrence, dict(widths), cross, cross_width, scored, scored_width, scores, disentangled)
 
 
 @dataclass(frozen=True)
