@@ -11,20 +11,15 @@ dropout before its first matrix; random blocks are drawn anew (by the number of 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from pretune.backbones.encoder import Encoder
 from pretune.errors import PretuneError
-from pretune.families.bert import BERT, BertConfig, encoder_rows
+from pretune.families.bert import BERT, BertConfig, embeddings_of, encoder_rows, layer_of, vocabulary_head_of
 from pretune.families.family import Family, Table
 from pretune.nn.attention import ScoredAttention
-from pretune.nn.blocks import Layer, PostNorm
-from pretune.nn.embeddings import Embeddings
-from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
-from pretune.nn.heads import Transform, VocabularyHead
+from pretune.nn.feed_forward import ACTIVATIONS
+from pretune.nn.heads import Transform
 from pretune.nn.initialize import initialize
-from pretune.nn.linear import LayerNorm
-from pretune.nn.positions import Learned
 from pretune.nn.scores import BlockSparse, random_plan
 
 FULL, SPARSE = "original_full", "block_sparse"
@@ -63,33 +58,15 @@ def build(config: BigBirdConfig) -> Encoder:
         raise PretuneError(f"big_bird: unknown attention_type {config.attention_type!r}; there are {FULL} and {SPARSE}")
     if not config.use_bias:
         raise PretuneError("big_bird: only attention with biases is supported (use_bias)")
-    width, dropout = config.hidden_size, config.hidden_dropout_prob
+    width, heads, dropout = config.hidden_size, config.num_attention_heads, config.attention_probs_dropout_prob
     activation = ACTIVATIONS[config.hidden_act]
-    norm = partial(LayerNorm, width, config.layer_norm_eps)
-
-    def layer(number: int) -> Layer:
-        attention = ScoredAttention(
-            width, config.num_attention_heads, config.score(number), dropout=config.attention_probs_dropout_prob
-        )
-        feed_forward = FeedForward(width, config.intermediate_size, activation)
-        return Layer(
-            attention=PostNorm(attention, norm(), dropout), feed_forward=PostNorm(feed_forward, norm(), dropout)
-        )
-
     encoder = Encoder(
-        embed=Embeddings(
-            config.vocab_size,
-            width,
-            positions=Learned(config.max_position_embeddings, width),
-            segments=config.type_vocab_size,
-            scale=width**0.5 if config.rescale_embeddings else 1.0,
-            norm=norm(),
-            dropout=dropout,
-        ),
-        layers=[layer(number) for number in range(config.num_hidden_layers)],
-        vocabulary_head=lambda: initialize(
-            VocabularyHead(config.vocab_size, Transform(width, activation, norm())), config.initializer_range
-        ),
+        embed=embeddings_of(config, width, scale=width**0.5 if config.rescale_embeddings else 1.0),
+        layers=[
+            layer_of(config, ScoredAttention(width, heads, config.score(number), dropout=dropout))
+            for number in range(config.num_hidden_layers)
+        ],
+        vocabulary_head=lambda: vocabulary_head_of(config, activation, width),
         pooler=lambda: initialize(Transform(width, activation), config.initializer_range),
     )
     return initialize(encoder, config.initializer_range)

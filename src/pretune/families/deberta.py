@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from pretune.backbones.encoder import Encoder
 from pretune.errors import PretuneError
-from pretune.families.bert import BertConfig, encoder_rows
+from pretune.families.bert import BertConfig, embeddings_of, encoder_rows, layer_of, vocabulary_head_of
 from pretune.families.family import Family, Row, Table
 from pretune.families.gpt import check_tied
-from pretune.nn.blocks import Layer, PostNorm
+from pretune.nn.blocks import Layer
 from pretune.nn.convolution import Convolution, Convolved
 from pretune.nn.disentangled import (
     DisentangledAttention,
@@ -27,12 +26,10 @@ from pretune.nn.disentangled import (
     OwnProjections,
     SharedProjections,
 )
-from pretune.nn.embeddings import Embeddings
-from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
-from pretune.nn.heads import Transform, VocabularyHead
+from pretune.nn.feed_forward import ACTIVATIONS
+from pretune.nn.heads import Transform
 from pretune.nn.initialize import initialize
 from pretune.nn.linear import LayerNorm
-from pretune.nn.positions import Learned
 from pretune.nn.scores import Disentangled
 from pretune.text.sequences import Template
 
@@ -107,8 +104,6 @@ def _encoder(
 ) -> Encoder:
     """Layers that differ in how they make queries and keys."""
     width, heads, dropout = config.hidden_size, config.num_attention_heads, config.hidden_dropout_prob
-    activation = ACTIVATIONS[config.hidden_act]
-    norm = partial(LayerNorm, width, config.layer_norm_eps)
 
     def layer() -> Layer:
         attention = DisentangledAttention(
@@ -119,25 +114,13 @@ def _encoder(
             distance_dropout=dropout,
             dropout=config.attention_probs_dropout_prob,
         )
-        feed_forward = FeedForward(width, config.intermediate_size, activation)
-        return Layer(
-            attention=PostNorm(attention, norm(), dropout), feed_forward=PostNorm(feed_forward, norm(), dropout)
-        )
+        return layer_of(config, attention)
 
     return Encoder(
-        embed=Embeddings(
-            config.vocab_size,
-            width,
-            positions=Learned(config.max_position_embeddings, width) if config.position_biased_input else None,
-            segments=config.type_vocab_size,
-            norm=norm(),
-            dropout=dropout,
-        ),
+        embed=embeddings_of(config, width, first=0 if config.position_biased_input else None),
         distances=Distances(2 * score.side, width, norm_of_distances),
         layers=[layer() for _ in range(config.num_hidden_layers)],
-        vocabulary_head=lambda: initialize(
-            VocabularyHead(config.vocab_size, Transform(width, activation, norm())), config.initializer_range
-        ),
+        vocabulary_head=lambda: vocabulary_head_of(config, ACTIVATIONS[config.hidden_act], width),
         pooler=lambda: initialize(Transform(width, ACTIVATIONS[config.pooler_hidden_act]), config.initializer_range),
     )
 

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
 from pretune.errors import PretuneError
-from pretune.families import roberta
+from pretune.families import bert, roberta
 from pretune.families.family import Family
 from pretune.nn.attention import GlobalAttention
-from pretune.nn.blocks import Layer, PostNorm
-from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
-from pretune.nn.linear import LayerNorm
+from pretune.nn.blocks import Layer
 from pretune.nn.patterns import window
 
 
@@ -44,15 +42,9 @@ class LongformerConfig(roberta.RobertaConfig):
 
 def layer_of(config: LongformerConfig, size: int) -> Layer:
     """A layer whose tokens look `size` tokens to each side."""
-    width, dropout = config.hidden_size, config.hidden_dropout_prob
-    attention = GlobalAttention(
-        width, config.num_attention_heads, pattern=window(size), dropout=config.attention_probs_dropout_prob
-    )
-    feed_forward = FeedForward(width, config.intermediate_size, ACTIVATIONS[config.hidden_act])
-    return Layer(
-        attention=PostNorm(attention, LayerNorm(width, config.layer_norm_eps), dropout),
-        feed_forward=PostNorm(feed_forward, LayerNorm(width, config.layer_norm_eps), dropout),
-    )
+    dropout = config.attention_probs_dropout_prob
+    attention = GlobalAttention(config.hidden_size, config.num_attention_heads, pattern=window(size), dropout=dropout)
+    return bert.layer_of(config, attention)
 
 
 def build(config: LongformerConfig) -> Encoder:
