@@ -15,7 +15,7 @@ from peers import Ragged, close, compare_classifier, compare_gradients, compare_
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.model import Model, load_model
-from pretune.nn.layout import self_layout
+from pretune.nn.layout import Indexed, self_layout
 from pretune.nn.scores import BlockSparse, random_plan
 from pretune.objectives import parse_objective
 from pretune.packed import pack_lists
@@ -49,7 +49,9 @@ def one_by_one(peer: Any, batch: Ragged) -> list[Any]:
 def follow(model: Model, plans: list[Tensor]) -> None:
     """Draw no blocks, but take the peer's: (heads, blocks − 2, random) of each layer, of blocks that do not see all."""
     for layer, plan in zip(model.backbone.layers, plans, strict=True):
-        layer["attention"].part.score.plan = F.pad(plan, (0, 0, 1, 1))
+        part = layer["attention"].part
+        part.score = BlockSparse(part.score.size, part.score.random, F.pad(plan, (0, 0, 1, 1)))
+        part.pattern = part.score.pattern
 
 
 def peers_plan(peer: Any, length: int) -> list[Tensor]:
@@ -118,11 +120,12 @@ def test_counts_are_those_by_hand() -> None:
     layout = self_layout(pack_lists([[5] * 9, [5] * 2]))
     side = layout.queries
     rows = torch.arange(11)
-    query = {"position": side.columns["position"][:, None], "row": rows[:, None]}
+    query, key = Indexed(side, rows[:, None]), Indexed(side, rows)
     score = BlockSparse(1, 1, plan)
-    logits = score(torch.zeros(11, 1, 4), layout)(torch.zeros(11, 11), torch.tensor(0), query, side.columns)
+    logits = score(torch.zeros(11, 1, 4), layout)(torch.zeros(11, 11), torch.tensor(0), query, key)
     same = side.sequence[:, None] == side.sequence
     assert torch.equal(logits.exp().round().long() * same, times)
+    assert (score.pattern.allow(query, key) | (times == 0)).all()
 
 
 def test_a_plan_draws_blocks_that_are_not_seen_anyway() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pretune.nn.attend import attend, block_mask
+from pretune.nn.attend import attend
 from pretune.nn.layout import Layout, Side, cross_layout, padded_groups, self_layout
 from pretune.nn.patterns import Pattern, blocks, causal, dilated, full, global_tokens, permutation, prefix, window
 from pretune.nn.scores import BlockSparse, RelativeBias, random_plan
@@ -169,27 +169,6 @@ def test_groups_cover_every_token_once_and_waste_little() -> None:
     assert sum(group.queries.numel() for group in groups) < 1.5 * sum(lengths)
 
 
-@pytest.mark.parametrize("name", PATTERNS)
-@settings(max_examples=10, deadline=None)
-@given(lengths=st.lists(st.integers(1, 300), min_size=1, max_size=6))
-def test_the_block_mask_needs_no_pair_outside_its_blocks(name: str, lengths: list[int]) -> None:
-    """flex_attention looks at listed blocks alone: every pair that may see each other must lie in one."""
-    layout = self_layout(random_packed(lengths))
-    mask = block_mask(layout, PATTERNS[name])
-    n = sum(lengths)
-    blocks = -(-n // 128)
-    listed = torch.zeros(blocks, blocks, dtype=torch.bool)
-    for block in range(blocks):
-        count = int(mask.kv_num_blocks[0, 0, block])
-        listed[block, mask.kv_indices[0, 0, block, :count].long()] = True
-    rows = torch.arange(n)
-    seen = mask.mask_mod(0, 0, rows[:, None], rows[None, :])
-    outside = ~listed[rows[:, None] // 128, rows[None, :] // 128]
-    assert not (seen & outside).any()
-    same = layout.queries.sequence[:, None] == layout.keys.sequence
-    assert not (seen & ~same).any()
-
-
 def test_flex_without_compiling_agrees_with_dense(monkeypatch: pytest.MonkeyPatch) -> None:
     """The flex path's mask and score, through the library's plain reference implementation."""
     from torch.nn.attention import flex_attention as library
@@ -202,12 +181,13 @@ def test_flex_without_compiling_agrees_with_dense(monkeypatch: pytest.MonkeyPatc
     bias = RelativeBias(HEADS).requires_grad_(False)
     torch.nn.init.normal_(bias.weight)
     sparse = BlockSparse(4, 1, random_plan(HEADS, 23, 1, seed=0))
-    for pattern in PATTERNS.values():
-        for score in (None, bias(q, layout), sparse(q, layout)):
-            dense = attend(q, k, v, layout, pattern, score, path="dense")
-            torch.testing.assert_close(
-                attend(q, k, v, layout, pattern, score, path="flex"), dense, atol=1e-5, rtol=1e-5
-            )
+    scored = [
+        (pattern, score) for score in (bias, sparse) for pattern in (full, PATTERNS["longformer"], sparse.pattern)
+    ]
+    for pattern, score in [*((pattern, None) for pattern in PATTERNS.values()), *scored]:
+        bend = None if score is None else score(q, layout)
+        dense = attend(q, k, v, layout, pattern, bend, path="dense")
+        torch.testing.assert_close(attend(q, k, v, layout, pattern, bend, path="flex"), dense, atol=1e-5, rtol=1e-5)
 
 
 def test_sides_know_their_sequences_with_unused_offsets() -> None:

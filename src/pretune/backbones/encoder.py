@@ -162,7 +162,7 @@ class Recall:
 
     def pattern(self, batch: Pattern | None) -> Pattern:
         """The batch's pattern, no look at slots that are not filled, none across documents."""
-        pattern = Pattern("remembered", lambda query, key: key["remembered"])
+        pattern = Pattern("remembered", lambda query, key: key["remembered"] > 0)
         if "document" in self.layout.keys.columns:
             pattern &= document
         return visible(pattern, batch)

@@ -20,6 +20,7 @@ from pretune.nn.attention import ScoredAttention
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.heads import Transform
 from pretune.nn.initialize import initialize
+from pretune.nn.patterns import full
 from pretune.nn.scores import BlockSparse, random_plan
 
 FULL, SPARSE = "original_full", "block_sparse"
@@ -60,12 +61,14 @@ def build(config: BigBirdConfig) -> Encoder:
         raise PretuneError("big_bird: only attention with biases is supported (use_bias)")
     width, heads, dropout = config.hidden_size, config.num_attention_heads, config.attention_probs_dropout_prob
     activation = ACTIVATIONS[config.hidden_act]
+
+    def attention(score: BlockSparse | None) -> ScoredAttention:
+        pattern = full if score is None else score.pattern
+        return ScoredAttention(width, heads, score, pattern=pattern, dropout=dropout)
+
     encoder = Encoder(
         embed=embeddings_of(config, width, scale=width**0.5 if config.rescale_embeddings else 1.0),
-        layers=[
-            layer_of(config, ScoredAttention(width, heads, config.score(number), dropout=dropout))
-            for number in range(config.num_hidden_layers)
-        ],
+        layers=[layer_of(config, attention(config.score(number))) for number in range(config.num_hidden_layers)],
         vocabulary_head=lambda: vocabulary_head_of(config, activation, width),
         pooler=lambda: initialize(Transform(width, activation), config.initializer_range),
     )

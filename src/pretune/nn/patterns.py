@@ -2,6 +2,9 @@
 
 Sequences never see each other, whatever the pattern. Patterns combine with & and |; `full` is neutral for &. The plain ones
 (`full`, `causal`, `window`) are known to the variable-length kernels; all others are evaluated.
+
+Rules are asked of tokens, and of whole blocks of them as `ranges`: they are made of + - // % abs(), comparisons, & | ~ and
+`chosen`, which looks up in a table.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor
+
+from pretune.nn.ranges import chosen
 
 
 class Columns(Protocol):
@@ -104,9 +109,9 @@ def blocks(plan: Tensor, size: int, name: str) -> Pattern:
     """Blocks of `size` tokens that look at blocks: those where `plan` (blocks, blocks) is not 0, a row for the queries' block.
 
     A band in the plan and random places, with `| global_tokens`, are BigBird (Zaheer et al., 2020). As plans have no names,
-    `name` it: patterns of one name are taken to be one.
+    `name` it: patterns of one name are taken to be one. The plan is to be where the batches are.
     """
-    return Pattern(name, lambda query, key: plan[query["position"] // size, key["position"] // size] > 0)
+    return Pattern(name, lambda query, key: chosen(plan, query["position"] // size, key["position"] // size))
 
 
 def alternating(layers: int, *patterns: Pattern) -> list[Pattern]:

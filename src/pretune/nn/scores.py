@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pretune.nn.attend import Bend
 from pretune.nn.layout import Layout
-from pretune.nn.patterns import Columns
+from pretune.nn.patterns import Columns, Pattern
 
 
 class Score(Protocol):
@@ -73,26 +73,44 @@ class BlockSparse(nn.Module):
         super().__init__()
         self.size, self.random = size, random
         self.plan = plan  # no buffer: it is no part of a checkpoint
+        self.pattern = near_or_at_ends(size, first=1 + max(plan.flatten().tolist(), default=0), short=self.short)
+
+    @property
+    def short(self) -> int:
+        """Sequences up to this length are seen whole."""
+        return (5 + 2 * self.random) * self.size
 
     def forward(self, q: Tensor, layout: Layout) -> Bend:
         """Adds the logarithm of how often a key counts."""
         size, random = self.size, self.random
         self.plan = self.plan.to(q.device)
         plan = self.plan if self.training else torch.zeros_like(self.plan)
-        start, end = layout.queries.bounds
-        last = (end - start - 1) // size  # (n,) the last block of a token's sequence
-        short = end - start <= (5 + 2 * random) * size
 
         def bend(logit: Tensor, head: Tensor, query: Columns, key: Columns) -> Tensor:
-            mine, its, final = query["position"] // size, key["position"] // size, last[query["row"]]
-            times = ((mine - its).abs() <= 1) | (its == 0) | (its == final)
+            mine, its, last = query["position"] // size, key["position"] // size, (query["length"] - 1) // size
+            times = ((mine - its).abs() <= 1) | (its == 0) | (its == last)
             times = sum([(plan[head, mine, draw] == its).long() for draw in range(random)], times.long())
-            times = torch.where(short[query["row"]] | (mine == 0) | (mine == final), 1, times)
+            times = torch.where((query["length"] <= self.short) | (mine == 0) | (mine == last), 1, times)
             # Not the lowest number of all, which is for those that the pattern forbids: a row may have no others.
             lowest = torch.finfo(logit.dtype).min / 2
             return torch.where(times > 0, logit + times.clamp(min=1).to(logit.dtype).log(), lowest)
 
         return bend
+
+
+def near_or_at_ends(size: int, first: int, short: int) -> Pattern:
+    """All that a token of BigBird may see, whatever the head.
+
+    These are, by blocks of `size` tokens, those beside its own, the `first` ones and the last one of its sequence; for tokens
+    of the first and the last block, and in sequences up to a `short` length, all.
+    """
+
+    def allow(query: Columns, key: Columns) -> Any:
+        mine, its, last = query["position"] // size, key["position"] // size, (query["length"] - 1) // size
+        keys = ((mine - its).abs() <= 1) | (its < first) | (its == last)
+        return keys | (mine == 0) | (mine == last) | (query["length"] <= short)
+
+    return Pattern(f"near_or_at_ends({size}, {first}, {short})", allow)
 
 
 def random_plan(heads: int, blocks: int, random: int, seed: int) -> Tensor:
