@@ -2,7 +2,8 @@
 
 Departures: attention dropout is off; embeddings and positions have one dropout, of their sum; hashing draws its rotations anew
 at each training step, and outside training always the same, unless `hash_seed` says which. Every sequence is cut into chunks by
-itself: `transformers` fills shorter ones of a batch up to the longest, which changes what their first chunk sees.
+itself: `transformers` fills shorter ones of a batch up to the longest, which changes what their first chunk sees. Its version
+5.22 keeps the bias of the head but does not add it, as version 4 and we do.
 """
 
 from __future__ import annotations

@@ -38,6 +38,11 @@ class Chunks:
         """(count,) the first chunk of the sequence that each belongs to."""
         return torch.arange(self.count, device=self.number.device) - self.number
 
+    @property
+    def last(self) -> Tensor:
+        """(count,) the last one of it."""
+        return (self.first + self.many - 1).clamp(max=self.count - 1)
+
     def ring(self, rounds: int, before: int) -> Tensor:
         """(rounds · count, before + 1): each chunk and those before it, where those of all rounds of a sequence are a ring."""
         turns = torch.arange(rounds, device=self.number.device)[:, None]
