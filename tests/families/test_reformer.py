@@ -201,6 +201,20 @@ def test_bare_models_buffers_of_old_and_tied_biases_load(tmp_path: Path) -> None
     assert_same(before.root, load_model(tmp_path / "whole", parse_objective("lm")).root)
 
 
+def test_a_classifier_stands_on_the_last_token_and_stays_with_us(tmp_path: Path) -> None:
+    """The peer's stands on the first one, which has seen nothing."""
+    family, labels = FAMILIES["reformer"], ("bad", "good")
+    model = make()
+    objective = parse_objective("classify+0.5*lm", labels=labels, pooling=family.poolings[""])
+    model.add_heads(objective.objectives)
+    model.objective, model.labels = "classify+0.5*lm", list(labels)
+    model.save(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["architectures"] == ["ReformerModelWithLMHead"]
+    again = load_model(tmp_path, objective)
+    assert_same(model.root, again.root)
+    assert again.root.heads["classify"].pooling == "last"
+
+
 # preset → parameters of the released checkpoint (`ReformerModelWithLMHead`)
 RELEASED = {"reformer-crime-and-punishment": 2_748_224, "reformer-enwik8": 149_182_722}
 
