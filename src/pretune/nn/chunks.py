@@ -130,9 +130,8 @@ def attend_chunks(
 
     head = torch.arange(heads, device=q.device)[:, None, None]
     q, k, v = (x.transpose(0, 1) for x in (q, k, v))  # (heads, n, d)
-    logits = (q[head, at] @ k[head, seen_at].transpose(-2, -1)).float() * (
-        q.shape[-1] ** -0.5 if scale is None else scale
-    )
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    logits = (q[head, at] @ k[head, seen_at].transpose(-2, -1)).float() * scale
     query, key = _Chosen(side, at[..., :, None]), _Chosen(side, seen_at[..., None, :])
     if score is not None:
         logits = score(logits, head[..., None], query, key)
