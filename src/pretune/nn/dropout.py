@@ -48,12 +48,16 @@ class Noise(nn.Module):
     def __init__(self, fixed: int | None = None) -> None:
         super().__init__()
         self.fixed = fixed
+        self.drawn: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}  # of fixed ones
         self.seed = torch.zeros((), dtype=torch.int32)
 
     def forward(self, shape: tuple[int, ...], depth: int, device: torch.device) -> Tensor:
         """Other ones at every depth, unless they are fixed."""
         if self.fixed is not None:
-            return torch.randn(shape, generator=torch.Generator().manual_seed(self.fixed)).to(device)
+            if (shape, device) not in self.drawn:
+                numbers = torch.randn(shape, generator=torch.Generator().manual_seed(self.fixed))
+                self.drawn[shape, device] = numbers.to(device)
+            return self.drawn[shape, device]
         seed = self.seed if self.training else torch.zeros_like(self.seed)
         index = torch.arange(2 * prod(shape), dtype=torch.int32, device=device)
         bits = mix(index, seed.to(device) + salting(NOISE + depth * DEPTHS_APART)).view(2, *shape)
