@@ -90,6 +90,7 @@ def ours(preset: str, ragged: bool, tokens: int, steps: int, device: torch.devic
         watching=fill(Watching, Watching(log=warm, save=0)),
         device=device,
         compiled=fixed,
+        graphed=fixed,
     )
     marks: list[tuple[float, float, float]] = []
     write = log.Log.write

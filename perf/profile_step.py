@@ -1,6 +1,6 @@
 """Where the time of a training step goes: the GPU kernels of some steps, by total time.
 
-python perf/profile_step.py [--preset bert-base] [--tokens 65536] [--ragged]
+python perf/profile_step.py [--preset bert-base] [--tokens 65536] [--ragged] [--rows 16]
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ def main() -> None:
     parser.add_argument("--preset", default="bert-base")
     parser.add_argument("--tokens", type=int, default=65536)
     parser.add_argument("--ragged", action="store_true")
+    parser.add_argument("--rows", type=int, default=16)
     options = parser.parse_args()
     os.environ["PRETUNE_PROGRESS"] = "none"
     profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
@@ -41,7 +42,7 @@ def main() -> None:
     print(f"{speed:,.0f} tokens/s, {flops / 1e12:.0f} TFLOP/s (profiling included)")
     rows = profiler.key_averages()
     total = sum(row.self_device_time_total for row in rows)
-    for row in sorted(rows, key=lambda row: -row.self_device_time_total)[:16]:
+    for row in sorted(rows, key=lambda row: -row.self_device_time_total)[: options.rows]:
         share = 100 * row.self_device_time_total / total
         print(f"{share:5.1f} %  {row.self_device_time_total / 5e3:8.2f} ms/step  {row.count // 5:4d}x  {row.key[:110]}")
     print(f"total {total / 5e3:.1f} ms/step on the device")

@@ -29,9 +29,11 @@ ABOUT = {
     "deberta": ("DeBERTa, He et al., 2021", "test_deberta.py test_presets.py"),
     "deberta-v2": ("DeBERTa-v2 and v3, He et al., 2021", "test_deberta.py test_presets.py"),
     "modernbert": ("ModernBERT, Warner et al., 2024", "test_modernbert.py"),
+    "performer": ("Performer, Choromanski et al., 2020, in BERT's wiring", ""),
     "openai-gpt": ("GPT, Radford et al., 2018", "test_gpt.py"),
     "gpt2": ("GPT-2, Radford et al., 2019; GPT-3's sizes, Brown et al., 2020", "test_gpt.py"),
     "transfo-xl": ("Transformer-XL, Dai et al., 2019", "test_transfo_xl.py"),
+    "reformer": ("Reformer, Kitaev et al., 2020", "test_reformer.py"),
     "elmo-transformer": ("ELMo's biLM of Transformer layers, Peters et al., 2018", ""),
     "t5": ("T5 and T5 1.1, Raffel et al., 2020", "test_t5.py test_encoder_decoder_presets.py"),
     "mt5": ("mT5, Xue et al., 2021", "test_t5.py test_encoder_decoder_presets.py"),
@@ -43,6 +45,7 @@ NOT_LIKE_THE_PEER = {
     "big_bird": "yes, of each text by itself (below)",
     "transfo-xl": "no: `transformers` 5 has it no more; numbers that its last version gave",
     "elmo-transformer": "no: no peer has it; properties in tests/objectives/test_bilm.py",
+    "performer": "no: no peer has it; properties in tests/families/test_performer.py and tests/nn/test_favor.py",
 }
 # The round figures that papers and model cards give.
 PUBLISHED = {

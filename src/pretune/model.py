@@ -20,6 +20,7 @@ from pretune.families import find_family
 from pretune.families.family import Family
 from pretune.nn.adaptive import AdaptiveEmbeddings
 from pretune.nn.embeddings import Embeddings
+from pretune.nn.initialize import Undrawn
 from pretune.objectives import Joint, Loss, Mixture, Objective, parse_objective
 from pretune.packed import Batch
 from pretune.presets import find_preset, preset_names
@@ -297,8 +298,7 @@ def load_model(reference: str | Path, objectives: Mixture | None = None, seed: i
     config = family.read_config(content)
     tensors = family.table.today(read_weights(folder))
     head_tensors = read_tensors(folder / HEAD) if (folder / HEAD).is_file() else {}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)  # of what a partial checkpoint lacks
+    with Undrawn():
         model = Model(family, config, Root(family.build(config)), _tokenizer(folder))
     model.objective = content.get("pretune", {}).get("objective", "")
     model.labels = labels_in(content)
@@ -312,6 +312,11 @@ def load_model(reference: str | Path, objectives: Mixture | None = None, seed: i
     learned = dict(model.root.named_parameters())
     model.untrained = [name for name in missing if name in learned]
     _check(folder, family, tensors, wanted, missing, extra, partial)
+    if lacking := [name for name in model.untrained if name.startswith("backbone.")]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            drawn = Root(family.build(config)).tensors()
+        found |= {name: drawn[name] for name in lacking}
     new_heads = sorted({name.split(".")[1] for name in model.untrained if name.startswith("heads.")})
     if new_heads:
         say(f"{folder}: new, untrained parameters for {', '.join(new_heads)}")

@@ -60,7 +60,7 @@ def ragged(lengths: list[int], filler: int, seed: int) -> Packed:
     columns["document"] = np.cumsum(chance.integers(0, 300, n) == 0)
     columns["order"] = np.concatenate([chance.permutation(size) for size in lengths])
     capacity = Capacity(n + filler, len(lengths) + 3, max(128, *lengths))
-    packed = pack(np.zeros(n, dtype=np.int64), np.array(lengths), columns=columns, capacity=capacity)
+    packed = pack(np.ones(n, dtype=np.int64), np.array(lengths), columns=columns, capacity=capacity)
     return packed.to(torch.device("cuda"))
 
 
@@ -72,8 +72,9 @@ def run(packed: Packed, pattern: Pattern, path: str, dtype: torch.dtype, bias: S
     layout = self_layout(packed)
     score = None if bias is None else bias(q, layout)
     out = attend(q, k, v, layout, pattern, score, path=path)  # type: ignore[arg-type]
-    (out.float() * weight).sum().backward()
-    return [x.detach().float() for x in (out, q.grad, k.grad, v.grad)]  # type: ignore[union-attr]
+    real = packed.ids > 0  # filler has places that say nothing: patterns may differ there
+    (out.float() * weight)[real].sum().backward()
+    return [x.detach().float()[real] for x in (out, q.grad, k.grad, v.grad)]  # type: ignore[union-attr]
 
 
 def distance(found: list[Tensor], expected: list[Tensor]) -> float:

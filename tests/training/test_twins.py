@@ -56,6 +56,22 @@ def test_a_twin_runs(name: str, tmp_path: Path) -> None:
     assert load_model(tmp_path / "run").backbone.width in (128, 256)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", TWINS)
+def test_a_twin_learns_on_a_gpu_what_it_learns_on_the_host(name: str, tmp_path: Path) -> None:
+    small = {**find_preset(name)["tokenizer"], "size": 600}
+    tokenizer = {} if "tlm" in find_preset(name)["objective"] else {"tokenizer": small}
+    lines = []
+    for device in ("cpu", "cuda"):
+        settings = {"batch": pt.Batching(tokens=512, length=64), "watching": pt.Watching(log=1, held_out=0.0)}
+        budget = pt.Budget(steps=8)
+        lines.append(learn(name, tmp_path / device, device=device, budget=budget, **settings, **tokenizer).metrics())
+    for here, there in zip(*lines, strict=True):
+        for term in (name for name in here if "/" not in name and isinstance(here[name], float)):
+            if term not in ("seconds", "tokens_per_second", "mfu", "flops", "tokens", "gradient_norm"):
+                assert there[term] == pytest.approx(here[term], rel=0.03), (here["step"], term)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TWINS)
 def test_a_twin_learns_in_fifty_steps(name: str, tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from pretune.families.longformer import LONGFORMER
 from pretune.families.marian import MARIAN
 from pretune.families.mbart import MBART
 from pretune.families.modernbert import MODERNBERT
+from pretune.families.performer import PERFORMER
+from pretune.families.reformer import REFORMER
 from pretune.families.roberta import ROBERTA, XLM_ROBERTA
 from pretune.families.t5 import MT5, T5
 from pretune.families.transfo_xl import TRANSFO_XL
@@ -40,8 +42,9 @@ ENCODERS = (
     DEBERTA,
     DEBERTA_V2,
     MODERNBERT,
+    PERFORMER,
 )
-DECODERS = (GPT, GPT2, TRANSFO_XL)
+DECODERS = (GPT, GPT2, TRANSFO_XL, REFORMER)
 TWO_WAYS = (ELMO,)
 ENCODER_DECODERS = (T5, MT5, BART, MBART, MARIAN)
 FAMILIES: dict[str, Family] = {family.name: family for family in (*ENCODERS, *DECODERS, *TWO_WAYS, *ENCODER_DECODERS)}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +18,8 @@ from pretune.nn.linear import Linear
 from pretune.nn.patterns import Pattern, full, global_keys, global_queries, visible
 from pretune.nn.positions import Rotary
 from pretune.nn.scores import Score
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass
@@ -33,6 +37,24 @@ class Flow:
     cache: Cache | None = None  # keys and values of the tokens before, which the layout's keys then are
 
 
+class Attend(Protocol):
+    """A function of `attend`'s signature that is not softmax over a pattern, or not over all of it."""
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        layout: Layout,
+        pattern: Pattern,
+        score: Bend | None = None,
+        scale: float | None = None,
+    ) -> Tensor: ...
+
+    def operations(self, lengths: Array, heads: int, head_width: int, pattern: Pattern) -> float:
+        """Floating-point operations of sequences of such lengths."""
+
+
 class Attention(nn.Module):
     """Self-attention with queries, keys and values from one matrix."""
 
@@ -47,11 +69,14 @@ class Attention(nn.Module):
         norm: nn.Module | None = None,
         bias: bool = True,
         dropout: float = 0.0,
+        attend: Attend | None = None,
     ) -> None:
-        """`norm` normalizes queries and keys of each head (QK-norm)."""
+        """`norm` normalizes queries and keys of each head (QK-norm); `attend` takes the place of the function of that name,
+        but for dropout and caches."""
         super().__init__()
         self.heads, self.head_width = heads, head_width or width // heads
         self.pattern, self.rotary, self.norm, self.dropout = pattern, rotary, norm, dropout
+        self.attend = attend
         self.qkv = Linear(width, 3 * heads * self.head_width, bias, stacked=3)
         self.output = Linear(heads * self.head_width, width, bias)
 
@@ -61,7 +86,10 @@ class Attention(nn.Module):
         if self.norm is not None or self.rotary is not None:
             qkv = self.turn(qkv, flow.layout)
         dropout, pattern = self.dropout if self.training else 0.0, visible(self.pattern, flow.pattern)
-        if flow.cache is None:
+        if self.attend is not None:
+            q, k, v = qkv.unbind(1)
+            mixed = self.attend(q, k, v, flow.layout, pattern)
+        elif flow.cache is None:
             mixed = attend_self(qkv, flow.layout, pattern, dropout=dropout)
         else:
             q, k, v = qkv.unbind(1)

@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from pretune.nn.attention import CrossAttention, ScoredAttention
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.scores import RelativeBias
 
 Module = TypeVar("Module", bound=nn.Module)
+
+
+class Undrawn(TorchFunctionMode):
+    """Inside it, zeros stand where random numbers would be drawn, which takes far longer: a checkpoint fills them next.
+
+    >>> with Undrawn():
+    ...     float(nn.Linear(8, 8).weight.abs().max())
+    0.0
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Every call but those that draw."""
+        return args[0].zero_() if func in DRAWING else func(*args, **(kwargs or {}))
+
+
+DRAWING = (Tensor.normal_, Tensor.uniform_)
 
 
 def initialize(module: Module, deviation: float = 0.02, zero_outputs: bool = False) -> Module:

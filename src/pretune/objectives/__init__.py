@@ -197,6 +197,11 @@ class Mixture:
         """All objectives, each once."""
         return list({part.name: part for joint in self.joints for part in joint.objectives}.values())
 
+    @property
+    def stateful(self) -> bool:
+        """Whether batches continue one another."""
+        return any(joint.stateful for joint in self.joints)
+
 
 def parse_objective(text: str, **defaults: Any) -> Mixture:
     """Read an expression. `defaults` are options for the objectives that have them, such as `labels`.

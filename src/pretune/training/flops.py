@@ -4,13 +4,17 @@ For a stack of layers over sequences of lengths n_i: every weight matrix is used
 with keys and weights with values, 2 · 2 · width operations for each pair of tokens (causal attention too, as is the custom; a
 window only for the pairs inside it). Tokens that are remembered are keys and values too. Relative positions have a product of
 each query with every distance there can be. Heads work on targets alone; an encoder inside a head, on all tokens.
+
+Attention of another kind, in chunks or by random features, says itself what it takes. What is computed again in a backward is not
+counted.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +26,7 @@ from pretune.nn.attention import Attention, CrossAttention, GlobalAttention, Sco
 from pretune.nn.convolution import Convolution
 from pretune.nn.disentangled import DisentangledAttention
 from pretune.nn.heads import VocabularyHead
+from pretune.nn.lsh import LSHAttention
 from pretune.nn.scores import TransformerXL
 from pretune.packed import Batch, Packed
 
@@ -118,10 +123,12 @@ class Sizes:
     scored_width: int  # of all such attention
     scores: list[TransformerXL]  # of relative positions
     disentangled: list[DisentangledAttention]
+    others: list[Callable[[Array], float]]  # operations of self-attention of another kind, by the lengths
 
     def attention(self, lengths: Array) -> float:
         """Queries times keys and weights times values, in all self-attention."""
-        return float(sum(4 * width * pairs(lengths, reach).sum() for reach, width in self.widths.items()))
+        plain = sum(4 * width * pairs(lengths, reach).sum() for reach, width in self.widths.items())
+        return float(plain + sum(operations(lengths) for operations in self.others))
 
     def memory(self, lengths: Array, slots: int) -> float:
         """Keys and values of so many remembered tokens a sequence, and attention to them."""
@@ -149,12 +156,18 @@ def module_sizes(module: nn.Module) -> Sizes:
     matrices = recurrence = cross = cross_width = scored = scored_width = 0
     widths: Counter[tuple[int, int]] = Counter()
     scores, disentangled = [], []
+    others: list[Callable[[Array], float]] = []
     for child in every(module):
         match child:
             case nn.Linear() | Convolution():
                 matrices += child.weight.numel()
             case nn.LSTM():
                 recurrence += sum(p.numel() for p in child.parameters() if p.dim() == 2)
+            case LSHAttention():
+                others.append(child.operations)
+            case Attention() if child.attend is not None:
+                sizes = {"heads": child.heads, "head_width": child.head_width, "pattern": child.pattern}
+                others.append(partial(child.attend.operations, **sizes))  # type: ignore[arg-type]
             case Attention() | GlobalAttention() | ScoredAttention():
                 widths[child.pattern.reach or (-1, -1)] += child.heads * child.head_width
                 if isinstance(child, ScoredAttention):
@@ -169,7 +182,9 @@ def module_sizes(module: nn.Module) -> Sizes:
             case CrossAttention():
                 cross += child.key_value.weight.numel()
                 cross_width += child.heads * child.head_width
-    return Sizes(matrices, recurrence, dict(widths), cross, cross_width, scored, scored_width, scores, disentangled)
+    return Sizes(
+        matrices, recurrence, dict(widths), cross, cross_width, scored, scored_width, scores, disentangled, others
+    )
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,13 @@
-"""Forward and backward as CUDA graphs: launched once, replayed for every pack of the same shapes.
+"""Steps as CUDA graphs: forward and backward are launched once and replayed for every pack of the same shapes, and so is
+the end of a step.
 
-A small model spends its time on launching kernels, not on running them; compiling it would take longer than its whole
-fine-tuning. Packs have fixed shapes, so that nothing but their numbers changes from step to step.
+A small model spends its time on launching kernels, not on running them. Packs have fixed shapes, so that nothing but their
+numbers changes from step to step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ from pretune.objectives import Joint, Loss
 from pretune.packed import Batch
 
 WARM = 3  # runs before the recording, in which libraries set themselves up
+CAPTURE = "thread_local"  # the feed's thread goes on pinning memory while this one records
 
 
 @dataclass
@@ -43,16 +45,20 @@ class Recording:
 
 @dataclass
 class Graphs:
-    """A graph for each stream of packs, recorded when its first pack comes."""
+    """A graph for each stream of packs, recorded when its first pack comes, and one for the end of a step."""
 
     model: nn.Module
     device: torch.device
     recordings: dict[int, Recording] = field(default_factory=dict)
+    ending: tuple[Any, Tensor] | None = None  # the graph, and the gradient's norm in it
+    pool: Any = field(default_factory=torch.cuda.graph_pool_handle)  # one memory for all: they run one after the other
+    ended: bool = False  # whether a step has ended since the last recording: then optimizers have their state
 
     def run(self, stream: int, joint: Joint, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
         """Forward and backward of a pack."""
         if stream not in self.recordings:
             self.recordings[stream] = self.record(joint, batch, totals)
+            self.ending, self.ended = None, False  # there may be gradients that were not there before
         return self.recordings[stream].replay(batch, totals)
 
     def record(self, joint: Joint, batch: Batch, totals: Mapping[str, float]) -> Recording:
@@ -67,19 +73,33 @@ class Graphs:
                 self.model.zero_grad(set_to_none=True)
                 self.model(joint, place).over(terms).backward()
         torch.cuda.current_stream(self.device).wait_stream(aside)
-        # Gradients stay where they are from now on, and replays add to them.
+        # Gradients stay where they are from now on: replays of this graph, and of those recorded before, add to them.
         for parameter, gradient in before.items():
-            if parameter.grad is not None:
-                parameter.grad.zero_() if gradient is None else parameter.grad.copy_(gradient)
-            else:
+            if gradient is not None:
                 parameter.grad = gradient
+            elif parameter.grad is not None:
+                parameter.grad.zero_()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, self.pool, capture_error_mode=CAPTURE):
             loss = self.model(joint, place)
             part = loss.over(terms)
             part.backward()
         # Recording runs nothing: gradients are still those from before.
         return Recording(graph, place, terms, loss, part.detach())
+
+    def end(self, finish: Callable[[], Tensor]) -> Tensor:
+        """What `finish` does and returns: launched once, recorded the next time, and replayed from then on."""
+        if not self.ended:
+            self.ended = True
+            return finish()
+        if self.ending is None:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, self.pool, capture_error_mode=CAPTURE):
+                norm = finish()
+            self.ending = graph, norm
+        graph, norm = self.ending
+        graph.replay()
+        return norm.clone()
 
 
 def tensors_of(batch: Batch) -> list[Tensor]:

@@ -34,7 +34,7 @@ from pretune.training.flops import Flops
 from pretune.training.graphs import Graphs
 from pretune.training.guard import Guard
 from pretune.training.log import Log, name_packs
-from pretune.training.optimizers import make_optimizers, set_rates
+from pretune.training.optimizers import make_optimizers, make_replayable, set_rates
 from pretune.training.schedules import rate_factor
 from pretune.training.settings import Budget, Optimizer, Schedule, Watching
 from pretune.training.streams import Pack, Streams
@@ -60,7 +60,7 @@ class Training:
     world: World = field(default_factory=World)
     parallel: Parallel = "replicate"
     compiled: bool = False
-    graphed: bool = False  # forward and backward are recorded once and replayed; for small models on CUDA
+    graphed: bool = False  # steps are recorded once and replayed, on CUDA; not for stateful data
     ahead: bool | None = None  # batches are made in a thread while the step before runs; None: where there is a GPU
     recompute: bool = False  # layers keep only their input for the backward
     evaluate: Callable[[], dict[str, float]] | None = None
@@ -87,6 +87,8 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
     if t.compiled:
         compile_once(model)
     graphs = Graphs(model, t.device) if t.graphed else None
+    # A guard must look at a step before it is taken; without one its end can be replayed too.
+    replayed = graphs is not None and guard is None and make_replayable(optimizers)
     log = Log(t.run, t.world, clock, t.device)
     terms = sorted({term for s in t.streams.streams for term in s.joint.room(s.packing)})
     flops, parameters = Flops(t.root), list(t.root.parameters())
@@ -95,6 +97,12 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
     feed = Feed(t.streams, t.world, clock, ahead=gpu if t.ahead is None else t.ahead, pinned=gpu)
     if place is not None:
         feed.restore(place, clock)
+    largest = t.optimizer.clip or 0.0
+
+    def finish() -> Tensor:
+        norm = clip(parameters, largest)
+        move(optimizers, taken=True, keep=True)
+        return norm
 
     if t.evaluate and t.evaluate_first and not clock.used["steps"]:
         log.write_evaluation(t.evaluate())
@@ -135,15 +143,16 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
                     t.carry[pack.slot] = loss.carry
                     losses.append(loss)
             layers = layer_norms(t.root) if t.watching.layers and _due(clock, t.watching.log, ahead=1) else {}
-            norm = clip(parameters, t.optimizer.clip or 0.0)
-            if guard is None or judge(t, guard, parts, norm, step + 1, packs):
+            set_rates(optimizers, factor)
+            if graphs is not None and replayed:
+                norm, taken = graphs.end(finish), True
+            else:
+                norm = clip(parameters, largest)
+                taken = guard is None or judge(t, guard, parts, norm, step + 1, packs)
+                move(optimizers, taken, keep=graphs is not None)
+            if taken:
                 log.add(losses, totals, terms)
                 log.watch(step + 1, packs, norm)
-                set_rates(optimizers, factor)
-                for optimizer in optimizers:
-                    optimizer.step()
-            for optimizer in optimizers:
-                optimizer.zero_grad(set_to_none=graphs is None)
             clock.add(totals["tokens"], totals["flops"], totals["seconds"])
             if average is not None:
                 average.update(clock.progress())
@@ -209,6 +218,14 @@ def clip(parameters: list[nn.Parameter], largest: float) -> Tensor:
     parameters = [p for p in parameters if p.grad is not None]
     norm = torch.nn.utils.clip_grad_norm_(parameters, largest if largest > 0 else math.inf)
     return norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # the first is a sharded model's
+
+
+def move(optimizers: list[torch.optim.Optimizer], taken: bool, keep: bool) -> None:
+    """Take a step, unless it was found bad, and clear the gradients; with `keep` they stay in their places, as zeros."""
+    for optimizer in optimizers:
+        if taken:
+            optimizer.step()
+        optimizer.zero_grad(set_to_none=not keep)
 
 
 def layer_norms(root: Root) -> dict[str, Tensor]:

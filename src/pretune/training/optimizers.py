@@ -249,4 +249,18 @@ def set_rates(optimizers: Iterable[torch.optim.Optimizer], factor: float) -> Non
     """Every group's rate is its peak times a factor."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            group["lr"] = group["peak"] * factor
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(group["peak"] * factor)
+            else:
+                group["lr"] = group["peak"] * factor
+
+
+def make_replayable(optimizers: Iterable[torch.optim.Optimizer]) -> bool:
+    """Let optimizers read their rates from the device, so that a CUDA graph can hold their steps; whether all of them can."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    if not all(group.get("fused") for group in groups):
+        return False
+    for group in groups:
+        group["capturable"] = True
+        group["lr"] = torch.tensor(group["lr"], device=group["params"][0].device)
+    return True

@@ -174,6 +174,7 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Ru
         run=plan.out,
         world=world,
         compiled=fixed,
+        graphed=fixed and world.size == 1 and not plan.deterministic and not mixture.stateful,
         recompute=bool(plan.batch.recompute),
         evaluate=evaluator(model, evaluation, device) if evaluation else None,
         evaluate_first=plan.model not in preset_names() or plan.from_ is not None,

@@ -143,10 +143,9 @@ def make_streams(
 
     `stages` are pairs of a share of the budget and the length of sequences until then; without them it is the packing's.
     """
-    stateful = any(joint.stateful for joint in mixture.joints)
-    if len(mixture.shares) > 1 and stateful:
+    if len(mixture.shares) > 1 and mixture.stateful:
         raise PretuneError(f"{mixture}: a stateful objective cannot take turns with others")
-    if stateful and (len(stages) > 1 or ramp is not None):
+    if mixture.stateful and (len(stages) > 1 or ramp is not None):
         raise PretuneError(f"{mixture}: a stateful objective goes through its text at one length, in steps of one size")
     streams: list[Stream] = []
     made = []

@@ -16,9 +16,9 @@ from torch import Tensor
 from pretune.nn.dropout import salting, threshold
 from pretune.nn.kernels.kept import keeps
 
-# Rows a program holds at once, by measurement (perf/kernels.py --scan).
-FORWARD = {"rows": 2, "num_warps": 4}
-BACKWARD = {"rows": 4, "num_warps": 4}
+# Numbers a program holds at once, whole rows of them, by measurement (perf/kernels.py --scan).
+FORWARD = {"held": 2048, "num_warps": 4}
+BACKWARD = {"held": 4096, "num_warps": 4, "spread": 0}
 PROGRAMS = 1056  # of the backward: eight for each of 132 processors
 
 
@@ -51,13 +51,17 @@ def _forward(
 @triton.jit
 def _backward(
     slope_at, sum_at, mean_at, scale_at, weight_at, seed_at, salt, grad_x_at, grad_y_at, parts_at, n, least, grow,
-    width: tl.constexpr, block: tl.constexpr, rows: tl.constexpr,
+    width: tl.constexpr, block: tl.constexpr, rows: tl.constexpr, spread: tl.constexpr,
 ):  # fmt: skip
     column = tl.arange(0, block)
     weight = tl.load(weight_at + column, mask=column < width, other=0.0).to(tl.float32)
     seed = tl.load(seed_at) + salt
-    grad_weight = tl.zeros([block], tl.float32)
-    grad_bias = tl.zeros([block], tl.float32)
+    if spread:
+        grad_weight = tl.zeros([rows, block], tl.float32)
+        grad_bias = tl.zeros([rows, block], tl.float32)
+    else:
+        grad_weight = tl.zeros([block], tl.float32)
+        grad_bias = tl.zeros([block], tl.float32)
     for start in range(tl.program_id(0) * rows, n, tl.num_programs(0) * rows):
         row = start + tl.arange(0, rows)
         inside = (row[:, None] < n) & (column[None, :] < width)
@@ -67,17 +71,29 @@ def _backward(
         mean = tl.load(mean_at + row, mask=row < n, other=0.0)
         scale = tl.load(scale_at + row, mask=row < n, other=0.0)
         normed = tl.where(inside, (total - mean[:, None]) * scale[:, None], 0.0)
-        grad_weight += tl.sum(slope * normed, 0)
-        grad_bias += tl.sum(slope, 0)
+        if spread:
+            grad_weight += slope * normed
+            grad_bias += slope
+        else:
+            grad_weight += tl.sum(slope * normed, 0)
+            grad_bias += tl.sum(slope, 0)
         bent = slope * weight[None, :]
         along, level = tl.sum(bent * normed, 1) / width, tl.sum(bent, 1) / width
         grad = (bent - normed * along[:, None] - level[:, None]) * scale[:, None]
         kept = keeps(index, seed, least)
         tl.store(grad_x_at + index, grad.to(grad_x_at.dtype.element_ty), mask=inside)
         tl.store(grad_y_at + index, tl.where(kept, grad * grow, 0.0).to(grad_y_at.dtype.element_ty), mask=inside)
+    if spread:
+        grad_weight = tl.sum(grad_weight, 0)
+        grad_bias = tl.sum(grad_bias, 0)
     part = parts_at + tl.program_id(0) * 2 * width + column
     tl.store(part, grad_weight, mask=column < width)
     tl.store(part + width, grad_bias, mask=column < width)
+
+
+def _sizes(width: int, held: int, **launch: int) -> dict[str, int]:
+    block = triton.next_power_of_2(width)
+    return {"width": width, "block": block, "rows": max(1, held // block), **launch}
 
 
 @torch.library.custom_op("pretune::add_norm", mutates_args=(), device_types="cuda")
@@ -88,9 +104,10 @@ def add_norm(
     n, width = x.shape
     out, total = torch.empty_like(x), torch.empty_like(x)
     mean, scale = (torch.empty(n, dtype=torch.float32, device=x.device) for _ in range(2))
-    _forward[(triton.cdiv(n, FORWARD["rows"]),)](
+    sizes = _sizes(width, **FORWARD)
+    _forward[(triton.cdiv(n, sizes["rows"]),)](
         x.contiguous(), y.contiguous(), weight, bias, seed, salting(salt), out, total, mean, scale, n, eps,
-        threshold(share), 1.0 / (1.0 - share), width=width, block=triton.next_power_of_2(width), **FORWARD,
+        threshold(share), 1.0 / (1.0 - share), **sizes,
     )  # fmt: skip
     return out, total, mean, scale
 
@@ -120,7 +137,7 @@ def add_norm_backward(
     parts = torch.empty(PROGRAMS, 2, width, dtype=torch.float32, device=total.device)
     _backward[(PROGRAMS,)](
         slope.contiguous(), total, mean, scale, weight, seed, salting(salt), grad_x, grad_y, parts, n,
-        threshold(share), 1.0 / (1.0 - share), width=width, block=triton.next_power_of_2(width), **BACKWARD,
+        threshold(share), 1.0 / (1.0 - share), **_sizes(width, **BACKWARD),
     )  # fmt: skip
     return grad_x, grad_y, parts.sum(0)
 
