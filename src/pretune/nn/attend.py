@@ -45,8 +45,11 @@ def attend(
     *,
     dropout: float = 0.0,
     path: Path | None = None,
+    stages: int | None = None,
 ) -> Tensor:
     """Each query's weighted mean of the values it may look at: (n, heads, d).
+
+    `stages`: how many blocks of keys the flex kernel has on their way at once; fewer take less of its memory.
 
     >>> from pretune.nn.layout import self_layout
     >>> from pretune.nn.patterns import causal
@@ -61,7 +64,7 @@ def attend(
         case "flash":
             return _flash(q, k, v, layout, pattern, scale)
         case "flex":
-            return _flex(q, k, v, layout, pattern, score, scale)
+            return _flex(q, k, v, layout, pattern, score, scale, stages)
         case "tiles":
             return _tiles(torch.stack([q, k, v], 1), layout, pattern, scale)
 
@@ -129,7 +132,14 @@ def _tiles(qkv: Tensor, layout: Layout, pattern: Pattern, scale: float | None) -
 
 
 def _flex(
-    q: Tensor, k: Tensor, v: Tensor, layout: Layout, pattern: Pattern, score: Bend | None, scale: float | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: Layout,
+    pattern: Pattern,
+    score: Bend | None,
+    scale: float | None,
+    stages: int | None,
 ) -> Tensor:
     queries, keys = layout.queries, layout.keys
     bend = None
@@ -145,6 +155,7 @@ def _flex(
         score_mod=bend,
         block_mask=block_mask(layout, pattern),
         scale=scale,
+        kernel_options=None if stages is None else {"num_stages": stages},
     )
     return out.squeeze(0).transpose(0, 1)  # type: ignore[no-any-return]
 

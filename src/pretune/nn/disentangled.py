@@ -117,5 +117,7 @@ class DisentangledAttention(nn.Module):
         vectors = self.distance_dropout(self.score.cut(flow.distances, flow.layout))
         bend = self.score(q, k, *self.project.positions(vectors), flow.layout)
         pattern, dropout = visible(full, flow.pattern), self.dropout if self.training else 0.0
-        mixed = attend(q, k, v, flow.layout, pattern, bend, disentangled_scale(self.head_width), dropout=dropout)
+        scale = disentangled_scale(self.head_width)
+        # Three things are looked up for each pair of tokens: a second block of them does not fit into the kernel's memory.
+        mixed = attend(q, k, v, flow.layout, pattern, bend, scale, dropout=dropout, stages=1)
         return self.output(mixed.flatten(1))
