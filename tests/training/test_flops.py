@@ -209,3 +209,19 @@ def test_the_formula_with_relative_positions_and_memory(kind: str, columns: tupl
         loss = root(mixture.joints[0], batch)
     assert counter.get_total_flops() == forward_flops(root, batch)
     assert (loss.carry is not None) == ("fresh" in columns) == (itemize(root, batch)["memory"] > 0)
+
+
+@pytest.mark.parametrize("kind", ["deberta", "deberta-v2"])
+@pytest.mark.parametrize("furthest", [5, 40])
+def test_the_formula_with_vectors_of_distances(kind: str, furthest: int) -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    positions = {"relative_attention": True, "pos_att_type": "c2p|p2c", "max_relative_positions": furthest}
+    backbone = small(kind, **sizes, **positions, position_buckets=4, share_att_key=True, conv_kernel_size=3)
+    root, mixture = Root(backbone, [("mlm", backbone.vocabulary_head())]), parse_objective("mlm")
+    batch = even_batch(1, 12, 4)
+    with FlopCounterMode(display=False) as counter:
+        root(mixture.joints[0], batch)
+    assert counter.get_total_flops() == forward_flops(root, batch)
+    with FlopCounterMode(display=False) as counter:
+        root(mixture.joints[0], batch).over(batch.counts).backward()
+    assert counter.get_total_flops() == training_flops(root, batch)

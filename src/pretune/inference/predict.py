@@ -16,6 +16,7 @@ from pretune.model import Model, load_model, trained_for
 from pretune.objectives import Data, Task
 from pretune.objectives.task import Answer
 from pretune.progress import say
+from pretune.randomness import Draws
 from pretune.text.labeled import Labeled
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -46,7 +47,8 @@ class Answerer:
         device = device or choose_device()
         root = self.model.root.to(device).eval()
         found: list[Array] = [np.empty(0)] * len(self.laid)
-        for batch in by_length(self.laid):
+        tokenizer = self.model.need_tokenizer()
+        for batch in by_length(self.laid, lambda sequences: self.task.corrupt(sequences, tokenizer, Draws(0))):
             rows = self.task.outputs(root.heads[self.task.name], root.backbone, batch.to(device)).float().cpu().numpy()
             ends = np.cumsum(batch.lengths[-1] if self.task.each == "token" else np.ones(len(batch.rows), dtype=int))
             for place, part in zip(batch.rows, np.split(rows[: ends[-1]], ends[:-1]), strict=True):

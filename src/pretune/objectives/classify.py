@@ -23,7 +23,7 @@ from pretune.progress import say
 from pretune.randomness import Draws
 from pretune.text.labeled import Labeled, read_labeled
 from pretune.text.rows import arrange_rows
-from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
+from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch, with_global_starts
 from pretune.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -105,7 +105,8 @@ class Classify:
         return np.array([number[label] for label in rows.labels], dtype=np.int64)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
-        """The label is the target of its sequence."""
+        """The label is the target of its sequence, whose first token stands for all."""
+        sequences = with_global_starts(sequences)
         if "classify" in sequences.labels:
             sequences.targets[self.name] = (np.arange(len(sequences.lengths)), sequences.labels["classify"])
         return sequences
