@@ -11,7 +11,7 @@ from typing import Any
 from pretune.errors import PretuneError
 from pretune.metrics import constant
 from pretune.progress import say
-from pretune.training.finetuning import Material, Plan, finetune, read_material
+from pretune.training.finetuning import Material, Plan, finetune
 from pretune.training.runs import RECIPE, RESULTS, Run, finish_run, start_run
 
 FOLDER = "seeds"
@@ -19,9 +19,8 @@ MANY = 10_000  # examples, from which on one seed tells enough
 USUAL = 5  # seeds with fewer
 
 
-def finetune_seeds(plan: Plan, resume: bool = False) -> Run:
+def finetune_seeds(plan: Plan, material: Material, resume: bool = False) -> Run:
     """Carry out a plan with as many seeds as it asks for; the run is that of the best one, and tells of all."""
-    material = read_material(plan)
     few = material.dev is not None and len(material.rows) < MANY
     count = plan.seeds or (USUAL if few else 1)
     if count == 1:

@@ -30,6 +30,7 @@ def finetune(
     watching: Watching | None = None,
     seed: int = 0,
     seeds: int | None = None,
+    report: bool = True,
     tokenizer: str | Path | None = None,
     scratch: bool = False,
     deterministic: bool = False,
@@ -78,6 +79,8 @@ def finetune(
     seeds
         Train so many times, with other chance each time; the best is kept, mean and spread are told. 5 where there are fewer
         than 10,000 examples, unless it is given.
+    report
+        Write report.html: scores with intervals, controls, confusions, calibration, the worst examples.
     tokenizer
         For a preset: the tokenizer to use.
     scratch
@@ -98,7 +101,9 @@ def finetune(
     """
     import os
 
-    from pretune.training.finetuning import make_plan
+    from pretune.evaluation.task_report import write_report
+    from pretune.progress import say
+    from pretune.training.finetuning import make_plan, read_material
     from pretune.training.seeds import finetune_seeds
 
     given = {
@@ -122,4 +127,9 @@ def finetune(
         "scratch": scratch,
         "device": device,
     }
-    return finetune_seeds(make_plan(os.fspath(model), given), resume)
+    plan = make_plan(os.fspath(model), given)
+    material = read_material(plan)
+    run = finetune_seeds(plan, material, resume)
+    if report and (page := write_report(run, material)):
+        say(f"report: {page}")
+    return run
