@@ -43,6 +43,8 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         Path(f"{kind}.fr.txt").write_text("\n".join(line[::-1] for line in lines), encoding="utf-8")
     chats = [json.dumps({"turns": chance.sample(lines, 4)}) for _ in range(20)]
     Path("chats.jsonl").write_text("\n".join(chats), encoding="utf-8")
+    names = [json.dumps({"text": line, "names": [[0, 7], {"start": 8, "end": 11}]}) for line in lines]
+    Path("names.jsonl").write_text("\n".join(names), encoding="utf-8")
     blocks = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     for line in "".join(blocks).replace("--steps 200", "--steps 1").splitlines():
         run(shlex.split(line)[1:])
