@@ -58,7 +58,7 @@ def _read_file(
     file: Path, layout: TextLayout, column: str | None, spans: str | None, errors: Errors, meter: Meter | None
 ) -> Iterator[Document]:
     rows: Iterator[tuple[int, dict[str, Any]]]
-    if spans is not None and file_format(file) not in ANNOTATED:
+    if spans and file_format(file) not in ANNOTATED:
         raise PretuneError(f"{file}: annotated spans are read from {' and '.join(ANNOTATED)} files alone")
     match file_format(file):
         case ".txt":
