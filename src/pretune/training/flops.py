@@ -91,11 +91,12 @@ class Flops:
         return {name: float(value) for name, value in items.items()}
 
     def _head(self, name: str, head: nn.Module, batch: Batch, lengths: Array) -> dict[str, float]:
-        """A head on its targets. A part of it that is named as another term (rtd's generator) is an item of its own."""
-        others = tuple(child for child, _ in head.named_children() if child in batch.targets)
-        items = {name: self._part(head, others).flops(batch.counts.get(name, 0.0), lengths)}
-        for term in others:
-            items[term] = self._part(head.get_submodule(term)).flops(batch.counts[term], lengths)
+        """A head on its targets. A part of it that has a term named after it (rtd's generator) is an item of its own."""
+        named = [(child, term) for child, _ in head.named_children() for term in (child, f"{name}_{child}")]
+        others = {child: term for child, term in named if term in batch.targets}
+        items = {name: self._part(head, tuple(others)).flops(batch.counts.get(name, 0.0), lengths)}
+        for child, term in others.items():
+            items[term] = self._part(head.get_submodule(child)).flops(batch.counts[term], lengths)
         return items
 
     def _sizes(self, module: nn.Module) -> Sizes:
