@@ -12,6 +12,7 @@ from pretune.atomic import write_bytes
 from pretune.evaluation.calibration import calibration
 from pretune.evaluation.intervals import COVERAGE, intervals
 from pretune.metrics import score
+from pretune.metrics.classification import most_frequent
 from pretune.pages import Line, chart, page, paragraph, section, table
 from pretune.progress import progress
 from pretune.training.bag_of_words import bag_of_words
@@ -54,7 +55,7 @@ class TaskReport:
     def controls(self) -> list[dict[str, Any]]:
         """What costs nothing: the most frequent class, and a bag of words."""
         task, rows, dev = self.material.task, self.material.rows, self.material.dev
-        usual = max(set(rows.labels), key=rows.labels.count)
+        usual = most_frequent(rows.labels)
         given = {
             "this model": [answer["label"] for answer in self.answers],
             "a bag of words": bag_of_words(joined(rows), rows.labels, joined(dev)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pretune.metrics.classification import score_classes
+from pretune.metrics.classification import most_frequent, score_classes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,5 +28,5 @@ def constant(task: Any, learned: Any, judged: Any) -> float:
     """The deciding metric of whoever always gives the answer that is most frequent in learning; 0 where there is none."""
     if task.name != "classify":
         return 0.0
-    usual = max(set(learned.labels), key=learned.labels.count)
+    usual = most_frequent(learned.labels)
     return score(task, [{"label": usual}] * len(judged), judged)[task.decides]
