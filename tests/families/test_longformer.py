@@ -89,4 +89,4 @@ def test_windows_that_do_not_fit_are_refused() -> None:
 def test_objectives_that_begin_positions_anew_are_refused() -> None:
     family = FAMILIES["longformer"]
     with pytest.raises(PretuneError, match=r"tlm needs .* is window\(2\)"):
-        check_attention(family.build(family.read_config(SMALL)))
+        check_attention("tlm", family.build(family.read_config(SMALL)))
