@@ -98,7 +98,7 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
     if plan.optimizer.name == "muon" and {"gradual", "lora"} & strategy.parts.keys():
         raise PretuneError(f"strategy {plan.strategy}: muon moves all matrices alike; choose another optimizer")
     starts = strategy.prepare(model, plan.seed)
-    answer = Answerer(model, task, dev, length) if dev is not None else None  # refuses unknown labels
+    answer = Answerer(model, task, dev, length).say_cut() if dev is not None else None  # refuses unknown labels
     going_on = start_run(plan.out, "finetune", plan.recipe(), resume)
     data = Data(model.need_tokenizer(), model.family.template, rows=rows)
     arrangement = task.lay_out(data, length)
