@@ -76,8 +76,9 @@ def peer(folder: Path, train: str, dev: str, epochs: int, device: torch.device) 
         rows = read_labeled(file, {})
         texts = list(zip(rows.texts, rows.pairs, strict=True)) if rows.pairs else rows.texts
         labels = {label: i for i, label in enumerate(sorted(set(rows.labels or [])))}
-        parts.append(([e.ids for e in tokenizer.encode_batch(texts)], [e.type_ids for e in tokenizer.encode_batch(texts)],
-                      [labels[label] for label in rows.labels or []]))  # fmt: skip
+        encoded = tokenizer.encode_batch(texts)
+        targets = [labels[label] for label in rows.labels or []]
+        parts.append(([e.ids for e in encoded], [e.type_ids for e in encoded], targets))
     steps = epochs * -(-len(parts[0][0]) // ROWS)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / (0.1 * steps), (steps - step) / (0.9 * steps))

@@ -235,14 +235,13 @@ def test_answers_come_in_order_whatever_the_batching(task: Run, monkeypatch: pyt
 
 def test_predicting_a_file(task: Run, labeled: Path, tmp_path: Path) -> None:
     out = tmp_path / "answers.jsonl"
-    answer = run("predict", task.folder, "--data", labeled / "dev.csv", "--out", out, "--json")
-    rows = json.loads(answer.stdout)["predictions"]
+    answer = run("predict", task.folder, labeled / "dev.csv", "--out", out, "--json")
+    assert json.loads(answer.stdout) == {"written": [{"file": str(out), "rows": 40}]}
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
     with (labeled / "dev.csv").open() as file:
         expected = list(csv.DictReader(file))
-    assert [row["text"] for row in rows] == [row["text"] for row in expected]
-    right = sum(a["label"] == b["label"] for a, b in zip(rows, expected, strict=True))
-    assert right / len(rows) > 0.9
-    assert len(out.read_text().splitlines()) == 40
+    assert [{"text": row["text"], "label": row["label"]} for row in rows] == expected
+    assert sum(row["predicted_label"] == row["label"] for row in rows) / len(rows) > 0.9
     human = run("predict", task.folder, "the value is true").stdout
     assert "yes" in human or "no" in human
 
@@ -266,8 +265,8 @@ def test_pairs_and_mean_pooling_and_an_auxiliary_loss(pretrained: Run, tmp_path:
             seeds=1,
         )
         assert 0 <= result.results["dev/accuracy"] <= 1
-        rows = pt.predict(result, data=tmp_path / "pairs.tsv", text="text_a", pair="text_b")
-        right = [row["label"] == ("same" if i % 2 else "other") for i, row in enumerate(rows)]
+        rows = pt.predict(result, tmp_path / "pairs.tsv", text="text_a", pair="text_b")
+        right = [row["predicted_label"] == row["label"] for row in rows]
         assert np.mean(right) == pytest.approx(result.results["dev/accuracy"])  # loaded again, it pools as it did
     assert "mlm" in result.results
 
@@ -315,7 +314,7 @@ def test_a_fine_tuned_model_serves_in_transformers(task: Run) -> None:
 def test_only_classifiers_classify(pretrained: Run) -> None:
     with pytest.raises(pt.PretuneError, match="was not trained for a task"):
         pretrained.predict(["x"])
-    with pytest.raises(pt.PretuneError, match="nothing to label"):
+    with pytest.raises(pt.PretuneError, match="nothing to answer"):
         pt.predict(pretrained)
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_strategies import start
 
 import pretune as pt
 from pretune import PretuneError
 from pretune.text.labeled import Labeled
 from pretune.text.splitting import split, warn_of_leaks
 from pretune.training.finetuning import ANSWERS, SPLIT
+from small_task import start
 
 
 def tune(out: Path, **settings: object) -> pt.Run:

@@ -6,7 +6,8 @@
     outputs(head, backbone, batch) → tensor        a row a sequence, or a row a token
     answers(outputs, laid, examples) → answers     one for each example, in order
 
-To add one, write these beside the four of an objective, and its scores in pretune/metrics.
+To add one, write these beside the four of an objective, and its scores in pretune/metrics. With `combine(answers)`, which makes
+one answer of what several models say of an example, it is also for ensembles.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from pretune.objectives.objective import Data, Objective
 from pretune.packed import Batch
+from pretune.text.labeled import Excerpt
 from pretune.text.sequences import Arrangement
 
 if TYPE_CHECKING:
@@ -52,8 +54,8 @@ class Task(Objective, Protocol):
     each: ClassVar[Literal["sequence", "token"]]  # what has a row of the outputs
     decides: ClassVar[str]  # the metric by which models are compared
 
-    def read(self, file: str | Path, columns: Mapping[str, str], *, answered: bool = True) -> Any:
-        """Examples; those to be answered need not have the right answers."""
+    def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Any:
+        """Examples of a file, or of some of its rows; those to be answered need not have the right answers."""
 
     def fit(self, examples: Any) -> Self: ...
 

@@ -149,6 +149,8 @@ def read_table(
     try:
         header = names
         for row in reader:
+            if not row and header is not None and len(header) == 1 and file_format(file) == ".tsv":
+                row = [""]  # an empty text has no other way to stand there
             if not row:
                 continue
             if header is None:

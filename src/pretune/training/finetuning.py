@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +129,10 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
     strategy = choose_strategy(plan.strategy, len(rows))
     if plan.optimizer.name == "muon" and {"gradual", "lora"} & strategy.parts.keys():
         raise PretuneError(f"strategy {plan.strategy}: muon moves all matrices alike; choose another optimizer")
+    if plan.watching.patience and dev is None:
+        raise PretuneError("watching.patience waits for better answers to other rows; give them with --dev")
     starts = strategy.prepare(model, plan.seed)
-    answer = Answerer(model, task, dev, length) if dev is not None else None  # refuses unknown labels
+    answer = Answerer(model, task, dev, length).say_cut() if dev is not None else None  # refuses unknown labels
     going_on = start_run(plan.out, "finetune", plan.recipe(), resume)
     if material.taken:
         write_json(plan.out / SPLIT, {"file": str(rows.file), "judged": material.taken})
@@ -141,14 +143,18 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
     fixed = device.type == "cuda"
     packing = row_packing(arrangement.lengths, plan.batch.sequences or 32, length, fixed)
     streams = make_streams(strategy.wrap(mixture, task), data, tokens=packing.tokens, packing=packing, seed=plan.seed)
-    steps = max(1, round(plan.epochs * len(streams.streams[0].epoch_plan(0))))
+    epoch = len(streams.streams[0].epoch_plan(0))
+    steps = max(1, round(plan.epochs * epoch))
+    watching = plan.watching
+    if watching.patience and not watching.evaluate:
+        watching = replace(watching, evaluate=epoch)
     training = Training(
         root=model.root,
         streams=streams,
         budget=plan.budget or Budget(steps=steps),
         optimizer=scale_rates(plan.optimizer, plan.batch.sequences or 32),
         schedule=plan.schedule,
-        watching=plan.watching,
+        watching=watching,
         seed=plan.seed,
         device=device,
         run=plan.out,
@@ -157,6 +163,7 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
         starts=starts,
         recompute=bool(plan.batch.recompute),
         evaluate=evaluator(answer, device) if answer is not None else None,
+        decides=task.decides,
     )
     try:
         with deterministic(plan.deterministic):

@@ -73,7 +73,7 @@ def finetune(
     batch
         sequences (rows in a step), length.
     watching
-        log, evaluate, save, keep.
+        log, evaluate, save, keep, patience (end after so many evaluations, one an epoch, without a better one).
     seed
         All chance follows from it.
     seeds

@@ -16,7 +16,7 @@ from torch import Tensor
 from pretune.nn.dropout import salting, threshold
 from pretune.nn.kernels.kept import keeps
 
-# Numbers a program holds at once, whole rows of them, by measurement (perf/kernels.py --scan).
+# Numbers a program holds at once, whole rows of them, by measurement (perf/gpu_kernels.py --scan).
 FORWARD = {"held": 2048, "num_warps": 4}
 BACKWARD = {"held": 4096, "num_warps": 4}
 PROGRAMS = 1056  # of the backward: eight for each of 132 processors
