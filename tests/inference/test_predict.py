@@ -146,6 +146,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.
         ('{"id": 2}', r"in\.jsonl, line 3: no 'text'"),
         ('{"id": 2, "text": null}', r"in\.jsonl, line 3: no 'text'"),
         ("{", r"in\.jsonl, line 3: not valid JSON"),
+        ('{"text": "\\ud800"}', r"in\.jsonl, line 3: 'text' holds half of a surrogate pair"),
     ],
 )
 def test_a_row_without_text_is_refused_and_nothing_is_written(line: str, message: str, tmp_path: Path) -> None:
