@@ -195,6 +195,8 @@ def test_texts_files_and_runs_are_told_apart(tmp_path: Path, monkeypatch: pytest
         pt.predict(runs()[0], "a.csv", out="a.xlsx")
     with pytest.raises(PretuneError, match="--score needs a file"):
         pt.predict(runs()[0], "a text", score=True)
+    with pytest.raises(PretuneError, match="--processes 0: at least one"):
+        pt.predict(runs()[0], "a.csv", processes=0)
 
 
 def test_the_command_line_averages_runs_and_shows_some_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
