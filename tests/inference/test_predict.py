@@ -146,6 +146,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.
         ('{"id": 2}', r"in\.jsonl, line 3: no 'text'"),
         ('{"id": 2, "text": null}', r"in\.jsonl, line 3: no 'text'"),
         ("{", r"in\.jsonl, line 3: not valid JSON"),
+        ('{"text": "\\ud800"}', r"in\.jsonl, line 3: 'text' holds half of a surrogate pair"),
     ],
 )
 def test_a_row_without_text_is_refused_and_nothing_is_written(line: str, message: str, tmp_path: Path) -> None:
@@ -194,6 +195,8 @@ def test_texts_files_and_runs_are_told_apart(tmp_path: Path, monkeypatch: pytest
         pt.predict(runs()[0], "a.csv", out="a.xlsx")
     with pytest.raises(PretuneError, match="--score needs a file"):
         pt.predict(runs()[0], "a text", score=True)
+    with pytest.raises(PretuneError, match="--processes 0: at least one"):
+        pt.predict(runs()[0], "a.csv", processes=0)
 
 
 def test_the_command_line_averages_runs_and_shows_some_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

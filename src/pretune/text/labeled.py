@@ -226,7 +226,10 @@ def _text(row: Row, name: str, path: Path, line: int) -> str:
     value = row.get(name)
     if value is None:
         raise PretuneError(f"{path}, line {line}: no {name!r}")
-    return value if isinstance(value, str) else str(value)
+    text = value if isinstance(value, str) else str(value)
+    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):  # which JSON escapes can spell
+        raise PretuneError(f"{path}, line {line}: {name!r} holds half of a surrogate pair, which is no text; mend it")
+    return text
 
 
 def _label(row: Row, name: str, path: Path, line: int) -> str:

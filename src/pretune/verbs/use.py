@@ -82,6 +82,8 @@ def predict(
         check_suffix(out)
         if Path(out).resolve() in {file.resolve() for file in files}:
             raise PretuneError(f"{out}: is one of the files to read; choose another --out")
+    if processes < 1:
+        raise PretuneError(f"--processes {processes}: at least one process has to answer")
     if label and not score:
         raise PretuneError("--label names the right answers, which are for --score")
     columns = {role: name for role, name in (("text", text), ("pair", pair), ("label", label)) if name}
