@@ -30,6 +30,7 @@ from pretune.weights import read_tensors, read_weights, write_weights
 
 CONFIG, HEAD = "config.json", "head.safetensors"
 CLASSIFIER = "ForSequenceClassification"  # how the classes of `transformers` end that classify
+PROBLEMS = {"multi_label_classification": "classify(multi=true)"}  # `problem_type` in config.json → what it is with us
 # Keys of config.json that families leave open → the roles of a tokenizer that fill them.
 ROLE_KEYS = {"bos_token_id": "start", "eos_token_id": "end", "cls_token_id": "start", "sep_token_id": "separator"}
 
@@ -176,6 +177,8 @@ class Model:
         }
         if "classify" in heads and poolings[str(pooling)]:
             config["classifier_pooling"] = poolings[str(pooling)]
+        if "classify" in heads and (problem := self.root.heads["classify"].problem):
+            config["problem_type"] = problem
         if self.tokenizer is not None:
             config |= self._special_ids(self.tokenizer, config)
         if self.labels:
@@ -267,7 +270,8 @@ def trained_for(reference: str | Path) -> Mixture | None:
     if not objective:
         published = (content.get("architectures") or [""])[0]
         heads: frozenset[str] = next((h for h, name in family.classes.items() if name == published), frozenset())
-        objective = "+".join(sorted(heads))
+        known = {"classify": PROBLEMS.get(str(content.get("problem_type")), "classify")}
+        objective = "+".join(known.get(head, head) for head in sorted(heads))
     pooling = family.poolings.get(getattr(family.read_config(content), "classifier_pooling", ""), "start")
     return parse_objective(objective, labels=tuple(labels_in(content)), pooling=pooling) if objective else None
 

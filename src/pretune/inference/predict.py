@@ -38,7 +38,7 @@ class Answerer:
         longest = length or model.backbone.longest or LENGTH
         self.laid = task.lay_out(Data(model.need_tokenizer(), model.family.template, rows=examples), longest)
         if self.laid.truncated:
-            say(f"{self.laid.truncated} of {len(examples)} texts are longer than {longest} tokens and were cut")
+            say(f"{self.laid.truncated} of {len(self.laid)} texts are longer than {longest} tokens and were cut")
 
     @torch.no_grad()
     def __call__(self, device: torch.device | None = None) -> list[Answer]:
@@ -54,10 +54,15 @@ class Answerer:
         return self.task.answers(found, self.laid, self.examples)
 
 
+def plain_texts(texts: Sequence[str] | str, pairs: Sequence[str] | None = None) -> Labeled:
+    """Texts, or pairs of them, that stand in no file."""
+    texts = [texts] if isinstance(texts, str) else list(texts)
+    return Labeled(Path("texts"), {}, texts, None if pairs is None else list(pairs))
+
+
 def predict_texts(
     reference: str | Path, texts: Sequence[str] | str, pairs: Sequence[str] | None = None, partial: bool = False
 ) -> list[Answer]:
     """An answer for each text, or pair of texts."""
-    texts = [texts] if isinstance(texts, str) else list(texts)
     model, task = load_trained(reference, partial)
-    return Answerer(model, task, Labeled(Path("texts"), {}, texts, None if pairs is None else list(pairs)))()
+    return Answerer(model, task, plain_texts(texts, pairs))()

@@ -6,12 +6,15 @@
     outputs(head, backbone, batch) → tensor        a row a sequence, or a row a token
     answers(outputs, laid, examples) → answers     one for each example, in order
 
-To add one, write these beside the four of an objective, and its scores in pretune/metrics.
+To add one, write these beside the four of an objective, and its scores in pretune/metrics. What `fit` finds are fields made
+by `fitted`, which are no options. A task may also have `finish(head)`, which training ends with: what it kept apart from the
+parameters goes into them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
@@ -29,6 +32,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Answer = dict[str, Any]
 
 
+def fitted(default: Any) -> Any:
+    """A field of a task that `fit` fills."""
+    return field(default=default, metadata={"fitted": True})
+
+
 class Examples(Protocol):
     """The examples of a file, in order."""
 
@@ -41,13 +49,19 @@ class Examples(Protocol):
     def place(self, row: int) -> str:
         """Where an example stands, for messages."""
 
+    def show(self, row: int) -> dict[str, Any]:
+        """What of an example stands beside its answer."""
+
 
 @runtime_checkable
 class Task(Objective, Protocol):
     """An objective with examples and answers."""
 
     each: ClassVar[Literal["sequence", "token"]]  # what has a row of the outputs
-    decides: ClassVar[str]  # the metric by which models are compared
+
+    @property
+    def decides(self) -> str:
+        """The metric by which models are compared."""
 
     def read(self, file: str | Path, columns: Mapping[str, str], *, answered: bool = True) -> Any:
         """Examples; those to be answered need not have the right answers."""
@@ -55,7 +69,10 @@ class Task(Objective, Protocol):
     def fit(self, examples: Any) -> Self: ...
 
     def lay_out(self, data: Data, length: int) -> Arrangement:
-        """Sequences of at most `length` tokens. `labels["example"]` says whose each is; without it, a sequence an example."""
+        """Sequences of at most `length` tokens. `labels["example"]` says whose each is; without it, a sequence an example.
+
+        Those of one `labels["group"]` are seen in the same batch.
+        """
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor: ...
 

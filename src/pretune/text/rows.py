@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ class TokenRows:
     words: Array
     starts: Array  # (rows, 1 or 2)
     lengths: Array  # (rows, 1 or 2)
+    columns: dict[str, Array] = field(default_factory=dict)  # (n,) what else is known of each token
 
     @classmethod
     def make(cls, rows: Labeled | Dialogues, tokenizer: Tokenizer) -> TokenRows:

@@ -26,7 +26,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Source(Protocol):
-    """Tokens that spans point into: a Store, or labeled rows in memory."""
+    """Tokens that spans point into: a Store, or labeled rows in memory, which may know more of each (`columns`)."""
 
     def gather(self, starts: Array, lengths: Array) -> Array: ...
 
@@ -90,7 +90,7 @@ class Sequences:
     index: Array  # (b,) which sequences of the epoch these are: a coordinate of every draw
     columns: dict[str, Array] = field(default_factory=dict)  # (n,) special, word, segment …
     labels: dict[str, Array] = field(default_factory=dict)  # (b,) what an arrangement knows of a sequence
-    targets: dict[str, tuple[Array, Array]] = field(default_factory=dict)  # term → at, target
+    targets: dict[str, tuple[Array, ...]] = field(default_factory=dict)  # term → at, target, and weight if it is not 1
     pattern: Pattern | None = None
     positions: Array | None = None
     second: Sequences | None = None  # the target side of an encoder-decoder
@@ -184,6 +184,10 @@ class Arrangement:
             values["segment"] = np.broadcast_to(known, sizes.shape)
         for name, value in values.items():
             columns[name] = np.repeat(value.ravel(), sizes.ravel())
+        for name, known in getattr(self.source, "columns", {}).items():
+            columns[name] = np.zeros(total, dtype=known.dtype)
+            for at, first, size in places:
+                columns[name][at] = known[spans_to_indices(first, size)]
         sequences = Sequences(
             ids=ids,
             lengths=sizes.sum(1),
@@ -249,11 +253,14 @@ class PlannedEpoch:
 
 
 def plan_epoch(arrangement: Arrangement, packing: Packing, draws: Draws, shuffle: bool = True) -> PlannedEpoch:
-    """Shuffle an arrangement into packs."""
-    return PlannedEpoch(arrangement, plan_lengths(arrangement.lengths, packing, draws, shuffle))
+    """Shuffle an arrangement into packs; those of one `group`, where it knows of groups, stay together."""
+    groups = arrangement.labels.get("group")
+    return PlannedEpoch(arrangement, plan_lengths(arrangement.lengths, packing, draws, shuffle, groups))
 
 
-def plan_lengths(lengths: Array, packing: Packing, draws: Draws, shuffle: bool = True) -> Plan:
+def plan_lengths(
+    lengths: Array, packing: Packing, draws: Draws, shuffle: bool = True, groups: Array | None = None
+) -> Plan:
     """Shuffle sequences of some lengths into packs."""
     return make_plan(
         lengths,
@@ -264,6 +271,7 @@ def plan_lengths(lengths: Array, packing: Packing, draws: Draws, shuffle: bool =
         shuffle=shuffle,
         filler=packing.length if packing.fixed else None,
         rows=packing.rows,
+        groups=groups,
     )
 
 
@@ -275,6 +283,7 @@ MODEL_COLUMNS = (
     "stream",
     "prefix",
     "fresh",
+    "span",
 )  # those a model looks at; the others are ours
 
 
@@ -296,9 +305,10 @@ def collate(sequences: Sequences, capacity: Capacity | None = None, filler: int 
     )
     targets, counts = {}, {"tokens": float(sum(len(side.ids) for side in sides))}
     for side in sides:
-        for term, (at, target) in side.targets.items():
+        for term, (at, target, *weights) in side.targets.items():
             room = None if capacity is None else capacity.targets.get(term, capacity.tokens)
-            targets[term] = make_targets(at, target, capacity=room)
-            counts[term] = float(len(at))
+            weight = weights[0] if weights else None
+            targets[term] = make_targets(at, target, weight, room)
+            counts[term] = float(len(at) if weight is None else weight.sum())
     lengths = tuple(side.lengths for side in sides)
     return Batch(packed, targets, counts, rows=sequences.index, lengths=lengths, pooled=sequences.pooled)

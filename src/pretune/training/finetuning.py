@@ -18,7 +18,8 @@ from pretune.model import Model, family_of, load_model, make_model, random_twin
 from pretune.objectives import OBJECTIVES, Data, Mixture, Task, parse_objective
 from pretune.presets import preset_names
 from pretune.progress import say
-from pretune.text.sequences import Packing
+from pretune.text.labeled import ROLES
+from pretune.text.sequences import Arrangement, Packing
 from pretune.text.tokenizer import Tokenizer
 from pretune.training.loop import Stopped, Training, train
 from pretune.training.optimizers import scale_rates
@@ -62,7 +63,9 @@ class Plan:
     def recipe(self) -> dict[str, Any]:
         """Everything that decides the outcome, under the names of the verb's options."""
         content = as_recipe(self, leave_out=("out", "device", "columns"))
-        return {**content, **dict(self.columns)}
+        own = {role: name for role, name in self.columns.items() if role in ROLES}
+        further = {role: name for role, name in self.columns.items() if role not in ROLES}
+        return {**content, **own, **({"columns": further} if further else {})}
 
 
 def make_plan(model: str, given: dict[str, Any]) -> Plan:
@@ -96,9 +99,11 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
     data = Data(model.need_tokenizer(), model.family.template, rows=rows)
     arrangement = task.lay_out(data, length)
     if arrangement.truncated:
-        say(f"{rows.file}: {arrangement.truncated} of {len(rows)} rows are longer than {length} tokens and were cut")
+        say(
+            f"{rows.file}: {arrangement.truncated} of {len(arrangement)} texts are longer than {length} tokens and were cut"
+        )
     fixed = device.type == "cuda"
-    packing = row_packing(arrangement.lengths, plan.batch.sequences or 32, length, fixed)
+    packing = row_packing(arrangement, plan.batch.sequences or 32, length, fixed)
     streams = make_streams(mixture, data, tokens=packing.tokens, packing=packing, seed=plan.seed)
     steps = max(1, round(plan.epochs * len(streams.streams[0].epoch_plan(0))))
     training = Training(
@@ -122,6 +127,8 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
         say(f"stopped and saved; go on with the same command and --resume (run folder {plan.out})")
         raise KeyboardInterrupt from None
     model.root.compute_in(torch.float32)
+    if hasattr(task, "finish"):
+        task.finish(model.root.heads[task.name])
     model.save(plan.out)
     results: dict[str, Any] = {"model": plan.model, "objective": plan.objective, "rows": len(rows)}
     results |= {"truncated": arrangement.truncated, "labels": labels, **last}
@@ -154,12 +161,19 @@ def starting_model(plan: Plan, mixture: Mixture) -> Model:
     return model
 
 
-def row_packing(lengths: Any, rows: int, length: int, fixed: bool) -> Packing:
-    """So many rows to a pack. Fixed shapes have room for almost every draw of rows; a rare one has a row fewer."""
+def row_packing(arrangement: Arrangement, rows: int, length: int, fixed: bool) -> Packing:
+    """So many sequences to a pack, or a group that has more of them.
+
+    Fixed shapes have room for almost every draw of sequences; a rare one has a sequence fewer.
+    """
+    lengths, groups = arrangement.lengths, arrangement.labels.get("group", np.arange(len(arrangement)))
+    _, group = np.unique(groups, return_inverse=True)
+    rows = max(rows, int(np.bincount(group).max(initial=1)))
     if not fixed:
         return Packing(tokens=rows * length, length=length, sequences=rows)
     usual = rows * lengths.mean() + 4 * lengths.std() * rows**0.5
-    tokens = int(np.clip(-(-usual // 128) * 128, length, rows * length))
+    longest = max(length, int(np.bincount(group, lengths).max(initial=0)))
+    tokens = int(np.clip(-(-usual // 128) * 128, longest, rows * length))
     slots = rows + -(-tokens // length)  # filler takes some
     return Packing(tokens=tokens, length=length, sequences=slots, fixed=True, rows=rows)
 

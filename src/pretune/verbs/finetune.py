@@ -1,7 +1,8 @@
-"""`finetune`: a pretrained model and labeled rows in, a classifier out."""
+"""`finetune`: a pretrained model and examples of a task in, a model for that task out."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ def finetune(
     text: str | None = None,
     pair: str | None = None,
     label: str | None = None,
+    columns: Mapping[str, str] | None = None,
     objective: str = "classify",
     epochs: float = 3.0,
     budget: Budget | None = None,
@@ -35,7 +37,7 @@ def finetune(
     device: str | None = None,
     partial: bool = False,
 ) -> Run:
-    """Fine-tune a model to classify texts or pairs of texts.
+    """Fine-tune a model for a task: to classify texts or pairs of texts, to rate, choose, compare or rank them.
 
     Columns are guessed from names and contents, shown, and overridable.
 
@@ -55,8 +57,10 @@ def finetune(
         Column of the second text.
     label
         Column of the label.
+    columns
+        Columns of what else a task reads, e.g. --columns.choices options.
     objective
-        classify, classify(pooling=mean), classify+0.5*lm …
+        classify, classify(multi=true), regress, choose, match, rank, contrast, entity; classify+0.5*lm …
     epochs
         How often every row is seen.
     budget
@@ -66,7 +70,7 @@ def finetune(
     schedule
         kind, warmup, final.
     batch
-        sequences (rows in a step), length.
+        sequences (in a step), length.
     watching
         log, evaluate, save, keep.
     seed
@@ -92,12 +96,13 @@ def finetune(
     import os
 
     from pretune.training import finetuning
+    from pretune.verbs.inputs import name_columns
 
     given = {
         "train": str(train),
         "dev": str(dev) if dev is not None else None,
         "out": Path(out),
-        "columns": {role: name for role, name in (("text", text), ("pair", pair), ("label", label)) if name},
+        "columns": name_columns(columns, text=text, pair=pair, label=label),
         "objective": objective,
         "epochs": epochs,
         "budget": budget,

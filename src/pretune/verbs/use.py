@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -19,23 +19,26 @@ def predict(
     data: str | Path | None = None,
     text: str | None = None,
     pair: str | None = None,
+    columns: Mapping[str, str] | None = None,
     out: str | Path | None = None,
     partial: bool = False,
 ) -> Rows:
-    """Label texts with a fine-tuned model: as many answers as texts, in order.
+    """Answers of a fine-tuned model: as many as there are texts or rows, in order.
 
     Parameters
     ----------
     model
         A fine-tuned run or model folder.
     texts
-        Texts to label.
+        Texts to label, for a task that takes a text alone.
     data
-        A file of rows to label instead: .csv, .tsv, .jsonl or .parquet.
+        A file of rows to answer instead: .csv, .tsv, .jsonl or .parquet.
     text
         Column of the text.
     pair
         Column of the second text.
+    columns
+        Columns of what else the task reads, e.g. --columns.choices options.
     out
         Write the answers to this .jsonl file.
     partial
@@ -51,18 +54,16 @@ def predict(
 
     from pretune.atomic import write_bytes
     from pretune.errors import PretuneError
-    from pretune.inference.predict import predict_texts
-    from pretune.text.labeled import read_labeled
+    from pretune.inference.predict import Answerer, load_trained, plain_texts
+    from pretune.verbs.inputs import name_columns
 
-    inputs, pairs = list(texts), None
-    if data is not None:
-        columns = {role: name for role, name in (("text", text), ("pair", pair)) if name}
-        rows = read_labeled(data, columns, labels=False)
-        inputs, pairs = rows.texts, rows.pairs
-    if not inputs:
+    if data is None and not texts:
         raise PretuneError("nothing to label: give texts, or a file with --data")
-    answers = predict_texts(os.fspath(model), inputs, pairs, partial)
-    labeled = [{"text": text, **answer} for text, answer in zip(inputs, answers, strict=True)]
+    loaded, task = load_trained(os.fspath(model), partial)
+    named = name_columns(columns, text=text, pair=pair)
+    examples = plain_texts(texts) if data is None else task.read(data, named, answered=False)
+    answers = Answerer(loaded, task, examples)()
+    labeled = [{**examples.show(row), **answer} for row, answer in enumerate(answers)]
     if out is not None:
         lines = (json.dumps(row, ensure_ascii=False) for row in labeled)
         write_bytes(Path(out), ("\n".join(lines) + "\n").encode())
