@@ -30,7 +30,8 @@ from pretune.weights import read_tensors, read_weights, write_weights
 
 CONFIG, HEAD = "config.json", "head.safetensors"
 CLASSIFIER = "ForSequenceClassification"  # how the classes of `transformers` end that classify
-PROBLEMS = {"multi_label_classification": "classify(multi=true)"}  # `problem_type` in config.json → what it is with us
+# `problem_type` in config.json → what it is with us.
+PROBLEMS = {"multi_label_classification": "classify(multi=true)", "regression": "regress"}
 # Keys of config.json that families leave open → the roles of a tokenizer that fill them.
 ROLE_KEYS = {"bos_token_id": "start", "eos_token_id": "end", "cls_token_id": "start", "sep_token_id": "separator"}
 
@@ -181,9 +182,12 @@ class Model:
             config["problem_type"] = problem
         if self.tokenizer is not None:
             config |= self._special_ids(self.tokenizer, config)
-        if self.labels:
-            config["id2label"] = {str(i): label for i, label in enumerate(self.labels)}
-            config["label2id"] = {label: i for i, label in enumerate(self.labels)}
+        labels = self.labels
+        if "classify" in heads and not labels:  # a number: its place has a name all the same
+            labels = ["LABEL_0"]
+        if labels:
+            config["id2label"] = {str(i): label for i, label in enumerate(labels)}
+            config["label2id"] = {label: i for i, label in enumerate(labels)}
         config["pretune"] = {"objective": self.objective}
         return config
 
@@ -270,7 +274,9 @@ def trained_for(reference: str | Path) -> Mixture | None:
     if not objective:
         published = (content.get("architectures") or [""])[0]
         heads: frozenset[str] = next((h for h, name in family.classes.items() if name == published), frozenset())
-        known = {"classify": PROBLEMS.get(str(content.get("problem_type")), "classify")}
+        # One class is a number, to `transformers` too.
+        problem = content.get("problem_type") or ("regression" if len(labels_in(content)) == 1 else "")
+        known = {"classify": PROBLEMS.get(problem, "classify")}
         objective = "+".join(known.get(head, head) for head in sorted(heads))
     pooling = family.poolings.get(getattr(family.read_config(content), "classifier_pooling", ""), "start")
     return parse_objective(objective, labels=tuple(labels_in(content)), pooling=pooling) if objective else None

@@ -30,6 +30,7 @@ from pretune.objectives.nsp import NSP
 from pretune.objectives.objective import Data, Grows, LearnsFromRows, Loss, Objective, TwoSided
 from pretune.objectives.plm import PLM
 from pretune.objectives.prefix import Prefix
+from pretune.objectives.regress import Regress
 from pretune.objectives.rtd import RTD
 from pretune.objectives.shuffle import Shuffle
 from pretune.objectives.skip_thought import SkipThought
@@ -48,7 +49,7 @@ OBJECTIVES: dict[str, type[Any]] = {
     for objective in (
         *(MLM, TLM, RTD, NSP, SOP, DLM, LM, BiLM, PLM, Prefix, Item),
         *(Spans, Denoise, Mass, Shuffle, Translate, SkipThought),
-        Classify,
+        *(Classify, Regress),
     )
 }
 

@@ -119,7 +119,13 @@ def keep_heads(model: Any, names: str, reference: str) -> None:
             raise PretuneError(f"{reference}: no head {name!r}; it has {', '.join(heads) or 'none'}")
     if sorted(wanted) != sorted(heads):
         options = dict(re.findall(r"([a-z_]+)(\([^)]*\))?", model.objective))
-        model.objective = "+".join(f"{name}{options.get(name, '')}" for name in wanted)
+        # A head that two objectives share is named by the one that was trained.
+        own = [
+            name
+            for name in wanted
+            if name in options or not any(heads[name] is heads[x] for x in options if x in heads)
+        ]
+        model.objective = "+".join(f"{name}{options.get(name, '')}" for name in own)
     model.labels = model.labels if "classify" in wanted else []
     model.root.heads = nn.ModuleDict({name: head for name, head in heads.items() if name in wanted})
     model.untrained = [

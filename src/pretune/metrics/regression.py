@@ -1,0 +1,30 @@
+"""How good numbers are: correlations from SciPy, and the mean squared error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def correlations(expected: Sequence[float] | Array, predicted: Sequence[float] | Array) -> dict[str, float]:
+    """Pearson's and Spearman's; 0 where all of one side are the same, which says nothing about the other.
+
+    >>> correlations([1, 2, 3], [1, 4, 9])["spearman"]
+    1.0
+    """
+    from scipy.stats import pearsonr, spearmanr
+
+    if min(np.ptp(expected), np.ptp(predicted)) == 0:
+        return {"pearson": 0.0, "spearman": 0.0}
+    both = pearsonr(expected, predicted), spearmanr(expected, predicted)
+    return {name: float(found.statistic) for name, found in zip(("pearson", "spearman"), both, strict=True)}
+
+
+def score_numbers(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
+    """The metrics of `regress`."""
+    expected, predicted = np.array(examples.labels), np.array([answer["value"] for answer in answers])
+    return {**correlations(expected, predicted), "mse": float(np.mean((expected - predicted) ** 2))}
