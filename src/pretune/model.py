@@ -30,6 +30,7 @@ from pretune.weights import read_tensors, read_weights, write_weights
 
 CONFIG, HEAD = "config.json", "head.safetensors"
 CLASSIFIER = "ForSequenceClassification"  # how the classes of `transformers` end that classify
+POOLED = ("classify", "choose")  # heads on one vector a sequence that layouts have a place for
 # `problem_type` in config.json → what it is with us.
 PROBLEMS = {"multi_label_classification": "classify(multi=true)", "regression": "regress"}
 # Keys of config.json that families leave open → the roles of a tokenizer that fill them.
@@ -164,19 +165,20 @@ class Model:
 
     def _config(self, shape: Any, heads: frozenset[str], compute: torch.dtype) -> dict[str, Any]:
         poolings = {ours: theirs for theirs, ours in self.family.poolings.items()} or {"start": ""}
-        pooling = self.root.heads["classify"].pooling if "classify" in heads else "start"
+        pooled = next((name for name in POOLED if name in heads), "")
+        pooling = self.root.heads[pooled].pooling if pooled else "start"
         if pooling not in poolings:  # `transformers` would pool otherwise, and give other answers
-            heads -= {"classify"}
-        # The class that has most of its heads; of several, one that classifies.
+            heads, pooled = heads - {pooled}, ""
+        # The class that has most of its heads; of several, one for a task.
         known = [names for names in self.family.classes if names <= heads]
-        best = max(known, key=lambda names: (len(names), "classify" in names))
+        best = max(known, key=lambda names: (len(names), pooled in names))
         config: dict[str, Any] = {
             "architectures": [self.family.classes[best]],
             "model_type": self.family.name,
             "dtype": str(compute).removeprefix("torch."),
             **asdict(shape),
         }
-        if "classify" in heads and poolings[str(pooling)]:
+        if pooled and poolings[str(pooling)]:
             config["classifier_pooling"] = poolings[str(pooling)]
         if "classify" in heads and (problem := self.root.heads["classify"].problem):
             config["problem_type"] = problem

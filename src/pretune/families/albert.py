@@ -87,6 +87,8 @@ ALBERT = Family(
         ("albert.pooler.{p}", "heads.classify.pooler.dense.{p}"),
         ("sop_classifier.classifier.{p}", "heads.sop.output.{p}"),
         ("classifier.{p}", "heads.classify.output.{p}"),
+        ("albert.pooler.{p}", "heads.choose.pooler.dense.{p}"),
+        ("classifier.{p}", "heads.choose.output.{p}"),
         prefix="albert.",
         ignored=("albert.embeddings.position_ids", "predictions.decoder.{p}", "qa_outputs.{p}"),
     ),
@@ -95,5 +97,6 @@ ALBERT = Family(
         frozenset({"mlm"}): "AlbertForMaskedLM",
         frozenset({"mlm", "sop"}): "AlbertForPreTraining",
         frozenset({"classify"}): "AlbertForSequenceClassification",
+        frozenset({"choose"}): "AlbertForMultipleChoice",
     },
 )

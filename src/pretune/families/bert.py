@@ -146,6 +146,8 @@ def table(name: str, *rows: Row) -> Table:
         (f"{name}.pooler.dense.{{p}}", "heads.classify.pooler.dense.{p}"),
         ("cls.seq_relationship.{p}", "heads.nsp.output.{p}"),
         ("classifier.{p}", "heads.classify.output.{p}"),
+        (f"{name}.pooler.dense.{{p}}", "heads.choose.pooler.dense.{p}"),
+        ("classifier.{p}", "heads.choose.output.{p}"),
         prefix=f"{name}.",
         ignored=(f"{name}.embeddings.position_ids", "cls.predictions.decoder.{p}", "qa_outputs.{p}"),
         renamed={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
@@ -160,6 +162,7 @@ def classes(name: str) -> Mapping[frozenset[str], str]:
         frozenset({"nsp"}): f"{name}ForNextSentencePrediction",
         frozenset({"mlm", "nsp"}): f"{name}ForPreTraining",
         frozenset({"classify"}): f"{name}ForSequenceClassification",
+        frozenset({"choose"}): f"{name}ForMultipleChoice",
     }
 
 

@@ -96,6 +96,8 @@ DISTILBERT = Family(
         ("vocab_projector.bias", "heads.mlm.bias"),
         ("pre_classifier.{p}", "heads.classify.pooler.dense.{p}"),
         ("classifier.{p}", "heads.classify.output.{p}"),
+        ("pre_classifier.{p}", "heads.choose.pooler.dense.{p}"),
+        ("classifier.{p}", "heads.choose.output.{p}"),
         prefix="distilbert.",
         ignored=("distilbert.embeddings.position_ids", "vocab_projector.weight", "qa_outputs.{p}"),
     ),
@@ -103,5 +105,6 @@ DISTILBERT = Family(
         frozenset(): "DistilBertModel",
         frozenset({"mlm"}): "DistilBertForMaskedLM",
         frozenset({"classify"}): "DistilBertForSequenceClassification",
+        frozenset({"choose"}): "DistilBertForMultipleChoice",
     },
 )

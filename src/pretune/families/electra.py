@@ -56,6 +56,8 @@ ELECTRA = Family(
         ("discriminator_predictions.dense_prediction.{p}", "heads.rtd.output.{p}"),
         ("classifier.dense.{p}", "heads.classify.pooler.dense.{p}"),
         ("classifier.out_proj.{p}", "heads.classify.output.{p}"),
+        ("sequence_summary.summary.{p}", "heads.choose.pooler.dense.{p}"),
+        ("classifier.{p}", "heads.choose.output.{p}"),
         prefix="electra.",
         ignored=(
             "electra.embeddings.position_ids",
@@ -69,6 +71,7 @@ ELECTRA = Family(
         frozenset({"mlm"}): "ElectraForMaskedLM",
         frozenset({"rtd"}): "ElectraForPreTraining",
         frozenset({"classify"}): "ElectraForSequenceClassification",
+        frozenset({"choose"}): "ElectraForMultipleChoice",
     },
     companions=("generator",),
 )

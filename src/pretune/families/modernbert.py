@@ -154,6 +154,9 @@ MODERNBERT = Family(
         ("head.dense.{p}", "heads.classify.pooler.dense.{p}"),
         ("head.norm.{p}", "heads.classify.pooler.norm.{p}"),
         ("classifier.{p}", "heads.classify.output.{p}"),
+        ("head.dense.{p}", "heads.choose.pooler.dense.{p}"),
+        ("head.norm.{p}", "heads.choose.pooler.norm.{p}"),
+        ("classifier.{p}", "heads.choose.output.{p}"),
         prefix="model.",
         ignored=("decoder.weight",),
     ),
@@ -161,6 +164,7 @@ MODERNBERT = Family(
         frozenset(): "ModernBertModel",
         frozenset({"mlm"}): "ModernBertForMaskedLM",
         frozenset({"classify"}): "ModernBertForSequenceClassification",
+        frozenset({"choose"}): "ModernBertForMultipleChoice",
     },
     poolings={"cls": "start", "mean": "mean"},
 )

@@ -47,6 +47,8 @@ TABLE = Table(
     ("lm_head.bias", "heads.mlm.bias"),
     ("classifier.dense.{p}", "heads.classify.pooler.dense.{p}"),
     ("classifier.out_proj.{p}", "heads.classify.output.{p}"),
+    ("roberta.pooler.dense.{p}", "heads.choose.pooler.dense.{p}"),
+    ("classifier.{p}", "heads.choose.output.{p}"),
     prefix="roberta.",
     ignored=(
         "roberta.embeddings.position_ids",
@@ -64,6 +66,7 @@ def classes(name: str) -> Mapping[frozenset[str], str]:
         frozenset(): f"{name}Model",
         frozenset({"mlm"}): f"{name}ForMaskedLM",
         frozenset({"classify"}): f"{name}ForSequenceClassification",
+        frozenset({"choose"}): f"{name}ForMultipleChoice",
     }
 
 

@@ -116,6 +116,8 @@ XLNET = Family(
         ("lm_loss.bias", "heads.plm.bias"),
         ("sequence_summary.summary.{p}", "heads.classify.pooler.dense.{p}"),
         ("logits_proj.{p}", "heads.classify.output.{p}"),
+        ("sequence_summary.summary.{p}", "heads.choose.pooler.dense.{p}"),
+        ("logits_proj.{p}", "heads.choose.output.{p}"),
         prefix="transformer.",
         ignored=(
             "lm_loss.weight",
@@ -133,6 +135,7 @@ XLNET = Family(
         frozenset(): "XLNetModel",
         frozenset({"plm"}): "XLNetLMHeadModel",
         frozenset({"classify"}): "XLNetForSequenceClassification",
+        frozenset({"choose"}): "XLNetForMultipleChoice",
     },
     poolings={"": "last"},
     older={"n_token": "vocab_size"},

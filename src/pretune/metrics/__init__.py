@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pretune.metrics.choices import score_choices
 from pretune.metrics.classification import score_classes
 from pretune.metrics.regression import score_numbers
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 SCORES: dict[str, Callable[[Sequence[dict[str, Any]], Any, Any], dict[str, float]]] = {
     "classify": score_classes,
     "regress": score_numbers,
+    "choose": score_choices,
 }
 
 

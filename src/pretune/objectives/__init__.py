@@ -19,6 +19,7 @@ from torch import nn
 from pretune.backbones.states import Backbone
 from pretune.errors import PretuneError, nearest
 from pretune.objectives.bilm import BiLM
+from pretune.objectives.choose import Choose
 from pretune.objectives.classify import Classify
 from pretune.objectives.denoise import Denoise
 from pretune.objectives.dlm import DLM
@@ -49,7 +50,7 @@ OBJECTIVES: dict[str, type[Any]] = {
     for objective in (
         *(MLM, TLM, RTD, NSP, SOP, DLM, LM, BiLM, PLM, Prefix, Item),
         *(Spans, Denoise, Mass, Shuffle, Translate, SkipThought),
-        *(Classify, Regress),
+        *(Classify, Regress, Choose),
     )
 }
 

@@ -152,10 +152,11 @@ class Table:
     def settle(self, found: Mapping[str, str], needed: Collection[str]) -> None:
         """Refuse columns that are not there and roles without a column; show what was guessed."""
         known = ", ".join(map(repr, self.sample[0]))
-        for role, name in found.items():
-            if name not in self.sample[0]:
-                hint = nearest(name, self.sample[0])
-                raise PretuneError(f"{self.path}: no column {name!r} for the {role}; it has {known}; {hint}")
+        for role, names in found.items():
+            for name in self.several(names):
+                if name not in self.sample[0]:
+                    hint = nearest(name, self.sample[0])
+                    raise PretuneError(f"{self.path}: no column {name!r} for the {role}; it has {known}; {hint}")
         for role in needed:
             if role not in found:
                 raise PretuneError(
@@ -166,6 +167,10 @@ class Table:
             note = " (no header: columns are numbered)" if self.names is not None else ""
             options = ", ".join(map(option, dict.fromkeys((*ROLES, *found))))
             say(f"{self.path}: {guessed}{note}; override with {options}")
+
+    def several(self, names: str) -> list[str]:
+        """The columns of a role that has more than one, with commas between their names."""
+        return [names] if names in self.sample[0] else names.split(",")
 
     def text(self, row: Row, name: str, line: int) -> str:
         """A cell as text."""
