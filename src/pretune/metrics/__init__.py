@@ -15,6 +15,7 @@ SCORES: dict[str, Callable[[Sequence[dict[str, Any]], Any, Any], dict[str, float
     "classify": score_classes,
     "regress": score_numbers,
     "choose": score_choices,
+    "match": score_classes,
 }
 
 

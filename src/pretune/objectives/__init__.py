@@ -26,6 +26,7 @@ from pretune.objectives.dlm import DLM
 from pretune.objectives.item import Item
 from pretune.objectives.lm import LM
 from pretune.objectives.mass import Mass
+from pretune.objectives.match import Match
 from pretune.objectives.mlm import MLM
 from pretune.objectives.nsp import NSP
 from pretune.objectives.objective import Data, Grows, LearnsFromRows, Loss, Objective, TwoSided
@@ -50,7 +51,7 @@ OBJECTIVES: dict[str, type[Any]] = {
     for objective in (
         *(MLM, TLM, RTD, NSP, SOP, DLM, LM, BiLM, PLM, Prefix, Item),
         *(Spans, Denoise, Mass, Shuffle, Translate, SkipThought),
-        *(Classify, Regress, Choose),
+        *(Classify, Regress, Choose, Match),
     )
 }
 

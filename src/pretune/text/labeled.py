@@ -117,6 +117,7 @@ class Table:
     """A file whose columns have roles, some of them given."""
 
     path: Path
+    roles: Collection[str]
     given: dict[str, str]  # role → column
     sample: list[Row]
     names: list[str] | None  # of the columns, where the file has no header
@@ -136,7 +137,7 @@ class Table:
         sample = [row for _, row in islice(_rows(path, names, errors), SAMPLE)]
         if not sample:
             raise PretuneError(f"{path}: no rows in it")
-        return cls(path, given, sample, names, errors)
+        return cls(path, roles, given, sample, names, errors)
 
     def rows(self) -> Iterator[tuple[int, Row]]:
         """All rows, and the line each stands on."""
@@ -165,7 +166,7 @@ class Table:
         if set(found) != set(self.given):
             guessed = ", ".join(f"{role} = {name!r}" for role, name in found.items())
             note = " (no header: columns are numbered)" if self.names is not None else ""
-            options = ", ".join(map(option, dict.fromkeys((*ROLES, *found))))
+            options = ", ".join(option(role) for role in self.roles if role in ROLES or role in found)
             say(f"{self.path}: {guessed}{note}; override with {options}")
 
     def several(self, names: str) -> list[str]:

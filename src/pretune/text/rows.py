@@ -11,6 +11,7 @@ import numpy as np
 from pretune.errors import PretuneError
 from pretune.text.dialogues import Dialogues
 from pretune.text.labeled import Labeled
+from pretune.text.marked import mark_tokens
 from pretune.text.sequences import Arrangement, Template
 from pretune.text.store import spans_to_indices
 from pretune.text.tokenizer import Tokenizer
@@ -37,7 +38,10 @@ class TokenRows:
         words = tokenizer.word_starts(ids)
         words[starts[lengths > 0]] = True
         shape = (len(texts), len(rows.texts))
-        return cls(ids, words, starts.reshape(shape).T, lengths.reshape(shape).T)
+        made = cls(ids, words, starts.reshape(shape).T, lengths.reshape(shape).T)
+        if isinstance(rows, Labeled) and "spans" in rows.more:
+            made.columns["span"] = mark_tokens(rows, made.starts, len(ids), tokenizer)
+        return made
 
     def gather(self, starts: Array, lengths: Array) -> Array:
         """Ids of some spans end to end."""
