@@ -153,7 +153,7 @@ def few_words() -> Path:
     return folder
 
 
-def learn(objective: str, train: Path, out: Path, dev: Path | None = None, epochs: float = 12, **options: Any) -> Run:
+def learn(objective: str, train: Path, out: Path, dev: Path | None = None, epochs: float = 8, **options: Any) -> Run:
     """Train a tiny model for a task from scratch."""
     settings: dict[str, Any] = {"optimizer": pt.Optimizer(lr=2e-3), "batch": pt.Batching(sequences=32, length=32)}
     return pt.finetune(

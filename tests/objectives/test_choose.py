@@ -39,8 +39,8 @@ def rows(count: int, seed: int = 0) -> list[dict[str, object]]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> pt.Run:
     folder = tmp_path_factory.mktemp("choose")
-    train, dev = write(folder / "train.jsonl", rows(250)), write(folder / "dev.jsonl", rows(30, seed=1))
-    return learn("choose", train, folder / "run", dev, batch=pt.Batching(sequences=64, length=32))
+    train, dev = write(folder / "train.jsonl", rows(160)), write(folder / "dev.jsonl", rows(30, seed=1))
+    return learn("choose", train, folder / "run", dev)
 
 
 def test_it_learns_from_different_numbers_of_choices(run: pt.Run, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def rows(count: int, seed: int = 0) -> list[dict[str, object]]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> pt.Run:
     folder = tmp_path_factory.mktemp("regress")
-    train, dev = write(folder / "train.jsonl", rows(200)), write(folder / "dev.jsonl", rows(30, seed=1))
+    train, dev = write(folder / "train.jsonl", rows(150)), write(folder / "dev.jsonl", rows(30, seed=1))
     return learn("regress", train, folder / "run", dev)
 
 

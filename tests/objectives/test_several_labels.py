@@ -39,8 +39,8 @@ def rows(count: int, seed: int = 0) -> list[dict[str, object]]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> pt.Run:
     folder = tmp_path_factory.mktemp("several")
-    train, dev = write(folder / "train.jsonl", rows(240)), write(folder / "dev.jsonl", rows(16, seed=1))
-    return learn("classify(multi=true)", train, folder / "run", dev)
+    train, dev = write(folder / "train.jsonl", rows(180)), write(folder / "dev.jsonl", rows(16, seed=1))
+    return learn("classify(multi=true)", train, folder / "run", dev, epochs=10)
 
 
 def test_it_learns_and_answers_with_none_one_or_several(run: pt.Run) -> None:

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from pretune.metrics.choices import score_choices
 from pretune.metrics.classification import score_classes
-from pretune.metrics.regression import score_numbers
+from pretune.metrics.entities import score_entities
+from pretune.metrics.ranking import score_ranking
+from pretune.metrics.regression import score_numbers, score_similarities
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,6 +18,9 @@ SCORES: dict[str, Callable[[Sequence[dict[str, Any]], Any, Any], dict[str, float
     "regress": score_numbers,
     "choose": score_choices,
     "match": score_classes,
+    "rank": score_ranking,
+    "contrast": score_similarities,
+    "entity": score_entities,
 }
 
 

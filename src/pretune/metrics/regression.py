@@ -1,4 +1,4 @@
-"""How good numbers are: correlations from SciPy, and the mean squared error."""
+"""How good numbers and similarities are: correlations from SciPy, the mean squared error, own pairs found."""
 
 from __future__ import annotations
 
@@ -28,3 +28,11 @@ def score_numbers(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -
     """The metrics of `regress`."""
     expected, predicted = np.array(examples.labels), np.array([answer["value"] for answer in answers])
     return {**correlations(expected, predicted), "mse": float(np.mean((expected - predicted) ** 2))}
+
+
+def score_similarities(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
+    """The metrics of `contrast`: correlations with the scores, or how often a text's own pair is the nearest."""
+    if examples.labels is not None:
+        return correlations(examples.labels, [answer["similarity"] for answer in answers])
+    places = np.array([answer["place"] for answer in answers])
+    return {"accuracy": float((places == 1).mean()), "mrr": float((1 / places).mean())}

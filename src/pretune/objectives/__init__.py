@@ -21,8 +21,10 @@ from pretune.errors import PretuneError, nearest
 from pretune.objectives.bilm import BiLM
 from pretune.objectives.choose import Choose
 from pretune.objectives.classify import Classify
+from pretune.objectives.contrast import Contrast
 from pretune.objectives.denoise import Denoise
 from pretune.objectives.dlm import DLM
+from pretune.objectives.entity import Entity
 from pretune.objectives.item import Item
 from pretune.objectives.lm import LM
 from pretune.objectives.mass import Mass
@@ -32,6 +34,7 @@ from pretune.objectives.nsp import NSP
 from pretune.objectives.objective import Data, Grows, LearnsFromRows, Loss, Objective, TwoSided
 from pretune.objectives.plm import PLM
 from pretune.objectives.prefix import Prefix
+from pretune.objectives.rank import Rank
 from pretune.objectives.regress import Regress
 from pretune.objectives.rtd import RTD
 from pretune.objectives.shuffle import Shuffle
@@ -51,7 +54,7 @@ OBJECTIVES: dict[str, type[Any]] = {
     for objective in (
         *(MLM, TLM, RTD, NSP, SOP, DLM, LM, BiLM, PLM, Prefix, Item),
         *(Spans, Denoise, Mass, Shuffle, Translate, SkipThought),
-        *(Classify, Regress, Choose, Match),
+        *(Classify, Regress, Choose, Match, Rank, Contrast, Entity),
     )
 }
 

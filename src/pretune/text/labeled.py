@@ -13,6 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pretune.errors import PretuneError, nearest
 from pretune.progress import say
 from pretune.text.documents import csv_reader, read_jsonl, read_parquet, read_table
@@ -26,7 +28,7 @@ LABELS = (
 PAIRS = (
     ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("text1", "text2"),
     ("text_a", "text_b"), ("question", "sentence"), ("question", "passage"), ("query", "passage"),
-    ("query", "document"), ("#1 string", "#2 string"), ("first", "second"),
+    ("query", "document"), ("query", "candidate"), ("anchor", "positive"), ("#1 string", "#2 string"), ("first", "second"),
 )  # fmt: skip
 TEXTS = (
     "text", "sentence", "review", "content", "body", "message", "comment", "tweet", "utterance", "question",
@@ -41,6 +43,7 @@ USUAL: dict[str, Sequence[str]] = {
     "label": LABELS,
 }
 
+Array = np.ndarray[Any, np.dtype[Any]]
 Row = dict[str, Any]
 
 
@@ -66,6 +69,12 @@ class Labeled:
         texts, lines = [self.texts[row] for row in chosen], [self.lines[row] for row in chosen]
         more = {role: [cells[row] for row in chosen] for role, cells in self.more.items()}
         return Labeled(self.file, self.columns, texts, pairs, labels, lines, more)
+
+    @property
+    def queries(self) -> Array:
+        """(rows,) numbers, the same for rows of one `group`, or of one text where groups are not known."""
+        known = [str(group) for group in self.more["group"]] if "group" in self.more else self.texts
+        return np.unique(np.array(known, dtype=object), return_inverse=True)[1].astype(np.int64)
 
     def place(self, row: int) -> str:
         """Where a row stands, for messages."""

@@ -125,7 +125,7 @@ def embed(
     *,
     data: str | Path | None = None,
     text: str | None = None,
-    pooling: Literal["mean", "max", "start", "last"] = "mean",
+    pooling: Literal["mean", "max", "start", "last"] | None = None,
     layer: int = -1,
     out: str | Path | None = None,
     partial: bool = False,
@@ -143,7 +143,8 @@ def embed(
     text
         Column of the text.
     pooling
-        What stands for a text: the mean or maximum of its tokens, or its first or last one.
+        What stands for a text: the mean or maximum of its tokens, or its first or last one; what it was trained with
+        (contrast), else the mean.
     layer
         0 are the embeddings, -1 the top layer.
     out
