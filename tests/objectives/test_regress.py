@@ -77,6 +77,16 @@ def test_the_peer_gives_the_same_numbers_and_loss(run: pt.Run, tmp_path: Path) -
     assert pt.predict(tmp_path / "out", ["red cat"])[0]["value"] > 900
 
 
+def test_a_head_goes_on_where_it_was(run: pt.Run, tmp_path: Path) -> None:
+    other = [row | {"score": -float(row["score"])} for row in rows(8)]  # type: ignore[arg-type]
+    still = pt.Optimizer(lr=1e-12, decay=0.0)
+    again = pt.finetune(
+        run, write(tmp_path / "a.jsonl", other), out=tmp_path / "b", objective="regress", optimizer=still, epochs=1
+    )
+    ours, theirs = (model.predict(["red cat"], pairs=["owl"])[0]["value"] for model in (run, again))
+    assert ours == pytest.approx(theirs, rel=1e-4)
+
+
 @pytest.mark.parametrize("bias", [True, False])
 def test_mean_and_deviation_go_into_the_head(bias: bool) -> None:
     """Families without a bias there learn numbers as they are, but for their size."""
@@ -95,6 +105,9 @@ def test_mean_and_deviation_go_into_the_head(bias: bool) -> None:
         loss = task.loss(head, backbone, batch).over(batch.counts)
         task.finish(head)
         torch.testing.assert_close(Regress(dropout=0.0).outputs(head, backbone, batch), before)
+        task.begin(head)
+        torch.testing.assert_close(task.outputs(head, backbone, batch), before)
+        task.finish(head)
     errors = before.numpy()[batch.targets["regress"].at] - batch.targets["regress"].target.numpy()
     assert float(loss) == pytest.approx(np.mean(errors**2) / 2, rel=1e-5)
 

@@ -107,6 +107,13 @@ class Regress:
         if head.output.bias is not None:
             head.output.bias.mul_(self.deviation).add_(self.mean)
 
+    @torch.no_grad()
+    def begin(self, head: Any) -> None:
+        """The reverse: a head that gives rows' own numbers goes on where it was."""
+        if head.output.bias is not None:
+            head.output.bias.sub_(self.mean).div_(self.deviation)
+        head.output.weight.div_(self.deviation)
+
     def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Labeled) -> list[Answer]:
         """A number each."""
         return [{"value": float(value)} for value in outputs]

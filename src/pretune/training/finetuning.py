@@ -90,7 +90,7 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
     task = task.fit(rows)
     mixture = mixture.with_part(task)
     device = choose_device(plan.device)
-    model = starting_model(plan, mixture)
+    model = starting_model(plan, mixture, task)
     labels = list(getattr(task, "labels", ()))
     model.labels, model.objective = labels, plan.objective
     length = check_length(min(plan.batch.length or 128, model.backbone.longest or 1 << 30), model)
@@ -144,7 +144,7 @@ def find_task(mixture: Mixture) -> Task:
     return tasks[0]
 
 
-def starting_model(plan: Plan, mixture: Mixture) -> Model:
+def starting_model(plan: Plan, mixture: Mixture, task: Task) -> Model:
     """The pretrained model; or a preset with random weights, which needs a tokenizer."""
     if plan.model in preset_names():
         if plan.tokenizer is None:
@@ -156,7 +156,11 @@ def starting_model(plan: Plan, mixture: Mixture) -> Model:
     elif plan.scratch:
         model = random_twin(load_model(plan.model, partial=plan.partial), plan.seed)
     else:
-        return load_model(plan.model, mixture, seed=plan.seed, partial=plan.partial)
+        model = load_model(plan.model, mixture, seed=plan.seed, partial=plan.partial)
+        own = f"heads.{getattr(task, 'head_of', task.name)}."
+        if hasattr(task, "begin") and not any(name.startswith(own) for name in model.untrained):
+            task.begin(model.root.heads[task.name])
+        return model
     model.add_heads(mixture.objectives, plan.seed)
     return model
 
