@@ -30,7 +30,7 @@ def test_every_section_is_a_task_in_the_table_and_names_its_source() -> None:
     tasks = {name for name, kind in OBJECTIVES.items() if hasattr(kind, "answers")}
     assert set(sections) == tasks == set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
     for name, text in sections.items():
-        assert re.search(r"Sources?: ", text), name
+        assert re.search(r"^Sources?: ", text, re.MULTILINE), name
 
 
 def table(path: str, rows: list[dict[str, object]]) -> None:
@@ -48,7 +48,7 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     table("sts.tsv", test_regress.rows(12))
     write(Path("copa.jsonl"), test_choose.rows(8))
     write(Path("wic.jsonl"), test_match.rows(12))
-    table("answers.tsv", [{"id": row.pop("qid"), **row} for row in test_rank.rows(6)])
+    table("found.tsv", [{"id": row.pop("qid"), **row} for row in test_rank.rows(6)])
     table("pairs.tsv", test_contrast.pairs(12))
     write(Path("record.jsonl"), test_entity.rows(8))
     blocks = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -57,8 +57,8 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
         with pytest.raises(SystemExit) as stop:
             main([*words, *(["--epochs", "1"] if words[0] == "finetune" else [])])
         assert stop.value.code in (0, None), capsys.readouterr().err
-    assert pt.Run("runs/answers").recipe["columns"] == {"group": "id"}
+    assert pt.Run("runs/ranked").recipe["columns"] == {"group": "id"}
     with pytest.raises(SystemExit):
-        main(["finetune", "--recipe", "runs/answers/recipe.yaml", "--steps", "1", "--out", "runs/again"])
+        main(["finetune", "--recipe", "runs/ranked/recipe.yaml", "--steps", "1", "--out", "runs/again"])
     assert pt.Run("runs/again").finished
     assert "dev/f1" in pt.Run("runs/record").results

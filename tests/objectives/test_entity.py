@@ -11,7 +11,7 @@ import pretune as pt
 from material import BEASTS, COLORS, learn, write
 from pretune import PretuneError
 from pretune.metrics import score
-from pretune.metrics.entities import plain, shared_words
+from pretune.metrics.gaps import plain, shared_words
 from pretune.objectives.entity import Entity
 from pretune.text.entities import read_entities
 from pretune.text.grouped import Candidates, Grouped

@@ -103,8 +103,9 @@ def test_mean_and_deviation_go_into_the_head(bias: bool) -> None:
     with torch.no_grad():
         before = task.outputs(head, backbone, batch)
         loss = task.loss(head, backbone, batch).over(batch.counts)
-        task.finish(head)
-        torch.testing.assert_close(Regress(dropout=0.0).outputs(head, backbone, batch), before)
+        done = task.finish(head)
+        assert done == Regress(dropout=0.0)
+        torch.testing.assert_close(done.outputs(head, backbone, batch), before)
         task.begin(head)
         torch.testing.assert_close(task.outputs(head, backbone, batch), before)
         task.finish(head)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretune.metrics.choices import score_choices
 from pretune.metrics.classification import score_classes
-from pretune.metrics.entities import score_entities
+from pretune.metrics.gaps import score_gaps
 from pretune.metrics.ranking import score_ranking
 from pretune.metrics.regression import score_numbers, score_similarities
 
@@ -20,7 +20,7 @@ SCORES: dict[str, Callable[[Sequence[dict[str, Any]], Any, Any], dict[str, float
     "match": score_classes,
     "rank": score_ranking,
     "contrast": score_similarities,
-    "entity": score_entities,
+    "entity": score_gaps,
 }
 
 

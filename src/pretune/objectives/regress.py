@@ -101,11 +101,12 @@ class Regress:
         return self.mean if head.output.bias is not None else 0.0
 
     @torch.no_grad()
-    def finish(self, head: Any) -> None:
+    def finish(self, head: Any) -> Self:
         """Mean and deviation go into the head."""
         head.output.weight.mul_(self.deviation)
         if head.output.bias is not None:
             head.output.bias.mul_(self.deviation).add_(self.mean)
+        return replace(self, mean=0.0, deviation=1.0)
 
     @torch.no_grad()
     def begin(self, head: Any) -> None:

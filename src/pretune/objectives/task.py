@@ -7,8 +7,9 @@
     answers(outputs, laid, examples) → answers     one for each example, in order
 
 To add one, write these beside the four of an objective, and its scores in pretune/metrics. What `fit` finds are fields made
-by `fitted`, which are no options. A task may also have `finish(head)`, which training ends with, where it keeps something
-apart from the parameters that goes into them; and `begin(head)`, which undoes that for a head that was trained before.
+by `fitted`, which are no options. A task that keeps something apart from the parameters while it learns has `finish(head)`,
+which puts it into them when training ends and returns the task without it, and `begin(head)`, which undoes that for a head
+that was trained before.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
         raise KeyboardInterrupt from None
     model.root.compute_in(torch.float32)
     if hasattr(task, "finish"):
-        task.finish(model.root.heads[task.name])
+        task = task.finish(model.root.heads[task.name])
     model.save(plan.out)
     results: dict[str, Any] = {"model": plan.model, "objective": plan.objective, "rows": len(rows)}
     results |= {"truncated": arrangement.truncated, "labels": labels, **last}

@@ -1,4 +1,4 @@
-"""How good short answers are: those that are right, and the words they share with a right one, as ReCoRD counts them."""
+"""How well gaps are filled: the answers that are right, and the words they share with a right one, as ReCoRD counts them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def shared_words(answer: str, gold: str) -> float:
     return 2 * common / (len(found) + len(wanted)) if common else 0.0
 
 
-def score_entities(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
+def score_gaps(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
     """The metrics of `entity`: the best over the right answers of each query."""
     pairs = [(answer["answer"], group.golds) for answer, group in zip(answers, examples.groups, strict=True)]
     exact = [max(plain(answer) == plain(gold) for gold in golds) for answer, golds in pairs]
