@@ -101,7 +101,7 @@ class Model:
     def add_heads(self, objectives: Iterable[Objective], seed: int = 0) -> None:
         """Give it the heads of some objectives, those it has kept, in a reproducible start.
 
-        An objective may use the head of another (tlm that of mlm); the other's own comes first.
+        An objective may use the head of another (tlm that of mlm, trtd that of rtd); the other's own comes first.
         """
         heads = self.root.heads
         for objective in sorted(objectives, key=lambda objective: hasattr(objective, "head_of")):
@@ -166,7 +166,7 @@ class Model:
     def _config(self, shape: Any, heads: frozenset[str], compute: torch.dtype) -> dict[str, Any]:
         poolings = {ours: theirs for theirs, ours in self.family.poolings.items()} or {"start": ""}
         pooled = next((name for name in POOLED if name in heads), "")
-        pooling = self.root.heads[pooled].pooling if pooled else "start"
+        pooling = getattr(self.root.heads[pooled], "pooling", None) if pooled else "start"
         if pooling not in poolings:  # `transformers` would pool otherwise, and give other answers
             heads, pooled = heads - {pooled}, ""
         # The class that has most of its heads; of several, one for a task.

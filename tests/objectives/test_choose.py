@@ -46,7 +46,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> pt.Run:
 def test_it_learns_from_different_numbers_of_choices(run: pt.Run, tmp_path: Path) -> None:
     assert run.results["dev/accuracy"] > 0.9
     asked = [{key: row[key] for key in ("premise", "choices")} for row in rows(6, seed=1)]
-    answers = pt.predict(run, data=write(tmp_path / "new.jsonl", asked))
+    answers = pt.predict(run, write(tmp_path / "new.jsonl", asked))
     right = [answer["choice"] == row["label"] for answer, row in zip(answers, rows(6, seed=1), strict=True)]
     assert sum(right) >= 5
     for answer, row in zip(answers, asked, strict=True):

@@ -47,8 +47,8 @@ def test_it_learns_by_contrast(tmp_path: Path) -> None:
     train, dev = write(tmp_path / "train.jsonl", pairs(160)), write(tmp_path / "dev.jsonl", pairs(30, seed=1))
     run = learn("contrast", train, tmp_path / "run", dev, epochs=6)
     assert run.results["dev/accuracy"] > 0.9 and run.results["dev/mrr"] > 0.9
-    answers = pt.predict(run, data=dev)
-    assert answers[0].keys() == {"text", "pair", "similarity", "place"}
+    answers = pt.predict(run, dev)
+    assert answers[0].keys() == {"anchor", "positive", "similarity", "place"}
     vectors = np.array(
         [row["vector"] for row in pt.embed(run, ["i saw a red cat", "the cat is red .", "the dog is blue ."])]
     )

@@ -35,11 +35,11 @@ def test_it_learns(tmp_path: Path) -> None:
     run = learn("entity", train, tmp_path / "run", dev)
     assert run.results["dev/exact_match"] > 0.9 and run.results["dev/f1"] > 0.9
     new = [{key: row[key] for key in ("passage", "query", "entities")} for row in rows(5, seed=1)]
-    answers = pt.predict(run, data=write(tmp_path / "new.jsonl", new))
+    answers = pt.predict(run, write(tmp_path / "new.jsonl", new))
     assert [set(answer["probabilities"]) for answer in answers] == [set(row["entities"]) for row in new]  # type: ignore[call-overload]
-    assert answers[0]["text"] == "it is @placeholder ."
+    assert answers[0]["query"] == "it is @placeholder ."
     assert pt.export(run, out=tmp_path / "out").facts["class"] == "BertForMultipleChoice"
-    again = pt.predict(tmp_path / "out", data=tmp_path / "new.jsonl")
+    again = pt.predict(tmp_path / "out", tmp_path / "new.jsonl")
     assert [row["answer"] for row in again] == [row["answer"] for row in answers]
 
 

@@ -48,12 +48,13 @@ def test_it_learns_where_to_look(tmp_path: Path) -> None:
     train, dev = write(tmp_path / "train.jsonl", rows(160)), write(tmp_path / "dev.jsonl", rows(40, seed=1))
     run = learn("match", train, tmp_path / "run", dev, epochs=6)
     assert run.results["dev/accuracy"] > 0.9 and run.results["labels"] == ["false", "true"]
-    answers = pt.predict(run, data=dev)
+    answers = pt.predict(run, dev)
     right = [
-        answer["label"] == str(row["label"]).lower() for answer, row in zip(answers, rows(40, seed=1), strict=True)
+        answer["predicted_label"] == str(row["label"]).lower()
+        for answer, row in zip(answers, rows(40, seed=1), strict=True)
     ]
     assert np.mean(right) == pytest.approx(run.results["dev/accuracy"])
-    assert answers[0]["pair"] == rows(1, seed=1)[0]["sentence2"]
+    assert answers[0]["sentence2"] == rows(1, seed=1)[0]["sentence2"]
     with pytest.raises(PretuneError, match="match takes rows with two marked spans; give it a file"):
         run.predict(["the cat saw the dog"])
 

@@ -37,8 +37,8 @@ def test_it_learns(over: str, tmp_path: Path) -> None:
     train, dev = write(tmp_path / "train.jsonl", rows(80)), write(tmp_path / "dev.jsonl", rows(20, seed=1))
     run = learn(f"rank(over={over})", train, tmp_path / "run", dev, epochs=9 if over == "query" else 12)
     assert run.results["dev/mrr"] > 0.9 and run.results["dev/ndcg@10"] > 0.9 and run.results["dev/map"] > 0.9
-    answers = pt.predict(run, data=dev, text="query", pair="passage")
-    assert len(answers) == len(rows(20, seed=1)) and set(answers[0]) == {"text", "pair", "score"}
+    answers = pt.predict(run, dev, text="query", pair="passage")
+    assert len(answers) == len(rows(20, seed=1)) and set(answers[0]) == {"qid", "query", "passage", "label", "score"}
 
 
 def test_the_peer_gives_the_same_scores(tmp_path: Path) -> None:

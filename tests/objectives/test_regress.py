@@ -47,7 +47,7 @@ def test_it_learns_numbers_of_any_size(run: pt.Run) -> None:
     assert run.results["dev/pearson"] > 0.95 and run.results["dev/spearman"] > 0.9
     assert run.results["dev/mse"] < 3000
     assert run.results["regress"] < 0.2  # of the variance
-    again = pt.predict(run, data=run.folder.parent / "dev.jsonl")
+    again = pt.predict(run, run.folder.parent / "dev.jsonl")
     expected = np.array([row["score"] for row in rows(30, seed=1)], dtype=float)
     found = np.array([row["value"] for row in again])
     assert np.mean((found - expected) ** 2) == pytest.approx(run.results["dev/mse"], rel=1e-3)  # the head has it all

@@ -44,6 +44,11 @@ class EncoderDecoder(nn.Module):
         return self.embed.width
 
     @property
+    def depth(self) -> int:
+        """How many layers of the decoder follow on its embeddings."""
+        return len(self.layers)
+
+    @property
     def longest(self) -> int | None:
         """Positions the model has; None: any."""
         return self.encoder.longest

@@ -60,6 +60,11 @@ class LSTM(nn.Module):
         """Width of the states."""
         return self.embed.width
 
+    @property
+    def depth(self) -> int:
+        """How many layers follow on the embeddings."""
+        return len(self.layers)
+
     def forward(self, packed: Packed, carry: RecurrentState | None = None, keep: Keep = "last") -> States:
         """States of the kept layers, (n, width) each, and the state at each lane's end."""
         wanted = kept(keep, len(self.layers))

@@ -40,6 +40,10 @@ class Backbone(Protocol):
         """Width of the states."""
 
     @property
+    def depth(self) -> int:
+        """How many layers follow on the embeddings."""
+
+    @property
     def longest(self) -> int | None:
         """Positions the model has; None: any."""
 

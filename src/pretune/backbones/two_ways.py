@@ -46,6 +46,11 @@ class TwoWays(nn.Module):
         return 2 * self.embed.width
 
     @property
+    def depth(self) -> int:
+        """How many layers of either stack follow on the embeddings."""
+        return int(self.ahead.depth)
+
+    @property
     def longest(self) -> int | None:
         """Positions the model has; None: any."""
         longest: int | None = self.ahead.longest

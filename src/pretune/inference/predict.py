@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -13,21 +13,28 @@ from pretune.devices import choose_device
 from pretune.errors import PretuneError
 from pretune.inference.batches import LENGTH, by_length
 from pretune.model import Model, load_model, trained_for
-from pretune.objectives import Data, Task
+from pretune.objectives import Data, Mixture, Task
 from pretune.objectives.task import Answer
 from pretune.progress import say
+from pretune.randomness import Draws
 from pretune.text.labeled import Labeled
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def load_trained(reference: str | Path, partial: bool = False) -> tuple[Model, Task]:
-    """A model and the task it was trained for."""
+def task_of(reference: str | Path) -> tuple[Mixture, Task]:
+    """What a model was trained for, and the task in it; without reading any weights."""
     mixture = trained_for(reference)
     tasks = [part for part in mixture.objectives if isinstance(part, Task)] if mixture is not None else []
-    if not tasks:
+    if mixture is None or not tasks:
         raise PretuneError(f"{reference}: this model was not trained for a task; fine-tune it first")
-    return load_model(reference, mixture, partial=partial), tasks[0]
+    return mixture, tasks[0]
+
+
+def load_trained(reference: str | Path, partial: bool = False) -> tuple[Model, Task]:
+    """A model and the task it was trained for."""
+    mixture, task = task_of(reference)
+    return load_model(reference, mixture, partial=partial), task
 
 
 class Answerer:
@@ -35,10 +42,14 @@ class Answerer:
 
     def __init__(self, model: Model, task: Task, examples: Any, length: int | None = None) -> None:
         self.model, self.task, self.examples = model, task, examples
-        longest = length or model.backbone.longest or LENGTH
-        self.laid = task.lay_out(Data(model.need_tokenizer(), model.family.template, rows=examples), longest)
+        self.length = length or model.backbone.longest or LENGTH
+        self.laid = task.lay_out(Data(model.need_tokenizer(), model.family.template, rows=examples), self.length)
+
+    def say_cut(self) -> Self:
+        """Say how many texts were too long."""
         if self.laid.truncated:
-            say(f"{self.laid.truncated} of {len(self.laid)} texts are longer than {longest} tokens and were cut")
+            say(f"{self.laid.truncated} of {len(self.laid)} texts are longer than {self.length} tokens and were cut")
+        return self
 
     @torch.no_grad()
     def __call__(self, device: torch.device | None = None) -> list[Answer]:
@@ -46,7 +57,8 @@ class Answerer:
         device = device or choose_device()
         root = self.model.root.to(device).eval()
         found: list[Array] = [np.empty(0)] * len(self.laid)
-        for batch in by_length(self.laid):
+        tokenizer = self.model.need_tokenizer()
+        for batch in by_length(self.laid, lambda sequences: self.task.corrupt(sequences, tokenizer, Draws(0))):
             rows = self.task.outputs(root.heads[self.task.name], root.backbone, batch.to(device)).float().cpu().numpy()
             ends = np.cumsum(batch.lengths[-1] if self.task.each == "token" else np.ones(len(batch.rows), dtype=int))
             for place, part in zip(batch.rows, np.split(rows[: ends[-1]], ends[:-1]), strict=True):
@@ -65,4 +77,4 @@ def predict_texts(
 ) -> list[Answer]:
     """An answer for each text, or pair of texts."""
     model, task = load_trained(reference, partial)
-    return Answerer(model, task, plain_texts(texts, pairs))()
+    return Answerer(model, task, plain_texts(texts, pairs)).say_cut()()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pretune.metrics.choices import score_choices
-from pretune.metrics.classification import score_classes
+from pretune.metrics.classification import most_frequent, score_classes
 from pretune.metrics.gaps import score_gaps
 from pretune.metrics.ranking import score_ranking
 from pretune.metrics.regression import score_numbers, score_similarities
@@ -34,3 +34,11 @@ def score(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> dict[s
     0.5
     """
     return SCORES[task.name](answers, examples, task)
+
+
+def constant(task: Any, learned: Any, judged: Any) -> float:
+    """The deciding metric of whoever always gives the answer that is most frequent in learning; 0 where there is none."""
+    if task.name != "classify":
+        return 0.0
+    usual = most_frequent(learned.labels)
+    return score(task, [{"label": usual}] * len(judged), judged)[task.decides]

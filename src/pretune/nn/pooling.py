@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pretune.nn.layout import side_of
+from pretune.nn.linear import Linear
 from pretune.packed import Packed
 
 
 def pool(states: Tensor, packed: Packed, how: str) -> Tensor:
     """(n, width) → (sequences, width): the state of the `start` or `last` token, the `mean` or the `max` of all.
+
+    `concat` is the last, the max and the mean side by side (Howard and Ruder, 2018): three times the width.
 
     Of a sequence without tokens, as families that put nothing around a text can have it, it is 0.
 
@@ -22,6 +25,8 @@ def pool(states: Tensor, packed: Packed, how: str) -> Tensor:
     sequences, empty = starts.shape[0], (starts == ends)[:, None]
     if not len(packed):
         return states.new_zeros(sequences, states.shape[1])
+    if how == "concat":
+        return torch.cat([pool(states, packed, each) for each in ("last", "max", "mean")], -1)
     if how == "start":
         return states[starts.clamp(max=len(packed) - 1)].masked_fill(empty, 0.0)
     if how == "last":
@@ -34,3 +39,22 @@ def pool(states: Tensor, packed: Packed, how: str) -> Tensor:
     index = owner[:, None].expand_as(states)
     highest = states.new_full((sequences, states.shape[1]), lowest).scatter_reduce(0, index, states, "amax")
     return highest.masked_fill(empty, 0.0)
+
+
+class AttentivePool(nn.Module):
+    """The mean of all states, weighted by a learned look at each."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.look = Linear(width, 1)
+
+    def forward(self, states: Tensor, packed: Packed) -> Tensor:
+        """(n, width) → (sequences, width)."""
+        sequences = packed.offsets.shape[0] - 1
+        owner = side_of(packed).sequence.long()
+        looks = self.look(states)[:, 0].float()  # (n,)
+        highest = looks.new_full((sequences,), torch.finfo(looks.dtype).min).scatter_reduce(0, owner, looks, "amax")
+        weights = (looks - highest.detach()[owner]).exp()
+        total = weights.new_zeros(sequences).index_add(0, owner, weights)
+        shares = (weights / total[owner]).to(states.dtype)
+        return states.new_zeros(sequences, states.shape[1]).index_add(0, owner, states * shares[:, None])

@@ -2,6 +2,7 @@
 
 mlm                       one objective
 mlm(rate=0.3)             with options
+classify on mix/bilstm    a task on a learned mix of all layers, with LSTMs between them and its head
 mlm+nsp, classify+0.5*lm  joint: one arranges, each corrupts in turn, one forward, all losses
 0.9*mlm|0.1*lm            alternating: packs are shared out by weight
 """
@@ -32,6 +33,7 @@ from pretune.objectives.match import Match
 from pretune.objectives.mlm import MLM
 from pretune.objectives.nsp import NSP
 from pretune.objectives.objective import Data, Grows, LearnsFromRows, Loss, Objective, TwoSided
+from pretune.objectives.on import On
 from pretune.objectives.plm import PLM
 from pretune.objectives.prefix import Prefix
 from pretune.objectives.rank import Rank
@@ -44,6 +46,7 @@ from pretune.objectives.spans import Spans
 from pretune.objectives.task import Task
 from pretune.objectives.tlm import TLM
 from pretune.objectives.translate import Translate
+from pretune.objectives.trtd import TRTD
 from pretune.packed import Batch, Capacity, Packed
 from pretune.randomness import Draws
 from pretune.text.sequences import Epoch, Packing, Sequences
@@ -52,13 +55,16 @@ from pretune.text.tokenizer import Tokenizer
 OBJECTIVES: dict[str, type[Any]] = {
     objective.name: objective
     for objective in (
-        *(MLM, TLM, RTD, NSP, SOP, DLM, LM, BiLM, PLM, Prefix, Item),
+        *(MLM, TLM, RTD, TRTD, NSP, SOP, DLM, LM, BiLM, PLM, Prefix, Item),
         *(Spans, Denoise, Mass, Shuffle, Translate, SkipThought),
         *(Classify, Regress, Choose, Match, Rank, Contrast, Entity),
     )
 }
 
-_TERM = re.compile(r"\s*(?:(?P<weight>[\d.eE+-]+)\s*\*)?\s*(?P<name>\w+)\s*(?:\((?P<options>[^()]*)\))?\s*")
+_TERM = re.compile(
+    r"\s*(?:(?P<weight>[\d.eE+-]+)\s*\*)?\s*(?P<name>\w+)\s*(?:\((?P<options>[^()]*)\))?"
+    r"\s*(?:\bon\s+(?P<layers>\w+)(?:\s*/\s*(?P<top>\w+))?)?\s*"
+)
 
 
 @dataclass(frozen=True)
@@ -266,7 +272,13 @@ def _term(text: str, defaults: dict[str, Any]) -> tuple[float, Objective]:
         weight = float(match["weight"] or 1)
     except ValueError as error:
         raise PretuneError(f"objective {text!r}: {match['weight']!r} is no weight") from error
-    return weight, kind(**options)
+    objective = kind(**options)
+    if match["layers"] is None:
+        return weight, objective
+    if not isinstance(objective, Task):
+        raise PretuneError(f"objective {text!r}: {name} stands on the last layer; only tasks stand `on` others")
+    placed: Any = On(objective, match["layers"], match["top"] or "")  # type: ignore[arg-type]
+    return weight, placed
 
 
 __all__ = [

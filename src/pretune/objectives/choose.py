@@ -15,14 +15,15 @@ import numpy as np
 from torch import Tensor, nn
 
 from pretune.nn.patterns import Pattern
-from pretune.objectives.classify import ClassifyHead
+from pretune.objectives.classify import ClassifyHead, Pooling, check_pooling
 from pretune.objectives.groups import arrange_candidates, group_loss, group_targets, split_groups
 from pretune.objectives.objective import Data, Loss
 from pretune.objectives.task import Answer, fitted
 from pretune.packed import Batch
 from pretune.randomness import Draws
 from pretune.text.grouped import Grouped, read_choices
-from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
+from pretune.text.labeled import Excerpt
+from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch, with_global_starts
 from pretune.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class Choose:
     """`pooling` is what stands for a sequence; examples may have different numbers of choices."""
 
-    pooling: Literal["start", "mean", "max", "last"] = "start"
+    pooling: Pooling = "start"
     dropout: float = 0.1
     most: int = fitted(0)  # choices of an example
 
@@ -46,7 +47,10 @@ class Choose:
     each: ClassVar[Literal["sequence", "token"]] = "sequence"
     decides: ClassVar[str] = "accuracy"
 
-    def read(self, file: str | Path, columns: Mapping[str, str], *, answered: bool = True) -> Grouped:
+    def __post_init__(self) -> None:
+        check_pooling(self.name, self.pooling)
+
+    def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Grouped:
         """Rows with choices."""
         return read_choices(file, columns, labels=answered)
 
@@ -64,6 +68,7 @@ class Choose:
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
         """The right choice is the target of an example."""
+        sequences = with_global_starts(sequences)
         if "right" in sequences.labels:
             labels = sequences.labels
             sequences.targets[self.name] = group_targets(labels["group"], labels["right"], self.most)

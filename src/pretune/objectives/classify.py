@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 import torch.nn.functional as F
@@ -17,22 +17,26 @@ from torch import Tensor, nn
 
 from pretune.errors import PretuneError, nearest
 from pretune.nn.dropout import Dropout
+from pretune.nn.linear import Linear
 from pretune.nn.patterns import Pattern
-from pretune.nn.pooling import pool
+from pretune.nn.pooling import AttentivePool, pool
 from pretune.objectives.objective import Data, Loss, classification_loss
 from pretune.objectives.task import Answer, fitted
 from pretune.packed import Batch, Packed, Targets
 from pretune.progress import say
 from pretune.randomness import Draws
-from pretune.text.labeled import Labeled, one_label, read_labeled, some_labels, split_labels
+from pretune.text.labeled import Excerpt, Labeled, one_label, read_labeled, some_labels, split_labels
 from pretune.text.rows import arrange_rows
-from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
+from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch, with_global_starts
 from pretune.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pretune.backbones.states import Backbone
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+Pooling = Literal["start", "mean", "max", "last", "attentive", "concat"]
 
 
 class ClassifyHead(nn.Module):
@@ -42,13 +46,16 @@ class ClassifyHead(nn.Module):
         """`problem` is what config.json calls it: `problem_type`, where that is not one label of several."""
         super().__init__()
         self.pooling, self.problem = pooling, problem
-        self.pooler = backbone.pooler()
+        self.attention = AttentivePool(backbone.width) if pooling == "attentive" else None
         self.dropout = Dropout(dropout)
-        self.output = backbone.classifier(classes)
+        wide = pooling == "concat"  # three vectors side by side, which no published pooler takes
+        self.pooler = nn.Identity() if wide else backbone.pooler()
+        self.output = Linear(3 * backbone.width, classes) if wide else backbone.classifier(classes)
 
     def forward(self, states: Tensor, packed: Packed) -> Tensor:
         """(n, width) → (sequences, classes)."""
-        pooled: Tensor = self.pooler(pool(states, packed, self.pooling))
+        one = pool(states, packed, self.pooling) if self.attention is None else self.attention(states, packed)
+        pooled: Tensor = self.pooler(one)
         logits: Tensor = self.output(self.dropout(pooled))
         return logits
 
@@ -62,7 +69,7 @@ class Classify:
     """
 
     labels: Sequence[str] = fitted(())
-    pooling: Literal["start", "mean", "max", "last"] = "start"
+    pooling: Pooling = "start"
     dropout: float = 0.1
     multi: bool = False
     threshold: float = 0.5
@@ -76,6 +83,7 @@ class Classify:
     each: ClassVar[Literal["sequence", "token"]] = "sequence"
 
     def __post_init__(self) -> None:
+        check_pooling(self.name, self.pooling)
         if self.weights not in ("none", "balanced"):
             raise PretuneError(f"classify: weights={self.weights} is not known; there are none and balanced")
 
@@ -84,7 +92,7 @@ class Classify:
         """The metric by which models are compared."""
         return "micro_f1" if self.multi else "accuracy"
 
-    def read(self, file: str | Path, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
+    def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
         """Rows of a table: a text or two, and a label, or several of them."""
         rows = read_labeled(file, columns, labels=answered, label=some_labels if self.multi else one_label)
         if self.multi and rows.labels is not None:
@@ -135,7 +143,8 @@ class Classify:
         return found
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
-        """The label is the target of its sequence; of several, each is what it weighs."""
+        """The label is the target of its sequence, whose first token stands for all; of several, each is what it weighs."""
+        sequences = with_global_starts(sequences)
         if "classify" in sequences.labels:
             target = sequences.labels["classify"]
             balance = np.array(self.balance, dtype=np.float32)
@@ -172,6 +181,12 @@ class Classify:
         found = [label for label, p in probabilities.items() if p >= self.threshold]
         return {"labels": found, "probabilities": probabilities}
 
+    def combine(self, answers: Sequence[Answer]) -> Answer:
+        """The answer of several models to one example: the mean of their probabilities."""
+        means = {label: float(np.mean([answer["probabilities"][label] for answer in answers])) for label in self.labels}
+        best = max(means, key=lambda label: means[label])
+        return {"label": best, "probability": means[best], "probabilities": means}
+
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Cross-entropy of each row; of several labels, the mean over classes."""
         targets = batch.targets[self.name]
@@ -188,6 +203,12 @@ def several_loss(name: str, logits: Tensor, targets: Targets) -> Loss:
     right = ((logits > 0) == (there > 0)).float().mean(-1)
     logs = {f"{name}/accuracy": (right * targets.weight).sum().detach()}
     return Loss(sums={name: (losses.mean(-1) * targets.weight).sum()}, logs=logs)
+
+
+def check_pooling(name: str, pooling: str) -> None:
+    """Refuse what stands for no sequence."""
+    if pooling not in get_args(Pooling):
+        raise PretuneError(f"{name}: unknown pooling {pooling!r}; {nearest(str(pooling), get_args(Pooling))}")
 
 
 def class_answer(probabilities: Array, labels: Sequence[str]) -> Answer:

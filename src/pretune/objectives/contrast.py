@@ -27,7 +27,7 @@ from pretune.objectives.task import Answer, fitted
 from pretune.packed import Batch, Packed, Targets
 from pretune.progress import say
 from pretune.randomness import Draws
-from pretune.text.labeled import Labeled, number, read_labeled
+from pretune.text.labeled import Excerpt, Labeled, number, read_labeled
 from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
 from pretune.text.tokenizer import Tokenizer
 
@@ -78,7 +78,7 @@ class Contrast:
         """The metric by which models are compared."""
         return "spearman" if self.scored else "accuracy"
 
-    def read(self, file: str | Path, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
+    def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
         """Rows with two texts, and a score where there is one."""
         rows = read_labeled(file, columns, labels=False, roles=ROLES if answered else {"score": ()})
         need_pairs(self.name, rows)

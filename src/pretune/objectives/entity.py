@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from pretune.errors import PretuneError
 from pretune.nn.patterns import Pattern
-from pretune.objectives.classify import ClassifyHead
+from pretune.objectives.classify import ClassifyHead, Pooling, check_pooling
 from pretune.objectives.groups import arrange_candidates, group_loss, group_targets, split_groups
 from pretune.objectives.objective import Data, Loss
 from pretune.objectives.task import Answer, fitted
@@ -24,7 +24,8 @@ from pretune.progress import say
 from pretune.randomness import Draws
 from pretune.text.entities import read_entities
 from pretune.text.grouped import Grouped
-from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
+from pretune.text.labeled import Excerpt
+from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch, with_global_starts
 from pretune.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class Entity:
     """`pooling` is what stands for a sequence: the passage, and the query with an entity in its gap."""
 
-    pooling: Literal["start", "mean", "max", "last"] = "start"
+    pooling: Pooling = "start"
     dropout: float = 0.1
     most: int = fitted(0)  # entities of a passage
 
@@ -49,7 +50,10 @@ class Entity:
     each: ClassVar[Literal["sequence", "token"]] = "sequence"
     decides: ClassVar[str] = "f1"
 
-    def read(self, file: str | Path, columns: Mapping[str, str], *, answered: bool = True) -> Grouped:
+    def __post_init__(self) -> None:
+        check_pooling(self.name, self.pooling)
+
+    def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Grouped:
         """Passages, queries with a gap, and entities."""
         return read_entities(file, columns, labels=answered)
 
@@ -74,6 +78,7 @@ class Entity:
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
         """The right entities are the target of a query."""
+        sequences = with_global_starts(sequences)
         if "right" in sequences.labels:
             labels = sequences.labels
             sequences.targets[self.name] = group_targets(labels["group"], labels["right"], self.most)

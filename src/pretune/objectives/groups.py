@@ -22,7 +22,7 @@ def arrange_candidates(name: str, data: Data, length: int) -> Arrangement:
     """A candidate to a sequence; those of an example are a group, and `right` is the share of each in the right answer."""
     examples = data.rows
     if not isinstance(examples, Grouped):
-        raise PretuneError(f"{name} takes rows with candidates; give it a file of them (--data, to predict)")
+        raise PretuneError(f"{name} takes rows with candidates; give it a file of them")
     labels = {"example": examples.owner, "group": examples.owner}
     labels |= {"right": examples.right} if examples.answered else {}
     return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)

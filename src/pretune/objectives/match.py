@@ -26,10 +26,10 @@ from pretune.objectives.objective import Data, Loss, classification_loss
 from pretune.objectives.task import Answer, fitted
 from pretune.packed import Batch, Packed
 from pretune.randomness import Draws
-from pretune.text.labeled import Labeled
+from pretune.text.labeled import Excerpt, Labeled
 from pretune.text.marked import keep_spans, read_marked
 from pretune.text.rows import arrange_rows
-from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
+from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch, with_global_starts
 from pretune.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Match:
     each: ClassVar[Literal["sequence", "token"]] = "sequence"
     decides: ClassVar[str] = "accuracy"
 
-    def read(self, file: str | Path, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
+    def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
         """Rows with two spans and a label."""
         return read_marked(file, columns, labels=answered)
 
@@ -87,7 +87,7 @@ class Match:
     def lay_out(self, data: Data, length: int) -> Arrangement:
         """A row to a sequence; of too long texts, what stands around their spans is kept."""
         if not isinstance(data.rows, Labeled) or "spans" not in data.rows.more:
-            raise PretuneError("match takes rows with two marked spans; give it a file of them (--data, to predict)")
+            raise PretuneError("match takes rows with two marked spans; give it a file of them")
         if data.template.target:
             raise PretuneError("match marks tokens of what is read; take an encoder, not a model that writes as well")
         labels = {} if data.rows.labels is None else {self.name: Classify(self.labels).encode_labels(data.rows)}
@@ -100,6 +100,7 @@ class Match:
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
         """The label is the target of its sequence."""
+        sequences = with_global_starts(sequences)
         if self.name in sequences.labels:
             sequences.targets[self.name] = (np.arange(len(sequences.lengths)), sequences.labels[self.name])
         return sequences

@@ -17,16 +17,16 @@ from torch import Tensor, nn
 
 from pretune.errors import PretuneError
 from pretune.nn.patterns import Pattern
-from pretune.objectives.classify import ClassifyHead, need_rows
+from pretune.objectives.classify import ClassifyHead, Pooling, check_pooling, need_rows
 from pretune.objectives.groups import group_loss, group_targets
 from pretune.objectives.objective import Data, Loss
 from pretune.objectives.task import Answer, fitted
 from pretune.packed import Batch
 from pretune.progress import say
 from pretune.randomness import Draws
-from pretune.text.labeled import Labeled, number, read_labeled
+from pretune.text.labeled import Excerpt, Labeled, number, read_labeled
 from pretune.text.rows import arrange_rows
-from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
+from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch, with_global_starts
 from pretune.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Rank:
     alone, relevant or not. `pooling` is what stands for a sequence."""
 
     over: Literal["query", "row"] = "query"
-    pooling: Literal["start", "mean", "max", "last"] = "start"
+    pooling: Pooling = "start"
     dropout: float = 0.1
     most: int = fitted(0)  # candidates of a query
     highest: float = fitted(1.0)  # relevance
@@ -56,13 +56,15 @@ class Rank:
     decides: ClassVar[str] = "ndcg@10"
 
     def __post_init__(self) -> None:
+        check_pooling(self.name, self.pooling)
         if self.over not in ("query", "row"):
             raise PretuneError(f"rank: over={self.over} is not known; there are query and row")
 
-    def read(self, file: str | Path, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
+    def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
         """Rows with a query, a candidate and a relevance; those of one `group`, else of one query's text, belong together."""
         rows = read_labeled(file, columns, labels=answered, label=relevance, roles=ROLES)
         need_pairs(self.name, rows)
+        rows.more.setdefault("group", rows.texts)
         return rows
 
     def fit(self, examples: Labeled) -> Self:
@@ -97,6 +99,7 @@ class Rank:
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
         """Relevances are the target of a query, or of a row."""
+        sequences = with_global_starts(sequences)
         labels = sequences.labels
         if self.name in labels and self.over == "query":
             sequences.targets[self.name] = group_targets(labels["group"], labels[self.name], self.most)

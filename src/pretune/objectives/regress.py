@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 from pretune.errors import PretuneError
 from pretune.nn.patterns import Pattern
-from pretune.objectives.classify import ClassifyHead, need_rows
+from pretune.objectives.classify import ClassifyHead, Pooling, check_pooling, need_rows
 from pretune.objectives.objective import Data, Loss
 from pretune.objectives.task import Answer, fitted
 from pretune.packed import Batch
 from pretune.randomness import Draws
-from pretune.text.labeled import Labeled, number, read_labeled
+from pretune.text.labeled import Excerpt, Labeled, number, read_labeled
 from pretune.text.rows import arrange_rows
-from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
+from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch, with_global_starts
 from pretune.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Regress:
     go into its last matrix, so that everybody reads the rows' own numbers off it.
     """
 
-    pooling: Literal["start", "mean", "max", "last"] = "start"
+    pooling: Pooling = "start"
     dropout: float = 0.1
     mean: float = fitted(0.0)
     deviation: float = fitted(1.0)
@@ -53,7 +53,10 @@ class Regress:
     each: ClassVar[Literal["sequence", "token"]] = "sequence"
     decides: ClassVar[str] = "spearman"
 
-    def read(self, file: str | Path, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
+    def __post_init__(self) -> None:
+        check_pooling(self.name, self.pooling)
+
+    def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
         """Rows of a table: a text or two, and a number."""
         return read_labeled(file, columns, labels=answered, label=number)
 
@@ -79,6 +82,7 @@ class Regress:
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
         """The number is the target of its sequence."""
+        sequences = with_global_starts(sequences)
         if self.name in sequences.labels:
             sequences.targets[self.name] = (np.arange(len(sequences.lengths)), sequences.labels[self.name])
         return sequences

@@ -9,7 +9,8 @@
 To add one, write these beside the four of an objective, and its scores in pretune/metrics. What `fit` finds are fields made
 by `fitted`, which are no options. A task that keeps something apart from the parameters while it learns has `finish(head)`,
 which puts it into them when training ends and returns the task without it, and `begin(head)`, which undoes that for a head
-that was trained before.
+that was trained before. With `combine(answers)`, which makes one answer of what several models say of an example, it is also
+for ensembles.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 
 from pretune.objectives.objective import Data, Objective
 from pretune.packed import Batch
+from pretune.text.labeled import Excerpt
 from pretune.text.sequences import Arrangement
 
 if TYPE_CHECKING:
@@ -47,6 +49,9 @@ class Examples(Protocol):
 
     def take(self, rows: Iterable[int]) -> Self: ...
 
+    def asked(self, row: int) -> str:
+        """What an example asks, whatever the answer: two that ask the same are one."""
+
     def place(self, row: int) -> str:
         """Where an example stands, for messages."""
 
@@ -64,8 +69,8 @@ class Task(Objective, Protocol):
     def decides(self) -> str:
         """The metric by which models are compared."""
 
-    def read(self, file: str | Path, columns: Mapping[str, str], *, answered: bool = True) -> Any:
-        """Examples; those to be answered need not have the right answers."""
+    def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Any:
+        """Examples of a file, or of some of its rows; those to be answered need not have the right answers."""
 
     def fit(self, examples: Any) -> Self: ...
 

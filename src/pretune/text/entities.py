@@ -9,7 +9,7 @@ from typing import Any
 from pretune.errors import PretuneError
 from pretune.text.files import Errors
 from pretune.text.grouped import Candidates, Grouped
-from pretune.text.labeled import Row, Table
+from pretune.text.labeled import Excerpt, Row, Table
 
 GAP = "@placeholder"
 ROLES: dict[str, Sequence[str]] = {
@@ -22,7 +22,11 @@ ROLES: dict[str, Sequence[str]] = {
 
 
 def read_entities(
-    file: str | Path, columns: Mapping[str, str] | None = None, *, errors: Errors = "strict", labels: bool = True
+    file: str | Path | Excerpt,
+    columns: Mapping[str, str] | None = None,
+    *,
+    errors: Errors = "strict",
+    labels: bool = True,
 ) -> Grouped:
     """Examples of the published layout, a passage with its queries (`qas`) a line; or of a query a line, with columns
     `text`, `query`, `entities` and `answers`, of which the last two are lists.

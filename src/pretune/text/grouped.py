@@ -13,7 +13,7 @@ import numpy as np
 
 from pretune.errors import PretuneError
 from pretune.text.files import Errors
-from pretune.text.labeled import LABELS, Row, Table
+from pretune.text.labeled import LABELS, Excerpt, Row, Table
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -57,6 +57,11 @@ class Grouped:
         groups, lines = [self.groups[row] for row in chosen], [self.lines[row] for row in chosen]
         return Grouped(self.file, self.columns, groups, lines, self.answered)
 
+    def asked(self, row: int) -> str:
+        """What an example asks, whatever the answer: two that ask the same are one."""
+        group = self.groups[row]
+        return "\0".join([*group.texts, *(group.pairs or ())]).casefold().strip()
+
     def place(self, row: int) -> str:
         """Where an example stands, for messages."""
         return f"{self.file}, line {self.lines[row]}"
@@ -96,7 +101,11 @@ class Grouped:
 
 
 def read_choices(
-    file: str | Path, columns: Mapping[str, str] | None = None, *, errors: Errors = "strict", labels: bool = True
+    file: str | Path | Excerpt,
+    columns: Mapping[str, str] | None = None,
+    *,
+    errors: Errors = "strict",
+    labels: bool = True,
 ) -> Grouped:
     """Multiple choice: `choices` is a column of lists, or several (choice1, choice2 …; as an option: NAME,NAME), of which
     some may be empty; `text` and `question` are optional. `label` is the number of the right choice, from 0, or from 1 where
@@ -108,7 +117,7 @@ def read_choices(
     found = table.named(
         {role: ROLES[role] for role in ("text", "question", "choices", "label") if labels or role != "label"}
     )
-    if "choices" not in found and (numbered := numbered_columns(table.sample[0])):
+    if "choices" not in found and (numbered := numbered_columns(table.first)):
         found["choices"] = ",".join(numbered)
     table.settle(found, needed=("choices", "label") if labels else ("choices",))
     made = Grouped(table.path, found, answered=labels)

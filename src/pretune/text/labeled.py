@@ -42,6 +42,7 @@ USUAL: dict[str, Sequence[str]] = {
     "pair": [second for _, second in PAIRS],
     "label": LABELS,
 }
+KNOWN = {name for usual in USUAL.values() for name in usual}  # which make a first row a header
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Row = dict[str, Any]
@@ -72,9 +73,17 @@ class Labeled:
 
     @property
     def queries(self) -> Array:
-        """(rows,) numbers, the same for rows of one `group`, or of one text where groups are not known."""
-        known = [str(group) for group in self.more["group"]] if "group" in self.more else self.texts
+        """(rows,) numbers, the same for rows of one `group`."""
+        known = [str(group) for group in self.more.get("group", self.texts)]
         return np.unique(np.array(known, dtype=object), return_inverse=True)[1].astype(np.int64)
+
+    def asked(self, row: int) -> str:
+        """What a row asks, whatever its label: two that ask the same are one. Rows of one `group` are one, too."""
+        if "group" in self.more:
+            return str(self.more["group"][row])
+        parts = [self.texts[row], *([] if self.pairs is None else [self.pairs[row]])]
+        parts += [str(self.more["spans"][row])] if "spans" in self.more else []
+        return "\0".join(parts).casefold().strip()
 
     def place(self, row: int) -> str:
         """Where a row stands, for messages."""
@@ -85,8 +94,33 @@ class Labeled:
         return {"text": self.texts[row], **({} if self.pairs is None else {"pair": self.pairs[row]})}
 
 
+@dataclass(frozen=True)
+class Excerpt:
+    """Some rows of a table, and the line each stands on: a part of a large file that is read as a whole one is."""
+
+    file: Path
+    rows: list[tuple[int, Row]]
+    first: Row  # of the file: it says which columns there are
+
+
+def read_excerpts(file: str | Path, rows: int, errors: Errors = "strict") -> Iterator[Excerpt]:
+    """A table in parts of so many rows, in order, however large it is.
+
+    >>> for part in read_excerpts("large.csv", 1000): print(len(part.rows))  # doctest: +SKIP
+    """
+    (path,) = find_files(file, FORMATS)[:1]
+    left = _rows(path, _header(path, errors), errors)
+    part = list(islice(left, rows))
+    if not part:
+        raise PretuneError(f"{path}: no rows in it")
+    _, first = part[0]
+    while part:
+        yield Excerpt(path, part, first)
+        part = list(islice(left, rows))
+
+
 def read_labeled(
-    file: str | Path,
+    file: str | Path | Excerpt,
     columns: Mapping[str, str] | None = None,
     *,
     errors: Errors = "strict",
@@ -94,7 +128,7 @@ def read_labeled(
     label: Callable[[Any], Any] | None = None,
     roles: Mapping[str, Sequence[str]] | None = None,
 ) -> Labeled:
-    """Read a .csv, .tsv, .jsonl or .parquet file of examples.
+    """Read a .csv, .tsv, .jsonl or .parquet file of examples, or an excerpt of one.
 
     `columns` says which column is the `text`, the `pair` (a second text) and the `label`; what it leaves open is guessed
     from names, then from contents, and shown. A table without a header has columns 1, 2, 3 … A field inside another of a
@@ -123,49 +157,53 @@ def read_labeled(
 
 @dataclass
 class Table:
-    """A file whose columns have roles, some of them given."""
+    """A file, or an excerpt of one, whose columns have roles, some of them given."""
 
     path: Path
     roles: Collection[str]
     given: dict[str, str]  # role → column
+    first: Row  # which says which columns there are
     sample: list[Row]
     names: list[str] | None  # of the columns, where the file has no header
-    errors: Errors
+    rows: Callable[[], Iterator[tuple[int, Row]]]  # all of them, and the line each stands on
 
     @classmethod
     def open(
-        cls, file: str | Path, columns: Mapping[str, str], roles: Mapping[str, Sequence[str]], errors: Errors
+        cls, file: str | Path | Excerpt, columns: Mapping[str, str], roles: Mapping[str, Sequence[str]], errors: Errors
     ) -> Table:
         """Look at the first rows of a file whose columns can have these roles, under these usual names."""
-        (path,) = find_files(file, FORMATS)[:1]
         given = {role: name for role, name in columns.items() if name}
         for role in given:
             if role not in roles:
                 raise PretuneError(f"unknown column role {role!r}; {nearest(role, roles)}")
-        names = _header(path, errors, {name for usual in roles.values() for name in usual})
-        sample = [row for _, row in islice(_rows(path, names, errors), SAMPLE)]
+        path = file.file if isinstance(file, Excerpt) else find_files(file, FORMATS)[0]
+        known = {name for usual in roles.values() for name in usual}
+        names = None if isinstance(file, Excerpt) else _header(path, errors, known)
+
+        def rows() -> Iterator[tuple[int, Row]]:
+            found = file.rows if isinstance(file, Excerpt) else _rows(path, names, errors)
+            return ((line, _flat(row)) for line, row in found)
+
+        sample = [row for _, row in islice(rows(), SAMPLE)]
         if not sample:
             raise PretuneError(f"{path}: no rows in it")
-        return cls(path, roles, given, sample, names, errors)
-
-    def rows(self) -> Iterator[tuple[int, Row]]:
-        """All rows, and the line each stands on."""
-        return _rows(self.path, self.names, self.errors)
+        first = _flat(file.first) if isinstance(file, Excerpt) else sample[0]
+        return cls(path, roles, given, first, sample, names, rows)
 
     def named(self, roles: Mapping[str, Sequence[str]]) -> dict[str, str]:
         """Role → column: what is given, else the first of a role's usual names that is there."""
-        lower = {name.lower(): name for name in self.sample[0]}
+        lower = {name.lower(): name for name in self.first}
         guesses = {role: next((lower[name] for name in usual if name in lower), None) for role, usual in roles.items()}
         found = {role: self.given.get(role) or guess for role, guess in guesses.items()}
         return {role: name for role, name in found.items() if name}
 
     def settle(self, found: Mapping[str, str], needed: Collection[str]) -> None:
         """Refuse columns that are not there and roles without a column; show what was guessed."""
-        known = ", ".join(map(repr, self.sample[0]))
+        known = ", ".join(map(repr, self.first))
         for role, names in found.items():
             for name in self.several(names):
-                if name not in self.sample[0]:
-                    hint = nearest(name, self.sample[0])
+                if name not in self.first:
+                    hint = nearest(name, self.first)
                     raise PretuneError(f"{self.path}: no column {name!r} for the {role}; it has {known}; {hint}")
         for role in needed:
             if role not in found:
@@ -180,14 +218,21 @@ class Table:
 
     def several(self, names: str) -> list[str]:
         """The columns of a role that has more than one, with commas between their names."""
-        return [names] if names in self.sample[0] else names.split(",")
+        return [names] if names in self.first else names.split(",")
 
     def text(self, row: Row, name: str, line: int) -> str:
         """A cell as text."""
         value = row.get(name)
         if value is None:
             raise PretuneError(f"{self.path}, line {line}: no {name!r}")
-        return value if isinstance(value, str) else str(value)
+        text = value if isinstance(value, str) else str(value)
+        if not text.isascii() and any(
+            "\ud800" <= letter <= "\udfff" for letter in text
+        ):  # which JSON escapes can spell
+            raise PretuneError(
+                f"{self.path}, line {line}: {name!r} holds half of a surrogate pair, which is no text; mend it"
+            )
+        return text
 
     def cell(self, row: Row, name: str, line: int, read: Callable[[Any], Any]) -> Any:
         """What `read` makes of a cell; its ValueError gets a place."""
@@ -204,15 +249,15 @@ def option(role: str) -> str:
 
 def column_names(path: Path, errors: Errors = "strict") -> list[str]:
     """The columns of a table."""
-    return list(Table.open(path, {}, USUAL, errors).sample[0])
+    return list(Table.open(path, {}, USUAL, errors).first)
 
 
 def _rows(path: Path, names: list[str] | None, errors: Errors) -> Iterator[tuple[int, Row]]:
     match file_format(path):
         case ".jsonl":
-            return ((line, _flat(row)) for line, row in read_jsonl(path, errors))
+            return read_jsonl(path, errors)
         case ".parquet":
-            return ((line, _flat(row)) for line, row in read_parquet(path))
+            return read_parquet(path)
         case _:
             return read_table(path, errors, names=names)
 
@@ -225,7 +270,7 @@ def _flat(row: Row) -> Row:
     return {**row, **dict(inside)} if inside else row
 
 
-def _header(path: Path, errors: Errors, known: Collection[str]) -> list[str] | None:
+def _header(path: Path, errors: Errors, known: Collection[str] = KNOWN) -> list[str] | None:
     """Numbers as names where a table has no header, else None: its first row is data when it reads like data."""
     if file_format(path) not in (".csv", ".tsv"):
         return None

@@ -12,7 +12,7 @@ import numpy as np
 
 from pretune.errors import PretuneError
 from pretune.text.files import Errors
-from pretune.text.labeled import Labeled, read_labeled
+from pretune.text.labeled import Excerpt, Labeled, read_labeled
 from pretune.text.sequences import Arrangement
 from pretune.text.tokenizer import CUT, Tokenizer
 
@@ -33,7 +33,11 @@ ROLES: dict[str, Sequence[str]] = {
 
 
 def read_marked(
-    file: str | Path, columns: Mapping[str, str] | None = None, *, errors: Errors = "strict", labels: bool = True
+    file: str | Path | Excerpt,
+    columns: Mapping[str, str] | None = None,
+    *,
+    errors: Errors = "strict",
+    labels: bool = True,
 ) -> Labeled:
     """Rows with a span in each of two texts, or two in one; `more["spans"]` has both of a row, in characters.
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
+from pretune.atomic import write_bytes, write_json
 from pretune.devices import choose_device, deterministic
 from pretune.errors import PretuneError
 from pretune.inference.predict import Answerer
@@ -20,14 +23,18 @@ from pretune.presets import preset_names
 from pretune.progress import say
 from pretune.text.labeled import ROLES
 from pretune.text.sequences import Arrangement, Packing
+from pretune.text.splitting import FEWEST, split, warn_of_leaks
 from pretune.text.tokenizer import Tokenizer
 from pretune.training.loop import Stopped, Training, train
 from pretune.training.optimizers import scale_rates
 from pretune.training.pretraining import ROUND_VOCABULARY, check_length
 from pretune.training.runs import Run, finish_run, start_run
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
+from pretune.training.strategies import choose_strategy
 from pretune.training.streams import make_streams
 
+ANSWERS = "dev_answers.jsonl"  # to the examples for judging, in their order
+SPLIT = "split.json"  # which rows of the file these were
 # Devlin et al. (2019): 2e-5 to 5e-5, 2 to 4 epochs, batches of 16 or 32; smaller models take larger rates.
 SETTINGS: dict[str, dict[str, Any]] = {
     "optimizer": {"lr": 5e-5, "decay": 0.01, "clip": 1.0},
@@ -47,6 +54,7 @@ class Plan:
     out: Path
     columns: Mapping[str, str]
     objective: str
+    strategy: str
     epochs: float
     budget: Budget | None
     optimizer: Optimizer
@@ -54,6 +62,7 @@ class Plan:
     batch: Batching
     watching: Watching
     seed: int
+    seeds: int | None
     deterministic: bool
     tokenizer: str | None
     scratch: bool
@@ -80,22 +89,56 @@ def make_plan(model: str, given: dict[str, Any]) -> Plan:
     return Plan(model=model, **given, **filled)
 
 
-def finetune(plan: Plan, resume: bool = False) -> Run:
-    """Carry out a plan."""
+@dataclass(frozen=True)
+class Material:
+    """What a fine-tuning learns from: the task, fitted to its examples, among its objectives."""
+
+    mixture: Mixture
+    task: Task
+    rows: Any  # examples to learn from
+    dev: Any  # examples to judge by; None: none
+    taken: list[int]  # rows of the file that were taken for judging, where there was no file for that
+
+
+def read_material(plan: Plan) -> Material:
+    """Read the examples; those to judge by are a file, or taken from the others."""
     pooling = family_of(plan.model).poolings.get("", "start")
     mixture = parse_objective(plan.objective, pooling=pooling)
     task = find_task(mixture)
     rows = task.read(plan.train, plan.columns)
-    dev = task.read(plan.dev, getattr(rows, "columns", plan.columns)) if plan.dev else None
+    dev, taken = None, list[int]()
+    if plan.dev:
+        dev = task.read(plan.dev, getattr(rows, "columns", plan.columns))
+        warn_of_leaks(rows, dev)
+    elif len(rows) >= FEWEST:
+        kept, taken = split(rows, seed=plan.seed)
+        say(
+            f"{rows.file}: {len(taken)} of {len(rows)} examples are for judging, not for learning; name others with --dev"
+        )
+        rows, dev = rows.take(kept), rows.take(taken)
     task = task.fit(rows)
-    mixture = mixture.with_part(task)
+    return Material(mixture.with_part(task), task, rows, dev, taken)
+
+
+def finetune(plan: Plan, material: Material | None = None, resume: bool = False) -> Run:
+    """Carry out a plan, with one seed."""
+    material = material or read_material(plan)
+    mixture, task, rows, dev = material.mixture, material.task, material.rows, material.dev
     device = choose_device(plan.device)
     model = starting_model(plan, mixture, task)
     labels = list(getattr(task, "labels", ()))
     model.labels, model.objective = labels, plan.objective
     length = check_length(min(plan.batch.length or 128, model.backbone.longest or 1 << 30), model)
-    answer = Answerer(model, task, dev, length) if dev is not None else None  # refuses unknown labels
+    strategy = choose_strategy(plan.strategy, len(rows))
+    if plan.optimizer.name == "muon" and {"gradual", "lora"} & strategy.parts.keys():
+        raise PretuneError(f"strategy {plan.strategy}: muon moves all matrices alike; choose another optimizer")
+    if plan.watching.patience and dev is None:
+        raise PretuneError("watching.patience waits for better answers to other rows; give them with --dev")
+    starts = strategy.prepare(model, plan.seed)
+    answer = Answerer(model, task, dev, length).say_cut() if dev is not None else None  # refuses unknown labels
     going_on = start_run(plan.out, "finetune", plan.recipe(), resume)
+    if material.taken:
+        write_json(plan.out / SPLIT, {"file": str(rows.file), "judged": material.taken})
     data = Data(model.need_tokenizer(), model.family.template, rows=rows)
     arrangement = task.lay_out(data, length)
     if arrangement.truncated:
@@ -104,21 +147,28 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
         )
     fixed = device.type == "cuda"
     packing = row_packing(arrangement, plan.batch.sequences or 32, length, fixed)
-    streams = make_streams(mixture, data, tokens=packing.tokens, packing=packing, seed=plan.seed)
-    steps = max(1, round(plan.epochs * len(streams.streams[0].epoch_plan(0))))
+    streams = make_streams(strategy.wrap(mixture, task), data, tokens=packing.tokens, packing=packing, seed=plan.seed)
+    epoch = len(streams.streams[0].epoch_plan(0))
+    steps = max(1, round(plan.epochs * epoch))
+    watching = plan.watching
+    if watching.patience and not watching.evaluate:
+        watching = replace(watching, evaluate=epoch)
     training = Training(
         root=model.root,
         streams=streams,
         budget=plan.budget or Budget(steps=steps),
         optimizer=scale_rates(plan.optimizer, plan.batch.sequences or 32),
         schedule=plan.schedule,
-        watching=plan.watching,
+        watching=watching,
         seed=plan.seed,
         device=device,
         run=plan.out,
-        graphed=fixed,
+        # torch's LSTMs ask the host for lengths, which a recording cannot.
+        graphed=fixed and not any(isinstance(module, nn.LSTM) for module in model.root.modules()),
+        starts=starts,
         recompute=bool(plan.batch.recompute),
         evaluate=evaluator(answer, device) if answer is not None else None,
+        decides=task.decides,
     )
     try:
         with deterministic(plan.deterministic):
@@ -126,12 +176,18 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
     except Stopped:
         say(f"stopped and saved; go on with the same command and --resume (run folder {plan.out})")
         raise KeyboardInterrupt from None
+    strategy.finish(model)
     model.root.compute_in(torch.float32)
     if hasattr(task, "finish"):
         task = task.finish(model.root.heads[task.name])
     model.save(plan.out)
     results: dict[str, Any] = {"model": plan.model, "objective": plan.objective, "rows": len(rows)}
     results |= {"truncated": arrangement.truncated, "labels": labels, **last}
+    if answer is not None:
+        answer.task = task
+        answers = answer(device)
+        results |= {f"dev/{name}": value for name, value in score(task, answers, dev).items()}
+        write_bytes(plan.out / ANSWERS, "".join(json.dumps(a, ensure_ascii=False) + "\n" for a in answers).encode())
     return finish_run(plan.out, results)
 
 
@@ -187,4 +243,4 @@ def evaluator(answer: Answerer, device: torch.device) -> Callable[[], dict[str, 
     return lambda: score(answer.task, answer(device), answer.examples)
 
 
-__all__ = ["Plan", "finetune", "make_plan"]
+__all__ = ["ANSWERS", "SPLIT", "Material", "Plan", "finetune", "make_plan", "read_material"]

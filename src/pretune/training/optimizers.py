@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,22 +16,28 @@ from pretune.training.settings import Optimizer
 Groups = list[dict[str, Any]]
 
 
-def make_optimizers(root: nn.Module, settings: Optimizer) -> list[torch.optim.Optimizer]:
-    """Optimizers for all parameters that require a gradient; every group remembers its peak rate."""
+def make_optimizers(
+    root: nn.Module, settings: Optimizer, starts: Mapping[Tensor, float] | None = None
+) -> list[torch.optim.Optimizer]:
+    """Optimizers for all parameters that require a gradient; every group remembers its peak rate.
+
+    `starts` says from which share of the budget on a parameter moves, if not from the first step.
+    """
+    starts = starts or {}
     parameters = [p for p in root.parameters() if p.requires_grad]
     matrices = hidden_matrices(root) if settings.name == "muon" else {}
     plain = [p for p in parameters if p not in matrices]
     optimizers: list[torch.optim.Optimizer] = []
     if plain:
         factors = rate_factors(root, settings.layer_decay)
-        groups: dict[tuple[float, float], list[Tensor]] = {}
+        groups: dict[tuple[float, float, float], list[Tensor]] = {}
         for p in plain:
             # Norms, biases and single vectors are not decayed (Devlin et al., 2019).
             decay = (settings.decay or 0.0) if p.dim() > 1 else 0.0
-            groups.setdefault((factors.get(p, 1.0), decay), []).append(p)
+            groups.setdefault((factors.get(p, 1.0), decay, starts.get(p, 0.0)), []).append(p)
         made: Groups = [
-            {"params": members, "weight_decay": decay, "lr": factor * (settings.lr or 0.0)}
-            for (factor, decay), members in sorted(groups.items(), key=lambda item: item[0], reverse=True)
+            {"params": members, "weight_decay": decay, "lr": factor * (settings.lr or 0.0), "start": start}
+            for (factor, decay, start), members in sorted(groups.items(), key=lambda item: item[0], reverse=True)
         ]
         optimizers.append(KINDS[settings.name or "adamw"](made, settings, root))
     if matrices:
@@ -40,6 +46,7 @@ def make_optimizers(root: nn.Module, settings: Optimizer) -> list[torch.optim.Op
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["peak"] = group["lr"]
+            group.setdefault("start", 0.0)
     return optimizers
 
 
@@ -245,14 +252,15 @@ def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:
     return x.mT if tall else x
 
 
-def set_rates(optimizers: Iterable[torch.optim.Optimizer], factor: float) -> None:
-    """Every group's rate is its peak times a factor."""
+def set_rates(optimizers: Iterable[torch.optim.Optimizer], factor: float, progress: float = 1.0) -> None:
+    """Every group's rate is its peak times a factor, and 0 until its time has come."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
+            rate = group["peak"] * factor if progress >= group["start"] else 0.0
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(group["peak"] * factor)
+                group["lr"].fill_(rate)
             else:
-                group["lr"] = group["peak"] * factor
+                group["lr"] = rate
 
 
 def make_replayable(optimizers: Iterable[torch.optim.Optimizer]) -> bool:

@@ -23,6 +23,7 @@ def finetune(
     label: str | None = None,
     columns: Mapping[str, str] | None = None,
     objective: str = "classify",
+    strategy: str = "full",
     epochs: float = 3.0,
     budget: Budget | None = None,
     optimizer: Optimizer | None = None,
@@ -30,6 +31,8 @@ def finetune(
     batch: Batching | None = None,
     watching: Watching | None = None,
     seed: int = 0,
+    seeds: int | None = None,
+    report: bool = True,
     tokenizer: str | Path | None = None,
     scratch: bool = False,
     deterministic: bool = False,
@@ -50,7 +53,7 @@ def finetune(
     out
         Folder of the new run.
     dev
-        Rows to evaluate on.
+        Rows to evaluate on. Without them a fifth of the others is set aside, of 50 or more.
     text
         Column of the text.
     pair
@@ -60,7 +63,10 @@ def finetune(
     columns
         Columns of what else a task reads, e.g. --columns.choices options.
     objective
-        classify, classify(multi=true), regress, choose, match, rank, contrast, entity; classify+0.5*lm …
+        classify, classify(multi=true), regress, choose, match, rank, contrast, entity; classify(pooling=mean), classify on
+        mix/bilstm, classify+0.5*lm …
+    strategy
+        What moves: full, frozen, top(4), gradual, lora(8); and reset(1), freelb(3), joined with +; auto chooses.
     epochs
         How often every row is seen.
     budget
@@ -72,9 +78,14 @@ def finetune(
     batch
         sequences (in a step), length.
     watching
-        log, evaluate, save, keep.
+        log, evaluate, save, keep, patience (end after so many evaluations, one an epoch, without a better one).
     seed
         All chance follows from it.
+    seeds
+        Train so many times, with other chance each time; the best is kept, mean and spread are told. 5 where there are fewer
+        than 10,000 examples, unless it is given.
+    report
+        Write report.html: scores with intervals, controls, confusions, calibration, the worst examples.
     tokenizer
         For a preset: the tokenizer to use.
     scratch
@@ -95,7 +106,10 @@ def finetune(
     """
     import os
 
-    from pretune.training import finetuning
+    from pretune.evaluation.task_report import write_report
+    from pretune.progress import say
+    from pretune.training.finetuning import make_plan, read_material
+    from pretune.training.seeds import finetune_seeds
     from pretune.verbs.inputs import name_columns
 
     given = {
@@ -104,6 +118,7 @@ def finetune(
         "out": Path(out),
         "columns": name_columns(columns, text=text, pair=pair, label=label),
         "objective": objective,
+        "strategy": strategy,
         "epochs": epochs,
         "budget": budget,
         "optimizer": optimizer,
@@ -113,8 +128,14 @@ def finetune(
         "deterministic": deterministic,
         "partial": partial,
         "seed": seed,
+        "seeds": seeds,
         "tokenizer": str(tokenizer) if tokenizer is not None else None,
         "scratch": scratch,
         "device": device,
     }
-    return finetuning.finetune(finetuning.make_plan(os.fspath(model), given), resume)
+    plan = make_plan(os.fspath(model), given)
+    material = read_material(plan)
+    run = finetune_seeds(plan, material, resume)
+    if report and (page := write_report(run, material)):
+        say(f"report: {page}")
+    return run

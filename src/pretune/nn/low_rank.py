@@ -1,0 +1,39 @@
+"""Low-rank adapters (Hu et al., 2022, LoRA): a matrix stays as it is, and a product of two thin ones is added to it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from pretune.nn.linear import Linear
+
+
+class LowRank(nn.Module):
+    """W → W + scale · B A, for each of the matrices that W holds stacked; B starts at 0."""
+
+    def __init__(self, weight: Tensor, stacked: int, rank: int, scale: float) -> None:
+        super().__init__()
+        rows, columns = weight.shape[0] // stacked, weight.shape[1]
+        self.scale = scale
+        self.down = nn.Parameter(weight.new_empty(stacked, rank, columns).normal_(std=columns**-0.5))
+        self.up = nn.Parameter(weight.new_zeros(stacked, rows, rank))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """The matrix with what was added."""
+        return weight + self.scale * torch.bmm(self.up, self.down).view(weight.shape)
+
+
+def add_low_rank(module: nn.Module, rank: int, scale: float) -> None:
+    """Freeze a module, and give all its linear maps adapters, which move instead."""
+    module.requires_grad_(False)
+    for child in [child for child in module.modules() if isinstance(child, Linear)]:
+        adapter = LowRank(child.weight, child.stacked, rank, scale)
+        parametrize.register_parametrization(child, "weight", adapter)
+
+
+def merge_low_rank(module: nn.Module) -> None:
+    """Make the adapters part of their matrices."""
+    for child in [child for child in module.modules() if isinstance(child, Linear)]:
+        if parametrize.is_parametrized(child, "weight"):
+            parametrize.remove_parametrizations(child, "weight", leave_parametrized=True)
