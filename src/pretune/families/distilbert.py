@@ -10,7 +10,7 @@ from functools import partial
 
 from pretune.backbones.encoder import Encoder
 from pretune.families.bert import post_norm_layer
-from pretune.families.family import Family, Table
+from pretune.families.family import TOKEN_HEADS, Family, Table, token_classes
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.heads import Transform, VocabularyHead
@@ -96,12 +96,14 @@ DISTILBERT = Family(
         ("vocab_projector.bias", "heads.mlm.bias"),
         ("pre_classifier.{p}", "heads.classify.pooler.dense.{p}"),
         ("classifier.{p}", "heads.classify.output.{p}"),
+        *TOKEN_HEADS,
         prefix="distilbert.",
-        ignored=("distilbert.embeddings.position_ids", "vocab_projector.weight", "qa_outputs.{p}"),
+        ignored=("distilbert.embeddings.position_ids", "vocab_projector.weight"),
     ),
     classes={
         frozenset(): "DistilBertModel",
         frozenset({"mlm"}): "DistilBertForMaskedLM",
         frozenset({"classify"}): "DistilBertForSequenceClassification",
+        **token_classes("DistilBert"),
     },
 )

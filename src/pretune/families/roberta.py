@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
 from pretune.families.bert import BertConfig, embeddings_of, encoder_rows, layer_of, vocabulary_head_of
-from pretune.families.family import Family, Table
+from pretune.families.family import TOKEN_HEADS, Family, Table, token_classes
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.heads import Transform
 from pretune.nn.initialize import initialize
@@ -47,14 +47,9 @@ TABLE = Table(
     ("lm_head.bias", "heads.mlm.bias"),
     ("classifier.dense.{p}", "heads.classify.pooler.dense.{p}"),
     ("classifier.out_proj.{p}", "heads.classify.output.{p}"),
+    *TOKEN_HEADS,
     prefix="roberta.",
-    ignored=(
-        "roberta.embeddings.position_ids",
-        "roberta.pooler.dense.{p}",
-        "lm_head.decoder.{p}",
-        "classifier.{p}",  # of tags
-        "qa_outputs.{p}",
-    ),
+    ignored=("roberta.embeddings.position_ids", "roberta.pooler.dense.{p}", "lm_head.decoder.{p}"),
 )
 
 
@@ -64,6 +59,7 @@ def classes(name: str) -> Mapping[frozenset[str], str]:
         frozenset(): f"{name}Model",
         frozenset({"mlm"}): f"{name}ForMaskedLM",
         frozenset({"classify"}): f"{name}ForSequenceClassification",
+        **token_classes(name),
     }
 
 

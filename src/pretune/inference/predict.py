@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from pretune.errors import PretuneError
 from pretune.inference.batches import LENGTH, by_length
 from pretune.model import Model, load_model, trained_for
 from pretune.objectives import Data, Task
-from pretune.objectives.task import Answer
+from pretune.objectives.task import Answer, ReadsTexts
 from pretune.progress import say
 from pretune.text.labeled import Labeled
 
@@ -59,5 +59,17 @@ def predict_texts(
 ) -> list[Answer]:
     """An answer for each text, or pair of texts."""
     texts = [texts] if isinstance(texts, str) else list(texts)
+    pairs = None if pairs is None else list(pairs)
     model, task = load_trained(reference, partial)
-    return Answerer(model, task, Labeled(Path("texts"), {}, texts, None if pairs is None else list(pairs)))()
+    if isinstance(task, ReadsTexts):
+        return Answerer(model, task, task.from_texts(texts, pairs))()
+    return Answerer(model, task, Labeled(Path("texts"), {}, texts, pairs))()
+
+
+def predict_file(
+    reference: str | Path, file: str | Path, columns: Mapping[str, str], partial: bool = False
+) -> tuple[list[str], list[Answer]]:
+    """The texts of a file, as people see them, and an answer for each."""
+    model, task = load_trained(reference, partial)
+    examples = task.read(file, columns, answered=False)
+    return list(examples.texts), Answerer(model, task, examples)()

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pretune.metrics.answers import choose_threshold, score_answers
 from pretune.metrics.classification import score_classes
+from pretune.metrics.entities import score_tags
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-SCORES: dict[str, Callable[[Sequence[dict[str, Any]], Any, Any], dict[str, float]]] = {"classify": score_classes}
+SCORES: dict[str, Callable[[Sequence[dict[str, Any]], Any, Any], dict[str, float]]] = {
+    "classify": score_classes,
+    "tag": score_tags,
+    "answer": score_answers,
+}
+CHOICES: dict[str, Callable[[Sequence[dict[str, Any]], Any, Any], dict[str, float]]] = {"answer": choose_threshold}
 
 
 def score(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> dict[str, float]:
@@ -22,3 +29,8 @@ def score(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> dict[s
     0.5
     """
     return SCORES[task.name](answers, examples, task)
+
+
+def choose(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> dict[str, float]:
+    """Options of a task with which its answers to some examples would be best; most tasks have none to choose."""
+    return CHOICES[task.name](answers, examples, task) if task.name in CHOICES else {}

@@ -38,6 +38,10 @@ class Examples(Protocol):
 
     def take(self, rows: Iterable[int]) -> Self: ...
 
+    @property
+    def texts(self) -> Sequence[str]:
+        """What people know each example by."""
+
     def place(self, row: int) -> str:
         """Where an example stands, for messages."""
 
@@ -47,7 +51,10 @@ class Task(Objective, Protocol):
     """An objective with examples and answers."""
 
     each: ClassVar[Literal["sequence", "token"]]  # what has a row of the outputs
-    decides: ClassVar[str]  # the metric by which models are compared
+
+    @property
+    def decides(self) -> str:
+        """The metric by which models are compared."""
 
     def read(self, file: str | Path, columns: Mapping[str, str], *, answered: bool = True) -> Any:
         """Examples; those to be answered need not have the right answers."""
@@ -61,3 +68,10 @@ class Task(Objective, Protocol):
 
     def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Any) -> list[Answer]:
         """An answer an example, from what came out for each sequence of the arrangement, in order."""
+
+
+@runtime_checkable
+class ReadsTexts(Protocol):
+    """A task whose examples, made of plain texts, are not a text or a pair a row."""
+
+    def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Any: ...

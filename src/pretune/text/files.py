@@ -175,3 +175,13 @@ def decode(data: bytes, path: Path, line: int, errors: Errors) -> str:
             f"{path}, line {line}: not valid UTF-8 (byte 0x{data[error.start]:02x} at column {error.start + 1}); "
             "convert the file, or go on with --errors replace"
         ) from error
+
+
+def checked(text: str, place: str) -> str:
+    """A text that JSON may have spelled with halves of surrogate pairs, which are refused."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise PretuneError(f"{place}: half of a surrogate pair, which is no text; mend it") from error
+    return text

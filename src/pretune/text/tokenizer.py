@@ -52,6 +52,7 @@ TRAINED_SPECIALS = {
     "end": "[SEP]",
 }
 JOINT, CUT = "\ue000\ue0f0\ue000", "\ue000\ue0f1\ue000"  # private characters: between parts, inside spelled specials
+SOME = 1000  # texts tokenized at once where places are kept, which take memory
 SENTINELS = ("<extra_id_{}>", "▁<extra_id_{}>")  # T5's tokens, mT5's pieces
 LANGUAGE = re.compile(r"<lang:([\w-]+)>|([a-z]{2,3}_[A-Z]{2})")  # our own, mBART's
 
@@ -167,10 +168,33 @@ class Tokenizer:
         lengths = np.diff(is_joint.nonzero()[0], prepend=-1) - 1
         return flat[~is_joint].astype(self.dtype), lengths
 
+    def encode_with_offsets(self, texts: Sequence[str]) -> tuple[Ids, Ids, Ids]:
+        """As `encode_many`, and where each id begins and ends in its text, in characters, (n, 2).
+
+        A mark of a space has the place of that space; what a character becomes has all of its place.
+        """
+        cut = self._jointed.token_to_id(CUT)
+        ids, lengths, offsets = [], [], []
+        for first in range(0, len(texts), SOME):
+            tamed = [self._tame(text) for text in texts[first : first + SOME]]
+            for text, encoding in zip(tamed, self._jointed.encode_batch(tamed, add_special_tokens=False), strict=True):
+                found = np.array(encoding.ids, dtype=np.int64)
+                places = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+                if CUT in text:
+                    cuts = [match.start() for match in re.finditer(CUT, text)]
+                    places -= len(CUT) * np.searchsorted(cuts, places)
+                    places, found = places[found != cut], found[found != cut]
+                ids.append(found)
+                lengths.append(len(found))
+                offsets.append(places)
+        empty = np.empty((0, 2), dtype=np.int64)
+        flat = np.concatenate([empty[:, 0], *ids]).astype(self.dtype)
+        return flat, np.array(lengths, dtype=np.int64), np.concatenate([empty, *offsets])
+
     def _tame(self, text: str) -> str:
         """The text without our joints, and cut inside anything the model itself would take for a special token."""
-        if JOINT in text or CUT in text:
-            text = text.replace(JOINT, " ").replace(CUT, " ")
+        if JOINT in text or CUT in text:  # as many characters as before, for offsets
+            text = text.replace(JOINT, " " * len(JOINT)).replace(CUT, " " * len(CUT))
         if self._spelled is not None:
             text = self._spelled.sub(lambda match: f"{match[0][0]}{CUT}{match[0][1:]}", text)
         return text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from pretune.devices import choose_device, deterministic
 from pretune.errors import PretuneError
 from pretune.inference.predict import Answerer
-from pretune.metrics import score
+from pretune.metrics import CHOICES, choose, score
 from pretune.model import Model, family_of, load_model, make_model, random_twin
 from pretune.objectives import OBJECTIVES, Data, Mixture, Task, parse_objective
 from pretune.presets import preset_names
@@ -34,6 +34,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "batch": {"sequences": 32, "length": 128},
     "watching": {"save": 0, "log": 10},
 }
+# What some tasks have otherwise: passages are read in windows of so many tokens (Devlin et al., 2019).
+SETTINGS_OF: dict[str, dict[str, Any]] = {"answer": {"batch": {"sequences": 32, "length": 384}}}
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ def make_plan(model: str, given: dict[str, Any]) -> Plan:
         "batch": Batching,
         "watching": Watching,
     }
-    filled = {name: fill(kind, given.pop(name, None), SETTINGS[name]) for name, kind in sections.items()}
+    usual = SETTINGS | SETTINGS_OF.get(find_task(parse_objective(given["objective"])).name, {})
+    filled = {name: fill(kind, given.pop(name, None), usual[name]) for name, kind in sections.items()}
     return Plan(model=model, **given, **filled)
 
 
@@ -81,7 +84,7 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
     """Carry out a plan."""
     pooling = family_of(plan.model).poolings.get("", "start")
     mixture = parse_objective(plan.objective, pooling=pooling)
-    task = find_task(mixture)
+    asked = task = find_task(mixture)
     rows = task.read(plan.train, plan.columns)
     dev = task.read(plan.dev, getattr(rows, "columns", plan.columns)) if plan.dev else None
     task = task.fit(rows)
@@ -122,10 +125,22 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
         say(f"stopped and saved; go on with the same command and --resume (run folder {plan.out})")
         raise KeyboardInterrupt from None
     model.root.compute_in(torch.float32)
+    if answer is not None and task.name in CHOICES:
+        answers = answer(device)
+        best = {name: x for name, x in choose(task, answers, dev).items() if getattr(asked, name) is None}
+        answer.task = task = replace(task, **best)  # type: ignore[type-var]
+        last |= score(task, answer(device), dev)
+    model.options = found_out(asked, task)
     model.save(plan.out)
     results: dict[str, Any] = {"model": plan.model, "objective": plan.objective, "rows": len(rows)}
     results |= {"truncated": arrangement.truncated, "labels": labels, **last}
     return finish_run(plan.out, results)
+
+
+def found_out(asked: Task, task: Task) -> dict[str, Any]:
+    """The options, besides labels, that a task did not get from whoever asked for it, but from its examples."""
+    names = [option.name for option in fields(task) if option.name != "labels"]  # type: ignore[arg-type]
+    return {name: getattr(task, name) for name in names if getattr(task, name) != getattr(asked, name)}
 
 
 def find_task(mixture: Mixture) -> Task:

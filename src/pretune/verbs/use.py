@@ -22,7 +22,7 @@ def predict(
     out: str | Path | None = None,
     partial: bool = False,
 ) -> Rows:
-    """Label texts with a fine-tuned model: as many answers as texts, in order.
+    """Answers of a fine-tuned model, labels or tags or spans of text: as many as there are texts, in order.
 
     Parameters
     ----------
@@ -31,11 +31,12 @@ def predict(
     texts
         Texts to label.
     data
-        A file of rows to label instead: .csv, .tsv, .jsonl or .parquet.
+        A file to label instead, of the kind that the model was fine-tuned on: .csv, .tsv, .jsonl or .parquet; of words
+        CoNLL's columns or .conllu; of questions SQuAD's .json.
     text
-        Column of the text.
+        Column of the text: words, questions.
     pair
-        Column of the second text.
+        Column of the second text: passages.
     out
         Write the answers to this .jsonl file.
     partial
@@ -51,22 +52,21 @@ def predict(
 
     from pretune.atomic import write_bytes
     from pretune.errors import PretuneError
-    from pretune.inference.predict import predict_texts
-    from pretune.text.labeled import read_labeled
+    from pretune.inference.predict import predict_file, predict_texts
 
-    inputs, pairs = list(texts), None
+    inputs = list(texts)
     if data is not None:
         columns = {role: name for role, name in (("text", text), ("pair", pair)) if name}
-        rows = read_labeled(data, columns, labels=False)
-        inputs, pairs = rows.texts, rows.pairs
-    if not inputs:
+        inputs, answers = predict_file(os.fspath(model), data, columns, partial)
+    elif inputs:
+        answers = predict_texts(os.fspath(model), inputs, partial=partial)
+    else:
         raise PretuneError("nothing to label: give texts, or a file with --data")
-    answers = predict_texts(os.fspath(model), inputs, pairs, partial)
     labeled = [{"text": text, **answer} for text, answer in zip(inputs, answers, strict=True)]
     if out is not None:
         lines = (json.dumps(row, ensure_ascii=False) for row in labeled)
         write_bytes(Path(out), ("\n".join(lines) + "\n").encode())
-    return Rows("predictions", labeled, hidden=("probabilities",))
+    return Rows("predictions", labeled, hidden=("probabilities", "words", "entities", "candidates"))
 
 
 def fill(
