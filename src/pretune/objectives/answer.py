@@ -168,7 +168,7 @@ class Answers:
             lowest = np.inf
             for i in range(begin, end):
                 logits = outputs[i].astype(np.float64)
-                lowest = min(lowest, float(logits[none[i]].sum()))
+                lowest = min(lowest, float(logits[none[i]].sum()) if len(logits) else 0.0)
                 start, span = laid.starts[i, 1], laid.spans[i, 1]
                 places = laid.tokens["begin"][start : start + span], laid.tokens["end"][start : start + span]
                 window = logits[passage[i] : passage[i] + span]
@@ -195,11 +195,12 @@ class Answers:
 def landmarks(spans: Array, template: Template) -> tuple[Array, Array]:
     """(m,) where the passage begins in sequences of texts of so many tokens, (m, 2), and the token that means no answer.
 
-    That is the start token, or the last one where a family has none.
+    That is the start token, or where a family has none the last one that is not of a text.
     """
     items = [item for item, _, _ in template.items(2)]
     ends = np.cumsum(template.sizes(spans), axis=1)
-    none = ends[:, items.index("start")] if "start" in items else ends[:, -1]
+    last = max((number for number, item in enumerate(items) if item not in "AB"), default=0)
+    none = ends[:, items.index("start") if "start" in items else last]
     return ends[:, items.index("B")] - spans[:, 1], none - 1
 
 

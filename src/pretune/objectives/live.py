@@ -17,15 +17,17 @@ import numpy as np
 import torch
 
 from pretune.errors import PretuneError
-from pretune.objectives import OBJECTIVES, Data, Joint, TwoSided, parse_objective
+from pretune.objectives import OBJECTIVES, Data, Joint, Task, TwoSided, parse_objective
 from pretune.objectives.rtd import draw
 from pretune.randomness import Draws
 from pretune.text.dialogues import QUERY, RESPONSE, Dialogues
 from pretune.text.documents import Document
 from pretune.text.labeled import Labeled
 from pretune.text.preparing import Settings, make_store
+from pretune.text.questions import Questions, Span
 from pretune.text.sequences import Packing, Sequences, Template
 from pretune.text.store import Store
+from pretune.text.tagged import Tagged
 from pretune.text.tokenizer import Tokenizer
 from pretune.text.tokenizer_training import train
 
@@ -47,6 +49,8 @@ PAIRS = (("I am happy to join with you", "je suis heureux de vous rejoindre"), (
 TURNS = (("Where are you?", "At the station.", "Stay there!"), ("Is it raining?", "Not yet.", "Then let us walk."))
 HISTORIES = ("book-7 book-2 book-4 book-9 book-1 book-3 book-8", "book-2 book-4 book-7 book-1 book-9 book-5")
 LABELED = (("a delightful film", "positive"), ("two hours I want back", "negative"))
+TAGGED = ((["Alex", "is", "in", "Los", "Angeles"], ["B-PER", "O", "O", "B-LOC", "I-LOC"]),)
+ASKED = (("Where is the party?", "I am happy that the party is at your house today.", "at your house"),)
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,13 @@ class Material:
                     return replace(data, rows=turns), "dialogues of our own"
                 case "classify":
                     return replace(data, rows=labeled(file)), "labeled texts of our own"
+                case "tag":
+                    words, tags = [words for words, _ in TAGGED], [tags for _, tags in TAGGED]
+                    return replace(data, rows=Tagged(file, {}, words, tags)), "tags of our own"
+                case "answer":
+                    asked = Questions(file, {}, [row[0] for row in ASKED], [row[1] for row in ASKED])
+                    asked.answers = [[Span(text, passage.find(text))] for _, passage, text in ASKED]
+                    return replace(data, rows=asked), "questions of our own"
                 case "item":
                     return from_store(data, self.histories), "histories of our own"
         return from_store(data, self.text), ""
@@ -106,15 +117,15 @@ def examples(text: str = SENTENCE, expressions: Iterable[str] | None = None, see
         return [
             {"objective": str(expression), **work(joint, material, seed)}
             for expression in expressions
-            for joint in parse_objective(expression, labels=[label for _, label in LABELED]).joints
+            for joint in parse_objective(expression).joints
         ]
 
 
 def make_material(text: str, folder: Path) -> Material:
     """Stores of the text and of what else there is, with one tokenizer."""
     paragraphs = [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
-    pairs = [side for pair in (*PAIRS, *LABELED, *TURNS) for side in pair]
-    everything = [*paragraphs, *DOCUMENTS, *HISTORIES, *pairs]
+    pairs = [side for pair in (*PAIRS, *LABELED, *TURNS, *ASKED) for side in pair]
+    everything = [*paragraphs, *DOCUMENTS, *HISTORIES, *pairs, *(" ".join(words) for words, _ in TAGGED)]
     tokenizer = train([Document(t, folder, 1) for t in everything], "items", 1 << 16, sentinels=SENTINELS)
     stores = {}
     for name, texts in (("text", paragraphs), ("documents", DOCUMENTS), ("histories", HISTORIES)):
@@ -129,6 +140,8 @@ def work(joint: Joint, material: Material, seed: int) -> dict[str, str]:
     """Let an objective arrange and corrupt its first sequence; other text where it cannot use this."""
     draws, packing = Draws(seed), Packing(tokens=LENGTH, length=LENGTH, sequences=1)
     data, note = material.of(joint)
+    parts = [(weight, part.fit(data.rows) if isinstance(part, Task) else part) for weight, part in joint.parts]
+    joint = Joint(tuple(parts))
     try:
         epoch = joint.arrange(data, packing, draws)
     except PretuneError:
@@ -175,9 +188,11 @@ def say_target(joint: Joint, term: str, sequences: Sequences, tokenizer: Tokeniz
     at, target = sequences.targets[term]
     if term == "rtd":
         return " ".join("r" if new else "o" for new in sequences.ids != target)
-    if term in (*CLASSES, "classify"):
-        labels = CLASSES.get(term) or next(part.labels for part in joint.objectives if part.name == term)  # type: ignore[attr-defined]
+    labels = CLASSES.get(term) or next((getattr(p, "labels", None) for p in joint.objectives if p.name == term), None)
+    if labels:
         return ", ".join(labels[int(number)] for number in target)
+    if term == "answer":
+        return "; ".join(" ".join(spell(sequences.ids[first : last + 1], tokenizer)) for first, last in at)
     if at.ndim > 1 and term == "bilm":
         ways = [spell(target[at[:, 1] == way], tokenizer) for way in (0, 1)]
         return f"{' '.join(ways[0])}; and from the end: {' '.join(ways[1])}"

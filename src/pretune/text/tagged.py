@@ -116,7 +116,7 @@ class TokenWords:
         found = [np.stack([fits, self.rows.starts[fits, 0], lengths[fits]], 1)]
         cut = 0
         for sentence in np.flatnonzero(lengths > rooms):
-            edges = self.units[self.bounds[sentence] : self.bounds[sentence + 1] + 1]
+            edges = np.unique(self.units[self.bounds[sentence] : self.bounds[sentence + 1] + 1])
             room = int(rooms[sentence])
             pieces = list(_windows(edges, room, min(overlap, room // 2)))
             found.append(np.array([(sentence, begin, size) for begin, size in pieces], dtype=np.int64))
