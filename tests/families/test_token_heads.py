@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from test_exports import SMALL
 
 from peers import Ragged, assert_same, close
 from pretune.families import ENCODERS, FAMILIES
 from pretune.model import Model, Root, load, load_model, trained_for
 from pretune.objectives import parse_objective
-from test_exports import SMALL
 
 LABELS = ["O", "B-X", "I-X"]
 

@@ -15,7 +15,6 @@ from pretune.text.sequences import Packing
 from pretune.text.tagged import Tagged
 from pretune.training.streams import Stream
 
-
 NAMES = ["tlm", "tlm(rate=1)", "dlm", "mlm+dlm(turns=5)", "bilm", "tag", "tag+mlm", "answer(stride=20)"]
 
 
