@@ -96,7 +96,7 @@ def test_tags_of_any_scheme_are_learned_in_one() -> None:
 def test_broken_tags_are_mended_and_unknown_ones_said(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr("pretune.objectives.tag.say", said.append)
-    task = Tag().fit(tagged([["a", "b"], ["c"]], [["B-X", "I-Y"], ["I-X"]]))
+    task = Tag().fit(tagged([["a", "b"], ["c", "d"]], [["B-X", "I-Y"], ["B-Y", "I-X"]]))
     assert said == ["x.conll: 2 of 2 sentences break the rules of BIO; mended as conlleval does"]
     assert task.encode_tags(tagged([["a"], ["b", "c"]], [["I-X"], ["O", "B-Z"]])).tolist() == [1, 0, -1]
     assert said[1] == "x.conll, line 2: tag 'B-Z' was not in training; such words (1) count as wrong"

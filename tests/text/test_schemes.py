@@ -39,6 +39,7 @@ def test_the_same_entities_by_hand() -> None:
     assert convert(["I", "I"], "BIO") == ["B", "I"]
     assert find_entities([]) == []
     assert find_scheme([["O", "B", "I"]]) == "BIO"
+    assert find_scheme([["O", "I-X"], ["I-Y"], ["B-Z"]]) == "IOB1"  # as in CoNLL-2003, but for a slip
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`finetune`: a pretrained model and labeled rows in, a classifier out."""
+"""`finetune`: a pretrained model and examples of a task in, a model for that task out."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def finetune(
     device: str | None = None,
     partial: bool = False,
 ) -> Run:
-    """Fine-tune a model to classify texts or pairs of texts.
+    """Fine-tune a model for a task: to classify texts or pairs of texts, to tag words, to answer questions from passages.
 
     Columns are guessed from names and contents, shown, and overridable.
 
@@ -44,19 +44,20 @@ def finetune(
     model
         A run, a model folder, or a preset (random weights; then with --tokenizer).
     train
-        Labeled rows: .csv, .tsv, .jsonl or .parquet.
+        Labeled rows: .csv, .tsv, .jsonl or .parquet; to tag words, CoNLL's columns, .conllu, .jsonl or .parquet; to answer,
+        SQuAD's .json, .jsonl or .parquet.
     out
         Folder of the new run.
     dev
         Rows to evaluate on.
     text
-        Column of the text.
+        Column of the text: words, questions.
     pair
-        Column of the second text.
+        Column of the second text: passages.
     label
-        Column of the label.
+        Column of the label: tags, answers. Columns without names are numbered from 1.
     objective
-        classify, classify(pooling=mean), classify+0.5*lm …
+        classify, classify(pooling=mean), classify+0.5*lm, tag, answer …
     epochs
         How often every row is seen.
     budget
