@@ -164,11 +164,12 @@ class Table:
         """
         published: Tensors = {}
         rest: Tensors = {}
+        places = {name: self.theirs(name) for name in ours}
         owners: dict[str, str] = {}
         for name in sorted(ours, key=lambda name: _head(name) not in heads):
-            owners.setdefault((self.theirs(name) or ("",))[0], name)
+            owners.setdefault((places[name] or ("",))[0], name)
         for name, tensor in ours.items():
-            theirs = self.theirs(name)
+            theirs = places[name]
             if theirs is None or owners[theirs[0]] != name:
                 rest[name] = tensor
             elif len(theirs) == 1:

@@ -38,7 +38,7 @@ class Answerer:
         longest = length or model.backbone.longest or LENGTH
         self.laid = task.lay_out(Data(model.need_tokenizer(), model.family.template, rows=examples), longest)
         if self.laid.truncated:
-            say(f"{self.laid.truncated} of {len(examples)} texts are longer than {longest} tokens and were cut")
+            say(f"{self.laid.truncated} of {len(examples)} texts are too long for {longest} tokens and were cut")
 
     @torch.no_grad()
     def __call__(self, device: torch.device | None = None) -> list[Answer]:

@@ -109,7 +109,7 @@ class TokenWords:
         """Windows of whole words, at most `rooms` (sentences,) tokens each: sentence, first token and tokens of each.
 
         Where a sentence takes several, they have about `overlap` tokens in common with the one before. Sentences without
-        tokens have none. A word that is longer than a window is cut; how many such there are comes last.
+        tokens have none. A word that is longer than a window is cut; how many sentences have such comes last.
         """
         lengths = self.rows.lengths[:, 0]
         fits = np.flatnonzero((lengths > 0) & (lengths <= rooms))
@@ -120,7 +120,7 @@ class TokenWords:
             room = int(rooms[sentence])
             pieces = list(_windows(edges, room, min(overlap, room // 2)))
             found.append(np.array([(sentence, begin, size) for begin, size in pieces], dtype=np.int64))
-            cut += int((np.diff(edges) > room).sum())
+            cut += bool((np.diff(edges) > room).any())
         table = np.concatenate(found)
         table = table[np.argsort(table[:, 0], kind="stable")]
         return table[:, 0], table[:, 1], table[:, 2], cut

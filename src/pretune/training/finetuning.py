@@ -99,7 +99,7 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
     data = Data(model.need_tokenizer(), model.family.template, rows=rows)
     arrangement = task.lay_out(data, length)
     if arrangement.truncated:
-        say(f"{rows.file}: {arrangement.truncated} of {len(rows)} rows are longer than {length} tokens and were cut")
+        say(f"{rows.file}: {arrangement.truncated} of {len(rows)} rows are too long for {length} tokens and were cut")
     fixed = device.type == "cuda"
     packing = row_packing(arrangement.lengths, plan.batch.sequences or 32, length, fixed)
     streams = make_streams(mixture, data, tokens=packing.tokens, packing=packing, seed=plan.seed)
