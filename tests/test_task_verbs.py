@@ -200,7 +200,7 @@ def test_bad_tags_are_said_in_a_line(
 def test_answers_are_learned_and_a_threshold_is_chosen(answerer: Run) -> None:
     results = answerer.results
     assert results["dev/f1"] > 0.8
-    assert {"dev/exact", "dev/has_answer_f1", "dev/no_answer_f1"} <= results.keys()
+    assert {"dev/exact", "dev/has_answer_f1", "dev/no_answer_f1"} <= results.keys() and "f1" not in results
     options = json.loads((answerer.folder / "config.json").read_text())["pretune"]["options"]
     assert isinstance(options["threshold"], float) and options["threshold"] != 0.0
 
@@ -250,3 +250,11 @@ def test_bad_questions_are_said_in_a_line(answerer: Run, folder: Path, tmp_path:
     result = pt.finetune(answerer, bad, objective="answer(drop_bad=true)", **limit)  # type: ignore[arg-type]
     assert result.results["rows"] == 119
     assert result.recipe["batch"]["length"] == 384
+
+
+def test_a_threshold_that_is_given_stays(answerer: Run, folder: Path, tmp_path: Path) -> None:
+    files = {"train": folder / "train.json", "dev": folder / "dev.json", "out": tmp_path / "run"}
+    pt.finetune(answerer, **files, objective="answer(threshold=1.5)", budget=pt.Budget(steps=1))  # type: ignore[arg-type]
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["pretune"] == {
+        "objective": "answer(threshold=1.5)"
+    }

@@ -40,9 +40,13 @@ class Answerer:
         if self.laid.truncated:
             say(f"{self.laid.truncated} of {len(examples)} texts are too long for {longest} tokens and were cut")
 
-    @torch.no_grad()
     def __call__(self, device: torch.device | None = None) -> list[Answer]:
         """An answer an example, in order."""
+        return self.task.answers(self.outputs(device), self.laid, self.examples)
+
+    @torch.no_grad()
+    def outputs(self, device: torch.device | None = None) -> list[Array]:
+        """What comes out for each sequence, in order."""
         device = device or choose_device()
         root = self.model.root.to(device).eval()
         found: list[Array] = [np.empty(0)] * len(self.laid)
@@ -51,7 +55,7 @@ class Answerer:
             ends = np.cumsum(batch.lengths[-1] if self.task.each == "token" else np.ones(len(batch.rows), dtype=int))
             for place, part in zip(batch.rows, np.split(rows[: ends[-1]], ends[:-1]), strict=True):
                 found[place] = part if self.task.each == "token" else part[0]
-        return self.task.answers(found, self.laid, self.examples)
+        return found
 
 
 def predict_texts(

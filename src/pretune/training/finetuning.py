@@ -126,10 +126,11 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
         raise KeyboardInterrupt from None
     model.root.compute_in(torch.float32)
     if answer is not None and task.name in CHOICES:
-        answers = answer(device)
-        best = {name: x for name, x in choose(task, answers, dev).items() if getattr(asked, name) is None}
-        answer.task = task = replace(task, **best)  # type: ignore[type-var]
-        last |= score(task, answer(device), dev)
+        outputs = answer.outputs(device)
+        best = choose(task, task.answers(outputs, answer.laid, dev), dev)
+        task = replace(task, **{n: x for n, x in best.items() if getattr(asked, n) is None})  # type: ignore[type-var]
+        scores = score(task, task.answers(outputs, answer.laid, dev), dev)
+        last |= {f"dev/{name}": value for name, value in scores.items()}
     model.options = found_out(asked, task)
     model.save(plan.out)
     results: dict[str, Any] = {"model": plan.model, "objective": plan.objective, "rows": len(rows)}
