@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -23,6 +24,13 @@ from pretune.objectives import OBJECTIVES
 from pretune.text.tokenizer import Tokenizer
 
 PAGE = (Path(__file__).parent.parent / "docs" / "tasks.md").read_text(encoding="utf-8")
+
+TAGGED = "Peter I-PER\nflew O\nto O\nBrussels I-LOC\n\nIt O\nrained O\n"
+PASSAGE = "Peter Blackburn flew to Brussels."
+ASKED = [
+    {"id": "a", "question": "Who flew?", "answers": [{"text": "Peter Blackburn", "answer_start": 0}]},
+    {"id": "b", "question": "Who drove?", "answers": [], "is_impossible": True},
+]
 
 
 def test_every_section_is_a_task_in_the_table_and_names_its_source() -> None:
@@ -51,6 +59,9 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     table("found.tsv", [{"id": row.pop("qid"), **row} for row in test_rank.rows(6)])
     table("pairs.tsv", test_contrast.pairs(12))
     write(Path("record.jsonl"), test_entity.rows(8))
+    for name in ("train", "dev"):
+        Path(f"{name}.conll").write_text(TAGGED, encoding="utf-8")
+        Path(f"{name}.json").write_text(json.dumps({"data": [{"paragraphs": [{"context": PASSAGE, "qas": ASKED}]}]}))
     blocks = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     for line in "".join(blocks).replace("pretune-small-en", "tiny").splitlines():
         words = shlex.split(line)[1:]
@@ -62,3 +73,6 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
         main(["finetune", "--recipe", "runs/ranked/recipe.yaml", "--steps", "1", "--out", "runs/again"])
     assert pt.Run("runs/again").finished
     assert "dev/f1" in pt.Run("runs/record").results
+    for name, key in (("tagged", "tags"), ("answers", "answer")):
+        rows = [json.loads(row) for row in Path(f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+        assert len(rows) == 2 and all(key in row for row in rows)

@@ -51,8 +51,8 @@ def test_it_learns_from_different_numbers_of_choices(run: pt.Run, tmp_path: Path
     assert sum(right) >= 5
     for answer, row in zip(answers, asked, strict=True):
         assert answer["answer"] == row["choices"][answer["choice"]]  # type: ignore[index]
-        assert sum(answer["probabilities"]) == pytest.approx(1)
-    with pytest.raises(PretuneError, match="choose takes rows with candidates; give it a file of them"):
+        assert sum(candidate["probability"] for candidate in answer["candidates"]) == pytest.approx(1)
+    with pytest.raises(PretuneError, match=r"which column is the choices .* give it a file"):
         run.predict(["red cat"])
 
 

@@ -19,7 +19,6 @@ from pretune.objectives.match import Match, MatchHead
 from pretune.packed import pack_lists
 from pretune.text.labeled import Labeled
 from pretune.text.marked import find_words, read_marked, token_offsets
-from pretune.text.rows import TokenRows
 from pretune.text.sequences import Packing, Template
 from pretune.text.tokenizer import Tokenizer
 from pretune.text.tokenizer_training import Kind
@@ -55,7 +54,7 @@ def test_it_learns_where_to_look(tmp_path: Path) -> None:
     ]
     assert np.mean(right) == pytest.approx(run.results["dev/accuracy"])
     assert answers[0]["sentence2"] == rows(1, seed=1)[0]["sentence2"]
-    with pytest.raises(PretuneError, match="match takes rows with two marked spans; give it a file"):
+    with pytest.raises(PretuneError, match=r"no span 1; it takes columns .* give it a file"):
         run.predict(["the cat saw the dog"])
 
 
@@ -94,7 +93,7 @@ def test_spans_are_given_by_offsets_or_by_words(tmp_path: Path) -> None:
 def test_bad_spans_are_refused_with_their_place(tmp_path: Path, row: dict[str, object], message: str) -> None:
     file = write(tmp_path / "a.jsonl", [{"text": "red cat", "label": 1, **row}])
     with pytest.raises(PretuneError, match=rf"a\.jsonl, {message}"):
-        TokenRows.make(read_marked(file), Tokenizer.load(few_words()))
+        Match(labels=("1",)).lay_out(Data(Tokenizer.load(few_words()), TEMPLATE, rows=read_marked(file)), 32)
 
 
 def plain(text: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from pretune.backbones.encoder import Encoder
-from pretune.families.family import Family, Row, Table
+from pretune.families.family import TOKEN_HEADS, Family, Row, Table, token_classes
 from pretune.nn.attention import Attention
 from pretune.nn.blocks import Layer, PostNorm
 from pretune.nn.embeddings import Embeddings, Lookup
@@ -143,8 +143,9 @@ def table(name: str, *rows: Row) -> Table:
         ("classifier.{p}", "heads.classify.output.{p}"),
         (f"{name}.pooler.dense.{{p}}", "heads.choose.pooler.dense.{p}"),
         ("classifier.{p}", "heads.choose.output.{p}"),
+        *TOKEN_HEADS,
         prefix=f"{name}.",
-        ignored=(f"{name}.embeddings.position_ids", "cls.predictions.decoder.{p}", "qa_outputs.{p}"),
+        ignored=(f"{name}.embeddings.position_ids", "cls.predictions.decoder.{p}"),
         renamed={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
     )
 
@@ -158,6 +159,7 @@ def classes(name: str) -> Mapping[frozenset[str], str]:
         frozenset({"mlm", "nsp"}): f"{name}ForPreTraining",
         frozenset({"classify"}): f"{name}ForSequenceClassification",
         frozenset({"choose"}): f"{name}ForMultipleChoice",
+        **token_classes(name),
     }
 
 

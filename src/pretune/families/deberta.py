@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pretune.backbones.encoder import Encoder
 from pretune.errors import PretuneError
 from pretune.families.bert import BertConfig, embeddings_of, encoder_rows, layer_of, vocabulary_head_of
-from pretune.families.family import Family, Row, Table
+from pretune.families.family import TOKEN_HEADS, Family, Row, Table, token_classes
 from pretune.families.gpt import check_tied
 from pretune.nn.blocks import Layer
 from pretune.nn.convolution import Convolution, Convolved
@@ -150,6 +150,7 @@ def _table(*own: Row) -> Table:
         ("classifier.{p}", "heads.classify.output.{p}"),
         ("pooler.dense.{p}", "heads.choose.pooler.dense.{p}"),
         ("classifier.{p}", "heads.choose.output.{p}"),
+        *TOKEN_HEADS,
         prefix="deberta.",
         ignored=(
             "deberta.embeddings.position_ids",
@@ -158,7 +159,6 @@ def _table(*own: Row) -> Table:
             "mask_predictions.dense.{p}",  # of replaced tokens, in v3
             "mask_predictions.LayerNorm.{p}",
             "mask_predictions.classifier.{p}",
-            "qa_outputs.{p}",
         ),
         renamed={
             "lm_predictions.lm_head.bias": "cls.predictions.bias",
@@ -172,6 +172,7 @@ def _classes(name: str) -> Mapping[frozenset[str], str]:
         frozenset(): f"{name}Model",
         frozenset({"mlm"}): f"{name}ForMaskedLM",
         frozenset({"classify"}): f"{name}ForSequenceClassification",
+        **token_classes(name),
     }
 
 

@@ -19,6 +19,7 @@ from torch import nn
 
 from pretune.backbones.states import Backbone
 from pretune.errors import PretuneError, nearest
+from pretune.objectives.answer import Answers
 from pretune.objectives.bilm import BiLM
 from pretune.objectives.choose import Choose
 from pretune.objectives.classify import Classify
@@ -43,6 +44,7 @@ from pretune.objectives.shuffle import Shuffle
 from pretune.objectives.skip_thought import SkipThought
 from pretune.objectives.sop import SOP
 from pretune.objectives.spans import Spans
+from pretune.objectives.tag import Tag
 from pretune.objectives.task import Task
 from pretune.objectives.tlm import TLM
 from pretune.objectives.translate import Translate
@@ -57,7 +59,7 @@ OBJECTIVES: dict[str, type[Any]] = {
     for objective in (
         *(MLM, TLM, RTD, TRTD, NSP, SOP, DLM, LM, BiLM, PLM, Prefix, Item),
         *(Spans, Denoise, Mass, Shuffle, Translate, SkipThought),
-        *(Classify, Regress, Choose, Match, Rank, Contrast, Entity),
+        *(Classify, Tag, Answers, Regress, Choose, Match, Rank, Contrast, Entity),
     )
 }
 

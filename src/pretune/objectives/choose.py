@@ -16,7 +16,14 @@ from torch import Tensor, nn
 
 from pretune.nn.patterns import Pattern
 from pretune.objectives.classify import ClassifyHead, Pooling, check_pooling
-from pretune.objectives.groups import arrange_candidates, group_loss, group_targets, split_groups
+from pretune.objectives.groups import (
+    arrange_candidates,
+    combine_candidates,
+    group_loss,
+    group_targets,
+    list_candidates,
+    split_groups,
+)
 from pretune.objectives.objective import Data, Loss
 from pretune.objectives.task import Answer, fitted
 from pretune.packed import Batch
@@ -94,10 +101,15 @@ class Choose:
                 "choice": int(shares.argmax()),
                 "answer": group.names[int(shares.argmax())],
                 "probability": float(shares.max()),
-                "probabilities": shares.tolist(),
+                "candidates": list_candidates(group, shares),
             }
             for group, shares in zip(examples.groups, split_groups(outputs, examples), strict=True)
         ]
+
+    def combine(self, answers: Sequence[Answer]) -> Answer:
+        """The answer of several models to one example: the mean of their probabilities."""
+        best, combined = combine_candidates(answers)
+        return {"choice": best, **combined}
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Cross-entropy over the choices of each example."""

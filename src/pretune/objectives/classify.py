@@ -183,9 +183,8 @@ class Classify:
 
     def combine(self, answers: Sequence[Answer]) -> Answer:
         """The answer of several models to one example: the mean of their probabilities."""
-        means = {label: float(np.mean([answer["probabilities"][label] for answer in answers])) for label in self.labels}
-        best = max(means, key=lambda label: means[label])
-        return {"label": best, "probability": means[best], "probabilities": means}
+        means = np.mean([[answer["probabilities"][label] for label in self.labels] for answer in answers], 0)
+        return self._several(means) if self.multi else class_answer(means, self.labels)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Cross-entropy of each row; of several labels, the mean over classes."""

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from pretune.errors import PretuneError
 from pretune.objectives.objective import Data, Loss
+from pretune.objectives.task import Answer
 from pretune.packed import Targets
-from pretune.text.grouped import Grouped
+from pretune.text.grouped import Candidates, Grouped
 from pretune.text.rows import arrange_rows
 from pretune.text.sequences import Arrangement
 
@@ -61,6 +62,22 @@ def split_groups(outputs: Sequence[Array], examples: Grouped) -> list[Array]:
     """How likely each candidate of each example is, from the scores of all."""
     scores = np.array(outputs, dtype=np.float64)
     return [softmax(part) for part in np.split(scores, np.cumsum(examples.sizes)[:-1])]
+
+
+def list_candidates(group: Candidates, shares: Array) -> list[Answer]:
+    """All candidates of an example, in their order, and how likely each is."""
+    return [{"answer": name, "probability": float(share)} for name, share in zip(group.names, shares, strict=True)]
+
+
+def combine_candidates(answers: Sequence[Answer]) -> tuple[int, Answer]:
+    """The likeliest candidate by the mean of several models: which it is, and the answer."""
+    shares = np.mean([[candidate["probability"] for candidate in answer["candidates"]] for answer in answers], 0)
+    best = int(shares.argmax())
+    listed = [
+        {**candidate, "probability": float(share)}
+        for candidate, share in zip(answers[0]["candidates"], shares, strict=True)
+    ]
+    return best, {**listed[best], "candidates": listed}
 
 
 def softmax(scores: Array) -> Array:

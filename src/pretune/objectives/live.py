@@ -25,8 +25,10 @@ from pretune.text.documents import Document
 from pretune.text.grouped import Candidates, Grouped
 from pretune.text.labeled import Labeled
 from pretune.text.preparing import Settings, make_store
+from pretune.text.questions import Questions, Span
 from pretune.text.sequences import Packing, Sequences, Template
 from pretune.text.store import Store
+from pretune.text.tagged import Tagged
 from pretune.text.tokenizer import Tokenizer
 from pretune.text.tokenizer_training import train
 
@@ -62,6 +64,8 @@ RIVER = Candidates(
 BANKS, SENSES = (("the river bank", "a bank lends money"), ("a bank", "the bank")), ("other", "same")
 MARKS = (((10, 14), (2, 6)), ((2, 6), (4, 8)))
 TOGETHER = {"choose": 2, "rank": 2, "contrast": 4, "entity": 2}  # sequences that say something only together
+TAGGED = ((["Alex", "is", "in", "Los", "Angeles"], ["B-PER", "O", "O", "B-LOC", "I-LOC"]),)
+ASKED = (("Where is the party?", "I am happy that the party is at your house today.", "at your house"),)
 
 
 @dataclass(frozen=True)
@@ -89,16 +93,21 @@ class Material:
                     roles = [QUERY, RESPONSE, QUERY] * len(TURNS)
                     turns = Dialogues(file, [turn for turns in TURNS for turn in turns], roles, [3] * len(TURNS))
                     return replace(data, rows=turns), "dialogues of our own"
-                case "classify" | "regress" | "choose" | "match" | "rank" | "contrast" | "entity":
-                    return replace(data, rows=task_rows(part, file)), "labeled texts of our own"
+                case "classify" | "regress" | "choose" | "match" | "rank" | "contrast" | "entity" | "tag" | "answer":
+                    return replace(data, rows=task_rows(part, file)), "examples of our own"
                 case "item":
                     return from_store(data, self.histories), "histories of our own"
         return from_store(data, self.text), ""
 
 
-def task_rows(task: Objective, file: Path) -> Labeled | Grouped:
+def task_rows(task: Objective, file: Path) -> Labeled | Grouped | Tagged | Questions:
     """Examples of a task."""
     name = task.name
+    if name == "tag":
+        return Tagged(file, {}, [words for words, _ in TAGGED], [tags for _, tags in TAGGED])
+    if name == "answer":
+        answers = [[Span(text, passage.find(text))] for _, passage, text in ASKED]
+        return Questions(file, {}, [row[0] for row in ASKED], [row[1] for row in ASKED], answers)
     if name in ("choose", "entity"):
         return Grouped(file, {}, [FAUCET if name == "choose" else RIVER], [1])
     if name == "classify":
@@ -139,9 +148,9 @@ def examples(text: str = SENTENCE, expressions: Iterable[str] | None = None, see
 def make_material(text: str, folder: Path) -> Material:
     """Stores of the text and of what else there is, with one tokenizer."""
     paragraphs = [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
-    pairs = [side for pair in (*PAIRS, *LABELED, *TURNS, *ALIKE, *BANKS) for side in pair]
+    pairs = [side for pair in (*PAIRS, *LABELED, *TURNS, *ALIKE, *BANKS, *ASKED) for side in pair]
     pairs += [side for group in (FAUCET, RIVER) for side in (*group.texts, *(group.pairs or ()))]
-    everything = [*paragraphs, *DOCUMENTS, *HISTORIES, *pairs]
+    everything = [*paragraphs, *DOCUMENTS, *HISTORIES, *pairs, *(" ".join(words) for words, _ in TAGGED)]
     tokenizer = train([Document(t, folder, 1) for t in everything], "items", 1 << 16, sentinels=SENTINELS)
     stores = {}
     for name, texts in (("text", paragraphs), ("documents", DOCUMENTS), ("histories", HISTORIES)):
@@ -217,10 +226,12 @@ def say_target(joint: Joint, term: str, sequences: Sequences, tokenizer: Tokeniz
         return ", ".join(f"{first + 1} with {second + 1}" for first, second in sorted(at.tolist()))
     if term in ("rtd", "trtd"):
         return " ".join("r" if new else "o" for new in sequences.ids != target)
-    if term in (*CLASSES, "classify", "match"):
-        labels = CLASSES.get(term) or next(part.labels for part in joint.objectives if part.name == term)  # type: ignore[attr-defined]
+    labels = CLASSES.get(term) or next((getattr(p, "labels", None) for p in joint.objectives if p.name == term), None)
+    if labels:
         numbers = target.nonzero()[1] if target.ndim > 1 else target
         return ", ".join(labels[int(number)] for number in numbers)
+    if term == "answer":
+        return "; ".join(" ".join(spell(sequences.ids[first : last + 1], tokenizer)) for first, last in at)
     if at.ndim > 1 and term == "bilm":
         ways = [spell(target[at[:, 1] == way], tokenizer) for way in (0, 1)]
         return f"{' '.join(ways[0])}; and from the end: {' '.join(ways[1])}"

@@ -101,6 +101,7 @@ class Match:
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
         """The label is the target of its sequence."""
         sequences = with_global_starts(sequences)
+        sequences.columns["span"] = sequences.columns["span"].clip(min=0)
         if self.name in sequences.labels:
             sequences.targets[self.name] = (np.arange(len(sequences.lengths)), sequences.labels[self.name])
         return sequences
@@ -121,6 +122,10 @@ class Match:
     def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Labeled) -> list[Answer]:
         """The likeliest class, and how likely each is."""
         return Classify(self.labels).answers(outputs, laid, examples)
+
+    def combine(self, answers: Sequence[Answer]) -> Answer:
+        """The answer of several models to one row: the mean of their probabilities."""
+        return Classify(self.labels).combine(answers)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Cross-entropy of each row."""

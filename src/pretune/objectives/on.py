@@ -27,6 +27,7 @@ class Seen:
         self.backbone, self.features = backbone, features
         self.width = features.width
         self.pooler: Callable[[], nn.Module] = nn.Identity
+        self.tagger: Callable[[], nn.Module] = nn.Identity
         self.classifier: Callable[[int], nn.Module] = partial(Linear, features.width)
 
     def __call__(self, *packed: Packed, **options: Any) -> States:

@@ -124,6 +124,10 @@ class Rank:
         """A score a row, to be compared with those of the same query."""
         return [{"score": float(score)} for score in outputs]
 
+    def combine(self, answers: Sequence[Answer]) -> Answer:
+        """The answer of several models to one row: the mean."""
+        return {"score": float(np.mean([answer["score"] for answer in answers]))}
+
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Cross-entropy over the candidates of each query, or of each row."""
         targets, scores = batch.targets[self.name], self.outputs(head, backbone, batch)

@@ -123,6 +123,10 @@ class Regress:
         """A number each."""
         return [{"value": float(value)} for value in outputs]
 
+    def combine(self, answers: Sequence[Answer]) -> Answer:
+        """The answer of several models to one row: the mean."""
+        return {"value": float(np.mean([answer["value"] for answer in answers]))}
+
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """The squared error, in units of the variance: 1 is what the mean alone would cost."""
         targets = batch.targets[self.name]

@@ -41,7 +41,7 @@ def read_entities(
     table.settle(
         found, needed=("text", "entities", *(("qas",) if nested else ("query", "answers") if labels else ("query",)))
     )
-    made = Grouped(table.path, found, answered=labels)
+    made = Grouped(table.path, found, answered=labels, nested=nested)
     for line, row in table.rows():
         text = table.text(row, found["text"], line)
         names = _names(table, row, line, found["entities"], text)

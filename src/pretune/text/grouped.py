@@ -47,6 +47,7 @@ class Grouped:
     groups: list[Candidates] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
     answered: bool = True  # whether the right answers are known
+    nested: bool = False  # whether a row may have several examples
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -55,7 +56,7 @@ class Grouped:
         """Some of the examples."""
         chosen = list(rows)
         groups, lines = [self.groups[row] for row in chosen], [self.lines[row] for row in chosen]
-        return Grouped(self.file, self.columns, groups, lines, self.answered)
+        return Grouped(self.file, self.columns, groups, lines, self.answered, self.nested)
 
     def asked(self, row: int) -> str:
         """What an example asks, whatever the answer: two that ask the same are one."""

@@ -18,7 +18,7 @@ import numpy as np
 from pretune.errors import PretuneError, nearest
 from pretune.progress import say
 from pretune.text.documents import csv_reader, read_jsonl, read_parquet, read_table
-from pretune.text.files import Errors, file_format, find_files
+from pretune.text.files import Errors, checked, file_format, find_files
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 LABELS = (
@@ -36,6 +36,7 @@ TEXTS = (
 )  # fmt: skip
 SEPARATORS = ";|,"  # between labels of one row
 SAMPLE = 1000  # rows looked at when guessing
+LISTED = 3  # bad rows that a message names
 ROLES = ("text", "pair", "label")  # those that are options of their own
 USUAL: dict[str, Sequence[str]] = {
     "text": (*TEXTS, *(first for first, _ in PAIRS)),
@@ -96,20 +97,27 @@ class Labeled:
 
 @dataclass(frozen=True)
 class Excerpt:
-    """Some rows of a table, and the line each stands on: a part of a large file that is read as a whole one is."""
+    """Some rows of a file, and the line each stands on: a part of a large one that is read as a whole one is."""
 
     file: Path
     rows: list[tuple[int, Row]]
     first: Row  # of the file: it says which columns there are
 
 
-def read_excerpts(file: str | Path, rows: int, errors: Errors = "strict") -> Iterator[Excerpt]:
-    """A table in parts of so many rows, in order, however large it is.
-
-    >>> for part in read_excerpts("large.csv", 1000): print(len(part.rows))  # doctest: +SKIP
-    """
+def table_rows(file: str | Path, errors: Errors = "strict") -> Iterator[tuple[int, Row]]:
+    """All rows of a table, and the line each stands on."""
     (path,) = find_files(file, FORMATS)[:1]
-    left = _rows(path, _header(path, errors), errors)
+    return _rows(path, _header(path, errors), errors)
+
+
+def read_excerpts(
+    path: Path, rows: int, read: Callable[[Path], Iterator[tuple[int, Row]]] = table_rows
+) -> Iterator[Excerpt]:
+    """A file in parts of so many rows, in order, however large it is; `read` makes rows of it.
+
+    >>> for part in read_excerpts(Path("large.csv"), 1000): print(len(part.rows))  # doctest: +SKIP
+    """
+    left = read(path)
     part = list(islice(left, rows))
     if not part:
         raise PretuneError(f"{path}: no rows in it")
@@ -225,14 +233,7 @@ class Table:
         value = row.get(name)
         if value is None:
             raise PretuneError(f"{self.path}, line {line}: no {name!r}")
-        text = value if isinstance(value, str) else str(value)
-        if not text.isascii() and any(
-            "\ud800" <= letter <= "\udfff" for letter in text
-        ):  # which JSON escapes can spell
-            raise PretuneError(
-                f"{self.path}, line {line}: {name!r} holds half of a surrogate pair, which is no text; mend it"
-            )
-        return text
+        return checked(value if isinstance(value, str) else str(value), f"{self.path}, line {line}: {name!r}")
 
     def cell(self, row: Row, name: str, line: int, read: Callable[[Any], Any]) -> Any:
         """What `read` makes of a cell; its ValueError gets a place."""
@@ -245,6 +246,14 @@ class Table:
 def option(role: str) -> str:
     """How the column of a role is named on the command line."""
     return f"--{role}" if role in ROLES else f"--columns.{role}"
+
+
+def drop_or_refuse(what: str, bad: Sequence[str], drop: bool) -> None:
+    """Count and list examples that are no good: left out where that was asked for, else refused."""
+    listed = ", ".join(bad[:LISTED]) + (" …" if len(bad) > LISTED else "")
+    if not drop:
+        raise PretuneError(f"{what}: {listed}; mend them, or leave them out with --drop-bad")
+    say(f"{what}: {listed}; they were left out")
 
 
 def column_names(path: Path, errors: Errors = "strict") -> list[str]:

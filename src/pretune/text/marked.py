@@ -14,7 +14,7 @@ from pretune.errors import PretuneError
 from pretune.text.files import Errors
 from pretune.text.labeled import Excerpt, Labeled, read_labeled
 from pretune.text.sequences import Arrangement
-from pretune.text.tokenizer import CUT, Tokenizer
+from pretune.text.tokenizer import Tokenizer
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Span = tuple[int, int]  # characters, the second not included
@@ -115,22 +115,15 @@ def mark_tokens(rows: Labeled, starts: Array, total: int, tokenizer: Tokenizer) 
 
 def token_offsets(texts: Sequence[str], tokenizer: Tokenizer) -> list[Array]:
     """For each text, (tokens, 2) the characters that each token stands for."""
-    tamed = [tokenizer._tame(text) for text in texts]
-    cut = tokenizer._jointed.token_to_id(CUT)
-    found = []
-    for text, encoding in zip(tamed, tokenizer._jointed.encode_batch(tamed, add_special_tokens=False), strict=True):
-        offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
-        offsets = offsets[np.array(encoding.ids) != cut]
-        # What was put into the text, so that it spells no special token, counts for nothing.
-        cuts = np.array([match.start() for match in re.finditer(CUT, text)], dtype=np.int64)
-        found.append(offsets - len(CUT) * np.searchsorted(cuts, offsets, side="left"))
-    return found
+    _, lengths, offsets = tokenizer.encode_with_offsets(texts)
+    return np.split(offsets, np.cumsum(lengths)[:-1])
 
 
 def keep_spans(laid: Arrangement, rows: Labeled, length: int) -> Arrangement:
-    """The same, but of texts that are cut, those tokens that have their spans in the middle."""
+    """The same with a column `span`; of texts that are cut, those tokens are left that have their spans in the middle."""
     source: Any = laid.source
-    marked = np.flatnonzero(source.columns["span"])
+    mark = mark_tokens(rows, source.starts, len(source.ids), laid.tokenizer)
+    marked = np.flatnonzero(mark)
     starts = source.starts.T.ravel()  # texts lie end to end, the second ones after all the first
     owner = np.searchsorted(starts, marked, side="right") - 1
     first, last = np.full(len(starts), np.iinfo(np.int64).max), np.full(len(starts), -1)
@@ -146,4 +139,4 @@ def keep_spans(laid: Arrangement, rows: Labeled, length: int) -> Arrangement:
         )
     middle = (first + last + 1 - laid.spans) // 2
     begin = np.clip(middle, np.maximum(0, last + 1 - laid.spans), np.minimum(first, source.lengths - laid.spans))
-    return replace(laid, starts=laid.starts + begin)
+    return replace(laid, starts=laid.starts + begin, tokens={"span": mark})

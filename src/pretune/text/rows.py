@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy as np
 from pretune.errors import PretuneError
 from pretune.text.dialogues import Dialogues
 from pretune.text.labeled import Labeled
-from pretune.text.marked import mark_tokens
 from pretune.text.sequences import Arrangement, Template
 from pretune.text.store import spans_to_indices
 from pretune.text.tokenizer import Tokenizer
@@ -27,7 +26,6 @@ class TokenRows:
     words: Array
     starts: Array  # (rows, 1 or 2)
     lengths: Array  # (rows, 1 or 2)
-    columns: dict[str, Array] = field(default_factory=dict)  # (n,) what else is known of each token
 
     @classmethod
     def make(cls, rows: Labeled | Dialogues, tokenizer: Tokenizer) -> TokenRows:
@@ -38,10 +36,7 @@ class TokenRows:
         words = tokenizer.word_starts(ids)
         words[starts[lengths > 0]] = True
         shape = (len(texts), len(rows.texts))
-        made = cls(ids, words, starts.reshape(shape).T, lengths.reshape(shape).T)
-        if isinstance(rows, Labeled) and "spans" in rows.more:
-            made.columns["span"] = mark_tokens(rows, made.starts, len(ids), tokenizer)
-        return made
+        return cls(ids, words, starts.reshape(shape).T, lengths.reshape(shape).T)
 
     def gather(self, starts: Array, lengths: Array) -> Array:
         """Ids of some spans end to end."""

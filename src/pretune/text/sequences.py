@@ -26,7 +26,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Source(Protocol):
-    """Tokens that spans point into: a Store, or labeled rows in memory, which may know more of each (`columns`)."""
+    """Tokens that spans point into: a Store, or labeled rows in memory."""
 
     def gather(self, starts: Array, lengths: Array) -> Array: ...
 
@@ -67,6 +67,21 @@ class Template:
         further = [(item, part, 1) for part in range(1, texts) for item in self.pair]
         items = [*((item, 0, 0) for item in self.single), *further, *((item, 0, 2) for item in self.last)]
         return [(item, part, segment if self.segments else 0) for item, part, segment in items]
+
+    def sizes(self, spans: Array) -> Array:
+        """(m, items) tokens of each item, for texts of so many tokens, (m, texts).
+
+        >>> Template(single=("start", "A", "separator"), pair=("B", "separator")).sizes(np.array([[3, 2]])).tolist()
+        [[1, 3, 1, 2, 1]]
+        """
+        items = self.items(spans.shape[1])
+        sizes = np.ones((len(spans), len(items)), dtype=np.int64)
+        for number, (item, part, _) in enumerate(items):
+            if item in "AB":
+                sizes[:, number] = spans[:, part]
+            elif part:
+                sizes[:, number] = spans[:, part] > 0
+        return sizes
 
 
 class Columns(dict[str, Array]):
@@ -125,6 +140,7 @@ class Arrangement:
     labels: dict[str, Array] = field(default_factory=dict)  # (m,)
     truncated: int = 0  # how many texts were cut to fit
     columns: dict[str, Array] = field(default_factory=dict)  # (m, k) what a column says of each text and its template
+    tokens: dict[str, Array] = field(default_factory=dict)  # (tokens of the source,) what it says of each; else -1
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -149,12 +165,7 @@ class Arrangement:
         texts = 1 + max((part for part in range(1, spans.shape[1]) if (spans[:, part] > 0).any()), default=0)
         items = self.template.items(texts)
         part_of, segments = (np.array([item[i] for item in items]) for i in (1, 2))
-        sizes = np.ones((count, len(items)), dtype=np.int64)  # tokens of each item of each sequence
-        for number, (item, part, _) in enumerate(items):
-            if item in "AB":
-                sizes[:, number] = spans[:, part]
-            elif part:
-                sizes[:, number] = spans[:, part] > 0
+        sizes = self.template.sizes(spans[:, :texts])
         ends = np.cumsum(sizes.ravel()).reshape(sizes.shape)
         begins = ends - sizes
         total = int(ends[-1, -1]) if count else 0
@@ -184,10 +195,10 @@ class Arrangement:
             values["segment"] = np.broadcast_to(known, sizes.shape)
         for name, value in values.items():
             columns[name] = np.repeat(value.ravel(), sizes.ravel())
-        for name, known in getattr(self.source, "columns", {}).items():
-            columns[name] = np.zeros(total, dtype=known.dtype)
+        for name, value in self.tokens.items():
+            columns[name] = np.full(total, -1, dtype=np.int64)
             for at, first, size in places:
-                columns[name][at] = known[spans_to_indices(first, size)]
+                columns[name][at] = value[spans_to_indices(first, size)]
         sequences = Sequences(
             ids=ids,
             lengths=sizes.sum(1),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,11 @@ from pretune.atomic import write_bytes, write_json
 from pretune.devices import choose_device, deterministic
 from pretune.errors import PretuneError
 from pretune.inference.predict import Answerer
-from pretune.metrics import score
+from pretune.metrics import choose, score
 from pretune.model import Model, family_of, load_model, make_model, random_twin
 from pretune.objectives import OBJECTIVES, Data, Mixture, Task, parse_objective
+from pretune.objectives.on import On
+from pretune.objectives.task import Answer
 from pretune.presets import preset_names
 from pretune.progress import say
 from pretune.text.labeled import ROLES
@@ -42,6 +44,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "batch": {"sequences": 32, "length": 128},
     "watching": {"save": 0, "log": 10},
 }
+# What some tasks have otherwise: passages are read in windows of so many tokens (Devlin et al., 2019).
+SETTINGS_OF: dict[str, dict[str, Any]] = {"answer": {"batch": {"sequences": 32, "length": 384}}}
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,8 @@ def make_plan(model: str, given: dict[str, Any]) -> Plan:
         "batch": Batching,
         "watching": Watching,
     }
-    filled = {name: fill(kind, given.pop(name, None), SETTINGS[name]) for name, kind in sections.items()}
+    usual = SETTINGS | SETTINGS_OF.get(find_task(parse_objective(given["objective"])).name, {})
+    filled = {name: fill(kind, given.pop(name, None), usual[name]) for name, kind in sections.items()}
     return Plan(model=model, **given, **filled)
 
 
@@ -100,11 +105,15 @@ class Material:
     taken: list[int]  # rows of the file that were taken for judging, where there was no file for that
 
 
+def asked_for(plan: Plan) -> tuple[Mixture, Task]:
+    """The objectives of a plan, and the task among them, which knows nothing of its examples yet."""
+    mixture = parse_objective(plan.objective, pooling=family_of(plan.model).poolings.get("", "start"))
+    return mixture, find_task(mixture)
+
+
 def read_material(plan: Plan) -> Material:
     """Read the examples; those to judge by are a file, or taken from the others."""
-    pooling = family_of(plan.model).poolings.get("", "start")
-    mixture = parse_objective(plan.objective, pooling=pooling)
-    task = find_task(mixture)
+    mixture, task = asked_for(plan)
     rows = task.read(plan.train, plan.columns)
     dev, taken = None, list[int]()
     if plan.dev:
@@ -180,15 +189,39 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
     model.root.compute_in(torch.float32)
     if hasattr(task, "finish"):
         task = task.finish(model.root.heads[task.name])
+    _, asked = asked_for(plan)
+    answers: list[Answer] = []
+    if answer is not None:
+        answer.task = task
+        outputs = answer.outputs(device)
+        answers = task.answers(outputs, answer.laid, dev)
+        best = choose(task, answers, dev)
+        if best := {name: value for name, value in best.items() if getattr(asked, name) is None}:
+            task = with_options(task, best)
+            answers = task.answers(outputs, answer.laid, dev)
+    model.options = found_out(asked, task)
     model.save(plan.out)
     results: dict[str, Any] = {"model": plan.model, "objective": plan.objective, "rows": len(rows)}
     results |= {"truncated": arrangement.truncated, "labels": labels, **last}
     if answer is not None:
-        answer.task = task
-        answers = answer(device)
         results |= {f"dev/{name}": value for name, value in score(task, answers, dev).items()}
         write_bytes(plan.out / ANSWERS, "".join(json.dumps(a, ensure_ascii=False) + "\n" for a in answers).encode())
     return finish_run(plan.out, results)
+
+
+def found_out(asked: Task, task: Task) -> dict[str, Any]:
+    """The options that a task did not get from whoever asked for it, but from its examples; what is `fitted` is none."""
+    if isinstance(task, On):
+        return found_out(asked.task, task.task)  # type: ignore[attr-defined]
+    names = [option.name for option in fields(task) if not option.metadata.get("fitted")]  # type: ignore[arg-type]
+    return {name: getattr(task, name) for name in names if getattr(task, name) != getattr(asked, name)}
+
+
+def with_options(task: Any, options: Mapping[str, Any]) -> Task:
+    """A task with other options."""
+    if isinstance(task, On):
+        return replace(task, task=with_options(task.task, options))  # type: ignore[return-value]
+    return replace(task, **options)
 
 
 def find_task(mixture: Mixture) -> Task:

@@ -40,7 +40,8 @@ def finetune(
     device: str | None = None,
     partial: bool = False,
 ) -> Run:
-    """Fine-tune a model for a task: to classify texts or pairs of texts, to rate, choose, compare or rank them.
+    """Fine-tune a model for a task: to classify texts or pairs of them, rate, choose, compare or rank them, tag words, answer
+    questions from passages.
 
     Columns are guessed from names and contents, shown, and overridable.
 
@@ -49,22 +50,23 @@ def finetune(
     model
         A run, a model folder, or a preset (random weights; then with --tokenizer).
     train
-        Labeled rows: .csv, .tsv, .jsonl or .parquet.
+        Labeled rows: .csv, .tsv, .jsonl or .parquet; to tag words, CoNLL's columns, .conllu, .jsonl or .parquet; to answer,
+        SQuAD's .json, .jsonl or .parquet.
     out
         Folder of the new run.
     dev
         Rows to evaluate on. Without them a fifth of the others is set aside, of 50 or more.
     text
-        Column of the text.
+        Column of the text: words, questions.
     pair
-        Column of the second text.
+        Column of the second text: passages.
     label
-        Column of the label.
+        Column of the label: tags, answers. Columns without names are numbered from 1.
     columns
         Columns of what else a task reads, e.g. --columns.choices options.
     objective
-        classify, classify(multi=true), regress, choose, match, rank, contrast, entity; classify(pooling=mean), classify on
-        mix/bilstm, classify+0.5*lm …
+        classify, classify(multi=true), tag, answer, regress, choose, match, rank, contrast, entity; classify(pooling=mean),
+        classify on mix/bilstm, classify+0.5*lm …
     strategy
         What moves: full, frozen, top(4), gradual, lora(8); and reset(1), freelb(3), joined with +; auto chooses.
     epochs

@@ -40,11 +40,12 @@ def predict(
     model
         A fine-tuned run or model folder.
     inputs
-        Further runs for the same task, then texts, or files of rows: .csv, .tsv, .jsonl or .parquet.
+        Further runs for the same task, then texts, or files of the kind that the model was fine-tuned on: .csv, .tsv, .jsonl
+        or .parquet; of words CoNLL's columns or .conllu; of questions SQuAD's .json.
     text
-        Column of the text.
+        Column of the text: words, questions.
     pair
-        Column of the second text.
+        Column of the second text: passages.
     label
         Column of the right answer, for --score.
     columns
@@ -69,8 +70,9 @@ def predict(
     from contextlib import ExitStack
 
     from pretune.errors import PretuneError
-    from pretune.inference.beside import Beside, Scores, files_as_parts, texts_as_part
-    from pretune.inference.ensemble import answer_parts
+    from pretune.inference.beside import Beside, Scores, files_as_parts
+    from pretune.inference.ensemble import answer_parts, same_task
+    from pretune.inference.predict import texts_as_part
     from pretune.progress import progress, say
     from pretune.text.tables import check_suffix, table_writer
     from pretune.verbs.inputs import name_columns, split_files, split_runs
@@ -90,7 +92,7 @@ def predict(
     if label and not score:
         raise PretuneError("--label names the right answers, which are for --score")
     named = name_columns(columns, text=text, pair=pair, label=label)
-    parts = files_as_parts(files) if files else [texts_as_part(texts)]
+    parts = files_as_parts(same_task(runs), files) if files else [texts_as_part(texts)]
     answered = answer_parts(
         runs, parts, named if files else {"text": "text"}, answered=score, processes=processes, partial=partial
     )
@@ -101,7 +103,7 @@ def predict(
         write: Any = kept.extend if out is None else stack.enter_context(table_writer(out))
         bar = stack.enter_context(progress("predicting"))
         for part, answers in answered:
-            write(beside(part, answers.together))
+            write(beside(part, answers.together, answers.lines))
             if score:
                 scores.add(part.file, answers)
             rows, truncated = rows + len(part.rows), truncated + answers.truncated
@@ -111,7 +113,13 @@ def predict(
     facts = {"scores": scores.table()} if score else {}
     if out is not None:
         return Rows("written", [{"file": str(out), "rows": rows}], facts=facts)
-    return Rows("predictions", kept, hidden=("probabilities",), shown=SHOWN if files else None, facts=facts)
+    return Rows(
+        "predictions",
+        kept,
+        hidden=("probabilities", "entities", "candidates"),
+        shown=SHOWN if files else None,
+        facts=facts,
+    )
 
 
 def fill(
