@@ -157,7 +157,7 @@ def test_bad_requests(tmp_path: Path) -> None:
         pt.evaluate(start() / "start", data=data, out=tmp_path / "out", suite="glue", seeds=1)
     with pytest.raises(PretuneError, match="--out"):
         pt.evaluate(start() / "start", data=data, suite="glue")
-    with pytest.raises(PretuneError, match="no such folder"):
+    with pytest.raises(PretuneError, match="not a folder"):
         pt.evaluate(start() / "start", data=data / "none", suite="glue", out=tmp_path / "o")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").write_text("x")
@@ -165,3 +165,14 @@ def test_bad_requests(tmp_path: Path) -> None:
         pt.evaluate(start() / "start", data=data, out=tmp_path / "other", **OPTIONS)
     with pytest.raises(PretuneError, match="at least one"):
         pt.evaluate(start() / "start", data=data, out=tmp_path / "o", suite="glue", seeds=0)
+
+
+def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from pretune.cli import main
+
+    data = lay(tmp_path / "data")
+    options = ["--tasks", "wnli", "--seeds", "1", "--steps", "2", "--subsets", "--out", str(tmp_path / "out"), "--json"]
+    with pytest.raises(SystemExit) as ended:
+        main(["evaluate", str(start() / "start"), "--suite", "glue", "--data", str(data), *options])
+    assert not ended.value.code
+    assert set(json.loads(capsys.readouterr().out)["tasks"]) == {"wnli"}

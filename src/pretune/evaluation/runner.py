@@ -5,6 +5,7 @@ OUT/
   TASK/rows/            its files, in the roles of our tasks: a row a line
   TASK/seeds/N/         a fine-tuning, without its weights once it has answered, and answers/TASK.SPLIT.jsonl
   TASK/result.json      scores of each seed, and what answers cost: the task is finished
+  tokens/               texts as ids, which every seed needs again
   results.json, report.html, submission.zip
 """
 
@@ -28,6 +29,7 @@ from pretune.evaluation.suite import ANSWERS, Suite, SuiteRows, SuiteTask
 from pretune.inference.predict import Answerer, load_trained
 from pretune.objectives import OBJECTIVES
 from pretune.progress import say
+from pretune.text.remembered import remembering
 from pretune.training.finetuning import Plan, make_plan, read_material
 from pretune.training.pretraining import count_parameters
 from pretune.training.runs import environment
@@ -35,6 +37,7 @@ from pretune.training.seeds import one_seed
 from pretune.training.settings import Batching
 
 ASKED, RESULT, RESULTS, SUBMISSION = "suite.json", "result.json", "results.json", "submission.zip"
+TOKENS = "tokens"  # tokenized rows, which every seed needs again
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 Answers = list[dict[str, Any]]
 
@@ -120,10 +123,11 @@ def evaluate_suite(request: Request) -> Evaluation:
         raise PretuneError(f"{request.data}: none of {suite.title}'s tasks that are here is of a kind that is known")
     _begin(request)
     teaching = {name: task for name, task in here.items() if not task.taught_by}
-    for number, (name, task) in enumerate(teaching.items(), 1):
-        taught = {name: task} | {other: t for other, t in here.items() if t.taught_by == name}
-        say(f"{task.title} ({number} of {len(teaching)})")
-        evaluate_task(request, task, taught)
+    with remembering(request.out / TOKENS):
+        for number, (name, task) in enumerate(teaching.items(), 1):
+            taught = {name: task} | {other: t for other, t in here.items() if t.taught_by == name}
+            say(f"{task.title} ({number} of {len(teaching)})")
+            evaluate_task(request, task, taught)
     found = {name: json.loads((request.out / name / RESULT).read_text(encoding="utf-8")) for name in here}
     evaluation = Evaluation(suite, request.model, found, missing)
     submit(request, here)

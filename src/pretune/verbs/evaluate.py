@@ -160,10 +160,10 @@ def evaluate(
 
     if out is None:
         raise PretuneError("an evaluation of a suite needs a folder of its own; name one with --out")
-    if not isinstance(data, str | os.PathLike):
-        raise PretuneError(f"a suite is in one folder, not in {len(data)}; give one --data")
-    if not Path(data).is_dir():
-        raise PretuneError(f"{data}: no such folder; --data is where the files of {suite} are")
+    folders = [data] if isinstance(data, str | os.PathLike) else list(data)
+    if len(folders) != 1 or not Path(folders[0]).is_dir():
+        given = ", ".join(map(str, folders))
+        raise PretuneError(f"{given}: not a folder; --data is the one in which the files of {suite} are")
     if seeds < 1:
         raise PretuneError(f"--seeds {seeds}: at least one fine-tuning has to be done")
     settings = {
@@ -179,7 +179,9 @@ def evaluate(
         "partial": partial,
     }
     chosen = find_suite(suite, language).chosen(list(tasks))
-    request = Request(os.fspath(model), chosen, Path(data), Path(out), seeds, seed, settings, subsets, keep, device)
+    request = Request(
+        os.fspath(model), chosen, Path(folders[0]), Path(out), seeds, seed, settings, subsets, keep, device
+    )
     evaluation = evaluate_suite(request)
     say(f"report: {write_report(evaluation, Path(out))}")
     return Evaluated(evaluation, Path(out))
