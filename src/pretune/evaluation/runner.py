@@ -122,6 +122,11 @@ def evaluate_suite(request: Request) -> Evaluation:
     if not here:
         raise PretuneError(f"{request.data}: none of {suite.title}'s tasks that are here is of a kind that is known")
     _begin(request)
+    for name, task in here.items():  # a bad file is found before anything is learned
+        if not _finished(request, name):
+            for split in (split for split in task.files if task.where(split, request.data)):
+                rows = task.read(split, request.data, subsets=request.subsets)
+                write_lines(rows_path(request.out, name, split), rows.rows)
     teaching = {name: task for name, task in here.items() if not task.taught_by}
     with remembering(request.out / TOKENS):
         for number, (name, task) in enumerate(teaching.items(), 1):
@@ -162,10 +167,7 @@ def evaluate_task(request: Request, task: SuiteTask, taught: Mapping[str, SuiteT
     if all(_finished(request, name) for name in taught):
         say(f"{task.title}: finished before")
         return
-    rows = {
-        name: {split: _read(request, own, split) for split in own.files if own.where(split, request.data)}
-        for name, own in taught.items()
-    }
+    rows = {name: _rows(request.out, own) for name, own in taught.items()}
     plan = plan_of(request, task, rows[task.name])
     material = None
     folders = []
@@ -200,18 +202,15 @@ def _finished(request: Request, name: str) -> bool:
     return path.is_file() and json.loads(path.read_text(encoding="utf-8"))["seeds"] >= request.seeds
 
 
-def _read(request: Request, task: SuiteTask, split: str) -> SuiteRows:
-    """The rows of a split, and a copy of them that a task reads."""
-    rows = task.read(split, request.data, subsets=request.subsets)
-    path = rows_path(request.out, task.name, split)
-    if not path.is_file():
-        write_lines(path, rows.rows)
-    return rows
-
-
 def rows_path(out: Path, task: str, split: str) -> Path:
     """Where the rows of a split are."""
     return out / task / "rows" / f"{split}.jsonl"
+
+
+def _rows(out: Path, task: SuiteTask) -> dict[str, SuiteRows]:
+    """The rows of all splits that were read."""
+    paths = {split: rows_path(out, task.name, split) for split in task.files}
+    return {s: SuiteRows(task, s, path, read_lines(path)) for s, path in paths.items() if path.is_file()}
 
 
 def plan_of(request: Request, task: SuiteTask, rows: Mapping[str, SuiteRows]) -> Plan:
