@@ -29,6 +29,7 @@ def test_classes_and_choices() -> None:
     assert official(["f1", "accuracy"], rows, answers) == pytest.approx({"f1": 2 / 3, "accuracy": 0.5})
     assert official(["accuracy"], labels(["C", "A"]), [{"choice": 2}, {"choice": 1}]) == {"accuracy": 0.5}
     assert official(["accuracy"], labels([0, 1]), [{"choice": 0}, {"choice": 1}]) == {"accuracy": 1.0}
+    assert official(["f1"], labels(["0", "0"]), labels(["0", "0"])) == {"f1": 0.0}  # nothing is found
     # CB: F1 is the mean over its three classes.
     rows, answers = (
         labels(["entailment", "neutral", "contradiction"]),

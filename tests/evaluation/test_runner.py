@@ -151,6 +151,28 @@ def test_a_task_that_has_the_model_of_another(tmp_path: Path) -> None:
         assert archive.namelist() == ["LiDiRus.jsonl"]
 
 
+def test_unlabeled_diagnostics_are_answered_for_the_submission(tmp_path: Path) -> None:
+    """As GLUE's come with the others: without labels, which are in another file."""
+    labels = ("entailment", "neutral", "contradiction")
+    pairs = "".join(f"{text}\tstone\t{labels[i % 3]}\n" for i, (text, _) in enumerate(sentences(12)))
+    asked = "".join(f"{i}\t{text}\tstone\n" for i, (text, _) in enumerate(sentences(5)))
+    files = {
+        "MNLI/train": f"sentence1\tsentence2\tgold_label\n{pairs}",
+        "diagnostic/diagnostic": f"index\tsentence1\tsentence2\n{asked}",
+    }
+    files["MNLI/dev_matched"] = files["MNLI/train"]
+    for name, content in files.items():
+        path = tmp_path / f"{name}.tsv"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content)
+    result = pt.evaluate(start() / "start", data=tmp_path, out=tmp_path / "out", **{**OPTIONS, "seeds": 1})
+    assert result.evaluation.tasks["ax"]["scores"] == {} and set(result.evaluation.means) == {"mnli"}
+    assert "AX" not in result.table()["GLUE"][0] and "mnli-mm" in result.evaluation.missing
+    with zipfile.ZipFile(tmp_path / "out" / "submission.zip") as archive:
+        assert archive.namelist() == ["AX.tsv"]
+        assert len(archive.read("AX.tsv").decode().splitlines()) == 6
+
+
 def test_bad_requests(tmp_path: Path) -> None:
     data = lay(tmp_path / "data")
     with pytest.raises(PretuneError, match="1,043"):

@@ -12,7 +12,6 @@ import numpy as np
 
 from pretune.errors import PretuneError, nearest
 from pretune.metrics.answers import answer_metrics
-from pretune.metrics.classification import classification_metrics
 from pretune.metrics.diagnostics import by_phenomenon, matthews, parity
 from pretune.metrics.entities import entity_metrics, word_accuracy
 from pretune.metrics.gaps import plain, shared_words
@@ -59,9 +58,14 @@ def _accuracy(rows: Rows, answers: Answers) -> float:
 
 
 def _f1(rows: Rows, answers: Answers) -> float:
-    """Of the second of two classes."""
+    """Of the class that is called 1, or of the last by name."""
+    from sklearn.metrics import f1_score
+
     expected, given = _labels(rows, answers)
-    return classification_metrics(expected, given, sorted({*expected, *given}))["f1"]
+    known = {*expected, *given}
+    positive = "1" if known <= {"0", "1"} else max(known)
+    sides = ([label == positive for label in side] for side in (expected, given))
+    return float(f1_score(*sides, zero_division=0))
 
 
 def _macro_f1(rows: Rows, answers: Answers) -> float:

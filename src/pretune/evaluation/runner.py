@@ -80,7 +80,8 @@ class Evaluation:
     @property
     def scores(self) -> dict[str, dict[str, tuple[float, float]]]:
         """Task → metric → mean and spread over seeds."""
-        return {name: {m: spread(x) for m, x in told["scores"].items()} for name, told in self.tasks.items()}
+        scored = {name: told for name, told in self.tasks.items() if told["scores"]}
+        return {name: {m: spread(x) for m, x in told["scores"].items()} for name, told in scored.items()}
 
     @property
     def means(self) -> dict[str, dict[str, float]]:
@@ -179,7 +180,8 @@ def evaluate_task(request: Request, task: SuiteTask, taught: Mapping[str, SuiteT
             say(f"seed {seed} ({number + 1} of {request.seeds})")
             material = material or read_material(plan)
             run = one_seed(own, material)
-            costs = answer_with(own, {n: (t, {t.scored: rows[n][t.scored]}) for n, t in taught.items()}) if run else {}
+            scored = {n: (t, {t.scored: rows[n][t.scored]}) for n, t in taught.items() if t.scored in rows[n]}
+            costs = answer_with(own, scored) if run else {}
             write_json(own.out / "cost.json", costs)
     learned = [folder for folder in folders if json.loads((folder / "cost.json").read_text(encoding="utf-8"))]
     if not learned:
@@ -189,7 +191,8 @@ def evaluate_task(request: Request, task: SuiteTask, taught: Mapping[str, SuiteT
     if tests and not all((best / "answers" / f"{name}.test.jsonl").is_file() for name in tests):
         answer_with(replace(plan, out=best), tests)
     for name, other in taught.items():
-        told = _result(other, rows[name], learned, request.seeds)
+        there = other.scored in rows[name]
+        told = _result(other, rows[name], learned, request.seeds) if there else {"scores": {}, "seeds": request.seeds}
         write_json(request.out / name / RESULT, {**told, "best": int(best.name)})
     if not request.keep:
         for folder in folders:

@@ -189,10 +189,16 @@ class Suite:
         here: dict[str, SuiteTask] = {}
         missing: dict[str, str] = {}
         for name, task in self.tasks.items():
-            needed = [task.scored] if task.taught_by else ["train", task.scored]
+            # One that has another's model is worth answering for a submission alone.
+            judged = (
+                task.scored if not task.taught_by or task.where(task.scored, data) or not task.submission else "test"
+            )
+            needed = [judged] if task.taught_by else ["train", judged]
             lacking = [split for split in needed if not task.where(split, data)]
             if lacking:
-                missing[name] = "no " + ", no ".join(str(task.files.get(split, split)) for split in lacking)
+                missing[name] = "no " + ", no ".join(
+                    str(task.files[task.scored if split == judged else split]) for split in lacking
+                )
             else:
                 here[name] = task
         for name, task in list(here.items()):

@@ -10,6 +10,7 @@ from pretune.atomic import write_bytes
 from pretune.evaluation.averages import group_averages
 from pretune.evaluation.references import legend, references, sources, table
 from pretune.evaluation.runner import Evaluation, spread
+from pretune.evaluation.suite import SuiteTask
 from pretune.pages import page, paragraph, section
 from pretune.pages import table as page_table
 
@@ -17,11 +18,16 @@ REPORT = "report.html"
 BAR = "display:inline-block;height:.8rem;border-radius:3px;vertical-align:middle"
 
 
+def scored(evaluation: Evaluation) -> dict[str, SuiteTask]:
+    """The tasks that have scores: not those that were only answered, for a submission."""
+    return {name: evaluation.suite.tasks[name] for name, told in evaluation.tasks.items() if told["scores"]}
+
+
 def rows(evaluation: Evaluation) -> list[dict[str, str]]:
     """The table of the field: this model, then the references, each with the split its scores are of."""
-    tasks = {name: evaluation.suite.tasks[name] for name in evaluation.tasks}
-    splits = {told["split"] for told in evaluation.tasks.values()}
-    several = any(len(values) > 1 for told in evaluation.tasks.values() for values in told["scores"].values())
+    tasks = scored(evaluation)
+    splits = {evaluation.tasks[name]["split"] for name in tasks}
+    several = any(len(values) > 1 for name in tasks for values in evaluation.tasks[name]["scores"].values())
     scores = evaluation.scores if several else evaluation.means
     mine = {"system": evaluation.model, "split": "/".join(sorted(splits)), "scores": scores}
     return table(evaluation.suite, [mine], tasks)
@@ -30,11 +36,11 @@ def rows(evaluation: Evaluation) -> list[dict[str, str]]:
 def notes(evaluation: Evaluation) -> list[str]:
     """What must be said with the numbers."""
     found = []
-    tasks = {name: evaluation.suite.tasks[name] for name in evaluation.tasks}
+    tasks = scored(evaluation)
     if told := legend(tasks):
         found.append(f"Metrics: {told}; the others accuracy.")
-    for name, result in evaluation.tasks.items():
-        title = tasks[name].title
+    for name, task in tasks.items():
+        title, result = task.title, evaluation.tasks[name]
         for split, (there, whole) in result["incomplete"].items():
             found.append(f"{title}: {split} has {there:,} of {whole:,} rows; compare with care.")
         if result["failed"]:
@@ -54,6 +60,7 @@ def costs(evaluation: Evaluation) -> list[dict[str, Any]]:
             "peak memory": f"{told['cost']['peak_memory'] / 2**20:,.0f} MiB",
         }
         for name, told in evaluation.tasks.items()
+        if told["scores"]
     ]
 
 
@@ -80,9 +87,8 @@ def seeds(evaluation: Evaluation) -> list[dict[str, Any]]:
 def bars(evaluation: Evaluation) -> str:
     """A bar a task, and marks where others are."""
     lines = []
-    for name, told in evaluation.tasks.items():
-        task = evaluation.suite.tasks[name]
-        metric = task.metrics[0]
+    for name, task in scored(evaluation).items():
+        told, metric = evaluation.tasks[name], task.metrics[0]
         value, wide = spread(told["scores"][metric])
         marks = ""
         for reference in references(evaluation.suite):
@@ -104,7 +110,7 @@ def bars(evaluation: Evaluation) -> str:
 def write_report(evaluation: Evaluation, out: Path) -> Path:
     """Write report.html."""
     suite = evaluation.suite
-    tasks = {name: suite.tasks[name] for name in evaluation.tasks}
+    tasks = scored(evaluation)
     parts = [
         section(
             f"{suite.title}, beside others", page_table(rows(evaluation), best=0), *map(paragraph, notes(evaluation))

@@ -30,17 +30,14 @@ class Evaluated:
     def table(self) -> dict[str, Any]:
         """The table of the field, for people."""
         from pretune.evaluation.references import sources
-        from pretune.evaluation.suite_report import costs, notes, rows
+        from pretune.evaluation.suite_report import costs, notes, rows, scored
 
-        suite, tasks = self.evaluation.suite, self.evaluation.tasks
-        cited = [
-            f"{source}: {', '.join(names)}" for source, names in sources(suite, suite.chosen(list(tasks)).tasks).items()
-        ]
+        suite, tasks = self.evaluation.suite, scored(self.evaluation)
         return {
             suite.title: rows(self.evaluation),
             "cost": costs(self.evaluation),
             "notes": notes(self.evaluation),
-            "sources": cited,
+            "sources": [f"{source}: {', '.join(names)}" for source, names in sources(suite, tasks).items()],
         }
 
 
