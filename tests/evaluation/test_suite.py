@@ -14,7 +14,7 @@ from pretune.evaluation.suite import SuiteRows, find_suite
 from pretune.objectives import OBJECTIVES
 from pretune.suites import suite_names
 
-ARRIVING = {"regress", "choose", "match", "tag", "answer", "rank", "entity", "generate"}  # kinds of tasks
+ARRIVING = {"generate"}  # kinds of tasks
 
 
 def write(path: Path, content: str | list[Any]) -> Path:

@@ -14,7 +14,6 @@ from pretune.errors import PretuneError, nearest
 from pretune.metrics.answers import answer_metrics
 from pretune.metrics.diagnostics import by_phenomenon, matthews, parity
 from pretune.metrics.entities import entity_metrics, word_accuracy
-from pretune.metrics.gaps import plain, shared_words
 from pretune.metrics.ranking import query_metrics
 from pretune.metrics.regression import correlations
 from pretune.metrics.several_answers import several_answers_metrics
@@ -97,14 +96,9 @@ def _spans(name: str) -> Callable[[Rows, Answers], float]:
     return metric
 
 
-def _gaps(judge: Callable[[str, str], float]) -> Callable[[Rows, Answers], float]:
-    """The best over the right answers of each query, as ReCoRD counts."""
-
-    def metric(rows: Rows, answers: Answers) -> float:
-        pairs = zip(rows, answers, strict=True)
-        return float(np.mean([max(judge(a["answer"], gold) for gold in row["answers"]) for row, a in pairs]))
-
-    return metric
+def _gaps(name: str) -> Callable[[Rows, Answers], float]:
+    """The best over the right answers of each query, as ReCoRD counts: which is as SQuAD does."""
+    return lambda rows, answers: answer_metrics([row["answers"] for row in rows], [a["answer"] for a in answers])[name]
 
 
 def _tags(rows: Rows, answers: Answers) -> tuple[list[list[str]], list[list[str]]]:
@@ -136,10 +130,10 @@ METRICS: dict[str, Callable[[Rows, Answers], float]] = {
     "exact_questions": _several("exact_questions"),
     "pearson": _correlation("pearson"),
     "spearman": _correlation("spearman"),
-    "answer_exact": _spans("exact"),
+    "answer_exact": _spans("exact_match"),
     "answer_f1": _spans("f1"),
-    "gap_exact": _gaps(lambda said, gold: float(plain(said) == plain(gold))),
-    "gap_f1": _gaps(shared_words),
+    "gap_exact": _gaps("exact_match"),
+    "gap_f1": _gaps("f1"),
     "entity_f1": lambda rows, answers: entity_metrics(*_tags(rows, answers))["f1"],
     "word_accuracy": lambda rows, answers: word_accuracy(*_tags(rows, answers)),
     "ndcg": _ndcg,

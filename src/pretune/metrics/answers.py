@@ -48,7 +48,7 @@ def judge(expected: Sequence[str], predicted: str) -> tuple[float, float]:
 def answer_metrics(expected: Sequence[Sequence[str]], predicted: Sequence[str]) -> dict[str, float]:
     """Exact match and F1; where some questions have no answer, also apart from these, and of these.
 
-    >>> answer_metrics([["in Paris", "Paris"], []], ["Paris", "Rome"])["exact"]
+    >>> answer_metrics([["in Paris", "Paris"], []], ["Paris", "Rome"])["exact_match"]
     0.5
     """
     pairs = [judge(golds, said) for golds, said in zip(expected, predicted, strict=True)]
@@ -61,7 +61,7 @@ def answer_metrics(expected: Sequence[Sequence[str]], predicted: Sequence[str]) 
         f"{part}{name}": float(scores[chosen, number].mean())
         for part, chosen in parts.items()
         if chosen.any()
-        for number, name in enumerate(("exact", "f1"))
+        for number, name in enumerate(("exact_match", "f1"))
     }
 
 
