@@ -96,7 +96,7 @@ class Classify:
         """Rows of a table: a text or two, and a label, or several of them."""
         rows = read_labeled(file, columns, labels=answered, label=some_labels if self.multi else one_label)
         if self.multi and rows.labels is not None:
-            rows.labels = split_labels(rows.labels)
+            rows.labels = split_labels(rows.labels, self.labels)
         return rows
 
     def fit(self, examples: Labeled) -> Self:

@@ -248,11 +248,12 @@ def option(role: str) -> str:
     return f"--{role}" if role in ROLES else f"--columns.{role}"
 
 
-def drop_or_refuse(what: str, bad: Sequence[str], drop: bool) -> None:
-    """Count and list examples that are no good: left out where that was asked for, else refused."""
+def drop_or_refuse(what: str, bad: Sequence[str], drop: bool | None) -> None:
+    """Count and list examples that are no good: left out where that was asked for, else refused; None: all are wanted."""
     listed = ", ".join(bad[:LISTED]) + (" …" if len(bad) > LISTED else "")
     if not drop:
-        raise PretuneError(f"{what}: {listed}; mend them, or leave them out with --drop-bad")
+        way_out = "" if drop is None else ", or leave them out with --drop-bad"
+        raise PretuneError(f"{what}: {listed}; mend them{way_out}")
     say(f"{what}: {listed}; they were left out")
 
 
@@ -364,12 +365,13 @@ def some_labels(value: Any) -> Any:
     return "" if value in (None, "") else one_label(value)
 
 
-def split_labels(cells: Sequence[Any]) -> list[tuple[str, ...]]:
-    """The labels of each of some cells: texts are cut at the first of ; | , that any of them has.
+def split_labels(cells: Sequence[Any], known: Collection[str] = ()) -> list[tuple[str, ...]]:
+    """The labels of each of some cells: texts are cut at the first of ; | , that any of them has, `known` labels aside.
 
     >>> split_labels(["red; blue", "", "light, very light"])
     [('red', 'blue'), (), ('light, very light',)]
     """
+    cells = [(cell,) if cell in known else cell for cell in cells]
     texts = [cell for cell in cells if isinstance(cell, str)]
     mark = next((mark for mark in SEPARATORS if any(mark in text for text in texts)), SEPARATORS[0])
     cut = [cell.split(mark) if isinstance(cell, str) else cell for cell in cells]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ def tune(
     text: str | None = None,
     pair: str | None = None,
     label: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    drop_bad: bool = False,
     objective: str = "classify",
     strategy: str | None = None,
     epochs: float | None = None,
@@ -61,6 +64,10 @@ def tune(
         Column of the second text.
     label
         Column of the label.
+    columns
+        Columns of what else a task reads, e.g. --columns.choices options.
+    drop_bad
+        Leave out examples whose answers or spans are not in their texts.
     objective
         The task, as `finetune` takes it.
     strategy
@@ -112,7 +119,7 @@ def tune(
     }  # fmt: skip
     space, usual = make_space(layers, given)
     common: dict[str, Any] = {
-        "objective": objective, "text": text, "pair": pair, "label": label, "schedule": schedule, "watching": watching,
+        "objective": objective, "text": text, "pair": pair, "label": label, "columns": columns, "drop_bad": drop_bad, "schedule": schedule, "watching": watching,
         "seed": seed, "tokenizer": tokenizer, "deterministic": deterministic, "partial": partial,
     }  # fmt: skip
 
