@@ -54,7 +54,7 @@ def test_it_learns_where_to_look(tmp_path: Path) -> None:
     ]
     assert np.mean(right) == pytest.approx(run.results["dev/accuracy"])
     assert answers[0]["sentence2"] == rows(1, seed=1)[0]["sentence2"]
-    with pytest.raises(PretuneError, match=r"no span 1; it takes columns .* give it a file"):
+    with pytest.raises(PretuneError, match=r"cannot tell where span 1 is.* give it a file"):
         run.predict(["the cat saw the dog"])
 
 
@@ -82,20 +82,29 @@ def test_spans_are_given_by_offsets_or_by_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"start1": 4, "end1": 99}, r"line 1: no characters 4 to 99 in a text of 7 \('start1', 'end1'\)"),
-        ({"start1": 3, "end1": 3}, "line 1: no characters 3 to 3 in a text of 7"),
-        ({"start1": "x", "end1": 3}, "line 1: 'x' is not a number of characters in 'start1'"),
         (
-            {"word1": "dog"},
+            {"start1": 4, "end1": 99, "word2": "cat"},
+            r"line 1: no characters 4 to 99 in a text of 7 \('start1', 'end1'\)",
+        ),
+        ({"start1": 3, "end1": 3, "word2": "cat"}, "line 1: no characters 3 to 3 in a text of 7"),
+        ({"start1": "x", "end1": 3, "word2": "cat"}, "line 1: 'x' is not a number of characters in 'start1'"),
+        (
+            {"word1": "dog", "word2": "cat"},
             r"line 1: 'dog' \('word1'\) is not in its text; mend them, or leave them out with --drop-bad",
         ),
-        ({"word2": "cat"}, "line 1: no span 1; it takes columns start1, end1, or the word itself"),
+        ({"word2": "cat"}, "cannot tell where span 1 is; name its columns with --columns.start1"),
         ({"start1": 3, "end1": 4, "word2": "cat"}, "line 1: ' ' has no token of its own"),
     ],
 )
 def test_bad_spans_are_refused_with_their_place(tmp_path: Path, row: dict[str, object], message: str) -> None:
     file = write(tmp_path / "a.jsonl", [{"text": "red cat", "label": 1, **row}])
-    place = r"a\.jsonl, " if "token" in message else r"a\.jsonl: the spans of 1 of 1 rows are not in their texts: "
+    place = (
+        r"a\.jsonl: "
+        if "cannot" in message
+        else r"a\.jsonl, "
+        if "token" in message
+        else r"a\.jsonl: the spans of 1 of 1 rows are not in their texts: "
+    )
     with pytest.raises(PretuneError, match=place + message):
         Match(labels=("1",)).lay_out(Data(Tokenizer.load(few_words()), TEMPLATE, rows=read_marked(file)), 32)
 

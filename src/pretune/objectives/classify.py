@@ -181,7 +181,7 @@ class Classify:
         found = [label for label, p in probabilities.items() if p >= self.threshold]
         return {"labels": found, "probabilities": probabilities}
 
-    def combine(self, answers: Sequence[Answer]) -> Answer:
+    def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
         """The answer of several models to one example: the mean of their probabilities."""
         means = np.mean([[answer["probabilities"][label] for label in self.labels] for answer in answers], 0)
         return self._several(means) if self.multi else class_answer(means, self.labels)

@@ -127,9 +127,9 @@ class Match:
         """The likeliest class, and how likely each is."""
         return Classify(self.labels).answers(outputs, laid, examples)
 
-    def combine(self, answers: Sequence[Answer]) -> Answer:
+    def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
         """The answer of several models to one row: the mean of their probabilities."""
-        return Classify(self.labels).combine(answers)
+        return Classify(self.labels).combine(answers, examples, row)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Cross-entropy of each row."""

@@ -147,7 +147,9 @@ def read_labeled(
     """
     further = dict(roles or {})
     table = Table.open(file, columns or {}, {**USUAL, **further}, errors)
-    found = guess_columns(table.sample, table.given, labels) | table.named(further)
+    named = table.named(further)
+    given = {role: name for role, name in table.given.items() if role in USUAL}
+    found = guess_columns(table.sample, given, labels, taken=set(named.values())) | named
     table.settle(found, needed=("text", "label") if labels else ("text",))
     made = Labeled(table.path, found, pairs=[] if "pair" in found else None, labels=[] if "label" in found else None)
     made.more = {role: [] for role in further if role in found}
@@ -233,6 +235,8 @@ class Table:
         value = row.get(name)
         if value is None:
             raise PretuneError(f"{self.path}, line {line}: no {name!r}")
+        if isinstance(value, list | dict):
+            raise PretuneError(f"{self.path}, line {line}: a {type(value).__name__} in place of a text in {name!r}")
         return checked(value if isinstance(value, str) else str(value), f"{self.path}, line {line}: {name!r}")
 
     def cell(self, row: Row, name: str, line: int, read: Callable[[Any], Any]) -> Any:
@@ -294,29 +298,32 @@ def _reads_like_data(cell: str) -> bool:
     return len(cell.split()) > 3 or cell.replace(".", "", 1).removeprefix("-").isdigit()
 
 
-def guess_columns(sample: list[Row], given: Mapping[str, str], labels: bool = True) -> dict[str, str]:
-    """Roles to columns: what is given, then by the usual names, then by contents."""
+def guess_columns(
+    sample: list[Row], given: Mapping[str, str], labels: bool = True, taken: Collection[str] = ()
+) -> dict[str, str]:
+    """Roles to columns: what is given, then by the usual names, then by contents; those `taken` have roles already."""
     found = dict(given)
     lower = {name.lower(): name for name in sample[0] if isinstance(name, str)}
 
-    def free(name: str) -> bool:
-        return name in lower and lower[name] not in found.values()
+    def used() -> set[str]:
+        return {*found.values(), *taken}
 
-    if labels and "label" not in found:
-        named = next((lower[name] for name in LABELS if free(name)), None)
-        named = named or _label_by_content(sample, set(found.values()))
-        if named:
-            found["label"] = named
+    def free(name: str) -> bool:
+        return name in lower and lower[name] not in used()
+
+    if labels and "label" not in found and (named := next((lower[name] for name in LABELS if free(name)), None)):
+        found["label"] = named
     if "text" not in found and "pair" not in found:
         for first, second in PAIRS:
             if free(first) and free(second):
                 found |= {"text": lower[first], "pair": lower[second]}
                 break
-    if "text" not in found:
-        named = next((lower[name] for name in TEXTS if free(name)), None)
-        named = named or _text_by_content(sample, set(found.values()))
-        if named:
-            found["text"] = named
+    if "text" not in found and (named := next((lower[name] for name in TEXTS if free(name)), None)):
+        found["text"] = named
+    if labels and "label" not in found and (named := _label_by_content(sample, used())):
+        found["label"] = named
+    if "text" not in found and (named := _text_by_content(sample, used())):
+        found["text"] = named
     return {role: found[role] for role in ROLES if role in found and (labels or role != "label" or role in given)}
 
 

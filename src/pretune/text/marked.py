@@ -48,6 +48,14 @@ def read_marked(
     `drop_bad`, rows that have such are left out.
     """
     rows = read_labeled(file, columns, errors=errors, labels=labels, roles=ROLES)
+    for which in (1, 2):
+        if not (
+            {f"start{which}", f"end{which}"} <= rows.columns.keys() or {"word", f"word{which}"} & rows.columns.keys()
+        ):
+            raise PretuneError(
+                f"{rows.file}: cannot tell where span {which} is; name its columns with --columns.start{which} and "
+                f"--columns.end{which}, or that of its words with --columns.word{which}"
+            )
     spans: dict[int, tuple[Span, Span]] = {}
     bad = []
     for row in range(len(rows)):
@@ -79,8 +87,8 @@ def find_span(rows: Labeled, row: int, which: int) -> Span:
     role = f"word{which}" if f"word{which}" in rows.columns else "word"
     word = rows.more.get(role, [None] * len(rows))[row]
     if not isinstance(word, str) or not word.strip():
-        given = ", ".join((f"start{which}", f"end{which}"))
-        raise ValueError(f"no span {which}; it takes columns {given}, or the word itself")
+        roles = [role for role in (f"start{which}", f"end{which}", role) if role in rows.columns]
+        raise ValueError(f"no span {which} in {', '.join(repr(rows.columns[role]) for role in roles)}")
     found = find_words(word.strip(), text)
     if not found:
         raise ValueError(f"{word!r} ({rows.columns[role]!r}) is not in its text")
