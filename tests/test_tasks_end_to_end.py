@@ -12,10 +12,10 @@ import pytest
 from test_tasks import ROWS
 
 import pretune as pt
-from material import few_words, write
+from material import TEMPLATE, few_words, write
 from pretune.cli import main
 from pretune.model import make_model
-from pretune.objectives import OBJECTIVES
+from pretune.objectives import OBJECTIVES, Data, Task, parse_objective
 from pretune.text.tokenizer import Tokenizer
 
 STRATEGIES = ["frozen", "top(1)", "gradual", "lora(2)+reset(1)", "freelb(2)", "auto"]
@@ -109,3 +109,52 @@ def test_every_strategy_and_other_layers(name: str, tiny: Path, tmp_path: Path) 
         done = pt.finetune(tiny, train, objective=objective, strategy=strategy, out=tmp_path / str(number), **settings)
         assert done.finished, strategy
     assert len(pt.predict(done, train)) == 12 or name.startswith("rank")
+
+
+def test_a_row_with_several_queries_gets_their_answers_as_lists(tiny: Path, tmp_path: Path) -> None:
+    passage = {"text": "i saw the cat and the dog", "entities": [{"text": "cat"}, {"text": "dog"}]}
+    asked = [{"query": "the @placeholder is red", "answers": [{"text": "cat"}]}]
+    rows = [{"passage": passage, "qas": asked * count, "id": count} for count in (1, 3, 2)]
+    file = write(tmp_path / "a.jsonl", rows)
+    done = pt.finetune(tiny, file, objective="entity", out=tmp_path / "run", budget=pt.Budget(steps=1))
+    answers = pt.predict(done, file, score=True)
+    assert [len(row["answer"]) for row in answers] == [1, 3, 2] and [row["id"] for row in answers] == [1, 3, 2]
+    assert answers[0]["passage"] == passage and set(answers[0]) == {*rows[0], "answer", "probability", "candidates"}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_bad_rows_are_refused_in_a_line_with_file_row_and_column(name: str, tmp_path: Path) -> None:
+    """Every column of every task, empty or of another kind, or not there: good enough, or told."""
+    (task,) = parse_objective(name).objectives
+    assert isinstance(task, Task)
+    file = tmp_path / "bad.jsonl"
+    said = []
+    for column in ROWS[name](1)[0]:
+        for value in (None, "", 17, [], [None], {"a": 1}, "\ud83d", ["\ud83d", "x"]):
+            rows = ROWS[name](6)
+            rows[2][column] = value
+            file.write_text("\n".join(map(json.dumps, rows)))
+            if message := refusal(task, file):
+                said.append(message)
+                assert "bad.jsonl" in message and "line 3" in message and "\n" not in message, (column, value)
+                assert column in message or name.startswith(("match", "answer", "tag")), (column, value, message)
+    assert len(said) > 2
+    for rows in ([], ROWS[name](1)):
+        assert "few.jsonl" in refusal(task, write(tmp_path / "few.jsonl", rows)) + "few.jsonl" * bool(rows)
+
+
+def refusal(task: Task, file: Path) -> str:
+    """Why the examples of a file are refused, if they are."""
+    try:
+        examples = task.read(file, {})
+        task.fit(examples).lay_out(Data(Tokenizer.load(few_words()), TEMPLATE, rows=examples), 32)
+    except pt.PretuneError as error:
+        return str(error)
+    return ""
+
+
+def test_other_metrics_decide_a_search(tiny: Path, tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    file = write(tmp_path / "a.jsonl", ROWS["contrast(temperature=1)"](16))
+    found = pt.tune(tiny, file, dev=file, out=tmp_path / "out", trials=1, objective="contrast", epochs=1)
+    assert "spearman" in found[0]

@@ -18,7 +18,7 @@ import numpy as np
 from pretune.errors import PretuneError, nearest
 from pretune.progress import say
 from pretune.text.documents import csv_reader, read_jsonl, read_parquet, read_table
-from pretune.text.files import Errors, checked, file_format, find_files
+from pretune.text.files import Errors, checked, file_format, find_files, is_text
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 LABELS = (
@@ -362,7 +362,9 @@ def one_label(value: Any) -> str:
         raise ValueError("no label")
     if isinstance(value, list | dict):
         raise ValueError(f"a {type(value).__name__} in place of a single label")
-    return str(value).strip()
+    if not is_text(label := str(value).strip()):
+        raise ValueError("half of a surrogate pair, which is no text,")
+    return label
 
 
 def some_labels(value: Any) -> Any:
