@@ -26,7 +26,7 @@ LABELS = (
     "similarity", "is_duplicate", "quality", "y",
 )  # fmt: skip
 PAIRS = (
-    ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("text1", "text2"),
+    ("text", "pair"), ("text", "text_pair"), ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("text1", "text2"),
     ("text_a", "text_b"), ("question", "sentence"), ("question", "passage"), ("query", "passage"),
     ("query", "document"), ("query", "candidate"), ("anchor", "positive"), ("#1 string", "#2 string"), ("first", "second"),
 )  # fmt: skip

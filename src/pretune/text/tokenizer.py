@@ -19,6 +19,7 @@ import tokenizers
 
 from pretune.atomic import write_bytes, write_json
 from pretune.errors import PretuneError
+from pretune.text.remembered import remember
 from pretune.text.words import WordStarts
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ class Tokenizer:
 
     def encode_many(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
         """Ids of many texts end to end, and the number of ids of each."""
-        return self.encode_parts([[text] for text in texts])
+        return remember(self.digest, texts, lambda: self.encode_parts([[text] for text in texts]))
 
     def encode_parts(self, documents: Sequence[Sequence[str]]) -> tuple[Ids, Ids]:
         """Ids of texts that come in parts (sentences), end to end, and the number of ids of each part.

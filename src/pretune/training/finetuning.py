@@ -182,7 +182,8 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
         graphed=fixed and not any(isinstance(module, nn.LSTM) for module in model.root.modules()),
         starts=starts,
         recompute=bool(plan.batch.recompute),
-        evaluate=evaluator(answer, device) if answer is not None else None,
+        # The model that is saved answers once more anyway.
+        evaluate=evaluator(answer, device) if answer is not None and watching.evaluate else None,
         decides=task.decides,
     )
     try:
