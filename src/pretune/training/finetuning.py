@@ -72,6 +72,7 @@ class Plan:
     scratch: bool
     device: str | None
     partial: bool = False  # whether the model may lack tensors, or have too many
+    drop_bad: bool = False  # whether examples whose spans are not in their texts are left out
 
     def recipe(self) -> dict[str, Any]:
         """Everything that decides the outcome, under the names of the verb's options."""
@@ -107,8 +108,12 @@ class Material:
 
 def asked_for(plan: Plan) -> tuple[Mixture, Task]:
     """The objectives of a plan, and the task among them, which knows nothing of its examples yet."""
-    mixture = parse_objective(plan.objective, pooling=family_of(plan.model).poolings.get("", "start"))
-    return mixture, find_task(mixture)
+    usual: dict[str, Any] = {"pooling": family_of(plan.model).poolings.get("", "start")}
+    mixture = parse_objective(plan.objective, **usual, **({"drop_bad": True} if plan.drop_bad else {}))
+    task = find_task(mixture)
+    if plan.drop_bad and not hasattr(task, "drop_bad"):
+        raise PretuneError(f"{task.name} has no spans that could be bad; --drop-bad is for answer and match")
+    return mixture, task
 
 
 def read_material(plan: Plan) -> Material:
@@ -138,7 +143,8 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
     labels = list(getattr(task, "labels", ()))
     model.labels, model.objective = labels, plan.objective
     length = check_length(min(plan.batch.length or 128, model.backbone.longest or 1 << 30), model)
-    strategy = choose_strategy(plan.strategy, len(rows))
+    has_head = any(True for _ in model.root.heads[task.name].parameters())
+    strategy = choose_strategy(plan.strategy, len(rows), task.name, has_head)
     if plan.optimizer.name == "muon" and {"gradual", "lora"} & strategy.parts.keys():
         raise PretuneError(f"strategy {plan.strategy}: muon moves all matrices alike; choose another optimizer")
     if plan.watching.patience and dev is None:
