@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Allowed = Callable[[Sequence[int]], Collection[int]]  # tokens so far → those that may follow
 
 
 def discourage(logits: Tensor, histories: Iterable[Sequence[int]], penalty: float, ngram: int) -> Tensor:
@@ -33,6 +34,21 @@ def discourage(logits: Tensor, histories: Iterable[Sequence[int]], penalty: floa
             begun = windows[:, :-1] == history[len(history) - ngram + 1 :]
             row[torch.from_numpy(windows[begun.all(1), -1])] = -torch.inf
     return logits
+
+
+def restrict(logits: Tensor, written: Iterable[Sequence[int]], allowed: Allowed | None) -> Tensor:
+    """(b, vocabulary) logits, or logarithms of probabilities, without tokens that may not follow on what was written.
+
+    >>> restrict(torch.tensor([[2.0, -1.0, 1.0]]), [[]], lambda ids: [1, 2]).tolist()
+    [[-inf, -1.0, 1.0]]
+    """
+    if allowed is None:
+        return logits
+    kept = torch.full_like(logits, -torch.inf)
+    for row, ids in enumerate(written):
+        chosen = sorted(allowed(ids))
+        kept[row, chosen] = logits[row, chosen]
+    return kept
 
 
 def draw(

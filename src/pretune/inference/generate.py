@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from pretune.devices import choose_device
 from pretune.errors import PretuneError
 from pretune.inference.beams import Beam, Search
-from pretune.inference.choosing import discourage, draw
+from pretune.inference.choosing import Allowed, discourage, draw, restrict
 from pretune.model import Model, find_folder, load_model, read_config
 from pretune.nn.cache import Cache
 from pretune.nn.patterns import causal
@@ -65,9 +65,11 @@ class Decoding:
 class Reader:
     """A causal language model that reads some sequences bit by bit, and says after each bit what may follow."""
 
-    def __init__(self, model: Model, sequences: int, slots: int, source: Sequence[Packed] = ()) -> None:
+    def __init__(
+        self, model: Model, sequences: int, slots: int, source: Sequence[Packed] = (), head: str = "lm"
+    ) -> None:
         """`slots`: tokens that a sequence may come to have. `source`: what an encoder reads, where there is one."""
-        self.backbone, self.head, self.source = model.backbone, model.root.heads["lm"], source
+        self.backbone, self.head, self.source = model.backbone, model.root.heads[head], source
         self.vocabulary = model.need_tokenizer().size  # rows beyond only round the size
         self.cache = Cache(sequences, slots)
 
@@ -95,14 +97,19 @@ def write_on(
     limits: Sequence[int],
     how: Decoding,
     end: set[int],
+    allowed: Allowed | None = None,
 ) -> list[Beam]:
-    """Go on token by token, the likeliest or one by chance. `rows` tell the prompts' chances apart."""
+    """Go on token by token, the likeliest or one by chance. `rows` tell the prompts' chances apart.
+
+    `allowed` says which tokens may follow on those that were written.
+    """
     texts = [Beam([], 0.0) for _ in prompts]
     going = list(range(len(prompts)))  # whose sequences the reader's are
     logits = reader.read(prompts)
     while True:
         histories = ([*prompts[i], *texts[i].ids] for i in going)
         logits = discourage(logits, histories, how.repetition_penalty, how.no_repeat_ngram)
+        logits = restrict(logits, (texts[i].ids for i in going), allowed)
         if how.by_chance:
             places = [len(texts[i].ids) for i in going]
             chance = uniform(how.seed, "generate", np.array([rows[i] for i in going]), np.array(places))
@@ -121,7 +128,12 @@ def write_on(
 
 
 def search_on(
-    reader: Reader, prompts: Sequence[list[int]], limits: Sequence[int], how: Decoding, end: set[int]
+    reader: Reader,
+    prompts: Sequence[list[int]],
+    limits: Sequence[int],
+    how: Decoding,
+    end: set[int],
+    allowed: Allowed | None = None,
 ) -> list[Beam]:
     """Look for the likeliest texts with beams."""
     searches = [Search(how.beams, limit, how.length_penalty, end) for limit in limits]
@@ -129,6 +141,7 @@ def search_on(
     while True:
         histories = ([*p, *beam.ids] for p, s in zip(prompts, searches, strict=True) for beam in s.beams)
         scores = discourage(logits.log_softmax(-1), histories, how.repetition_penalty, how.no_repeat_ngram)
+        scores = restrict(scores, (beam.ids for search in searches for beam in search.beams), allowed)
         rows: list[int] = []
         first = 0
         for search in searches:
@@ -153,6 +166,10 @@ class Writer:
         """From a run folder or a model folder."""
         family, content = read_config(find_folder(reference))
         objective = content.get("pretune", {}).get("objective")
+        if family.template.target:
+            raise PretuneError(
+                f"{reference}: this {family.name} writes what it is fine-tuned to; use `pretune predict`"
+            )
         trained = [part.name for part in parse_objective(objective).objectives] if objective else []
         if "lm" not in trained and frozenset({"lm"}) not in family.classes:
             raise PretuneError(f"{reference}: this {family.name} was not trained to write; pretrain one with lm")

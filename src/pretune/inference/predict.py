@@ -12,6 +12,7 @@ import torch
 from pretune.devices import choose_device
 from pretune.errors import PretuneError
 from pretune.inference.batches import LENGTH, by_length
+from pretune.inference.writing import write_answers
 from pretune.model import Model, load_model, trained_for
 from pretune.objectives import Data, Task
 from pretune.objectives.task import Answer
@@ -45,6 +46,8 @@ class Answerer:
         """An answer an example, in order."""
         device = device or choose_device()
         root = self.model.root.to(device).eval()
+        if self.task.each == "text":
+            return self.task.answers(write_answers(self.model, self.task, self.laid), self.laid, self.examples)
         found: list[Array] = [np.empty(0)] * len(self.laid)
         for batch in by_length(self.laid):
             rows = self.task.outputs(root.heads[self.task.name], root.backbone, batch.to(device)).float().cpu().numpy()
@@ -54,10 +57,15 @@ class Answerer:
         return self.task.answers(found, self.laid, self.examples)
 
 
+def plain_texts(texts: Sequence[str] | str, pairs: Sequence[str] | None = None) -> Labeled:
+    """Texts, or pairs of them, that stand in no file."""
+    texts = [texts] if isinstance(texts, str) else list(texts)
+    return Labeled(Path("texts"), {}, texts, None if pairs is None else list(pairs))
+
+
 def predict_texts(
     reference: str | Path, texts: Sequence[str] | str, pairs: Sequence[str] | None = None, partial: bool = False
 ) -> list[Answer]:
     """An answer for each text, or pair of texts."""
-    texts = [texts] if isinstance(texts, str) else list(texts)
     model, task = load_trained(reference, partial)
-    return Answerer(model, task, Labeled(Path("texts"), {}, texts, None if pairs is None else list(pairs)))()
+    return Answerer(model, task, plain_texts(texts, pairs))()

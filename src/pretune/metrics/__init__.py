@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pretune.metrics.classification import score_classes
+from pretune.metrics.texts import score_texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-SCORES: dict[str, Callable[[Sequence[dict[str, Any]], Any, Any], dict[str, float]]] = {"classify": score_classes}
+SCORES: dict[str, Callable[[Sequence[dict[str, Any]], Any, Any], dict[str, float]]] = {
+    "classify": score_classes,
+    "generate": score_texts,
+}
 
 
 def score(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> dict[str, float]:

@@ -5,6 +5,8 @@ mlm(rate=0.3)             with options
 classify on mix/bilstm    a task on a learned mix of all layers, with LSTMs between them and its head
 mlm+nsp, classify+0.5*lm  joint: one arranges, each corrupts in turn, one forward, all losses
 0.9*mlm|0.1*lm            alternating: packs are shared out by weight
+
+Text among the options stands in double quotes: generate(prefix="translate, please: ").
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from pretune.objectives.bilm import BiLM
 from pretune.objectives.classify import Classify
 from pretune.objectives.denoise import Denoise
 from pretune.objectives.dlm import DLM
+from pretune.objectives.generate import Generate
 from pretune.objectives.item import Item
 from pretune.objectives.lm import LM
 from pretune.objectives.mass import Mass
@@ -50,12 +53,12 @@ OBJECTIVES: dict[str, type[Any]] = {
     for objective in (
         *(MLM, TLM, RTD, NSP, SOP, DLM, LM, BiLM, PLM, Prefix, Item),
         *(Spans, Denoise, Mass, Shuffle, Translate, SkipThought),
-        Classify,
+        *(Classify, Generate),
     )
 }
 
 _TERM = re.compile(
-    r"\s*(?:(?P<weight>[\d.eE+-]+)\s*\*)?\s*(?P<name>\w+)\s*(?:\((?P<options>[^()]*)\))?"
+    r"\s*(?:(?P<weight>[\d.eE+-]+)\s*\*)?\s*(?P<name>\w+)\s*(?:\((?P<options>(?:[^()\"]|\"[^\"]*\")*)\))?"
     r"\s*(?:\bon\s+(?P<layers>\w+)(?:\s*/\s*(?P<top>\w+))?)?\s*"
 )
 
@@ -225,8 +228,8 @@ def parse_objective(text: str, **defaults: Any) -> Mixture:
     'mlm+nsp'
     """
     joints = []
-    for side in text.split("|"):
-        parts = [_term(term, defaults) for term in _split_plus(side)]
+    for side in _split(text, "|"):
+        parts = [_term(term, defaults) for term in _split(side, "+")]
         if len(parts) == 1:  # alone, a weight is a share of the packs
             joints.append((parts[0][0], Joint(((1.0, parts[0][1]),))))
         else:
@@ -242,8 +245,10 @@ def alone(objective: Objective) -> Mixture:
     return Mixture(((1.0, Joint(((1.0, objective),))),))
 
 
-def _split_plus(text: str) -> Iterable[str]:
-    return re.split(r"\+(?![^(]*\))", text)
+def _split(text: str, mark: str) -> Iterable[str]:
+    """Cut at a mark that stands neither in brackets nor in quotes."""
+    quoted = r'"[^"]*"'
+    return re.split(rf'\{mark}(?=(?:[^"()]|{quoted}|\((?:[^"()]|{quoted})*\))*$)', text)
 
 
 def _term(text: str, defaults: dict[str, Any]) -> tuple[float, Objective]:
@@ -254,13 +259,14 @@ def _term(text: str, defaults: dict[str, Any]) -> tuple[float, Objective]:
     if name not in OBJECTIVES:
         raise PretuneError(f"unknown objective {name!r}; {nearest(name, OBJECTIVES)}")
     kind = OBJECTIVES[name]
-    known = {field.name for field in fields(kind)}
+    known = {field.name: field.type for field in fields(kind)}
     options = {key: value for key, value in defaults.items() if key in known}
-    for setting in filter(None, (match["options"] or "").split(",")):
+    for setting in filter(None, _split(match["options"] or "", ",")):
         key, _, value = setting.partition("=")
         if key.strip() not in known:
             raise PretuneError(f"objective {name}: unknown option {key.strip()!r}; {nearest(key.strip(), known)}")
-        options[key.strip()] = yaml.safe_load(value)
+        plain = known[key.strip()] == "str" and not value.strip().startswith(('"', "'"))
+        options[key.strip()] = value.strip() if plain else yaml.safe_load(value)
     try:
         weight = float(match["weight"] or 1)
     except ValueError as error:
@@ -268,7 +274,7 @@ def _term(text: str, defaults: dict[str, Any]) -> tuple[float, Objective]:
     objective = kind(**options)
     if match["layers"] is None:
         return weight, objective
-    if not isinstance(objective, Task):
+    if not isinstance(objective, Task) or objective.each == "text":
         raise PretuneError(f"objective {text!r}: {name} stands on the last layer; only tasks stand `on` others")
     placed: Any = On(objective, match["layers"], match["top"] or "")  # type: ignore[arg-type]
     return weight, placed

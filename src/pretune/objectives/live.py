@@ -74,7 +74,7 @@ class Material:
                     roles = [QUERY, RESPONSE, QUERY] * len(TURNS)
                     turns = Dialogues(file, [turn for turns in TURNS for turn in turns], roles, [3] * len(TURNS))
                     return replace(data, rows=turns), "dialogues of our own"
-                case "classify":
+                case "classify" | "generate":
                     return replace(data, rows=labeled(file)), "labeled texts of our own"
                 case "item":
                     return from_store(data, self.histories), "histories of our own"

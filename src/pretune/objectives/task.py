@@ -46,7 +46,7 @@ class Examples(Protocol):
 class Task(Objective, Protocol):
     """An objective with examples and answers."""
 
-    each: ClassVar[Literal["sequence", "token"]]  # what has a row of the outputs
+    each: ClassVar[Literal["sequence", "token", "text"]]  # what has a row of the outputs; a text is written instead
     decides: ClassVar[str]  # the metric by which models are compared
 
     def read(self, file: str | Path, columns: Mapping[str, str], *, answered: bool = True) -> Any:

@@ -105,7 +105,9 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
     if arrangement.truncated:
         say(f"{rows.file}: {arrangement.truncated} of {len(rows)} rows are longer than {length} tokens and were cut")
     fixed = device.type == "cuda"
-    packing = row_packing(arrangement.lengths, plan.batch.sequences or 32, length, fixed)
+    packing = row_packing(
+        arrangement.labels.get("tokens", arrangement.lengths), plan.batch.sequences or 32, length, fixed
+    )
     streams = make_streams(strategy.wrap(mixture, task), data, tokens=packing.tokens, packing=packing, seed=plan.seed)
     steps = max(1, round(plan.epochs * len(streams.streams[0].epoch_plan(0))))
     training = Training(

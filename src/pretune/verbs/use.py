@@ -51,18 +51,15 @@ def predict(
 
     from pretune.atomic import write_bytes
     from pretune.errors import PretuneError
-    from pretune.inference.predict import predict_texts
-    from pretune.text.labeled import read_labeled
+    from pretune.inference.predict import Answerer, load_trained, plain_texts
 
-    inputs, pairs = list(texts), None
-    if data is not None:
-        columns = {role: name for role, name in (("text", text), ("pair", pair)) if name}
-        rows = read_labeled(data, columns, labels=False)
-        inputs, pairs = rows.texts, rows.pairs
-    if not inputs:
+    if data is None and not texts:
         raise PretuneError("nothing to label: give texts, or a file with --data")
-    answers = predict_texts(os.fspath(model), inputs, pairs, partial)
-    labeled = [{"text": text, **answer} for text, answer in zip(inputs, answers, strict=True)]
+    loaded, task = load_trained(os.fspath(model), partial)
+    columns = {role: name for role, name in (("text", text), ("pair", pair)) if name}
+    examples = plain_texts(texts) if data is None else task.read(data, columns, answered=False)
+    answers = Answerer(loaded, task, examples)()
+    labeled = [{"text": text, **answer} for text, answer in zip(examples.texts, answers, strict=True)]
     if out is not None:
         lines = (json.dumps(row, ensure_ascii=False) for row in labeled)
         write_bytes(Path(out), ("\n".join(lines) + "\n").encode())
