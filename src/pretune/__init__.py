@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pretune.errors import PretuneError
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
 from pretune.verbs.adapt import adapt
+from pretune.verbs.ask import ask
 from pretune.verbs.bench import bench_device
 from pretune.verbs.export import export
 from pretune.verbs.finetune import finetune
@@ -47,6 +48,7 @@ __all__ = [
     "Watching",
     "__version__",
     "adapt",
+    "ask",
     "bench_device",
     "embed",
     "export",

@@ -47,6 +47,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "adapt": pretune.adapt,
     "finetune": pretune.finetune,
     "predict": pretune.predict,
+    "ask": pretune.ask,
     "fill": pretune.fill,
     "embed": pretune.embed,
     "generate": pretune.generate,

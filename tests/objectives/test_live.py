@@ -26,7 +26,7 @@ def test_every_objective_is_shown_and_those_with_other_data_say_so() -> None:
     for name, row in rows.items():
         assert row["reads"] and row["says"], name
     noted = {name for name, row in rows.items() if "our own" in row.get("note", "")}
-    assert noted == {"tlm", "translate", "dlm", "item", "classify", "generate", "nsp", "sop", "skip_thought"}
+    assert noted == {"tlm", "translate", "dlm", "item", "classify", "generate", "prompt", "nsp", "sop", "skip_thought"}
     assert rows == {row["objective"]: row for row in examples()}
 
 

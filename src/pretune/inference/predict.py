@@ -15,7 +15,7 @@ from pretune.inference.batches import LENGTH, by_length
 from pretune.inference.writing import write_answers
 from pretune.model import Model, load_model, trained_for
 from pretune.objectives import Data, Task
-from pretune.objectives.task import Answer
+from pretune.objectives.task import Answer, knowing
 from pretune.progress import say
 from pretune.text.labeled import Labeled
 
@@ -35,6 +35,7 @@ class Answerer:
     """Examples made ready for a model once; calling it answers them, with the parameters the model then has."""
 
     def __init__(self, model: Model, task: Task, examples: Any, length: int | None = None) -> None:
+        task = knowing(task, model.need_tokenizer())
         self.model, self.task, self.examples = model, task, examples
         longest = length or model.backbone.longest or LENGTH
         self.laid = task.lay_out(Data(model.need_tokenizer(), model.family.template, rows=examples), longest)

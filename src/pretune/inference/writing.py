@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from pretune.inference.generate import Decoding, Reader, search_on, write_on
 from pretune.model import Model
-from pretune.text.sequences import Arrangement, collate
+from pretune.text.sequences import Arrangement, Sequences, collate
 
 Array = np.ndarray[Any, np.dtype[Any]]
 TOKENS = 8192  # read and written at once, beams included
@@ -45,16 +45,12 @@ def write_answers(model: Model, task: Any, laid: Arrangement) -> list[Array]:
         allowed, tokens = Trie(spelled).after, max(map(len, spelled))
     how = Decoding(tokens, beams=task.beams)
     longest = model.backbone.longest or 1 << 30
-    order = np.argsort(laid.lengths, kind="stable")
     found: list[Array] = [np.empty(0, dtype=np.int64)] * len(laid)
-    while len(order):
-        size = 1 + np.flatnonzero(_costs(laid.lengths[order] + tokens, how.beams) <= TOKENS).max(initial=0)
-        rows, order = order[:size], order[size:]
-        (read,) = collate(laid.take(rows)).to(model.backbone.embed.tokens.device).packed
-        prompts, source = [begin] * len(rows), [read]
-        if not template.target:
-            ids, ends = read.ids.tolist(), np.cumsum(laid.lengths[rows])
-            prompts, source = [ids[end - size : end] for size, end in zip(laid.lengths[rows], ends, strict=True)], []
+    for read in in_batches(laid, tokens, how.beams):
+        rows, prompts, source = read.index, ids_of(read), []
+        if template.target:
+            (packed,) = collate(read).packed
+            prompts, source = [begin] * len(rows), [packed.to(model.backbone.embed.tokens.device)]
         limits = [min(tokens, longest - len(prompt)) for prompt in prompts]
         slots = max(len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True))
         reader = Reader(model, len(rows), slots, source, head=task.name)
@@ -67,6 +63,17 @@ def write_answers(model: Model, task: Any, laid: Arrangement) -> list[Array]:
     return found
 
 
-def _costs(lengths: Array, beams: int) -> Array:
-    """(m,) tokens of the first so many sequences, each as long as the longest of them; lengths rise."""
-    return lengths * np.arange(1, len(lengths) + 1) * beams
+def in_batches(laid: Arrangement, tokens: int, times: int) -> Iterator[Sequences]:
+    """A few sequences at a time, short ones with short ones: with `tokens` more, so many times each, they are not too many."""
+    order = np.argsort(laid.lengths, kind="stable")
+    while len(order):
+        # tokens of the first so many, each as long as the longest of them
+        costs = (laid.lengths[order] + tokens) * np.arange(1, len(order) + 1) * times
+        size = 1 + np.flatnonzero(costs <= TOKENS).max(initial=0)
+        yield laid.take(order[:size])
+        order = order[size:]
+
+
+def ids_of(sequences: Sequences) -> list[list[int]]:
+    """The ids of each sequence."""
+    return [ids.tolist() for ids in np.split(sequences.ids, sequences.offsets[1:-1])]

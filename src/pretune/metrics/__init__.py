@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 SCORES: dict[str, Callable[[Sequence[dict[str, Any]], Any, Any], dict[str, float]]] = {
     "classify": score_classes,
+    "prompt": score_classes,
     "generate": score_texts,
 }
 

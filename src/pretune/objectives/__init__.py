@@ -35,6 +35,7 @@ from pretune.objectives.objective import Data, Grows, LearnsFromRows, Loss, Obje
 from pretune.objectives.on import On
 from pretune.objectives.plm import PLM
 from pretune.objectives.prefix import Prefix
+from pretune.objectives.prompt import Prompt
 from pretune.objectives.rtd import RTD
 from pretune.objectives.shuffle import Shuffle
 from pretune.objectives.skip_thought import SkipThought
@@ -53,7 +54,7 @@ OBJECTIVES: dict[str, type[Any]] = {
     for objective in (
         *(MLM, TLM, RTD, NSP, SOP, DLM, LM, BiLM, PLM, Prefix, Item),
         *(Spans, Denoise, Mass, Shuffle, Translate, SkipThought),
-        *(Classify, Generate),
+        *(Classify, Prompt, Generate),
     )
 }
 
@@ -274,7 +275,7 @@ def _term(text: str, defaults: dict[str, Any]) -> tuple[float, Objective]:
     objective = kind(**options)
     if match["layers"] is None:
         return weight, objective
-    if not isinstance(objective, Task) or objective.each == "text":
+    if not isinstance(objective, Task) or name in ("generate", "prompt"):  # these have the vocabulary's head
         raise PretuneError(f"objective {text!r}: {name} stands on the last layer; only tasks stand `on` others")
     placed: Any = On(objective, match["layers"], match["top"] or "")  # type: ignore[arg-type]
     return weight, placed

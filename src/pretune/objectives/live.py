@@ -74,7 +74,7 @@ class Material:
                     roles = [QUERY, RESPONSE, QUERY] * len(TURNS)
                     turns = Dialogues(file, [turn for turns in TURNS for turn in turns], roles, [3] * len(TURNS))
                     return replace(data, rows=turns), "dialogues of our own"
-                case "classify" | "generate":
+                case "classify" | "generate" | "prompt":
                     return replace(data, rows=labeled(file)), "labeled texts of our own"
                 case "item":
                     return from_store(data, self.histories), "histories of our own"
@@ -175,7 +175,7 @@ def say_target(joint: Joint, term: str, sequences: Sequences, tokenizer: Tokeniz
     at, target = sequences.targets[term]
     if term == "rtd":
         return " ".join("r" if new else "o" for new in sequences.ids != target)
-    if term in (*CLASSES, "classify"):
+    if term in (*CLASSES, "classify", "prompt"):
         labels = CLASSES.get(term) or next(part.labels for part in joint.objectives if part.name == term)  # type: ignore[attr-defined]
         return ", ".join(labels[int(number)] for number in target)
     if at.ndim > 1 and term == "bilm":

@@ -24,9 +24,22 @@ from pretune.text.sequences import Arrangement
 
 if TYPE_CHECKING:
     from pretune.backbones.states import Backbone
+    from pretune.text.tokenizer import Tokenizer
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Answer = dict[str, Any]
+
+
+@runtime_checkable
+class KnowsWords(Protocol):
+    """A task that must know the tokens of some words."""
+
+    def knowing(self, tokenizer: Tokenizer) -> Self: ...
+
+
+def knowing(task: Any, tokenizer: Tokenizer) -> Any:
+    """A task with what it must know of a model's tokenizer, if anything."""
+    return task.knowing(tokenizer) if isinstance(task, KnowsWords) else task
 
 
 class Examples(Protocol):

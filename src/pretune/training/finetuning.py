@@ -17,9 +17,11 @@ from pretune.inference.predict import Answerer
 from pretune.metrics import score
 from pretune.model import Model, family_of, load_model, make_model, random_twin
 from pretune.objectives import OBJECTIVES, Data, Mixture, Task, parse_objective
+from pretune.objectives.task import knowing
 from pretune.presets import preset_names
 from pretune.progress import say
 from pretune.text.sequences import Packing
+from pretune.text.shots import draw_shots
 from pretune.text.tokenizer import Tokenizer
 from pretune.training.loop import Stopped, Training, train
 from pretune.training.optimizers import scale_rates
@@ -60,6 +62,7 @@ class Plan:
     tokenizer: str | None
     scratch: bool
     device: str | None
+    shots: int | None = None  # examples of each class; None: all there are
     partial: bool = False  # whether the model may lack tensors, or have too many
 
     def recipe(self) -> dict[str, Any]:
@@ -87,10 +90,14 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
     task = find_task(mixture)
     rows = task.read(plan.train, plan.columns)
     dev = task.read(plan.dev, getattr(rows, "columns", plan.columns)) if plan.dev else None
+    if plan.shots is not None:
+        rows = draw_shots(rows, plan.shots, plan.seed)
     task = task.fit(rows)
     mixture = mixture.with_part(task)
     device = choose_device(plan.device)
     model = starting_model(plan, mixture)
+    task = knowing(task, model.need_tokenizer())
+    mixture = mixture.with_part(task)
     labels = list(getattr(task, "labels", ()))
     model.labels, model.objective = labels, plan.objective
     length = check_length(min(plan.batch.length or 128, model.backbone.longest or 1 << 30), model)

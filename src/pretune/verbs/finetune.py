@@ -28,6 +28,9 @@ def finetune(
     schedule: Schedule | None = None,
     batch: Batching | None = None,
     watching: Watching | None = None,
+    shots: int | None = None,
+    unlabeled: str | Path | None = None,
+    confident: float = 0.9,
     seed: int = 0,
     tokenizer: str | Path | None = None,
     scratch: bool = False,
@@ -72,6 +75,12 @@ def finetune(
         sequences (rows in a step), length.
     watching
         log, evaluate, save, keep.
+    shots
+        Learn from so many examples of each class, drawn by the seed.
+    unlabeled
+        Texts without labels: a teacher labels those it is sure of, and a student learns from all (self-training).
+    confident
+        How sure the teacher must be.
     seed
         All chance follows from it.
     tokenizer
@@ -95,6 +104,7 @@ def finetune(
     import os
 
     from pretune.training import finetuning
+    from pretune.training.self_training import self_train
 
     given = {
         "train": str(train),
@@ -111,9 +121,13 @@ def finetune(
         "watching": watching,
         "deterministic": deterministic,
         "partial": partial,
+        "shots": shots,
         "seed": seed,
         "tokenizer": str(tokenizer) if tokenizer is not None else None,
         "scratch": scratch,
         "device": device,
     }
-    return finetuning.finetune(finetuning.make_plan(os.fspath(model), given), resume)
+    plan = finetuning.make_plan(os.fspath(model), given)
+    if unlabeled is not None:
+        return self_train(plan, unlabeled, confident, finetuning.finetune, resume)
+    return finetuning.finetune(plan, resume)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -14,6 +14,7 @@ class Rows:
     name: str
     rows: list[dict[str, Any]]
     hidden: tuple[str, ...] = ()  # columns for programs, which people see in another form
+    facts: dict[str, Any] = field(default_factory=dict)  # what there is to say of all rows together
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self.rows)
@@ -26,11 +27,12 @@ class Rows:
 
     def describe(self) -> dict[str, Any]:
         """Everything, for programs."""
-        return {self.name: self.rows}
+        return {**self.facts, self.name: self.rows}
 
     def table(self) -> dict[str, Any]:
         """For people."""
-        return {self.name: [{k: v for k, v in row.items() if k not in self.hidden} for row in self.rows]}
+        shown = [{k: v for k, v in row.items() if k not in self.hidden} for row in self.rows]
+        return {**self.facts, self.name: shown}
 
 
 @dataclass(frozen=True)
