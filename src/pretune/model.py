@@ -21,7 +21,7 @@ from pretune.families.family import Family
 from pretune.nn.adaptive import AdaptiveEmbeddings
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.initialize import Undrawn
-from pretune.objectives import Joint, Loss, Mixture, Objective, parse_objective
+from pretune.objectives import Joint, Loss, Mixture, Named, Objective, parse_objective
 from pretune.packed import Batch
 from pretune.presets import find_preset, preset_names
 from pretune.progress import say
@@ -83,6 +83,7 @@ class Model:
     objective: str = ""  # what its heads are for, e.g. "mlm+nsp"
     labels: list[str] = field(default_factory=list)  # classes in order, for classifiers
     untrained: list[str] = field(default_factory=list)  # parameters that its checkpoint did not have: these are random
+    task_labels: dict[str, list[str]] = field(default_factory=dict)  # labels by task, where there are several
 
     @property
     def backbone(self) -> Any:
@@ -182,6 +183,8 @@ class Model:
             config["id2label"] = {str(i): label for i, label in enumerate(self.labels)}
             config["label2id"] = {label: i for i, label in enumerate(self.labels)}
         config["pretune"] = {"objective": self.objective}
+        if self.task_labels:
+            config["pretune"]["labels"] = self.task_labels
         return config
 
     def _special_ids(self, tokenizer: Tokenizer, config: dict[str, Any]) -> dict[str, int]:
@@ -269,7 +272,8 @@ def trained_for(reference: str | Path) -> Mixture | None:
         heads: frozenset[str] = next((h for h, name in family.classes.items() if name == published), frozenset())
         objective = "+".join(sorted(heads))
     pooling = family.poolings.get(getattr(family.read_config(content), "classifier_pooling", ""), "start")
-    return parse_objective(objective, labels=tuple(labels_in(content)), pooling=pooling) if objective else None
+    labels = content.get("pretune", {}).get("labels") or tuple(labels_in(content))
+    return parse_objective(objective, labels=labels, pooling=pooling) if objective else None
 
 
 def load(reference: str | Path, *, partial: bool = False) -> Model:
@@ -302,10 +306,12 @@ def load_model(reference: str | Path, objectives: Mixture | None = None, seed: i
         model = Model(family, config, Root(family.build(config)), _tokenizer(folder))
     model.objective = content.get("pretune", {}).get("objective", "")
     model.labels = labels_in(content)
+    model.task_labels = content.get("pretune", {}).get("labels", {})
     if objectives is not None:
         model.add_heads(objectives.objectives, seed)
     wanted = model.root.tensors()
     found, missing, extra = family.table.read(tensors, wanted)
+    found |= _of_its_kind(family, tensors, wanted, objectives)
     # A head of another shape (another number of classes) counts as missing.
     found |= {n: t for n, t in head_tensors.items() if n in wanted and t.shape == wanted[n].shape}
     missing = [name for name in missing if name not in found]
@@ -327,6 +333,19 @@ def load_model(reference: str | Path, objectives: Mixture | None = None, seed: i
             "they do not belong together"
         )
     return model
+
+
+def _of_its_kind(
+    family: Family, tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], objectives: Mixture | None
+) -> dict[str, Tensor]:
+    """What a checkpoint has for heads of tasks with names of their own, such as BERT's pooler: all start from the same."""
+    found: dict[str, Tensor] = {}
+    for task in (part for part in (objectives.objectives if objectives else ()) if isinstance(part, Named)):
+        own, kind = f"heads.{task.name}.", f"heads.{task.kind}."
+        twins = {kind + name.removeprefix(own): tensor for name, tensor in wanted.items() if name.startswith(own)}
+        read, _, _ = family.table.read(dict(tensors), twins)
+        found |= {own + name.removeprefix(kind): tensor for name, tensor in read.items()}
+    return found
 
 
 def _check(

@@ -33,7 +33,9 @@ PROMPT = 'prompt(cloze="it was [MASK] .",words=no:bad/yes:good)'
 def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with a gap filler, and reviews."""
     folder = tmp_path_factory.mktemp("prompt")
-    rows = [f"{'lovely' if i % 2 else 'awful'} {THINGS[i // 2 % 6]} {i % 5},{'yes' if i % 2 else 'no'}" for i in range(60)]
+    rows = [
+        f"{'lovely' if i % 2 else 'awful'} {THINGS[i // 2 % 6]} {i % 5},{'yes' if i % 2 else 'no'}" for i in range(60)
+    ]
     (folder / "train.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")
     tiny("bert-tiny", read([*rows, "it was good . it was bad ."] * 2), folder / "start", "mlm")
     return folder

@@ -15,7 +15,9 @@ from tiny import read, tiny, tune
 def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("self")
     words = ["film", "book", "song", "play"]
-    rows = [(f"{'lovely' if i % 2 else 'awful'} {words[i // 2 % 4]} {i % 7}", "yes" if i % 2 else "no") for i in range(40)]
+    rows = [
+        (f"{'lovely' if i % 2 else 'awful'} {words[i // 2 % 4]} {i % 7}", "yes" if i % 2 else "no") for i in range(40)
+    ]
     lines = [f"{text},{label}" for text, label in rows]
     (folder / "train.csv").write_text("\n".join(["sentence,label", *lines]), encoding="utf-8")
     (folder / "more.csv").write_text("\n".join(["sentence", *(f"{t} 8" for t, _ in rows)]), encoding="utf-8")

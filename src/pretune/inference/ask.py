@@ -23,7 +23,7 @@ from pretune.inference.writing import ids_of, in_batches
 from pretune.metrics.classification import classification_metrics
 from pretune.metrics.texts import exact_match
 from pretune.model import find_folder, load_model, read_config
-from pretune.objectives import alone, parse_objective
+from pretune.objectives import Named, alone, parse_objective
 from pretune.objectives.prompt import Prompt
 from pretune.objectives.task import Answer
 from pretune.randomness import permutation
@@ -86,7 +86,8 @@ def is_masked(reference: str | Path) -> bool:
     """Whether a model fills gaps, or writes."""
     family, content = read_config(find_folder(reference))
     objective = content.get("pretune", {}).get("objective")
-    trained = {part.name for part in parse_objective(objective).objectives} if objective else set()
+    parts = parse_objective(objective).objectives if objective else []
+    trained = {part.kind if isinstance(part, Named) else part.name for part in parts}
     if trained & {"lm", "generate"}:
         return False
     return bool(trained & {"mlm", "prompt"}) or frozenset({"mlm"}) in family.classes

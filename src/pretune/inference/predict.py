@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from pretune.devices import choose_device
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, nearest
 from pretune.inference.batches import LENGTH, by_length
 from pretune.inference.writing import write_answers
 from pretune.model import Model, load_model, trained_for
@@ -22,13 +22,19 @@ from pretune.text.labeled import Labeled
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def load_trained(reference: str | Path, partial: bool = False) -> tuple[Model, Task]:
-    """A model and the task it was trained for."""
+def load_trained(reference: str | Path, partial: bool = False, name: str | None = None) -> tuple[Model, Task]:
+    """A model and the task it was trained for; of several, the one of this name."""
     mixture = trained_for(reference)
     tasks = [part for part in mixture.objectives if isinstance(part, Task)] if mixture is not None else []
     if not tasks:
         raise PretuneError(f"{reference}: this model was not trained for a task; fine-tune it first")
-    return load_model(reference, mixture, partial=partial), tasks[0]
+    names = [task.name for task in tasks]
+    if name is None and len(tasks) > 1:
+        raise PretuneError(f"{reference}: this model was trained for {', '.join(names)}; choose one with --task")
+    if name is not None and name not in names:
+        raise PretuneError(f"{reference}: it was not trained for a task {name!r}; {nearest(name, names)}")
+    chosen = tasks[0] if name is None else tasks[names.index(name)]
+    return load_model(reference, mixture, partial=partial), chosen
 
 
 class Answerer:
@@ -65,8 +71,12 @@ def plain_texts(texts: Sequence[str] | str, pairs: Sequence[str] | None = None) 
 
 
 def predict_texts(
-    reference: str | Path, texts: Sequence[str] | str, pairs: Sequence[str] | None = None, partial: bool = False
+    reference: str | Path,
+    texts: Sequence[str] | str,
+    pairs: Sequence[str] | None = None,
+    partial: bool = False,
+    task: str | None = None,
 ) -> list[Answer]:
     """An answer for each text, or pair of texts."""
-    model, task = load_trained(reference, partial)
-    return Answerer(model, task, plain_texts(texts, pairs))()
+    model, chosen = load_trained(reference, partial, task)
+    return Answerer(model, chosen, plain_texts(texts, pairs))()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretune.metrics.classification import score_classes
 from pretune.metrics.texts import score_texts
+from pretune.objectives.named import Named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,4 +27,4 @@ def score(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> dict[s
     >>> score(Classify(labels=("a", "b")), [{"label": "a"}, {"label": "a"}], rows)["accuracy"]
     0.5
     """
-    return SCORES[task.name](answers, examples, task)
+    return SCORES[task.kind if isinstance(task, Named) else task.name](answers, examples, task)

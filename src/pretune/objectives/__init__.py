@@ -5,6 +5,7 @@ mlm(rate=0.3)             with options
 classify on mix/bilstm    a task on a learned mix of all layers, with LSTMs between them and its head
 mlm+nsp, classify+0.5*lm  joint: one arranges, each corrupts in turn, one forward, all losses
 0.9*mlm|0.1*lm            alternating: packs are shared out by weight
+a: classify|b: classify   tasks with names of their own
 
 Text among the options stands in double quotes: generate(prefix="translate, please: ").
 """
@@ -12,7 +13,7 @@ Text among the options stands in double quotes: generate(prefix="translate, plea
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -30,6 +31,7 @@ from pretune.objectives.item import Item
 from pretune.objectives.lm import LM
 from pretune.objectives.mass import Mass
 from pretune.objectives.mlm import MLM
+from pretune.objectives.named import Named
 from pretune.objectives.nsp import NSP
 from pretune.objectives.objective import Data, Grows, LearnsFromRows, Loss, Objective, TwoSided
 from pretune.objectives.on import On
@@ -59,7 +61,8 @@ OBJECTIVES: dict[str, type[Any]] = {
 }
 
 _TERM = re.compile(
-    r"\s*(?:(?P<weight>[\d.eE+-]+)\s*\*)?\s*(?P<name>\w+)\s*(?:\((?P<options>(?:[^()\"]|\"[^\"]*\")*)\))?"
+    r"\s*(?:(?P<own>[A-Za-z_]\w*)\s*:)?\s*(?:(?P<weight>[\d.eE+-]+)\s*\*)?\s*(?P<name>\w+)\s*"
+    r"(?:\((?P<options>(?:[^()\"]|\"[^\"]*\")*)\))?"
     r"\s*(?:\bon\s+(?P<layers>\w+)(?:\s*/\s*(?P<top>\w+))?)?\s*"
 )
 
@@ -79,7 +82,7 @@ class Joint:
             raise PretuneError(
                 f"{self}: {' and '.join(insisting)} each arrange text in a way of their own; alternate them with |"
             )
-        two_sided = [part.name for _, part in self.parts if isinstance(part, TwoSided)]
+        two_sided = [part.name for _, part in self.parts if hasattr(part, "sides")]
         if two_sided and len(names) > 1:
             raise PretuneError(
                 f"{self}: {two_sided[0]} reads one text and writes another, and shares them with no other objective; "
@@ -140,7 +143,7 @@ class Joint:
         for part in self.objectives:
             if packing.fixed and isinstance(part, Grows):
                 return part.grown(packing).capacity(room)
-            if packing.fixed and isinstance(part, TwoSided):
+            if packing.fixed and hasattr(part, "sides"):  # a Named one too
                 first, second = (side.capacity(room) for side in part.sides(packing))
                 assert first is not None
                 return replace(first, second=second)
@@ -262,6 +265,8 @@ def _term(text: str, defaults: dict[str, Any]) -> tuple[float, Objective]:
     kind = OBJECTIVES[name]
     known = {field.name: field.type for field in fields(kind)}
     options = {key: value for key, value in defaults.items() if key in known}
+    if isinstance(labels := options.get("labels"), Mapping):  # by the names of tasks
+        options["labels"] = tuple(labels.get(match["own"], ()))
     for setting in filter(None, _split(match["options"] or "", ",")):
         key, _, value = setting.partition("=")
         if key.strip() not in known:
@@ -272,13 +277,18 @@ def _term(text: str, defaults: dict[str, Any]) -> tuple[float, Objective]:
         weight = float(match["weight"] or 1)
     except ValueError as error:
         raise PretuneError(f"objective {text!r}: {match['weight']!r} is no weight") from error
-    objective = kind(**options)
-    if match["layers"] is None:
-        return weight, objective
-    if not isinstance(objective, Task) or name in ("generate", "prompt"):  # these have the vocabulary's head
-        raise PretuneError(f"objective {text!r}: {name} stands on the last layer; only tasks stand `on` others")
-    placed: Any = On(objective, match["layers"], match["top"] or "")  # type: ignore[arg-type]
-    return weight, placed
+    objective: Any = kind(**options)
+    if match["layers"] is not None:
+        if not isinstance(objective, Task) or name in ("generate", "prompt"):  # these have the vocabulary's head
+            raise PretuneError(f"objective {text!r}: {name} stands on the last layer; only tasks stand `on` others")
+        objective = On(objective, match["layers"], match["top"] or "")  # type: ignore[arg-type]
+    if match["own"] is not None:
+        if not isinstance(objective, Task):
+            raise PretuneError(f"objective {text!r}: only tasks have names of their own, and {name} is none")
+        if match["own"] in OBJECTIVES:
+            raise PretuneError(f"objective {text!r}: {match['own']} is an objective already; choose another name")
+        objective = Named(objective, match["own"])
+    return weight, objective
 
 
 __all__ = [
@@ -289,6 +299,7 @@ __all__ = [
     "LearnsFromRows",
     "Loss",
     "Mixture",
+    "Named",
     "Objective",
     "Task",
     "TwoSided",

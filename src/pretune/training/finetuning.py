@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pretune.devices import choose_device, deterministic
 from pretune.errors import PretuneError
@@ -28,8 +28,8 @@ from pretune.training.optimizers import scale_rates
 from pretune.training.pretraining import ROUND_VOCABULARY, check_length
 from pretune.training.runs import Run, finish_run, start_run
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
-from pretune.training.strategies import choose_strategy
-from pretune.training.streams import make_streams
+from pretune.training.strategies import Strategy, choose_strategy
+from pretune.training.streams import Streams, make_streams
 
 # Devlin et al. (2019): 2e-5 to 5e-5, 2 to 4 epochs, batches of 16 or 32; smaller models take larger rates.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -45,8 +45,8 @@ class Plan:
     """A fine-tuning, all settings resolved."""
 
     model: str
-    train: str
-    dev: str | None
+    train: str | Mapping[str, str]  # of several tasks, by name
+    dev: str | Mapping[str, str] | None
     out: Path
     columns: Mapping[str, str]
     objective: str
@@ -63,6 +63,7 @@ class Plan:
     scratch: bool
     device: str | None
     shots: int | None = None  # examples of each class; None: all there are
+    sampling: str = "proportional"  # whose turn it is, of several tasks
     partial: bool = False  # whether the model may lack tensors, or have too many
 
     def recipe(self) -> dict[str, Any]:
@@ -88,8 +89,9 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
     pooling = family_of(plan.model).poolings.get("", "start")
     mixture = parse_objective(plan.objective, pooling=pooling)
     task = find_task(mixture)
+    assert isinstance(plan.train, str)
     rows = task.read(plan.train, plan.columns)
-    dev = task.read(plan.dev, getattr(rows, "columns", plan.columns)) if plan.dev else None
+    dev = task.read(str(plan.dev), getattr(rows, "columns", plan.columns)) if plan.dev else None
     if plan.shots is not None:
         rows = draw_shots(rows, plan.shots, plan.seed)
     task = task.fit(rows)
@@ -101,9 +103,7 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
     labels = list(getattr(task, "labels", ()))
     model.labels, model.objective = labels, plan.objective
     length = check_length(min(plan.batch.length or 128, model.backbone.longest or 1 << 30), model)
-    strategy = choose_strategy(plan.strategy, len(rows))
-    if plan.optimizer.name == "muon" and {"gradual", "lora"} & strategy.parts.keys():
-        raise PretuneError(f"strategy {plan.strategy}: muon moves all matrices alike; choose another optimizer")
+    strategy = strategy_of(plan, len(rows))
     starts = strategy.prepare(model, plan.seed)
     answer = Answerer(model, task, dev, length) if dev is not None else None  # refuses unknown labels
     going_on = start_run(plan.out, "finetune", plan.recipe(), resume)
@@ -117,6 +117,25 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
     )
     streams = make_streams(strategy.wrap(mixture, task), data, tokens=packing.tokens, packing=packing, seed=plan.seed)
     steps = max(1, round(plan.epochs * len(streams.streams[0].epoch_plan(0))))
+    evaluate = evaluator(answer, device) if answer is not None else None
+    last = learn(plan, model, strategy, starts, streams, steps, evaluate, device, going_on)
+    results: dict[str, Any] = {"model": plan.model, "objective": plan.objective, "rows": len(rows)}
+    results |= {"truncated": arrangement.truncated, "labels": labels, **last}
+    return finish_run(plan.out, results)
+
+
+def learn(
+    plan: Plan,
+    model: Model,
+    strategy: Strategy,
+    starts: dict[Tensor, float],
+    streams: Streams,
+    steps: int,
+    evaluate: Callable[[], dict[str, float]] | None,
+    device: torch.device,
+    going_on: bool,
+) -> dict[str, float]:
+    """Train a model that is ready for it, and save it; the last metrics."""
     training = Training(
         root=model.root,
         streams=streams,
@@ -128,10 +147,10 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
         device=device,
         run=plan.out,
         # torch's LSTMs ask the host for lengths, which a recording cannot.
-        graphed=fixed and not any(isinstance(module, nn.LSTM) for module in model.root.modules()),
+        graphed=device.type == "cuda" and not any(isinstance(module, nn.LSTM) for module in model.root.modules()),
         starts=starts,
         recompute=bool(plan.batch.recompute),
-        evaluate=evaluator(answer, device) if answer is not None else None,
+        evaluate=evaluate,
     )
     try:
         with deterministic(plan.deterministic):
@@ -142,9 +161,15 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
     strategy.finish(model)
     model.root.compute_in(torch.float32)
     model.save(plan.out)
-    results: dict[str, Any] = {"model": plan.model, "objective": plan.objective, "rows": len(rows)}
-    results |= {"truncated": arrangement.truncated, "labels": labels, **last}
-    return finish_run(plan.out, results)
+    return last
+
+
+def strategy_of(plan: Plan, examples: int) -> Strategy:
+    """The strategy of a plan, which must go with its optimizer."""
+    strategy = choose_strategy(plan.strategy, examples)
+    if plan.optimizer.name == "muon" and {"gradual", "lora"} & strategy.parts.keys():
+        raise PretuneError(f"strategy {plan.strategy}: muon moves all matrices alike; choose another optimizer")
+    return strategy
 
 
 def find_task(mixture: Mixture) -> Task:
@@ -152,7 +177,10 @@ def find_task(mixture: Mixture) -> Task:
     tasks = [part for part in mixture.objectives if isinstance(part, Task)]
     if len(tasks) != 1:
         known = ", ".join(name for name, kind in OBJECTIVES.items() if hasattr(kind, "answers"))
-        raise PretuneError(f"{mixture}: fine-tuning is for one task, and what else helps it; tasks are {known}")
+        raise PretuneError(
+            f"{mixture}: fine-tuning is for one task, and what else helps it, or for several with a file each (NAME=FILE); "
+            f"tasks are {known}"
+        )
     return tasks[0]
 
 

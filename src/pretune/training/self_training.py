@@ -33,7 +33,7 @@ def self_train(plan: Plan, unlabeled: str | Path, confident: float, finetune: Fi
     teacher_plan = replace(plan, out=plan.out.with_name(f"{plan.out.name}-teacher"))
     teacher = Run(teacher_plan.out) if resume and is_finished(teacher_plan.out) else finetune(teacher_plan, resume)
     model, task = load_trained(teacher.folder, plan.partial)
-    rows = task.read(plan.train, plan.columns)
+    rows = task.read(str(plan.train), plan.columns)
     if plan.shots is not None:
         rows = draw_shots(rows, plan.shots, plan.seed)
     texts = read_texts(task, unlabeled, {role: name for role, name in rows.columns.items() if role != "label"})

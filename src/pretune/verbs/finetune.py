@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,15 +14,16 @@ if TYPE_CHECKING:
 
 def finetune(
     model: str | Path | Run,
-    train: str | Path,
+    train: str | Path | Sequence[str] | Mapping[str, str],
     *,
     out: str | Path,
-    dev: str | Path | None = None,
+    dev: str | Path | Sequence[str] | Mapping[str, str] | None = None,
     text: str | None = None,
     pair: str | None = None,
     label: str | None = None,
     objective: str = "classify",
     strategy: str = "full",
+    sampling: str = "proportional",
     epochs: float = 3.0,
     budget: Budget | None = None,
     optimizer: Optimizer | None = None,
@@ -48,11 +50,11 @@ def finetune(
     model
         A run, a model folder, or a preset (random weights; then with --tokenizer).
     train
-        Labeled rows: .csv, .tsv, .jsonl or .parquet.
+        Labeled rows: .csv, .tsv, .jsonl or .parquet. Of several tasks at once: NAME=FILE each.
     out
         Folder of the new run.
     dev
-        Rows to evaluate on.
+        Rows to evaluate on; of several tasks, NAME=FILE each.
     text
         Column of the text.
     pair
@@ -60,9 +62,12 @@ def finetune(
     label
         Column of the label.
     objective
-        classify, classify(pooling=mean), classify on mix/bilstm, classify+0.5*lm …
+        classify, classify(pooling=mean), classify on mix/bilstm, classify+0.5*lm, generate, prompt …; of several tasks, a: classify |
+        b: generate …, or one for all.
     strategy
         What moves: full, frozen, top(4), gradual, lora(8); and reset(1), freelb(3), joined with +; auto chooses.
+    sampling
+        Whose turn it is, of several tasks: proportional, uniform, temperature(2), annealed(0.2).
     epochs
         How often every row is seen.
     budget
@@ -103,16 +108,20 @@ def finetune(
     """
     import os
 
+    from pretune.errors import PretuneError
     from pretune.training import finetuning
+    from pretune.training.multitask import finetune_tasks
     from pretune.training.self_training import self_train
+    from pretune.verbs.inputs import name_files
 
     given = {
-        "train": str(train),
-        "dev": str(dev) if dev is not None else None,
+        "train": name_files(train),
+        "dev": name_files(dev) if dev is not None else None,
         "out": Path(out),
         "columns": {role: name for role, name in (("text", text), ("pair", pair), ("label", label)) if name},
         "objective": objective,
         "strategy": strategy,
+        "sampling": sampling,
         "epochs": epochs,
         "budget": budget,
         "optimizer": optimizer,
@@ -128,6 +137,12 @@ def finetune(
         "device": device,
     }
     plan = finetuning.make_plan(os.fspath(model), given)
+    if isinstance(plan.dev, Mapping) and not isinstance(plan.train, Mapping):
+        raise PretuneError(f"--dev names tasks ({', '.join(plan.dev)}) and --train none; name both, or neither")
+    if isinstance(plan.train, Mapping):
+        if unlabeled is not None:
+            raise PretuneError("--unlabeled is for one task; leave it out, or train the tasks one by one")
+        return finetune_tasks(plan, resume)
     if unlabeled is not None:
         return self_train(plan, unlabeled, confident, finetuning.finetune, resume)
     return finetuning.finetune(plan, resume)

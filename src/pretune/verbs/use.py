@@ -19,6 +19,7 @@ def predict(
     data: str | Path | None = None,
     text: str | None = None,
     pair: str | None = None,
+    task: str | None = None,
     out: str | Path | None = None,
     partial: bool = False,
 ) -> Rows:
@@ -36,6 +37,8 @@ def predict(
         Column of the text.
     pair
         Column of the second text.
+    task
+        Which of its tasks, for a model that was trained for several.
     out
         Write the answers to this .jsonl file.
     partial
@@ -55,10 +58,10 @@ def predict(
 
     if data is None and not texts:
         raise PretuneError("nothing to label: give texts, or a file with --data")
-    loaded, task = load_trained(os.fspath(model), partial)
+    loaded, chosen = load_trained(os.fspath(model), partial, task)
     columns = {role: name for role, name in (("text", text), ("pair", pair)) if name}
-    examples = plain_texts(texts) if data is None else task.read(data, columns, answered=False)
-    answers = Answerer(loaded, task, examples)()
+    examples = plain_texts(texts) if data is None else chosen.read(data, columns, answered=False)
+    answers = Answerer(loaded, chosen, examples)()
     labeled = [{"text": text, **answer} for text, answer in zip(examples.texts, answers, strict=True)]
     if out is not None:
         lines = (json.dumps(row, ensure_ascii=False) for row in labeled)
