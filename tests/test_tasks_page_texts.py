@@ -21,7 +21,9 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for file, header in (("reviews.csv", "text,label"), ("topics.csv", "text,label"), ("articles.csv", "text,summary")):
         Path(file).write_text("\n".join([header, *map(",".join, ROWS)]), encoding="utf-8")
     Path("texts.txt").write_text("a walk\na long day\n", encoding="utf-8")
-    tiny("gpt2-tiny", read([f"{a} It was good bad. {b}" for a, b in ROWS]), Path("runs/gpt2"))
+    known = read([f"{a} It was good bad. {b} summarize :" for a, b in ROWS])
+    for name in ("gpt2", "t5"):
+        tiny(f"{name}-tiny", known, Path("runs") / name)
     sections = dict(re.findall(r"^## ([^\n:]*)[^\n]*\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
     for name in SECTIONS:
         assert re.search(r"^Sources?: ", sections[name], re.MULTILINE), name
