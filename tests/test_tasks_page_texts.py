@@ -22,13 +22,14 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         Path(file).write_text("\n".join([header, *map(",".join, ROWS)]), encoding="utf-8")
     Path("texts.txt").write_text("a walk\na long day\n", encoding="utf-8")
     known = read([f"{a} It was good bad. {b} summarize :" for a, b in ROWS])
-    for name in ("gpt2", "t5"):
-        tiny(f"{name}-tiny", known, Path("runs") / name)
+    for name, objective in (("gpt2", ""), ("t5", ""), ("bert", "mlm")):
+        tiny(f"{name}-tiny", known, Path("runs") / name, objective)
     sections = dict(re.findall(r"^## ([^\n:]*)[^\n]*\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
     for name in SECTIONS:
         assert re.search(r"^Sources?: ", sections[name], re.MULTILINE), name
         script = "".join(re.findall(r"^```sh\n(.*?)^```", sections[name], re.MULTILINE | re.DOTALL))
-        for line in script.replace("--confident 0.9", "--confident 0.5").splitlines():
+        script = script.replace("pretune-small-en", "runs/bert").replace("--confident 0.9", "--confident 0.5")
+        for line in script.splitlines():
             with pytest.raises(SystemExit) as end:
                 main([*shlex.split(line)[1:], *(["--steps", "1"] if " finetune " in line else [])])
             assert not end.value.code, line
