@@ -91,9 +91,12 @@ def draw(found: dict[str, list[dict[str, float]]], title: str, out: str) -> None
         axes.plot(places, [level / (p["flops"] / p["speed"]) for p in points], "--", color="#667", label="theory")
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
-        axes.set_xticks(places, [f"{int(p)}" for p in places])
+        axes.set_xticks(places, [f"{int(p)}" if p < 8192 else f"{int(p) >> 10}k" for p in places])
+        axes.yaxis.set_major_formatter(lambda y, _: f"{y / 1e3:,.0f}")
+        axes.yaxis.set_minor_formatter(lambda y, _: f"{y / 1e3:,.0f}")
+        axes.tick_params(axis="y", which="both", labelsize=8)
         axes.set_xlabel({"tokens": "tokens a step"}.get(name, name))
-        axes.set_ylabel("tokens a second")
+        axes.set_ylabel("thousand tokens a second")
         axes.grid(color="#e4e6ec")
         axes.legend(frameon=False)
     figure.savefig(out, dpi=110)
@@ -130,7 +133,7 @@ def main() -> None:
     for (name, value), shape in shapes.items():
         found.setdefault(name, []).append({name: value, **speeds[distinct.index(shape)]})
     about = machine()
-    draw(found, ", ".join(f"{v}" for v in about.values()), options.out)
+    draw(found, ", ".join(v if k in ("date", "machine", "gpu") else f"{k} {v}" for k, v in about.items()), options.out)
     print(json.dumps({**found, **about}))
 
 

@@ -24,10 +24,16 @@ ABOUT = {
     "ernie": ("ERNIE 1.0, Sun et al., 2019", "test_ernie.py test_presets.py"),
     "xlm": ("XLM, Conneau and Lample, 2019", "test_xlm.py test_presets.py"),
     "xlnet": ("XLNet, Yang et al., 2019", "test_xlnet.py test_presets.py"),
+    "longformer": ("Longformer, Beltagy et al., 2020", "test_longformer.py test_presets.py"),
+    "big_bird": ("BigBird, Zaheer et al., 2020", "test_big_bird.py test_presets.py"),
+    "deberta": ("DeBERTa, He et al., 2021", "test_deberta.py test_presets.py"),
+    "deberta-v2": ("DeBERTa-v2 and v3, He et al., 2021", "test_deberta.py test_presets.py"),
     "modernbert": ("ModernBERT, Warner et al., 2024", "test_modernbert.py"),
+    "performer": ("Performer, Choromanski et al., 2020, in BERT's wiring", ""),
     "openai-gpt": ("GPT, Radford et al., 2018", "test_gpt.py"),
     "gpt2": ("GPT-2, Radford et al., 2019; GPT-3's sizes, Brown et al., 2020", "test_gpt.py"),
     "transfo-xl": ("Transformer-XL, Dai et al., 2019", "test_transfo_xl.py"),
+    "reformer": ("Reformer, Kitaev et al., 2020", "test_reformer.py"),
     "elmo-transformer": ("ELMo's biLM of Transformer layers, Peters et al., 2018", ""),
     "t5": ("T5 and T5 1.1, Raffel et al., 2020", "test_t5.py test_encoder_decoder_presets.py"),
     "mt5": ("mT5, Xue et al., 2021", "test_t5.py test_encoder_decoder_presets.py"),
@@ -36,8 +42,10 @@ ABOUT = {
     "marian": ("the Transformer, Vaswani et al., 2017, and MASS, Song et al., 2019, as Marian lays them out", "test_bart.py test_encoder_decoder_presets.py"),
 }  # fmt: skip
 NOT_LIKE_THE_PEER = {
+    "big_bird": "yes, of each text by itself (below)",
     "transfo-xl": "no: `transformers` 5 has it no more; numbers that its last version gave",
     "elmo-transformer": "no: no peer has it; properties in tests/objectives/test_bilm.py",
+    "performer": "no: no peer has it; properties in tests/families/test_performer.py and tests/nn/test_favor.py",
 }
 # The round figures that papers and model cards give.
 PUBLISHED = {
@@ -49,6 +57,9 @@ PUBLISHED = {
     "albert-base-v2": "12M", "albert-large-v2": "18M", "albert-xlarge-v2": "60M", "albert-xxlarge-v2": "235M",
     "xlm-mlm-100-1280": "570M", "xlm-mlm-tlm-xnli15-1024": "250M",
     "xlnet-base-cased": "110M", "xlnet-large-cased": "340M", "transfo-xl-wt103": "257M",
+    "deberta-base": "100M", "deberta-large": "350M", "deberta-xlarge": "700M",
+    "deberta-v2-xlarge": "900M", "deberta-v2-xxlarge": "1.5B", "mdeberta-v3-base": "86M",
+    "deberta-v3-xsmall": "22M", "deberta-v3-small": "44M", "deberta-v3-base": "86M", "deberta-v3-large": "304M",
     "modernbert-base": "149M", "modernbert-large": "395M",
     "gpt": "117M", "gpt2-small": "117M", "gpt2-medium": "345M", "gpt2-large": "762M", "gpt2-xl": "1542M",
     "gpt3-125m": "125M", "gpt3-350m": "350M", "gpt3-760m": "760M", "gpt3-1.3b": "1.3B", "gpt3-2.7b": "2.7B",

@@ -24,7 +24,7 @@ PAGE, PRESETS = ((DOCS / name).read_text(encoding="utf-8") for name in ("objecti
 
 def test_every_section_is_an_objective_and_names_its_source() -> None:
     sections = dict(re.findall(r"^## (\w+): [^\n]*\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
-    known = {"lm", "bilm", "plm", "mlm", "tlm", "nsp", "sop", "dlm", "rtd", "item", "classify"}
+    known = {"lm", "bilm", "plm", "mlm", "tlm", "nsp", "sop", "dlm", "rtd", "trtd", "item", "classify"}
     assert known <= set(sections) <= set(OBJECTIVES)
     for name, text in sections.items():
         assert re.search(r"^Sources?: ", text, re.MULTILINE), name
@@ -43,6 +43,8 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         Path(f"{kind}.fr.txt").write_text("\n".join(line[::-1] for line in lines), encoding="utf-8")
     chats = [json.dumps({"turns": chance.sample(lines, 4)}) for _ in range(20)]
     Path("chats.jsonl").write_text("\n".join(chats), encoding="utf-8")
+    names = [json.dumps({"text": line, "names": [[0, 7], {"start": 8, "end": 11}]}) for line in lines]
+    Path("names.jsonl").write_text("\n".join(names), encoding="utf-8")
     blocks = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     for line in "".join(blocks).replace("--steps 200", "--steps 1").splitlines():
         run(shlex.split(line)[1:])

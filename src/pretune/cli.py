@@ -46,6 +46,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "pretrain": pretune.pretrain,
     "adapt": pretune.adapt,
     "finetune": pretune.finetune,
+    "tune": pretune.tune,
     "predict": pretune.predict,
     "ask": pretune.ask,
     "fill": pretune.fill,

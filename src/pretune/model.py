@@ -99,7 +99,7 @@ class Model:
     def add_heads(self, objectives: Iterable[Objective], seed: int = 0) -> None:
         """Give it the heads of some objectives, those it has kept, in a reproducible start.
 
-        An objective may use the head of another (tlm that of mlm); the other's own comes first.
+        An objective may use the head of another (tlm that of mlm, trtd that of rtd); the other's own comes first.
         """
         heads = self.root.heads
         for objective in sorted(objectives, key=lambda objective: hasattr(objective, "head_of")):

@@ -20,12 +20,12 @@ from pretune.text.shared_tokens import match_tokens
 from pretune.text.tokenizer import Tokenizer
 
 EXAMPLES = 10  # tokens shown in a report
-# What has a row for each token: the tensor's name, and which of its dimensions counts them.
-VOCABULARY: dict[type[nn.Module], tuple[str, int]] = {
-    Embeddings: ("tokens", 0),
-    VocabularyHead: ("bias", 0),
-    OwnVocabularyHead: ("output.weight", 0),
-    FixedBias: ("bias", 1),
+# What has a row for each token: the names of tensors, and which of their dimensions counts them.
+VOCABULARY: dict[type[nn.Module], tuple[tuple[str, ...], int]] = {
+    Embeddings: (("tokens",), 0),
+    VocabularyHead: (("bias",), 0),
+    OwnVocabularyHead: (("output.weight", "output.bias"), 0),
+    FixedBias: (("bias",), 1),
 }
 POSITION_KEYS = ("max_position_embeddings", "n_positions")
 
@@ -80,6 +80,8 @@ def lengthen(model: Model, longest: int, how: Literal["copy", "interpolate"] = "
             f"{model.family.name}: no learned positions to add to: they are {_kind_of_positions(model.root)}; "
             "it reads longer texts as it is"
         )
+    if not _learned(model.root):
+        raise PretuneError(f"{model.family.name}: its positions are a grid of {before}; no more can be added to it")
     if longest <= before:
         raise PretuneError(f"this {model.family.name} has {before} positions already; {longest} are not more")
     key = next(key for key in POSITION_KEYS if hasattr(model.config, key))
@@ -129,11 +131,11 @@ def _rebuilt(model: Model, config: Any) -> Model:
 
 def _vocabulary_tensors(root: Root) -> dict[str, int]:
     """Names of the tensors with a row for each token, and the dimension that counts them."""
-    found = {}
+    found: dict[str, int] = {}
     for path, module in root.named_modules():
         if type(module) in VOCABULARY:
-            name, dimension = VOCABULARY[type(module)]
-            found[f"{path}.{name}"] = dimension
+            names, dimension = VOCABULARY[type(module)]
+            found |= {f"{path}.{name}": dimension for name in names}
     return {name: dimension for name, dimension in found.items() if name in root.tensors()}
 
 

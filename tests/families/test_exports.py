@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 import test_albert
 import test_bert
+import test_big_bird
+import test_deberta
 import test_distilbert
 import test_electra
 import test_ernie
+import test_longformer
 import test_modernbert
 import test_roberta
 import test_xlm
@@ -37,6 +40,10 @@ SMALL: dict[str, tuple[Kind, dict[str, Any]]] = {
     "ernie": ("wordpiece", test_ernie.SMALL | test_ernie.TASKS),
     "xlm": ("bpe", test_xlm.SMALL),
     "xlnet": ("raw-unigram", test_xlnet.SMALL),
+    "big_bird": ("raw-bpe", test_big_bird.SMALL | test_big_bird.FULL),
+    "longformer": ("byte-bpe", test_longformer.SMALL),
+    "deberta": ("byte-bpe", test_deberta.SMALLS["deberta"]),
+    "deberta-v2": ("raw-unigram", test_deberta.SMALLS["deberta-v2"]),
     "modernbert": ("byte-bpe", test_modernbert.SMALL),
 }
 

@@ -9,14 +9,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pretune.nn.attend import attend, block_mask
+from pretune.nn.attend import attend
 from pretune.nn.layout import Layout, Side, cross_layout, padded_groups, self_layout
-from pretune.nn.patterns import Pattern, causal, full, permutation, prefix, window
-from pretune.nn.scores import RelativeBias
+from pretune.nn.patterns import Pattern, blocks, causal, dilated, full, global_tokens, permutation, prefix, window
+from pretune.nn.scores import BlockSparse, RelativeBias, random_plan
 from pretune.packed import Packed, pack
 
 WIDTH, HEADS = 8, 2
-PATTERNS = {"full": full, "causal": causal, "window": window(2), "prefix": prefix, "permutation": permutation}
+PLAN = torch.eye(150)[torch.arange(150) ^ 1] + torch.eye(150)  # neighbors look at each other, by two
+PATTERNS = {
+    "full": full,
+    "causal": causal,
+    "window": window(2),
+    "dilated": dilated(2, 3),
+    "prefix": prefix,
+    "permutation": permutation,
+    "longformer": window(1) | global_tokens,
+    "big bird": blocks(PLAN, 2, "neighbors") | global_tokens,
+}
 lengths_strategy = st.lists(st.integers(1, 9), min_size=1, max_size=6)
 
 
@@ -28,6 +38,7 @@ def random_packed(lengths: list[int], seed: int = 0) -> Packed:
         "stream": chance.integers(0, 2, n),
         "order": chance.integers(0, 6, n),
         "segment": chance.integers(0, 2, n),
+        "global": chance.integers(0, 4, n) == 0,
     }
     return pack(np.zeros(n, dtype=np.int64), np.array(lengths), columns=columns)
 
@@ -158,27 +169,6 @@ def test_groups_cover_every_token_once_and_waste_little() -> None:
     assert sum(group.queries.numel() for group in groups) < 1.5 * sum(lengths)
 
 
-@pytest.mark.parametrize("name", PATTERNS)
-@settings(max_examples=10, deadline=None)
-@given(lengths=st.lists(st.integers(1, 300), min_size=1, max_size=6))
-def test_the_block_mask_needs_no_pair_outside_its_blocks(name: str, lengths: list[int]) -> None:
-    """flex_attention looks at listed blocks alone: every pair that may see each other must lie in one."""
-    layout = self_layout(random_packed(lengths))
-    mask = block_mask(layout, PATTERNS[name])
-    n = sum(lengths)
-    blocks = -(-n // 128)
-    listed = torch.zeros(blocks, blocks, dtype=torch.bool)
-    for block in range(blocks):
-        count = int(mask.kv_num_blocks[0, 0, block])
-        listed[block, mask.kv_indices[0, 0, block, :count].long()] = True
-    rows = torch.arange(n)
-    seen = mask.mask_mod(0, 0, rows[:, None], rows[None, :])
-    outside = ~listed[rows[:, None] // 128, rows[None, :] // 128]
-    assert not (seen & outside).any()
-    same = layout.queries.sequence[:, None] == layout.keys.sequence
-    assert not (seen & ~same).any()
-
-
 def test_flex_without_compiling_agrees_with_dense(monkeypatch: pytest.MonkeyPatch) -> None:
     """The flex path's mask and score, through the library's plain reference implementation."""
     from torch.nn.attention import flex_attention as library
@@ -190,14 +180,28 @@ def test_flex_without_compiling_agrees_with_dense(monkeypatch: pytest.MonkeyPatc
     q, k, v = (x.detach() for x in qkv(197))  # no backward on a CPU
     bias = RelativeBias(HEADS).requires_grad_(False)
     torch.nn.init.normal_(bias.weight)
-    for pattern in PATTERNS.values():
-        for score in (None, bias(q, layout)):
-            dense = attend(q, k, v, layout, pattern, score, path="dense")
-            torch.testing.assert_close(
-                attend(q, k, v, layout, pattern, score, path="flex"), dense, atol=1e-5, rtol=1e-5
-            )
+    sparse = BlockSparse(4, 1, random_plan(HEADS, 23, 1, seed=0))
+    scored = [
+        (pattern, score) for score in (bias, sparse) for pattern in (full, PATTERNS["longformer"], sparse.pattern)
+    ]
+    for pattern, score in [*((pattern, None) for pattern in PATTERNS.values()), *scored]:
+        bend = None if score is None else score(q, layout)
+        dense = attend(q, k, v, layout, pattern, bend, path="dense")
+        torch.testing.assert_close(attend(q, k, v, layout, pattern, bend, path="flex"), dense, atol=1e-5, rtol=1e-5)
 
 
 def test_sides_know_their_sequences_with_unused_offsets() -> None:
     side = Side(torch.tensor([0, 3, 3, 5, 5, 5], dtype=torch.int32), 3, {"position": torch.zeros(5)})
     assert side.sequence.tolist() == [0, 0, 0, 2, 2]
+
+
+def test_blocks_leak_nothing_that_a_pattern_forbids() -> None:
+    """Not even where no key is both in a row's blocks and allowed."""
+    far = Pattern("far", lambda query, key: (query["position"] - key["position"]).abs() > 8)
+    q, k, v = qkv(60)
+    layout = self_layout(random_packed([40, 20]))
+    out = attend(q, k, v, layout, far, BlockSparse(2, 1, torch.zeros(HEADS, 20, 1, dtype=torch.long))(q, layout))
+    out[20].sum().backward()  # sees 0 to 11 and 29 to 39
+    for x in (k, v):
+        assert x.grad is not None
+        assert x.grad[:12].any() and not x.grad[12:29].any() and not x.grad[40:].any()

@@ -9,8 +9,20 @@ from torch import Tensor
 
 from pretune.nn.attend import attend, attend_self
 from pretune.nn.layout import self_layout
-from pretune.nn.patterns import Pattern, causal, full, permutation, prefix, window
-from pretune.nn.scores import RelativeBias
+from pretune.nn.patterns import (
+    Pattern,
+    causal,
+    dilated,
+    document,
+    full,
+    global_keys,
+    global_queries,
+    global_tokens,
+    permutation,
+    prefix,
+    window,
+)
+from pretune.nn.scores import BlockSparse, RelativeBias, Score, random_plan
 from pretune.packed import Capacity, Packed, pack
 
 pytestmark = pytest.mark.gpu
@@ -23,7 +35,20 @@ def _forget_compiled() -> None:
 
 HEADS, WIDTH = 4, 64
 PLAIN = {"full": full, "causal": causal, "window": window(9), "causal window": causal & window(9)}
-OTHERS = {"prefix": prefix, "permutation": permutation, "prefix window": prefix & window(30)}
+OTHERS = {
+    "prefix": prefix,
+    "permutation": permutation,
+    "prefix window": prefix & window(30),
+    "dilated": dilated(5, 3),
+    "longformer": window(9) | global_tokens,
+}
+LONG = {
+    "window": window(200),
+    "longformer": window(100) | global_tokens,
+    "longformer's first": window(100) | global_keys,
+    "longformer's second": global_queries,
+    "document": document,
+}
 LENGTHS = [[128] * 8, [3, 128, 1, 77, 128, 50, 9, 64, 33], [1] * 40]
 
 
@@ -31,13 +56,15 @@ def ragged(lengths: list[int], filler: int, seed: int) -> Packed:
     chance = np.random.default_rng(seed)
     n = sum(lengths)
     columns = {name: chance.integers(0, 2, n) for name in ("prefix", "stream")}
+    columns["global"] = chance.integers(0, 20, n) == 0
+    columns["document"] = np.cumsum(chance.integers(0, 300, n) == 0)
     columns["order"] = np.concatenate([chance.permutation(size) for size in lengths])
-    capacity = Capacity(n + filler, len(lengths) + 3, 128)
+    capacity = Capacity(n + filler, len(lengths) + 3, max(128, *lengths))
     packed = pack(np.ones(n, dtype=np.int64), np.array(lengths), columns=columns, capacity=capacity)
     return packed.to(torch.device("cuda"))
 
 
-def run(packed: Packed, pattern: Pattern, path: str, dtype: torch.dtype, bias: RelativeBias | None) -> list[Tensor]:
+def run(packed: Packed, pattern: Pattern, path: str, dtype: torch.dtype, bias: Score | None) -> list[Tensor]:
     generator = torch.Generator("cuda").manual_seed(0)
     n = len(packed)
     q, k, v, weight = (torch.randn(n, HEADS, WIDTH, device="cuda", generator=generator) for _ in range(4))
@@ -65,6 +92,45 @@ def test_flex_agrees_with_dense(name: str) -> None:
     assert distance(run(packed, pattern, "flex", torch.float32, None), dense) < 2e-3
     if name in ("full", "permutation"):
         assert distance(run(packed, pattern, "flex", torch.bfloat16, None), dense) < 2e-2
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_flex_agrees_with_dense_where_most_blocks_are_not_listed(name: str) -> None:
+    packed = ragged([900, 1800, 70, 3000], 300, seed=1)
+    dense = run(packed, LONG[name], "dense", torch.float32, None)
+    assert distance(run(packed, LONG[name], "flex", torch.float32, None), dense) < 2e-3
+    assert distance(run(packed, LONG[name], "flex", torch.bfloat16, None), dense) < 2e-2
+
+
+def big_bird() -> BlockSparse:
+    return BlockSparse(16, 3, random_plan(HEADS, 190, 3, seed=0))
+
+
+def test_big_bird_on_flex_agrees_with_dense() -> None:
+    packed, sparse = ragged([900, 1800, 70, 2900], 300, seed=1), big_bird()
+    dense, flex = (run(packed, sparse.pattern, path, torch.float32, sparse) for path in ("dense", "flex"))
+    assert distance(flex, dense) < 2e-3
+
+
+@pytest.mark.parametrize("name", ["longformer", "longformer's second", "big bird"])
+def test_sparse_patterns_inside_a_compiled_model(name: str) -> None:
+    packed = ragged([900, 1800, 70, 2900], 300, seed=1)
+    qkv = torch.randn(len(packed), 3, HEADS, WIDTH, device="cuda").bfloat16()
+    sparse = big_bird() if name == "big bird" else None
+    pattern = LONG[name] if sparse is None else sparse.pattern
+
+    def loss(x: Tensor, path: str) -> Tensor:
+        q, k, v = x.sin().unbind(1)
+        layout = self_layout(packed)
+        score = None if sparse is None else sparse(q, layout)
+        return (attend(q, k, v, layout, pattern, score, path=path) * 2).float().square().sum()  # type: ignore[arg-type]
+
+    grads = []
+    for function, path in ((loss, "dense"), (torch.compile(loss, dynamic=False), "flex")):
+        x = qkv.clone().requires_grad_()
+        function(x, path).backward()
+        grads.append(x.grad.float())  # type: ignore[union-attr]
+    assert distance(grads[1:], grads[:1]) < 3e-2
 
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=["even", "ragged", "ones"])

@@ -17,7 +17,7 @@ from pretune.text.labeled import Labeled
 from pretune.text.sequences import Packing
 from pretune.training.streams import Stream
 
-NAMES = ["mlm(unit=span,boundary=true)+sop", "nsp+rtd", "item", "tlm", "mlm+dlm", "bilm", "plm"]
+NAMES = ["mlm(unit=span,boundary=true)+sop", "nsp+rtd", "item", "tlm", "trtd", "mlm+dlm", "bilm", "plm"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -31,7 +31,7 @@ def test_a_step_is_one_graph_for_all_batches(name: str, monkeypatch: pytest.Monk
         root.heads[objective.name] = objective.head(root.backbone)
     data = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents))
     pairs = Labeled(Path("pairs"), {}, ["a call", "it"] * 50, ["is not", "an expression"] * 50)
-    data.rows = {"tlm": pairs, "mlm+dlm": dialogues()}.get(name)
+    data.rows = {"tlm": pairs, "trtd": pairs, "mlm+dlm": dialogues()}.get(name)
     stream = Stream(mixture.joints[0], data, Packing(256, LENGTH, fixed=True), seed=0)
     batches = [stream.batch(0, index, 0.0) for index in (0, len(stream.epoch_plan(0)) - 1)]
     torch._dynamo.reset()

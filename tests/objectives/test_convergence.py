@@ -22,6 +22,7 @@ from pretune.model import Model, Root
 from pretune.objectives import Data, parse_objective
 from pretune.text.dialogues import Dialogues
 from pretune.text.documents import Document
+from pretune.text.labeled import Labeled
 from pretune.text.preparing import Settings, make_store
 from pretune.text.sequences import Packing
 from pretune.text.store import Store
@@ -75,6 +76,17 @@ def chats() -> Dialogues:
     return made
 
 
+@cache
+def translations() -> Labeled:
+    """Sentences of a's, and the same in b's, or of c's in d's; both sides begin with the same number."""
+    chance, sides = random.Random(2), (list[str](), list[str]())
+    for number in range(600):
+        start, letters = chance.randrange(WORDS), ("ab", "cd")[number % 2]
+        for side, letter in zip(sides, letters, strict=True):
+            side.append(" ".join(f"{letter}{(start + i) % WORDS}" for i in range(12)))
+    return Labeled(Path("pairs"), {}, *sides, ["en fr", "de nl"] * 300)
+
+
 def bert(width: int) -> Model:
     config = BertConfig(
         vocab_size=64, hidden_size=width, num_hidden_layers=2, num_attention_heads=2, intermediate_size=2 * width,
@@ -98,6 +110,7 @@ def learn(
     make: Callable[[int], Model] = bert,
     length: int = 32,
     store: Store | None = None,
+    rows: Labeled | Dialogues | None = None,
 ) -> tuple[Model, dict[str, float]]:
     """A model that has learned, and its losses over the last steps."""
     torch.manual_seed(0)
@@ -105,7 +118,7 @@ def learn(
     model = make(32)
     mixture = parse_objective(name)
     model.add_heads(mixture.objectives)
-    data = Data(store.tokenizer, TEMPLATE, store=store, documents=np.arange(store.documents), rows=chats())
+    data = Data(store.tokenizer, TEMPLATE, store=store, documents=np.arange(store.documents), rows=rows or chats())
     training = Training(
         root=model.root,
         streams=make_streams(mixture, data, tokens=512, packing=Packing(512, length), seed=0),
@@ -148,15 +161,16 @@ def test_dlm(tmp_path: Path) -> None:
     assert last["mlm"] < frequencies()
 
 
-def test_rtd(tmp_path: Path) -> None:
-    _, last = learn("rtd(width=8,layers=1)", 240, tmp_path)
-    share = last["rtd/replaced"]
-    assert 0.05 < share < 0.15
-    assert last["rtd"] < -0.9 * (share * math.log(share) + (1 - share) * math.log(1 - share))
-    assert last["rtd/accuracy"] > 1 - share
-    assert last["rtd/precision"] > 0.7
-    assert last["rtd/recall"] > 0.1
-    assert last["generator"] < frequencies()
+@pytest.mark.parametrize(("name", "rate", "steps"), [("rtd", 0.15, 240), ("trtd", 0.25, 200)])
+def test_rtd(name: str, rate: float, steps: int, tmp_path: Path) -> None:
+    _, last = learn(f"{name}(width=8,layers=1,rate={rate})", steps, tmp_path, rows=translations())
+    share = last[f"{name}/replaced"]
+    assert 0.05 < share < rate
+    assert last[name] < -0.9 * (share * math.log(share) + (1 - share) * math.log(1 - share))
+    assert last[f"{name}/accuracy"] > 1 - share
+    assert last[f"{name}/precision"] > 0.7
+    assert last[f"{name}/recall"] > 0.1
+    assert last["generator" if name == "rtd" else "trtd_generator"] < frequencies()
 
 
 def test_item(tmp_path: Path) -> None:

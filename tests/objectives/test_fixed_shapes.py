@@ -12,11 +12,11 @@ from pretune.text.sequences import Packing
 from pretune.training.streams import Stream
 
 
-@pytest.mark.parametrize("name", ["tlm", "tlm(rate=1)", "dlm", "mlm+dlm(turns=5)", "bilm"])
+@pytest.mark.parametrize("name", ["tlm", "tlm(rate=1)", "trtd(rate=1)", "dlm", "mlm+dlm(turns=5)", "bilm"])
 @pytest.mark.parametrize(("tokens", "length"), [(512, 96), (160, 96), (64, 64)])
 def test_every_pack_fits(name: str, tokens: int, length: int) -> None:
     rows = dialogues() if "dlm" in name else parallel()
-    source = replace(data(), rows=rows, languages={"de": 0, "en": 1, "ru": 2} if "tlm" in name else {}, exponent=0.3)
+    source = replace(data(), rows=rows, languages={"de": 0, "en": 1, "ru": 2} if "t" in name else {}, exponent=0.3)
     stream = Stream(parse_objective(name).joints[0], source, Packing(tokens, length, fixed=True), seed=1)
     shapes = set()
     for epoch in range(3):

@@ -26,7 +26,8 @@ def test_every_objective_is_shown_and_those_with_other_data_say_so() -> None:
     for name, row in rows.items():
         assert row["reads"] and row["says"], name
     noted = {name for name, row in rows.items() if "our own" in row.get("note", "")}
-    assert noted == {"tlm", "translate", "dlm", "item", "classify", "generate", "prompt", "nsp", "sop", "skip_thought"}
+    own = {"tlm", "trtd", "translate", "dlm", "item", "classify", "generate", "prompt", "nsp", "sop", "skip_thought"}
+    assert noted == own
     assert rows == {row["objective"]: row for row in examples()}
 
 
@@ -55,6 +56,9 @@ def test_what_is_read_and_what_is_said_make_up_the_text(seed: int) -> None:
         said = iter(re.split(r",? ", rows[name]["says"]))
         assert [next(said) if word == "[MASK]" else word for word in inside(rows[name])] == words
     assert rows[mass]["decoder_reads"].split() == ["[MASK]", *rows[mass]["says"].split()[:-1]]
+    both = one("trtd", text, seed)
+    assert both["note"] == "pairs of our own; fills of a generator that has learned nothing yet"
+    assert set(both["says"].split()) == {"o", "r"} and len(both["says"].split()) == len(both["reads"].split())
     marks = rows[rtd]["says"].split()[1:-1]
     assert [mark == "r" for mark in marks] == [new != old for new, old in zip(inside(rows[rtd]), words, strict=True)]
     assert rows["prefix"]["reads"].replace("| ", "") == text

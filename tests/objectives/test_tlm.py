@@ -23,6 +23,7 @@ from pretune.objectives import Data, parse_objective
 from pretune.objectives.arrangements import smoothed
 from pretune.objectives.mlm import MLM
 from pretune.objectives.nsp import NSP
+from pretune.objectives.rtd import RTD
 from pretune.objectives.sop import SOP
 from pretune.objectives.tlm import TLM
 from pretune.randomness import Draws
@@ -222,7 +223,7 @@ def test_every_document_is_read_in_its_language(name: str) -> None:
     assert (pack.columns["language"] == arranged.arrangement.columns["language"][pack.index, 0][pack.owner]).all()
 
 
-@pytest.mark.parametrize("objective", [MLM(), NSP(), SOP()])
+@pytest.mark.parametrize("objective", [MLM(), NSP(), SOP(), RTD()])
 def test_small_languages_come_more_often(objective: Any) -> None:
     both = bilingual()
     made = Data(both.tokenizer, TEMPLATE, store=both, documents=np.arange(both.documents), languages={"en": 0, "ru": 1})

@@ -1,4 +1,4 @@
-"""Vocabularies of published encoder-decoders: what their files leave to the program must come out right."""
+"""Vocabularies of published encoder-decoders and of DeBERTa: what their files leave to the program must come out right."""
 
 from __future__ import annotations
 
@@ -119,6 +119,38 @@ def test_barts_roles(tmp_path: Path) -> None:
         }  # fmt: skip
         for text in (*RUSSIAN, "Hello,  world's end"):
             assert tokenizer.encode(text) == peer(text, add_special_tokens=False)["input_ids"]
+
+
+def test_debertas_roles(tmp_path: Path) -> None:
+    from transformers import DebertaTokenizer
+
+    vocabulary, merges = bart_vocabulary()
+    names = {"<pad>": "[PAD]", "<s>": "[CLS]", "</s>": "[SEP]", "<unk>": "[UNK]", "<mask>": "[MASK]"}
+    renamed = {names.get(token, token): number for token, number in json.loads(vocabulary).items()}
+    (tmp_path / "vocab.json").write_text(json.dumps(renamed), encoding="utf-8")
+    (tmp_path / "merges.txt").write_text(merges, encoding="utf-8")
+    peer, tokenizer = DebertaTokenizer.from_pretrained(tmp_path), Tokenizer.load(tmp_path)
+    assert tokenizer.roles == {
+        "start": 0, "padding": 1, "end": 2, "separator": 2, "unknown": 3, "mask": tokenizer.size - 1,
+    }  # fmt: skip
+    for text in (*RUSSIAN, "Hello,  world's end"):
+        assert tokenizer.encode(text) == peer(text, add_special_tokens=False)["input_ids"]
+    # The mask takes the space before it, as RoBERTa's does.
+    assert tokenizer.encode("Hello [MASK]", marked=True) == [*tokenizer.encode("Hello"), tokenizer.role("mask")]
+
+
+def test_debertas_mask_comes_after_its_pieces(tmp_path: Path) -> None:
+    from transformers import DebertaV2Tokenizer
+
+    numbers = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3}
+    pieces = {"pad_piece": "[PAD]", "bos_piece": "[CLS]", "eos_piece": "[SEP]", "unk_piece": "[UNK]"}
+    (tmp_path / "spm.model").write_bytes(russian_pieces(**numbers, **pieces))
+    peer, tokenizer = DebertaV2Tokenizer.from_pretrained(tmp_path), Tokenizer.load(tmp_path)
+    assert tokenizer.size == len(peer) == 81
+    assert tokenizer.roles == {"padding": 0, "start": 1, "end": 2, "separator": 2, "unknown": 3, "mask": 80}
+    assert tokenizer.role("mask") == peer.mask_token_id
+    for text in (*RUSSIAN, "Кот, кот!"):
+        assert tokenizer.encode(text) == peer(text, add_special_tokens=False)["input_ids"]
 
 
 def test_marians_pair_of_models_is_no_tokenizer(tmp_path: Path) -> None:

@@ -73,3 +73,8 @@ def test_unmatched_quotation_marks_take_linear_time() -> None:
     started = time.monotonic()
     split_sentences("«" * 200_000)
     assert time.monotonic() - started < 20  # uncut: half an hour
+
+
+@pytest.mark.parametrize("space", ["\xa0", "\u2009", "\u3000", "\x85", "\u2028"])
+def test_wide_spaces_before_a_full_stop_are_no_panic(space: str) -> None:
+    assert split(f"A{space}. So it is.") == [f"A{space}.", "So it is."]

@@ -25,10 +25,17 @@ from torch import nn
 from pretune.backbones.encoder import Encoder, Memory
 from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.backbones.recurrent import LSTM, RecurrentState
+from pretune.backbones.reversible import Reversible
 from pretune.backbones.two_ways import TwoWays
 from pretune.families.albert import AlbertConfig
 from pretune.families.albert import build as build_albert
 from pretune.families.bert import BertConfig, build
+from pretune.families.deberta import DebertaV2Config
+from pretune.families.deberta import build_v2 as build_deberta
+from pretune.families.performer import PerformerConfig
+from pretune.families.performer import build as build_performer
+from pretune.families.reformer import ReformerConfig
+from pretune.families.reformer import build as build_reformer
 from pretune.families.t5 import T5Config
 from pretune.families.t5 import build as build_t5
 from pretune.families.transfo_xl import TransfoXLConfig
@@ -122,6 +129,18 @@ def shared() -> Encoder:
     )  # fmt: skip
 
 
+def disentangled() -> Encoder:
+    """Vectors of distances that all layers read, and a convolution."""
+    return build_deberta(
+        DebertaV2Config(
+            vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+            max_position_embeddings=LENGTH, hidden_dropout_prob=0.0, initializer_range=0.05, relative_attention=True,
+            position_biased_input=False, pos_att_type="c2p|p2c", position_buckets=8, share_att_key=True,
+            norm_rel_ebd="layer_norm", conv_kernel_size=3,
+        )
+    )  # fmt: skip
+
+
 def modern() -> Encoder:
     """Pre-norm, rotary positions, QK-norm, ReLU², outputs that start at zero."""
 
@@ -170,6 +189,29 @@ def transformer_xl() -> Encoder:
         div_val=2, n_layer=2, mem_len=16, same_length=False, dropout=0.0, init_std=0.05,
     )  # fmt: skip
     return build_transfo_xl(config)
+
+
+# -- attention that is not softmax over a pattern; layers that compute themselves again, with chance of their own ----
+
+
+def reformer() -> Reversible:
+    """Rotations drawn anew for each pack, two streams, a grid of positions."""
+    config = ReformerConfig(
+        vocab_size=VOCABULARY, hidden_size=WIDTH, num_attention_heads=2, attention_head_size=16, feed_forward_size=64,
+        attn_layers=("local", "lsh"), local_attn_chunk_length=4, lsh_attn_chunk_length=8, num_buckets=4, num_hashes=2,
+        max_position_embeddings=LENGTH, axial_pos_shape=(4, 8), axial_pos_embds_dim=(8, 24), axial_norm_std=0.05,
+        hidden_dropout_prob=0.1, initializer_range=0.05, is_decoder=True,
+    )  # fmt: skip
+    return build_reformer(config)
+
+
+def performer() -> Encoder:
+    """Random features, which are no parameters but belong to the model."""
+    config = PerformerConfig(
+        vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+        max_position_embeddings=LENGTH, hidden_dropout_prob=0.0, initializer_range=0.05, num_random_features=16,
+    )  # fmt: skip
+    return build_performer(config)
 
 
 # -- spans on an encoder-decoder: two packed streams ----------------------------------------------------------------
@@ -280,6 +322,9 @@ CASES: dict[str, tuple[Any, Mixture, Any]] = {
     "stateful lstm": (lstm, parse_objective("lm(stateful=true)"), RecurrentState.from_tensors),
     "mlm+nsp": (bert, parse_objective("mlm+nsp"), None),
     "shared layers": (shared, parse_objective("mlm"), None),
+    "distances": (disentangled, parse_objective("mlm"), None),
+    "reversible lm": (reformer, parse_objective("lm"), None),
+    "random features": (performer, parse_objective("0.5*mlm|0.5*lm"), None),
     "mlm|lm": (modern, parse_objective("0.5*mlm|0.5*lm"), None),
     "bilm": (two_ways, parse_objective("bilm"), None),
     "tlm|mlm": (bert, parse_objective("tlm|mlm"), None),

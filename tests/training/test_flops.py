@@ -81,6 +81,22 @@ def test_the_formula_for_heads_that_are_networks(name: str, kind: str) -> None:
     assert forward_flops(root, others) < forward_flops(root, batch)
 
 
+@pytest.mark.parametrize("name", ["rtd", "trtd"])
+def test_a_head_that_two_share_is_counted_once(name: str) -> None:
+    root, mixture = Root(bert()), parse_objective("rtd|trtd")
+    root.heads["rtd"] = root.heads["trtd"] = mixture.objectives[0].head(root.backbone)
+    batch = even_batch(1, 12, 4)
+    at, every = np.arange(0, 48, 4), np.arange(48)
+    filled = "generator" if name == "rtd" else "trtd_generator"
+    batch.targets = {filled: make_targets(at, at), name: make_targets(every, every)}
+    batch.counts = {filled: float(len(at)), name: 48.0, "tokens": 48.0}
+    joint = next(joint for joint in mixture.joints if str(joint) == name)
+    with FlopCounterMode(display=False) as counter:
+        root(joint, batch)
+    assert counter.get_total_flops() == forward_flops(root, batch)
+    assert itemize(root, batch)[filled] > 0
+
+
 def test_the_formula_for_two_stacks() -> None:
     backbone = small(
         "elmo-transformer", hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64
@@ -209,3 +225,19 @@ def test_the_formula_with_relative_positions_and_memory(kind: str, columns: tupl
         loss = root(mixture.joints[0], batch)
     assert counter.get_total_flops() == forward_flops(root, batch)
     assert (loss.carry is not None) == ("fresh" in columns) == (itemize(root, batch)["memory"] > 0)
+
+
+@pytest.mark.parametrize("kind", ["deberta", "deberta-v2"])
+@pytest.mark.parametrize("furthest", [5, 40])
+def test_the_formula_with_vectors_of_distances(kind: str, furthest: int) -> None:
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    positions = {"relative_attention": True, "pos_att_type": "c2p|p2c", "max_relative_positions": furthest}
+    backbone = small(kind, **sizes, **positions, position_buckets=4, share_att_key=True, conv_kernel_size=3)
+    root, mixture = Root(backbone, [("mlm", backbone.vocabulary_head())]), parse_objective("mlm")
+    batch = even_batch(1, 12, 4)
+    with FlopCounterMode(display=False) as counter:
+        root(mixture.joints[0], batch)
+    assert counter.get_total_flops() == forward_flops(root, batch)
+    with FlopCounterMode(display=False) as counter:
+        root(mixture.joints[0], batch).over(batch.counts).backward()
+    assert counter.get_total_flops() == training_flops(root, batch)

@@ -71,6 +71,21 @@ def test_translations_and_text_of_two_languages(tmp_path: Path) -> None:
         learn("mlm", [f"de={files() / 'fr'}", "en"], tmp_path / "other", model=str(tmp_path / "run"))
 
 
+def test_replaced_tokens_of_translations_and_of_two_languages(tmp_path: Path) -> None:
+    batch = pt.Batching(tokens=256, length=48, exponent=0.5)
+    names = ["en", "fr", "pairs.en.txt", "pairs.fr.txt"]
+    run = learn("rtd|trtd", names, tmp_path / "run", batch=batch)
+    found = {name for line in run.metrics() for name in line}
+    terms = {"rtd", "generator", "trtd", "trtd_generator"}
+    assert terms <= found and {f"{term}/accuracy" for term in terms} <= found and "dev/rtd/recall" in found
+    model = load_model(tmp_path / "run", parse_objective("rtd|trtd"))
+    assert model.root.heads["rtd"] is model.root.heads["trtd"] and model.config.lang2id == {"en": 0, "fr": 1}
+    alone = learn("trtd", names[2:], tmp_path / "pairs", model="electra-tiny", tokenizer=str(files() / "tokenizer"))
+    assert "dev/trtd" in alone.results and (tmp_path / "pairs/generator/config.json").is_file()
+    with pytest.raises(PretuneError, match=r"text\.en\.txt: no pairs of texts; give a \.csv"):
+        learn("trtd", ["text.en.txt"], tmp_path / "none")
+
+
 def test_files_of_several_languages_become_stores(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

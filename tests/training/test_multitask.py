@@ -74,7 +74,7 @@ def test_answers_are_those_of_the_task_that_is_named(learned: pt.Run, material: 
     with pytest.raises(pt.PretuneError, match="not trained for a task 'mod'; did you mean 'mood'"):
         learned.predict(["good fire"], task="mod")
     for name in ("mood", "warm"):
-        rows = pt.predict(learned, data=material / f"{name}.csv", text="text", task=name)
+        rows = pt.predict(learned, material / f"{name}.csv", text="text", task=name)
         lines = (material / f"{name}.csv").read_text().splitlines()[1:]
         right = np.mean([row["label"] == line.split(",")[1] for row, line in zip(rows, lines, strict=True)])
         assert right == learned.results[f"dev/{name}/accuracy"]
@@ -136,17 +136,23 @@ def test_the_command_line_names_files(material: Path, tmp_path: Path, capsys: py
     with pytest.raises(SystemExit) as end:
         main(
             ["finetune", str(material / "bert"), *arguments, "--dev", arguments[1], "--steps", "2", "--sampling", "annealed",
-             "--out", str(tmp_path / "run"), "--strategy", "full+freelb(2)", "--json"]
+             "--seeds", "2", "--out", str(tmp_path / "run"), "--strategy", "full+freelb(2)", "--json"]
         )  # fmt: skip
     assert not end.value.code
     results = json.loads(capsys.readouterr().out)
-    assert "dev/warm/accuracy" in results and "dev/mood/accuracy" not in results
+    taken = json.loads((tmp_path / "run" / "split.json").read_text())  # of the larger one, some are to judge by
+    assert results["rows"] == {"mood": 72 - len(taken["mood"]["judged"]), "warm": 24} and "warm" not in taken
+    assert results["seeds"]["count"] == 2 and len(results["seeds"]["each"]) == 2
+    assert results["dev/score"] == results["dev/warm/accuracy"] + results["dev/mood/accuracy"]
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "mood: how good" in page and "warm: how good" in page
     again = pt.Run(tmp_path / "run").recipe
     assert again["train"] == files(material, "mood", "warm") and again["sampling"] == "annealed"
     with pytest.raises(SystemExit):
         main(
-            ["finetune", "--recipe", str(tmp_path / "run" / "recipe.yaml"), "--out", str(tmp_path / "again"), "--json"]
-        )
+            ["finetune", "--recipe", str(tmp_path / "run" / "recipe.yaml"), "--out", str(tmp_path / "again"),
+             "--set", "report=false", "--json"]
+        )  # fmt: skip
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "again"))
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
 

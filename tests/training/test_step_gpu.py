@@ -76,6 +76,7 @@ def test_replayed_graphs_train_as_launched_kernels_do(tmp_path: Path, monkeypatc
             epochs=2,
             device="cuda",
             optimizer=pt.Optimizer(lr=1e-3),
+            seeds=1,
         )
         losses.append(run.results["classify"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-2)

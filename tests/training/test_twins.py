@@ -110,6 +110,8 @@ def like(name: str) -> str:
         ("albert-base-v2", "mlm(unit=ngram)+sop", "lamb"),
         ("bart-large", "denoise", "adamw"),
         ("bert-base", "mlm+nsp", "adamw"),
+        ("deberta-large", "mlm(unit=span,longest=3)", "adamw"),
+        ("deberta-v3-base", "rtd(size=1,layers=6)", "adamw"),
         ("electra-base", "rtd(width=256)", "adamw"),
         ("electra-large", "rtd(rate=0.25,size=0.25)", "adamw"),
         ("mass", "mass", "adam"),

@@ -29,6 +29,7 @@ class Encoder(nn.Module):
         layers: Iterable[nn.Module],
         *,
         score: nn.Module | None = None,
+        distances: nn.Module | None = None,
         norm: nn.Module | None = None,
         vocabulary_head: Callable[[], nn.Module],
         pooler: Callable[[], nn.Module],
@@ -36,7 +37,7 @@ class Encoder(nn.Module):
         order: Sequence[int] | None = None,
         memory: int = 0,
     ) -> None:
-        """`score` bends the logits of all layers (T5).
+        """`score` bends the logits of all layers (T5); `distances` gives them vectors of distances (DeBERTa).
 
         `classifier`: how a sequence's vector becomes a logit a class, if not by a linear map with biases.
 
@@ -46,7 +47,7 @@ class Encoder(nn.Module):
         """
         super().__init__()
         self.embed = embed
-        self.score = score
+        self.score, self.distances = score, distances
         self.layers = nn.ModuleList(layers)
         self.order = range(len(self.layers)) if order is None else order
         self.norm = norm if norm is not None else nn.Identity()
@@ -90,6 +91,8 @@ class Encoder(nn.Module):
             flow = Flow(Layout(side, side), visible(document, packed.pattern))
         if self.score is not None:
             flow.bend = self.score(x, flow.layout)
+        if self.distances is not None:
+            flow.distances = self.distances().to(x.dtype)
         layers = [x] if 0 in wanted else []
         for number, layer in enumerate(stack, 1):
             # A flow for each depth: a layer that computes itself again in the backward must find what it found before.
@@ -109,7 +112,7 @@ class Encoder(nn.Module):
         """From the embedding to the top; layers that are shared count once."""
         middle = [(f"layer {number}", [layer]) for number, layer in enumerate(self.layers)]
         middle[-1][1].append(self.norm)
-        lowest: list[nn.Module] = [self.embed] if self.score is None else [self.embed, self.score]
+        lowest = [part for part in (self.embed, self.score, self.distances) if part is not None]
         return [("embed", lowest), *middle]
 
 
@@ -164,7 +167,7 @@ class Recall:
 
     def pattern(self, batch: Pattern | None) -> Pattern:
         """The batch's pattern, no look at slots that are not filled, none across documents."""
-        pattern = Pattern("remembered", lambda query, key: key["remembered"])
+        pattern = Pattern("remembered", lambda query, key: key["remembered"] > 0)
         if "document" in self.layout.keys.columns:
             pattern &= document
         return visible(pattern, batch)

@@ -6,6 +6,8 @@ from pretune.errors import PretuneError
 from pretune.families.albert import ALBERT
 from pretune.families.bart import BART
 from pretune.families.bert import BERT
+from pretune.families.big_bird import BIG_BIRD
+from pretune.families.deberta import DEBERTA, DEBERTA_V2
 from pretune.families.distilbert import DISTILBERT
 from pretune.families.electra import ELECTRA
 from pretune.families.elmo import ELMO
@@ -13,17 +15,36 @@ from pretune.families.ernie import ERNIE
 from pretune.families.family import Family
 from pretune.families.gpt import GPT
 from pretune.families.gpt2 import GPT2
+from pretune.families.longformer import LONGFORMER
 from pretune.families.marian import MARIAN
 from pretune.families.mbart import MBART
 from pretune.families.modernbert import MODERNBERT
+from pretune.families.performer import PERFORMER
+from pretune.families.reformer import REFORMER
 from pretune.families.roberta import ROBERTA, XLM_ROBERTA
 from pretune.families.t5 import MT5, T5
 from pretune.families.transfo_xl import TRANSFO_XL
 from pretune.families.xlm import XLM
 from pretune.families.xlnet import XLNET
 
-ENCODERS = (BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, ELECTRA, ALBERT, ERNIE, XLM, XLNET, MODERNBERT)
-DECODERS = (GPT, GPT2, TRANSFO_XL)
+ENCODERS = (
+    BERT,
+    ROBERTA,
+    XLM_ROBERTA,
+    DISTILBERT,
+    ELECTRA,
+    ALBERT,
+    ERNIE,
+    XLM,
+    XLNET,
+    LONGFORMER,
+    BIG_BIRD,
+    DEBERTA,
+    DEBERTA_V2,
+    MODERNBERT,
+    PERFORMER,
+)
+DECODERS = (GPT, GPT2, TRANSFO_XL, REFORMER)
 TWO_WAYS = (ELMO,)
 ENCODER_DECODERS = (T5, MT5, BART, MBART, MARIAN)
 FAMILIES: dict[str, Family] = {family.name: family for family in (*ENCODERS, *DECODERS, *TWO_WAYS, *ENCODER_DECODERS)}

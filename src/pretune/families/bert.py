@@ -19,7 +19,6 @@ from pretune.nn.feed_forward import ACTIVATIONS, Activation, FeedForward
 from pretune.nn.heads import Transform, VocabularyHead
 from pretune.nn.initialize import initialize
 from pretune.nn.linear import LayerNorm, Linear
-from pretune.nn.patterns import Pattern, full
 from pretune.nn.positions import Learned
 from pretune.text.sequences import Template
 
@@ -43,33 +42,25 @@ class BertConfig:
 
 
 def post_norm_layer(
-    width: int,
-    heads: int,
-    inner: int,
-    activation: Activation,
-    eps: float,
-    dropout: float,
-    attention_dropout: float = 0.0,
-    pattern: Pattern = full,
+    attention: nn.Module, width: int, inner: int, activation: Activation, eps: float, dropout: float
 ) -> Layer:
     """The layer of BERT and of those that followed it closely."""
-    attention = Attention(width, heads, pattern=pattern, dropout=attention_dropout)
     return Layer(
         attention=PostNorm(attention, LayerNorm(width, eps), dropout),
         feed_forward=PostNorm(FeedForward(width, inner, activation), LayerNorm(width, eps), dropout),
     )
 
 
-def layer_of(config: BertConfig) -> Layer:
-    """The layer of a family that has BERT's keys."""
+def layer_of(config: BertConfig, attention: nn.Module | None = None) -> Layer:
+    """The layer of a family that has BERT's keys, around an attention of its own if it has one."""
+    width, dropout = config.hidden_size, config.attention_probs_dropout_prob
     return post_norm_layer(
-        config.hidden_size,
-        config.num_attention_heads,
+        Attention(width, config.num_attention_heads, dropout=dropout) if attention is None else attention,
+        width,
         config.intermediate_size,
         ACTIVATIONS[config.hidden_act],
         config.layer_norm_eps,
         config.hidden_dropout_prob,
-        config.attention_probs_dropout_prob,
     )
 
 
@@ -78,18 +69,22 @@ def embeddings_of(
     width: int,
     project: Linear | None = None,
     columns: Iterable[Lookup] = (),
-    first: int = 0,
+    first: int | None = 0,
+    scale: float = 1.0,
 ) -> Embeddings:
     """The embeddings of a family that has BERT's keys.
 
-    `project` leads from their width to that of the layers; `first` is the row of the first position (RoBERTa).
+    `project` leads from their width to that of the layers; `first` is the row of the first position (RoBERTa), None where
+    positions have no vectors (DeBERTa); `scale` is that of the token vectors (BigBird).
     """
+    positions = None if first is None else Learned(config.max_position_embeddings - first, width, first)
     return Embeddings(
         config.vocab_size,
         width,
-        positions=Learned(config.max_position_embeddings - first, width, first),
+        positions=positions,
         segments=config.type_vocab_size,
         columns=columns,
+        scale=scale,
         norm=LayerNorm(width, config.layer_norm_eps),
         dropout=config.hidden_dropout_prob,
         project=project,

@@ -6,11 +6,12 @@ Departures: attention dropout is off unless asked for.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from pretune.backbones.encoder import Encoder
 from pretune.families.bert import post_norm_layer
 from pretune.families.family import Family, Table
+from pretune.nn.attention import Attention
+from pretune.nn.blocks import Layer
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.heads import Transform, VocabularyHead
@@ -42,16 +43,11 @@ class DistilBertConfig:
 def build(config: DistilBertConfig) -> Encoder:
     """The whole wiring."""
     width, activation = config.dim, ACTIVATIONS[config.activation]
-    layer = partial(
-        post_norm_layer,
-        width,
-        config.n_heads,
-        config.hidden_dim,
-        activation,
-        EPS,
-        config.dropout,
-        config.attention_dropout,
-    )
+
+    def layer() -> Layer:
+        attention = Attention(width, config.n_heads, dropout=config.attention_dropout)
+        return post_norm_layer(attention, width, config.hidden_dim, activation, EPS, config.dropout)
+
     positions = Learned(config.max_position_embeddings, width)
     encoder = Encoder(
         embed=Embeddings(

@@ -5,12 +5,13 @@ Departures: attention dropout is off unless asked for; a classifier has no dropo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
 from pretune.families.bert import BertConfig, embeddings_of, encoder_rows, layer_of, vocabulary_head_of
-from pretune.families.family import Family, Table
+from pretune.families.family import Family, Row, Table
+from pretune.nn.blocks import Layer
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.heads import Transform
 from pretune.nn.initialize import initialize
@@ -25,12 +26,12 @@ class RobertaConfig(BertConfig):
     pad_token_id: int = 1  # positions start after it
 
 
-def build(config: RobertaConfig) -> Encoder:
-    """The whole wiring."""
+def build(config: RobertaConfig, layers: Iterable[Layer] | None = None) -> Encoder:
+    """The whole wiring; `layers` are another family's in place of BERT's (Longformer)."""
     width = config.hidden_size
     encoder = Encoder(
         embed=embeddings_of(config, width, first=config.pad_token_id + 1),
-        layers=[layer_of(config) for _ in range(config.num_hidden_layers)],
+        layers=[layer_of(config) for _ in range(config.num_hidden_layers)] if layers is None else layers,
         vocabulary_head=lambda: vocabulary_head_of(config, ACTIVATIONS["gelu"], width),
         pooler=lambda: initialize(Transform(width, ACTIVATIONS["tanh"]), config.initializer_range),
     )
@@ -40,22 +41,27 @@ def build(config: RobertaConfig) -> Encoder:
 TEMPLATE = Template(
     single=("start", "A", "separator"), pair=("separator", "B", "separator"), segments=False
 )  # <s> A </s></s> B </s>
-TABLE = Table(
-    *encoder_rows("roberta"),
-    ("lm_head.dense.{p}", "heads.mlm.transform.dense.{p}"),
-    ("lm_head.layer_norm.{p}", "heads.mlm.transform.norm.{p}"),
-    ("lm_head.bias", "heads.mlm.bias"),
-    ("classifier.dense.{p}", "heads.classify.pooler.dense.{p}"),
-    ("classifier.out_proj.{p}", "heads.classify.output.{p}"),
-    prefix="roberta.",
-    ignored=(
-        "roberta.embeddings.position_ids",
-        "roberta.pooler.dense.{p}",
-        "lm_head.decoder.{p}",
-        "classifier.{p}",  # of tags
-        "qa_outputs.{p}",
-    ),
-)
+
+
+def table(name: str, *rows: Row) -> Table:
+    """RoBERTa's layout under the name of a family, and further rows."""
+    return Table(
+        *encoder_rows(name),
+        *rows,
+        ("lm_head.dense.{p}", "heads.mlm.transform.dense.{p}"),
+        ("lm_head.layer_norm.{p}", "heads.mlm.transform.norm.{p}"),
+        ("lm_head.bias", "heads.mlm.bias"),
+        ("classifier.dense.{p}", "heads.classify.pooler.dense.{p}"),
+        ("classifier.out_proj.{p}", "heads.classify.output.{p}"),
+        prefix=f"{name}.",
+        ignored=(
+            f"{name}.embeddings.position_ids",
+            f"{name}.pooler.dense.{{p}}",
+            "lm_head.decoder.{p}",
+            "classifier.{p}",  # of tags
+            "qa_outputs.{p}",
+        ),
+    )
 
 
 def classes(name: str) -> Mapping[frozenset[str], str]:
@@ -67,5 +73,5 @@ def classes(name: str) -> Mapping[frozenset[str], str]:
     }
 
 
-ROBERTA = Family("roberta", RobertaConfig, build, TEMPLATE, TABLE, classes("Roberta"))
-XLM_ROBERTA = Family("xlm-roberta", RobertaConfig, build, TEMPLATE, TABLE, classes("XLMRoberta"))
+ROBERTA = Family("roberta", RobertaConfig, build, TEMPLATE, table("roberta"), classes("Roberta"))
+XLM_ROBERTA = Family("xlm-roberta", RobertaConfig, build, TEMPLATE, table("roberta"), classes("XLMRoberta"))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from torch import nn
 
@@ -15,6 +14,8 @@ from pretune.backbones.encoder import Encoder
 from pretune.errors import PretuneError
 from pretune.families.bert import post_norm_layer
 from pretune.families.family import Family, Table
+from pretune.nn.attention import Attention
+from pretune.nn.blocks import Layer
 from pretune.nn.embeddings import Embeddings, Lookup
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.heads import VocabularyHead
@@ -55,17 +56,13 @@ def build(config: XlmConfig) -> Encoder:
     if config.asm:
         raise PretuneError("xlm: asm (an adaptive softmax) is not supported")
     width, eps = config.emb_dim, config.layer_norm_eps
-    layer = partial(
-        post_norm_layer,
-        width,
-        config.n_heads,
-        4 * width,
-        ACTIVATIONS["gelu" if config.gelu_activation else "relu"],
-        eps,
-        config.dropout,
-        config.attention_dropout,
-        causal if config.causal else full,
-    )
+    activation = ACTIVATIONS["gelu" if config.gelu_activation else "relu"]
+
+    def layer() -> Layer:
+        pattern = causal if config.causal else full
+        attention = Attention(width, config.n_heads, pattern=pattern, dropout=config.attention_dropout)
+        return post_norm_layer(attention, width, 4 * width, activation, eps, config.dropout)
+
     positions = Learned(config.max_position_embeddings, width)
     languages = config.n_langs if config.use_lang_emb and config.n_langs > 1 else 0
     encoder = Encoder(

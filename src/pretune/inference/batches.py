@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from pretune.progress import say
 from pretune.text.labeled import Labeled
 from pretune.text.plan import make_plan
 from pretune.text.rows import TokenRows, arrange_rows
-from pretune.text.sequences import Arrangement, collate
+from pretune.text.sequences import Arrangement, Sequences, collate
 
 Array = np.ndarray[Any, np.dtype[Any]]
 TOKENS = 8192  # in a batch
@@ -38,11 +38,13 @@ def text_batches(
     yield from by_length(arrangement)
 
 
-def by_length(arrangement: Arrangement) -> Iterator[Batch]:
+def by_length(
+    arrangement: Arrangement, change: Callable[[Sequences], Sequences] = lambda sequences: sequences
+) -> Iterator[Batch]:
     """Batches over all sequences, short ones with short ones, so that the dense path pads little; they keep their numbers."""
     order = np.argsort(arrangement.lengths, kind="stable")
     lengths = arrangement.lengths[order]
     plan = make_plan(lengths, tokens=max(TOKENS, int(lengths.max(initial=0))), sequences=1 << 30, shuffle=False)
     for index in range(len(plan)):
         sequences = arrangement.take(order[plan.pack(index)])
-        yield collate(sequences, filler=arrangement.tokenizer.roles.get("padding", 0))
+        yield collate(change(sequences), filler=arrangement.tokenizer.roles.get("padding", 0))

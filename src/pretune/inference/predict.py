@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -14,27 +14,33 @@ from pretune.errors import PretuneError, nearest
 from pretune.inference.batches import LENGTH, by_length
 from pretune.inference.writing import write_answers
 from pretune.model import Model, load_model, trained_for
-from pretune.objectives import Data, Task
+from pretune.objectives import Data, Mixture, Task
 from pretune.objectives.task import Answer, knowing
 from pretune.progress import say
+from pretune.randomness import Draws
 from pretune.text.labeled import Labeled
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def load_trained(reference: str | Path, partial: bool = False, name: str | None = None) -> tuple[Model, Task]:
-    """A model and the task it was trained for; of several, the one of this name."""
+def task_of(reference: str | Path, name: str | None = None) -> tuple[Mixture, Task]:
+    """What a model was trained for, and the task in it, of several the one of this name; without reading any weights."""
     mixture = trained_for(reference)
     tasks = [part for part in mixture.objectives if isinstance(part, Task)] if mixture is not None else []
-    if not tasks:
+    if mixture is None or not tasks:
         raise PretuneError(f"{reference}: this model was not trained for a task; fine-tune it first")
     names = [task.name for task in tasks]
     if name is None and len(tasks) > 1:
         raise PretuneError(f"{reference}: this model was trained for {', '.join(names)}; choose one with --task")
     if name is not None and name not in names:
         raise PretuneError(f"{reference}: it was not trained for a task {name!r}; {nearest(name, names)}")
-    chosen = tasks[0] if name is None else tasks[names.index(name)]
-    return load_model(reference, mixture, partial=partial), chosen
+    return mixture, tasks[0] if name is None else tasks[names.index(name)]
+
+
+def load_trained(reference: str | Path, partial: bool = False, name: str | None = None) -> tuple[Model, Task]:
+    """A model and the task it was trained for; of several, the one of this name."""
+    mixture, task = task_of(reference, name)
+    return load_model(reference, mixture, partial=partial), task
 
 
 class Answerer:
@@ -43,10 +49,14 @@ class Answerer:
     def __init__(self, model: Model, task: Task, examples: Any, length: int | None = None) -> None:
         task = knowing(task, model.need_tokenizer())
         self.model, self.task, self.examples = model, task, examples
-        longest = length or model.backbone.longest or LENGTH
-        self.laid = task.lay_out(Data(model.need_tokenizer(), model.family.template, rows=examples), longest)
+        self.length = length or model.backbone.longest or LENGTH
+        self.laid = task.lay_out(Data(model.need_tokenizer(), model.family.template, rows=examples), self.length)
+
+    def say_cut(self) -> Self:
+        """Say how many texts were too long."""
         if self.laid.truncated:
-            say(f"{self.laid.truncated} of {len(examples)} texts are longer than {longest} tokens and were cut")
+            say(f"{self.laid.truncated} of {len(self.laid)} texts are longer than {self.length} tokens and were cut")
+        return self
 
     @torch.no_grad()
     def __call__(self, device: torch.device | None = None) -> list[Answer]:
@@ -56,7 +66,8 @@ class Answerer:
         if self.task.each == "text":
             return self.task.answers(write_answers(self.model, self.task, self.laid), self.laid, self.examples)
         found: list[Array] = [np.empty(0)] * len(self.laid)
-        for batch in by_length(self.laid):
+        tokenizer = self.model.need_tokenizer()
+        for batch in by_length(self.laid, lambda sequences: self.task.corrupt(sequences, tokenizer, Draws(0))):
             rows = self.task.outputs(root.heads[self.task.name], root.backbone, batch.to(device)).float().cpu().numpy()
             ends = np.cumsum(batch.lengths[-1] if self.task.each == "token" else np.ones(len(batch.rows), dtype=int))
             for place, part in zip(batch.rows, np.split(rows[: ends[-1]], ends[:-1]), strict=True):
@@ -79,4 +90,4 @@ def predict_texts(
 ) -> list[Answer]:
     """An answer for each text, or pair of texts."""
     model, chosen = load_trained(reference, partial, task)
-    return Answerer(model, chosen, plain_texts(texts, pairs))()
+    return Answerer(model, chosen, plain_texts(texts, pairs)).say_cut()()

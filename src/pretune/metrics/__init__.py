@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pretune.metrics.classification import score_classes
+from pretune.metrics.classification import most_frequent, score_classes
 from pretune.metrics.texts import score_texts
-from pretune.objectives.named import Named
+from pretune.objectives.named import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,4 +27,12 @@ def score(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> dict[s
     >>> score(Classify(labels=("a", "b")), [{"label": "a"}, {"label": "a"}], rows)["accuracy"]
     0.5
     """
-    return SCORES[task.kind if isinstance(task, Named) else task.name](answers, examples, task)
+    return SCORES[kind_of(task)](answers, examples, task)
+
+
+def constant(task: Any, learned: Any, judged: Any) -> float:
+    """The deciding metric of whoever always gives the answer that is most frequent in learning; 0 where there is none."""
+    if not getattr(task, "labels", ()):
+        return 0.0
+    usual = most_frequent(learned.labels)
+    return score(task, [{"label": usual, "answer": usual}] * len(judged), judged)[task.decides]

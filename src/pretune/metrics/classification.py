@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,11 +24,23 @@ def classification_metrics(
     options: dict[str, Any] = {"average": "macro", "labels": list(labels)}
     if len(labels) == 2:
         options = {"average": "binary", "pos_label": labels[1]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # where all are of one class, the correlation is 0
+        matthews = float(matthews_corrcoef(expected, predicted))
     return {
         "accuracy": float(accuracy_score(expected, predicted)),
         "f1": float(f1_score(expected, predicted, zero_division=0, **options)),
-        "matthews": float(matthews_corrcoef(expected, predicted)),
+        "matthews": matthews,
     }
+
+
+def most_frequent(labels: Sequence[str]) -> str:
+    """The label that there is most of; of several the first in the alphabet.
+
+    >>> most_frequent(["b", "a", "b", "a"])
+    'a'
+    """
+    return max(sorted(set(labels)), key=list(labels).count)
 
 
 def score_classes(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:

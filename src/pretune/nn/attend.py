@@ -8,7 +8,7 @@ the score bends the logits. Four paths compute the same:
 - dense: padded scaled-dot-product attention. The CPU's path, and the oracle for the others.
 - flash: PyTorch's variable-length kernel, for plain patterns without a score, in half precision on CUDA.
 - tiles: our kernel for the same in short sequences, where queries, keys and values are of the same tokens.
-- flex: compiled flex_attention with a block mask built from the offsets, for everything else on CUDA.
+- flex: compiled flex_attention with a block mask built from offsets and columns, for everything else on CUDA.
 
 A row that sees nothing yields 0 and no gradient.
 """
@@ -22,14 +22,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pretune.nn.block_mask import block_mask
 from pretune.nn.kernels import ours
-from pretune.nn.layout import Group, Layout, Side, padded_groups
+from pretune.nn.layout import Group, Indexed, Layout, padded_groups
 from pretune.nn.patterns import Columns, Pattern
 
 Path = Literal["dense", "flash", "flex", "tiles"]
 # (logit, head, query columns, key columns) → logit; everything broadcasts
 Bend = Callable[[Tensor, Tensor, Columns, Columns], Tensor]
-BLOCK = 128  # tokens in a block of flex_attention's mask
 SHORT = 512  # sequences up to here are the tiles' business
 TILE_WIDTHS = (16, 32, 64, 128)  # of heads, as tensor cores want them
 
@@ -45,8 +45,11 @@ def attend(
     *,
     dropout: float = 0.0,
     path: Path | None = None,
+    stages: int | None = None,
 ) -> Tensor:
     """Each query's weighted mean of the values it may look at: (n, heads, d).
+
+    `stages`: how many blocks of keys the flex kernel has on their way at once; fewer take less of its memory.
 
     >>> from pretune.nn.layout import self_layout
     >>> from pretune.nn.patterns import causal
@@ -61,7 +64,7 @@ def attend(
         case "flash":
             return _flash(q, k, v, layout, pattern, scale)
         case "flex":
-            return _flex(q, k, v, layout, pattern, score, scale)
+            return _flex(q, k, v, layout, pattern, score, scale, stages)
         case "tiles":
             return _tiles(torch.stack([q, k, v], 1), layout, pattern, scale)
 
@@ -128,25 +131,22 @@ def _tiles(qkv: Tensor, layout: Layout, pattern: Pattern, scale: float | None) -
 # -- flex -----------------------------------------------------------------------------------------------------------
 
 
-class _Indexed:
-    """Columns of one token, looked up when asked for."""
-
-    def __init__(self, side: Side, at: Tensor) -> None:
-        self.side, self.at = side, at
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self.at if name == "row" else self.side.columns[name][self.at]
-
-
 def _flex(
-    q: Tensor, k: Tensor, v: Tensor, layout: Layout, pattern: Pattern, score: Bend | None, scale: float | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: Layout,
+    pattern: Pattern,
+    score: Bend | None,
+    scale: float | None,
+    stages: int | None,
 ) -> Tensor:
     queries, keys = layout.queries, layout.keys
     bend = None
     if score is not None:
 
         def bend(logit: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            return score(logit, h, _Indexed(queries, i), _Indexed(keys, j))
+            return score(logit, h, Indexed(queries, i), Indexed(keys, j))
 
     out = _compiled_flex()(
         q.transpose(0, 1).unsqueeze(0),  # (1, heads, n, d)
@@ -155,6 +155,7 @@ def _flex(
         score_mod=bend,
         block_mask=block_mask(layout, pattern),
         scale=scale,
+        kernel_options=None if stages is None else {"num_stages": stages},
     )
     return out.squeeze(0).transpose(0, 1)  # type: ignore[no-any-return]
 
@@ -173,49 +174,13 @@ def _compiled_flex() -> Any:
     return _COMPILED[0]
 
 
-def block_mask(layout: Layout, pattern: Pattern) -> Any:
-    """flex_attention's block mask. A block of queries needs the keys of the sequences in it: a run of key blocks."""
-    from torch.nn.attention.flex_attention import BlockMask
-
-    name = ("block mask", pattern.name)
-    if name in layout.cache:
-        return layout.cache[name]
-    queries, keys = layout.queries, layout.keys
-    sequence_q, sequence_k = queries.sequence, keys.sequence
-    n, m = len(queries), len(keys)
-    firsts = torch.arange(0, n, BLOCK, device=sequence_q.device)
-    first_sequence = sequence_q[firsts]
-    last_sequence = sequence_q[(firsts + BLOCK - 1).clamp(max=n - 1)]
-    begin = keys.offsets[first_sequence] // BLOCK  # (query blocks,)
-    end = (keys.offsets[last_sequence + 1] + BLOCK - 1) // BLOCK
-    blocks = -(-m // BLOCK)
-    index = (begin[:, None] + torch.arange(blocks, device=begin.device, dtype=torch.int32)).clamp(max=blocks - 1)
-
-    def allowed(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        same = sequence_q[i] == sequence_k[j]
-        return same & pattern.allow(_Indexed(queries, i), _Indexed(keys, j))  # type: ignore[no-any-return]
-
-    layout.cache[name] = BlockMask.from_kv_blocks(
-        (end - begin).to(torch.int32)[None, None],
-        index.to(torch.int32)[None, None],
-        BLOCK_SIZE=BLOCK,
-        mask_mod=allowed,
-        seq_lengths=(n, m),
-    )
-    return layout.cache[name]
-
-
 # -- dense ----------------------------------------------------------------------------------------------------------
 
 
-class _Padded:
+def _padded_columns(layout: Layout, group: Group) -> tuple[Indexed, Indexed]:
     """Columns of all tokens of a group, shaped to broadcast against (b, heads, Lq, Lk)."""
-
-    def __init__(self, side: Side, at: Tensor, query: bool) -> None:
-        self.side, self.at = side, at[:, None, :, None] if query else at[:, None, None, :]
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self.at if name == "row" else self.side.columns[name][self.at]
+    query, key = group.queries[:, None, :, None], group.keys[:, None, None, :]
+    return Indexed(layout.queries, query), Indexed(layout.keys, key)
 
 
 def _dense(
@@ -262,8 +227,7 @@ def _seen(layout: Layout, group: Group, pattern: Pattern, number: int) -> tuple[
     if name not in layout.cache:
         seen = blind = None
         if not (pattern.name == "full" and group.even):
-            query = _Padded(layout.queries, group.queries, query=True)
-            key = _Padded(layout.keys, group.keys, query=False)
+            query, key = _padded_columns(layout, group)
             seen = group.real_keys[:, None, None, :] & pattern.allow(query, key)  # (b, 1, Lq or 1, Lk)
             empty = ~seen.any(-1, keepdim=True)
             seen = seen | empty
@@ -289,9 +253,7 @@ def _with_score(
     """Attention spelled out: logits, score, softmax, mean."""
     logits = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)
     heads = torch.arange(q.shape[1], device=q.device)[None, :, None, None]
-    query = _Padded(layout.queries, group.queries, query=True)
-    key = _Padded(layout.keys, group.keys, query=False)
-    logits = score(logits, heads, query, key)
+    logits = score(logits, heads, *_padded_columns(layout, group))
     if seen is not None:
         logits = logits.masked_fill(~seen, torch.finfo(logits.dtype).min)
     return F.dropout(logits.softmax(-1), dropout) @ v

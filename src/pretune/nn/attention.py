@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -13,9 +15,11 @@ from pretune.nn.cache import Cache
 from pretune.nn.kernels import ours
 from pretune.nn.layout import Layout
 from pretune.nn.linear import Linear
-from pretune.nn.patterns import Pattern, full, visible
+from pretune.nn.patterns import Pattern, full, global_keys, global_queries, visible
 from pretune.nn.positions import Rotary
 from pretune.nn.scores import Score
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass
@@ -29,7 +33,26 @@ class Flow:
     source: Tensor | None = None  # (m, width) states of an encoder
     source_layout: Layout | None = None
     bend: Bend | None = None  # by a score of the whole stack, for layers without one of their own (T5)
+    distances: Tensor | None = None  # (distances, width) vectors of the whole stack (DeBERTa)
     cache: Cache | None = None  # keys and values of the tokens before, which the layout's keys then are
+
+
+class Attend(Protocol):
+    """A function of `attend`'s signature that is not softmax over a pattern, or not over all of it."""
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        layout: Layout,
+        pattern: Pattern,
+        score: Bend | None = None,
+        scale: float | None = None,
+    ) -> Tensor: ...
+
+    def operations(self, lengths: Array, heads: int, head_width: int, pattern: Pattern) -> float:
+        """Floating-point operations of sequences of such lengths."""
 
 
 class Attention(nn.Module):
@@ -46,11 +69,14 @@ class Attention(nn.Module):
         norm: nn.Module | None = None,
         bias: bool = True,
         dropout: float = 0.0,
+        attend: Attend | None = None,
     ) -> None:
-        """`norm` normalizes queries and keys of each head (QK-norm)."""
+        """`norm` normalizes queries and keys of each head (QK-norm); `attend` takes the place of the function of that name,
+        but for dropout and caches."""
         super().__init__()
         self.heads, self.head_width = heads, head_width or width // heads
         self.pattern, self.rotary, self.norm, self.dropout = pattern, rotary, norm, dropout
+        self.attend = attend
         self.qkv = Linear(width, 3 * heads * self.head_width, bias, stacked=3)
         self.output = Linear(heads * self.head_width, width, bias)
 
@@ -60,7 +86,10 @@ class Attention(nn.Module):
         if self.norm is not None or self.rotary is not None:
             qkv = self.turn(qkv, flow.layout)
         dropout, pattern = self.dropout if self.training else 0.0, visible(self.pattern, flow.pattern)
-        if flow.cache is None:
+        if self.attend is not None:
+            q, k, v = qkv.unbind(1)
+            mixed = self.attend(q, k, v, flow.layout, pattern)
+        elif flow.cache is None:
             mixed = attend_self(qkv, flow.layout, pattern, dropout=dropout)
         else:
             q, k, v = qkv.unbind(1)
@@ -90,6 +119,38 @@ def rotary_angles(rotary: Rotary, layout: Layout) -> tuple[Tensor, Tensor]:
     if name not in layout.cache:
         layout.cache[name] = rotary.angles(layout.queries.columns["position"])
     return layout.cache[name]  # type: ignore[no-any-return]
+
+
+class GlobalAttention(nn.Module):
+    """Self-attention with tokens that see all and are seen by all, where column `global` is 1 (Longformer).
+
+    All others see what the pattern allows, and these tokens. Those that see all do so by projections of their own.
+    """
+
+    def __init__(self, width: int, heads: int, *, pattern: Pattern = full, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.heads, self.head_width = heads, width // heads
+        self.pattern, self.dropout = pattern, dropout
+        self.qkv = Linear(width, 3 * width, stacked=3)
+        self.global_qkv = Linear(width, 3 * width, stacked=3)
+        self.output = Linear(width, width)
+        self.idle = True  # some of its parameters are not for all batches
+
+    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+        """(n, width) → (n, width)."""
+        chosen = flow.layout.queries.columns.get("global")
+        if chosen is None:
+            return self.output(self.mix(self.qkv, x, flow, self.pattern))
+        others = self.mix(self.qkv, x, flow, self.pattern | global_keys)
+        # Of all rows, which keeps shapes what they are; those of others see nothing.
+        own = self.mix(self.global_qkv, x, flow, global_queries)
+        return self.output(torch.where(chosen[:, None] > 0, own, others))
+
+    def mix(self, project: Linear, x: Tensor, flow: Flow, pattern: Pattern) -> Tensor:
+        """(n, width) → (n, heads · d)."""
+        qkv = project(x).view(-1, 3, self.heads, self.head_width)
+        dropout = self.dropout if self.training else 0.0
+        return attend_self(qkv, flow.layout, visible(pattern, flow.pattern), dropout=dropout).flatten(1)
 
 
 class ScoredAttention(nn.Module):

@@ -7,10 +7,13 @@ kernel that then takes ten times as long.
 
 from __future__ import annotations
 
+from math import pi, prod
+
 import torch
 from torch import Tensor, nn
 
 DEPTHS_APART = 1 << 16  # salts of one depth: more than a model has layers of dropout
+NOISE = DEPTHS_APART - 1  # the salt of what is no dropout
 
 
 class Dropout(nn.Module):
@@ -34,6 +37,32 @@ class Dropout(nn.Module):
     def salt_at(self, depth: int) -> int:
         """What tells this layer at this depth from all others."""
         return self.salt + depth * DEPTHS_APART
+
+
+class Noise(nn.Module):
+    """Standard normal numbers by the same hash: in training others for each seed, else always the same.
+
+    With `fixed`, they are those that torch's own generator draws after that seed, as `transformers` has them.
+    """
+
+    def __init__(self, fixed: int | None = None) -> None:
+        super().__init__()
+        self.fixed = fixed
+        self.drawn: dict[tuple[tuple[int, ...], torch.device], Tensor] = {}  # of fixed ones
+        self.seed = torch.zeros((), dtype=torch.int32)
+
+    def forward(self, shape: tuple[int, ...], depth: int, device: torch.device) -> Tensor:
+        """Other ones at every depth, unless they are fixed."""
+        if self.fixed is not None:
+            if (shape, device) not in self.drawn:
+                numbers = torch.randn(shape, generator=torch.Generator().manual_seed(self.fixed))
+                self.drawn[shape, device] = numbers.to(device)
+            return self.drawn[shape, device]
+        seed = self.seed if self.training else torch.zeros_like(self.seed)
+        index = torch.arange(2 * prod(shape), dtype=torch.int32, device=device)
+        bits = mix(index, seed.to(device) + salting(NOISE + depth * DEPTHS_APART)).view(2, *shape)
+        first, second = (bits + 0.5) / (1 << 24)  # Box and Muller, 1958: two uniform numbers make a normal one
+        return (-2 * first.log()).sqrt() * (2 * pi * second).cos()
 
 
 def kept(seed: Tensor, count: int, share: float, salt: int) -> Tensor:
@@ -94,9 +123,11 @@ def stop_dropout(root: nn.Module) -> bool:
 
 
 def share_seed(root: nn.Module, device: torch.device) -> Tensor:
-    """Let all dropout layers of a model read one seed, and tell them apart."""
+    """Let all dropout layers and all noise of a model read one seed, and tell the layers apart."""
     seed = torch.zeros((), dtype=torch.int32, device=device)
     layers = [module for module in root.modules() if isinstance(module, Dropout)]
     for salt, layer in enumerate(layers):
         layer.seed, layer.salt = seed, salt
+    for noise in (module for module in root.modules() if isinstance(module, Noise)):
+        noise.seed = seed
     return seed

@@ -26,11 +26,11 @@ class VocabularyHead(nn.Module):
 
 
 class OwnVocabularyHead(nn.Module):
-    """Logits over the vocabulary by a matrix of its own, whatever the token embedding (T5 1.1)."""
+    """Logits over the vocabulary by a matrix of its own, whatever the token embedding (T5 1.1, Reformer)."""
 
-    def __init__(self, vocabulary: int, width: int) -> None:
+    def __init__(self, vocabulary: int, width: int, bias: bool = False) -> None:
         super().__init__()
-        self.output = Linear(width, vocabulary, bias=False)
+        self.output = Linear(width, vocabulary, bias)
 
     def forward(self, states: Tensor, tokens: Tensor) -> Tensor:
         """(m, width) → (m, vocabulary)."""

@@ -48,6 +48,24 @@ class Side:
         return self.cache["bounds"]  # type: ignore[no-any-return]
 
 
+class Indexed:
+    """Columns of tokens by their places, looked up when asked for.
+
+    Besides those of the side there are `row`, the place itself, and `length`, that of a token's sequence.
+    """
+
+    def __init__(self, side: Side, at: Tensor) -> None:
+        self.side, self.at = side, at
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name == "row":
+            return self.at
+        if name == "length":
+            start, end = self.side.bounds
+            return end[self.at] - start[self.at]
+        return self.side.columns[name][self.at]
+
+
 @dataclass
 class Layout:
     """Queries and keys. Sequence i of the queries looks at sequence i of the keys, and at no other."""

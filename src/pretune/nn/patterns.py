@@ -2,6 +2,9 @@
 
 Sequences never see each other, whatever the pattern. Patterns combine with & and |; `full` is neutral for &. The plain ones
 (`full`, `causal`, `window`) are known to the variable-length kernels; all others are evaluated.
+
+Rules are asked of tokens, and of whole blocks of them as `ranges`: they are made of + - // % abs(), comparisons, & | ~ and
+`chosen`, which looks up in a table.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor
+
+from pretune.nn.ranges import chosen
 
 
 class Columns(Protocol):
@@ -76,6 +81,46 @@ def window(size: int) -> Pattern:
     return Pattern(
         f"window({size})", lambda query, key: (query["position"] - key["position"]).abs() <= size, (size, size)
     )
+
+
+def dilated(size: int, step: int) -> Pattern:
+    """A window with gaps: `size` keys to each side, `step` positions from one to the next (Beltagy et al., 2020).
+
+    >>> dilated(2, 1) == window(2)
+    True
+    """
+    if step == 1:
+        return window(size)
+
+    def allow(query: Columns, key: Columns) -> Any:
+        distance = (query["position"] - key["position"]).abs()
+        return (distance <= size * step) & (distance % step == 0)
+
+    return Pattern(f"dilated({size}, {step})", allow)
+
+
+# column global: 1 for tokens that see all of their sequence and are seen by all of it. Longformer is window | global_tokens.
+global_keys = Pattern("global keys", lambda query, key: key["global"] > 0)
+global_queries = Pattern("global queries", lambda query, key: query["global"] > 0)
+global_tokens = global_keys | global_queries
+
+
+def blocks(plan: Tensor, size: int, name: str) -> Pattern:
+    """Blocks of `size` tokens that look at blocks: those where `plan` (blocks, blocks) is not 0, a row for the queries' block.
+
+    A band in the plan and random places, with `| global_tokens`, are BigBird (Zaheer et al., 2020). As plans have no names,
+    `name` it: patterns of one name are taken to be one. The plan is to be where the batches are.
+    """
+    return Pattern(name, lambda query, key: chosen(plan, query["position"] // size, key["position"] // size))
+
+
+def alternating(layers: int, *patterns: Pattern) -> list[Pattern]:
+    """A pattern for each layer, in turn: GPT-3's are dense and locally banded (Brown et al., 2020).
+
+    >>> [pattern.name for pattern in alternating(3, causal, causal & window(128))]
+    ['causal', 'causal & window(128)', 'causal']
+    """
+    return [patterns[layer % len(patterns)] for layer in range(layers)]
 
 
 prefix = Pattern(

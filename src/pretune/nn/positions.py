@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -26,6 +29,30 @@ class Learned(nn.Module):
         with torch.no_grad():
             self.weight.copy_(Sinusoidal(width)(torch.arange(rows, device=self.weight.device)))
         self.weight.requires_grad_(False)
+
+
+class Axial(nn.Module):
+    """Positions in a grid, row by row: side by side a vector of the row and one of the column (Kitaev et al., 2020).
+
+    A long way needs few vectors: 512 rows of 1,024 are 1,536 of them for 524,288 positions. A grid may have more axes.
+    """
+
+    def __init__(self, shape: Sequence[int], widths: Sequence[int]) -> None:
+        """How long each axis is, and how wide its vectors."""
+        super().__init__()
+        self.longest = prod(shape)
+        # As published: (rows, 1, width), (1, columns, width).
+        sizes = [[size if axis == own else 1 for axis in range(len(shape))] for own, size in enumerate(shape)]
+        self.weights = nn.ParameterList(torch.empty(*size, width) for size, width in zip(sizes, widths, strict=True))
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """(n,) → (n, width)."""
+        parts = []
+        for weight in reversed(self.weights):
+            table = weight.flatten(0, -2)
+            parts.append(F.embedding(positions % len(table), table))
+            positions = positions // len(table)
+        return torch.cat(parts[::-1], 1)
 
 
 class Sinusoidal(nn.Module):

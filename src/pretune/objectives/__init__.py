@@ -46,6 +46,7 @@ from pretune.objectives.spans import Spans
 from pretune.objectives.task import Task
 from pretune.objectives.tlm import TLM
 from pretune.objectives.translate import Translate
+from pretune.objectives.trtd import TRTD
 from pretune.packed import Batch, Capacity, Packed
 from pretune.randomness import Draws
 from pretune.text.sequences import Epoch, Packing, Sequences
@@ -54,7 +55,7 @@ from pretune.text.tokenizer import Tokenizer
 OBJECTIVES: dict[str, type[Any]] = {
     objective.name: objective
     for objective in (
-        *(MLM, TLM, RTD, NSP, SOP, DLM, LM, BiLM, PLM, Prefix, Item),
+        *(MLM, TLM, RTD, TRTD, NSP, SOP, DLM, LM, BiLM, PLM, Prefix, Item),
         *(Spans, Denoise, Mass, Shuffle, Translate, SkipThought),
         *(Classify, Prompt, Generate),
     )

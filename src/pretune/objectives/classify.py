@@ -21,9 +21,9 @@ from pretune.objectives.task import Answer
 from pretune.packed import Batch, Packed
 from pretune.progress import say
 from pretune.randomness import Draws
-from pretune.text.labeled import Labeled, read_labeled
+from pretune.text.labeled import Excerpt, Labeled, read_labeled
 from pretune.text.rows import arrange_rows
-from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
+from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch, with_global_starts
 from pretune.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Classify:
     each: ClassVar[Literal["sequence", "token"]] = "sequence"
     decides: ClassVar[str] = "accuracy"
 
-    def read(self, file: str | Path, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
+    def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
         """Rows of a table: a text or two, and a label."""
         return read_labeled(file, columns, labels=answered)
 
@@ -105,7 +105,8 @@ class Classify:
         return np.array([number[label] for label in rows.labels], dtype=np.int64)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
-        """The label is the target of its sequence."""
+        """The label is the target of its sequence, whose first token stands for all."""
+        sequences = with_global_starts(sequences)
         if "classify" in sequences.labels:
             sequences.targets[self.name] = (np.arange(len(sequences.lengths)), sequences.labels["classify"])
         return sequences
@@ -136,6 +137,12 @@ class Classify:
             }
             for row in rows
         ]
+
+    def combine(self, answers: Sequence[Answer]) -> Answer:
+        """The answer of several models to one example: the mean of their probabilities."""
+        means = {label: float(np.mean([answer["probabilities"][label] for answer in answers])) for label in self.labels}
+        best = max(means, key=lambda label: means[label])
+        return {"label": best, "probability": means[best], "probabilities": means}
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Cross-entropy of each row."""

@@ -26,7 +26,7 @@ from pretune.objectives.two_sides import PairEpoch, check_share, in_language, sh
 from pretune.packed import Batch
 from pretune.randomness import Draws
 from pretune.text.composed import Part, compose
-from pretune.text.labeled import Labeled
+from pretune.text.labeled import Excerpt, Labeled
 from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, Template, plan_epoch, plan_lengths
 from pretune.text.store import spans_to_indices
 from pretune.text.text_to_text import read_text_to_text
@@ -84,7 +84,7 @@ class Generate:
 
     # -- examples ---------------------------------------------------------------------------------------------------
 
-    def read(self, file: str | Path, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
+    def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
         """Rows of a table: a text or two to read, and one to write."""
         return read_text_to_text(file, columns, answered=answered)
 

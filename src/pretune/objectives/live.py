@@ -18,7 +18,7 @@ import torch
 
 from pretune.errors import PretuneError
 from pretune.objectives import OBJECTIVES, Data, Joint, TwoSided, parse_objective
-from pretune.objectives.rtd import draw
+from pretune.objectives.rtd import draw, filling
 from pretune.randomness import Draws
 from pretune.text.dialogues import QUERY, RESPONSE, Dialogues
 from pretune.text.documents import Document
@@ -67,7 +67,7 @@ class Material:
         file = Path("example")
         for part in joint.objectives:
             match part.name:
-                case "translate" | "tlm":
+                case "translate" | "tlm" | "trtd":
                     rows = Labeled(file, {}, [a for a, _ in PAIRS], [b for _, b in PAIRS], ["en fr"] * len(PAIRS))
                     return replace(data, rows=rows), "pairs of our own"
                 case "dlm":
@@ -139,29 +139,32 @@ def work(joint: Joint, material: Material, seed: int) -> dict[str, str]:
     packs = [epoch.pack(index) for index in range(len(epoch))]
     sequences = min((pack for pack in packs if len(pack.ids)), key=lambda pack: int(pack.index[0]))
     sequences = joint.corrupt(sequences, material.tokenizer, draws)
-    return render(joint, sequences, material.tokenizer, seed) | ({"note": note} if note else {})
+    row = render(joint, sequences, material.tokenizer, seed)
+    notes = "; ".join(filter(None, (note, row.get("note"))))
+    return row | ({"note": notes} if notes else {})
 
 
 def render(joint: Joint, sequences: Sequences, tokenizer: Tokenizer, seed: int) -> dict[str, str]:
     """One sequence in words."""
     row = {"reads": "", "says": ""}
-    if "generator" in sequences.targets:
-        sequences = fill(sequences, tokenizer, seed)
+    generators = {filling(part.name) for part in joint.objectives} & set(sequences.targets)
+    for term in generators:
+        sequences = fill(sequences, term, tokenizer, seed)
         row["note"] = "fills of a generator that has learned nothing yet"
     words = spell(sequences.ids, tokenizer)
     if "prefix" in sequences.columns:
         cut = int(np.count_nonzero(sequences.columns["prefix"]))
         words = [*words[:cut], "|", *words[cut:]]
-    says = [say_target(joint, term, sequences, tokenizer) for term in sequences.targets if term != "generator"]
+    says = [say_target(joint, term, sequences, tokenizer) for term in sequences.targets if term not in generators]
     if sequences.second is not None and sequences.second.targets:
         says += [say_target(joint, term, sequences.second, tokenizer) for term in sequences.second.targets]
         row["decoder_reads"] = " / ".join(" ".join(part) for part in apart(sequences.second, tokenizer))
     return row | {"reads": " ".join(words), "says": "; ".join(says)}
 
 
-def fill(sequences: Sequences, tokenizer: Tokenizer, seed: int) -> Sequences:
+def fill(sequences: Sequences, term: str, tokenizer: Tokenizer, seed: int) -> Sequences:
     """What a generator that finds all words equally likely puts where text is hidden."""
-    at, _ = sequences.targets["generator"]
+    at, _ = sequences.targets[term]
     logits = torch.where(torch.as_tensor(tokenizer.specials), -torch.inf, 0.0).expand(len(at), -1)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -173,7 +176,7 @@ def fill(sequences: Sequences, tokenizer: Tokenizer, seed: int) -> Sequences:
 def say_target(joint: Joint, term: str, sequences: Sequences, tokenizer: Tokenizer) -> str:
     """The targets of a term in words."""
     at, target = sequences.targets[term]
-    if term == "rtd":
+    if term in ("rtd", "trtd"):
         return " ".join("r" if new else "o" for new in sequences.ids != target)
     if term in (*CLASSES, "classify", "prompt"):
         labels = CLASSES.get(term) or next(part.labels for part in joint.objectives if part.name == term)  # type: ignore[attr-defined]

@@ -71,6 +71,11 @@ class Named:
         return replace(loss, sums=renamed(loss.sums, self.terms), weights=renamed(loss.weights, self.terms), logs=logs)
 
 
+def kind_of(task: Any) -> str:
+    """What a task is called by others, whatever its own name."""
+    return str(task.kind if isinstance(task, Named) else task.name)
+
+
 def renamed(values: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """The same under other names; what has none keeps its own.
 

@@ -24,7 +24,7 @@ from pretune.packed import Batch
 from pretune.randomness import Draws
 from pretune.text.clozes import Cloze, name_words, one_token
 from pretune.text.composed import compose
-from pretune.text.labeled import Labeled, read_labeled
+from pretune.text.labeled import Excerpt, Labeled, read_labeled
 from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
 from pretune.text.tokenizer import Tokenizer
 
@@ -57,7 +57,7 @@ class Prompt:
         """The same labels, for what classifiers have in common."""
         return Classify(labels=self.labels)
 
-    def read(self, file: str | Path, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
+    def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
         """Rows of a table: a text or two, and a label."""
         return read_labeled(file, columns, labels=answered)
 
@@ -101,7 +101,8 @@ class Prompt:
         """The label is the target of the gap, which nobody else shall fill."""
         at = sequences.offsets[:-1] + sequences.labels["gap"]
         sequences.columns["special"][at] = True
-        sequences.targets[self.name] = (at, sequences.labels["prompt"])
+        if "prompt" in sequences.labels:
+            sequences.targets[self.name] = (at, sequences.labels["prompt"])
         return sequences
 
     def room(self, packing: Packing) -> dict[str, int]:
@@ -132,3 +133,7 @@ class Prompt:
     def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Labeled) -> list[Answer]:
         """The likeliest label, and how likely each is."""
         return self.classes.answers(outputs, laid, examples)
+
+    def combine(self, answers: Sequence[Answer]) -> Answer:
+        """The answer of several models to one example: the mean of their probabilities."""
+        return self.classes.combine(answers)

@@ -122,72 +122,100 @@ class RTD:
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
         """Hide tokens from the generator. Term `rtd` has all tokens, in order, with the originals."""
-        mask = tokenizer.role("mask")
-        at = choose(sequences, self.rate, draws)
-        sequences.targets["generator"] = (at, sequences.ids[at])
-        sequences.targets[self.name] = (np.arange(len(sequences.ids)), sequences.ids.copy())
-        sequences.ids[at] = mask
-        return sequences
+        return hide_and_judge(sequences, tokenizer, draws, self.rate, self.name)
 
     def room(self, packing: Packing) -> dict[str, int]:
         """round(rate · length) of each sequence can add half a target each; every token is judged."""
-        sequences = min(packing.sequences, packing.tokens)
-        hidden = min(packing.tokens, int(self.rate * packing.tokens) + sequences // 2 + 1)
-        return {"generator": hidden, self.name: packing.tokens}
+        return room_for(packing, self.rate, self.name)
 
     def head(self, backbone: Backbone) -> nn.Module:
         """Generator and discriminator's head."""
-        width = self.width or max(8, 8 * round(self.size * backbone.width / 8))
-        heads = self.heads or max(1, width // 64)
-        if width % heads:
-            raise PretuneError(f"rtd: a generator of width {width} cannot have {heads} heads; give width and heads")
-        layers = self.layers or sum("embed" not in name for name, _ in backbone.groups())
-        return RTDHead(backbone, width, layers, heads)
+        return make_head(backbone, self.size, self.layers, self.width, self.heads)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """The generator's cross-entropy, and the discriminator's at every token of what the generator made."""
-        (packed,) = batch.packed
-        hidden, every = batch.targets["generator"], batch.targets[self.name]
-        parts: Any = head
-        loss, fills = generate(parts.generator, backbone, packed, hidden)
-        original = torch.where(every.weight > 0, every.target, packed.ids)
-        read = replace(packed, ids=put(original, hidden, fills))
-        logits = head(backbone(read).last).float()
-        replaced = (read.ids != original).float()
-        losses = F.binary_cross_entropy_with_logits(logits, replaced, reduction="none")
-        loss.sums[self.name] = (losses * every.weight).sum()
-        loss.weights[self.name] = self.weight
-        loss.logs |= self._logs(logits.detach() > 0, replaced > 0, every.weight)
-        loss.packed = (read,)
-        return loss
-
-    def _logs(self, flagged: Tensor, replaced: Tensor, weight: Tensor) -> dict[str, Tensor]:
-        """Share replaced, accuracy, precision and recall."""
-        found = (weight * (flagged & replaced)).sum()
-        sums = {
-            "replaced": (weight * replaced).sum(),
-            "accuracy": (weight * (flagged == replaced)).sum(),
-            "precision": found,
-            "precision/of": (weight * flagged).sum(),
-            "recall": found,
-            "recall/of": (weight * replaced).sum(),
-        }
-        return {f"{self.name}/{what}": value for what, value in sums.items()}
+        return detection_loss(self.name, self.weight, head, backbone, batch)
 
 
-def generate(generator: Any, backbone: Backbone, packed: Packed, hidden: Targets) -> tuple[Loss, Tensor]:
-    """The generator's loss, and a token drawn for each gap."""
+def filling(name: str) -> str:
+    """The term of the generator's loss beside that of an objective."""
+    return "generator" if name == RTD.name else f"{name}_generator"
+
+
+def hide_and_judge(sequences: Sequences, tokenizer: Tokenizer, draws: Draws, rate: float, name: str) -> Sequences:
+    """Tokens hidden from the generator, and all tokens, in order, with the originals as targets."""
+    mask = tokenizer.role("mask")
+    at = choose(sequences, rate, draws)
+    sequences.targets[filling(name)] = (at, sequences.ids[at])
+    sequences.targets[name] = (np.arange(len(sequences.ids)), sequences.ids.copy())
+    sequences.ids[at] = mask
+    return sequences
+
+
+def room_for(packing: Packing, rate: float, name: str) -> dict[str, int]:
+    """The most targets of both terms."""
+    sequences = min(packing.sequences, packing.tokens)
+    hidden = min(packing.tokens, int(rate * packing.tokens) + sequences // 2 + 1)
+    return {filling(name): hidden, name: packing.tokens}
+
+
+def make_head(backbone: Backbone, size: float, layers: int | None, width: int | None, heads: int | None) -> RTDHead:
+    """Generator and discriminator's head, of the size asked for."""
+    width = width or max(8, 8 * round(size * backbone.width / 8))
+    heads = heads or max(1, width // 64)
+    if width % heads:
+        raise PretuneError(f"rtd: a generator of width {width} cannot have {heads} heads; give width and heads")
+    layers = layers or sum("embed" not in name for name, _ in backbone.groups())
+    return RTDHead(backbone, width, layers, heads)
+
+
+def detection_loss(name: str, weight: float, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
+    """The generator's loss and, `weight` times, the discriminator's at every token of what the generator made."""
+    (packed,) = batch.packed
+    hidden, every = batch.targets[filling(name)], batch.targets[name]
+    parts: Any = head
+    loss, fills = generate(parts.generator, backbone, packed, hidden, filling(name))
+    original = torch.where(every.weight > 0, every.target, packed.ids)
+    read = replace(packed, ids=put(original, hidden, fills))
+    logits = head(backbone(read).last).float()
+    replaced = (read.ids != original).float()
+    losses = F.binary_cross_entropy_with_logits(logits, replaced, reduction="none")
+    loss.sums[name] = (losses * every.weight).sum()
+    loss.weights[name] = weight
+    judged = detection_logs(logits.detach() > 0, replaced > 0, every.weight)
+    loss.logs |= {f"{name}/{what}": value for what, value in judged.items()}
+    loss.packed = (read,)
+    return loss
+
+
+def detection_logs(flagged: Tensor, replaced: Tensor, weight: Tensor) -> dict[str, Tensor]:
+    """Share replaced, accuracy, precision and recall."""
+    found = (weight * (flagged & replaced)).sum()
+    return {
+        "replaced": (weight * replaced).sum(),
+        "accuracy": (weight * (flagged == replaced)).sum(),
+        "precision": found,
+        "precision/of": (weight * flagged).sum(),
+        "recall": found,
+        "recall/of": (weight * replaced).sum(),
+    }
+
+
+def generate(
+    generator: Any, backbone: Backbone, packed: Packed, hidden: Targets, term: str = "generator"
+) -> tuple[Loss, Tensor]:
+    """The generator's loss, under the name of a term, and a token drawn for each gap."""
     vectors = backbone.embed.vectors(packed)
     states = generator.backbone(replace(packed, columns={**packed.columns, "vectors": vectors})).last[hidden.at]
 
     def look(logits: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        loss = classification_loss("generator", logits, Targets(target, target, weight))
-        return loss.sums["generator"], loss.logs["generator/accuracy"], draw(logits.detach())
+        loss = classification_loss(term, logits, Targets(target, target, weight))
+        return loss.sums[term], loss.logs[f"{term}/accuracy"], draw(logits.detach())
 
     found = in_chunks(generator.heads["mlm"], states, backbone.embed.tokens, hidden, look)
     losses, right, fills = zip(*found, strict=True)
-    sums = {"generator": torch.stack(losses).sum()}
-    return Loss(sums, logs={"generator/accuracy": torch.stack(right).sum()}), torch.cat(fills)
+    sums = {term: torch.stack(losses).sum()}
+    return Loss(sums, logs={f"{term}/accuracy": torch.stack(right).sum()}), torch.cat(fills)
 
 
 def draw(logits: Tensor) -> Tensor:

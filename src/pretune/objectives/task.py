@@ -6,7 +6,8 @@
     outputs(head, backbone, batch) → tensor        a row a sequence, or a row a token
     answers(outputs, laid, examples) → answers     one for each example, in order
 
-To add one, write these beside the four of an objective, and its scores in pretune/metrics.
+To add one, write these beside the four of an objective, and its scores in pretune/metrics. With `combine(answers)`, which makes
+one answer of what several models say of an example, it is also for ensembles.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from pretune.objectives.objective import Data, Objective
 from pretune.packed import Batch
+from pretune.text.labeled import Excerpt
 from pretune.text.sequences import Arrangement
 
 if TYPE_CHECKING:
@@ -51,6 +53,9 @@ class Examples(Protocol):
 
     def take(self, rows: Iterable[int]) -> Self: ...
 
+    def asked(self, row: int) -> str:
+        """What an example asks, whatever the answer: two that ask the same are one."""
+
     def place(self, row: int) -> str:
         """Where an example stands, for messages."""
 
@@ -62,8 +67,8 @@ class Task(Objective, Protocol):
     each: ClassVar[Literal["sequence", "token", "text"]]  # what has a row of the outputs; a text is written instead
     decides: ClassVar[str]  # the metric by which models are compared
 
-    def read(self, file: str | Path, columns: Mapping[str, str], *, answered: bool = True) -> Any:
-        """Examples; those to be answered need not have the right answers."""
+    def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Any:
+        """Examples of a file, or of some of its rows; those to be answered need not have the right answers."""
 
     def fit(self, examples: Any) -> Self: ...
 

@@ -11,7 +11,7 @@ import numpy as np
 from torch import nn
 
 from pretune.errors import PretuneError
-from pretune.nn.attention import Attention, ScoredAttention
+from pretune.nn.attention import Attention, GlobalAttention, ScoredAttention
 from pretune.nn.patterns import Pattern, full
 from pretune.objectives.arrangements import smoothed
 from pretune.objectives.masking import check_share, choose, hide
@@ -56,8 +56,7 @@ class TLM:
         check_share(self.name, rate=self.rate)
         if self.masked + self.swapped > 1 + 1e-9:
             raise PretuneError(f"{self.name}: masked={self.masked:g} and swapped={self.swapped:g} are more than all")
-        if self.languages and len(self.languages.split("-")) != 2:
-            raise PretuneError(f"tlm(languages={self.languages}): name two, as in languages=en-fr")
+        check_languages(self.name, self.languages)
 
     def read_rows(self, files: Sequence[str | Path]) -> Labeled:
         """Tables of pairs, or files in twos whose lines belong together."""
@@ -65,33 +64,14 @@ class TLM:
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
         """A pair to a sequence; one that is too long, or has an empty side, is left out. Small languages come more often."""
-        if not isinstance(data.rows, Labeled) or data.rows.pairs is None:
-            raise PretuneError("tlm learns from pairs of texts; give it a table of them, or two aligned .txt files")
-        rows = data.token_rows
-        single = (*data.template.single, *data.template.last)
-        twice = tuple("B" if item == "A" else item for item in single)
-        template = Template(single, twice, segments=data.template.segments)
-        fits = (rows.lengths > 0).all(1) & (rows.lengths.sum(1) + template.overhead(pair=True) <= packing.length)
-        check_fits(data.rows, fits, packing, draws)
-        columns = {"side": np.broadcast_to([0, 1], rows.starts.shape)}
-        groups = np.zeros(len(fits), dtype=np.int64)
-        if data.rows.labels is not None:
-            known, groups = np.unique(data.rows.labels, return_inverse=True)
-            if data.languages:
-                numbers = np.array([[data.languages[name] for name in pair.split()] for pair in known])
-                columns["language"] = numbers[groups]
-        made = Arrangement(rows, data.tokenizer, template, rows.starts, rows.lengths, columns=columns)
-        chosen = np.flatnonzero(fits)
-        return plan_epoch(made.choose(chosen[smoothed(groups[chosen], data.exponent, draws)]), packing, draws)
+        return pairs_epoch(self.name, data, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
         """Hide tokens of both sides; targets are the originals. The second side begins at position 0 again."""
         at = choose(sequences, self.rate, draws)
         original = hide(sequences, at, tokenizer, draws, masked=self.masked, swapped=self.swapped)
         sequences.targets[self.name] = (at, original)
-        second = np.bincount(sequences.owner, weights=sequences.columns["side"] == 0).astype(np.int64)
-        sequences.positions = sequences.place - sequences.columns["side"] * second[sequences.owner]
-        return sequences
+        return begin_anew(sequences)
 
     def room(self, packing: Packing) -> dict[str, int]:
         """round(rate · length) of each sequence can add half a target each."""
@@ -100,7 +80,7 @@ class TLM:
 
     def head(self, backbone: Backbone) -> nn.Module:
         """The family's way from states to the vocabulary."""
-        check_attention(backbone)
+        check_attention(self.name, backbone)
         return backbone.vocabulary_head()
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
@@ -108,11 +88,46 @@ class TLM:
         return token_loss(self.name, head, backbone, batch)
 
 
-def check_attention(backbone: Backbone) -> None:
+def pairs_epoch(name: str, data: Data, packing: Packing, draws: Draws) -> Epoch:
+    """Pairs of texts that fit, one to a sequence, each text in a template of its own; column `side` tells them apart."""
+    if not isinstance(data.rows, Labeled) or data.rows.pairs is None:
+        raise PretuneError(f"{name} learns from pairs of texts; give it a table of them, or two aligned .txt files")
+    rows = data.token_rows
+    single = (*data.template.single, *data.template.last)
+    twice = tuple("B" if item == "A" else item for item in single)
+    template = Template(single, twice, segments=data.template.segments)
+    fits = (rows.lengths > 0).all(1) & (rows.lengths.sum(1) + template.overhead(pair=True) <= packing.length)
+    check_fits(data.rows, fits, packing, draws)
+    columns = {"side": np.broadcast_to([0, 1], rows.starts.shape)}
+    groups = np.zeros(len(fits), dtype=np.int64)
+    if data.rows.labels is not None:
+        known, groups = np.unique(data.rows.labels, return_inverse=True)
+        if data.languages:
+            numbers = np.array([[data.languages[name] for name in pair.split()] for pair in known])
+            columns["language"] = numbers[groups]
+    made = Arrangement(rows, data.tokenizer, template, rows.starts, rows.lengths, columns=columns)
+    chosen = np.flatnonzero(fits)
+    return plan_epoch(made.choose(chosen[smoothed(groups[chosen], data.exponent, draws)]), packing, draws)
+
+
+def begin_anew(sequences: Sequences) -> Sequences:
+    """Positions count from 0 again on the second side."""
+    second = np.bincount(sequences.owner, weights=sequences.columns["side"] == 0).astype(np.int64)
+    sequences.positions = sequences.place - sequences.columns["side"] * second[sequences.owner]
+    return sequences
+
+
+def check_languages(name: str, languages: str) -> None:
+    """Refuse what does not name the languages of a pair."""
+    if languages and len(languages.split("-")) != 2:
+        raise PretuneError(f"{name}(languages={languages}): name two, as in languages=en-fr")
+
+
+def check_attention(name: str, backbone: Backbone) -> None:
     """Where positions begin anew, attention that goes by positions would be wrong, or see what it has to predict."""
     modules = backbone.modules() if isinstance(backbone, nn.Module) else ()
     for module in modules:
-        if isinstance(module, Attention | ScoredAttention) and module.pattern != full:
+        if isinstance(module, Attention | GlobalAttention | ScoredAttention) and module.pattern != full:
             raise PretuneError(
-                f"tlm needs a model whose tokens see each other; attention of this one is {module.pattern.name}"
+                f"{name} needs a model whose tokens see each other; attention of this one is {module.pattern.name}"
             )

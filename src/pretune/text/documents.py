@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from pretune.errors import PretuneError, nearest
+from pretune.text.annotations import ANNOTATED, Spans, read_spans
 from pretune.text.files import Errors, Meter, file_format, open_stream, read_lines
 
 TextLayout = Literal["auto", "line", "blank", "file"]
@@ -21,11 +22,12 @@ csv.field_size_limit(1 << 30)
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One text and where it stands: file and line (or row)."""
+    """One text and where it stands: file and line (or row); with the spans of characters that its row annotates."""
 
     text: str
     file: Path
     line: int
+    spans: Spans = ()
 
 
 def read_documents(
@@ -33,27 +35,31 @@ def read_documents(
     *,
     layout: TextLayout = "auto",
     column: str | None = None,
+    spans: str | None = None,
     errors: Errors = "strict",
     meter: Meter | None = None,
 ) -> Iterator[Document]:
     """All documents of some files, in order; those of white space alone are left out.
 
     `layout` is how a .txt file is cut: a document a `line`, `blank`-line separated, or the whole `file`; `auto` looks
-    for a blank line near the beginning. `column` names the text field of .jsonl, .csv, .tsv and .parquet.
+    for a blank line near the beginning. `column` names the text field of .jsonl, .csv, .tsv and .parquet, `spans` one
+    of .jsonl and .parquet that has annotated spans of it.
 
     >>> for document in read_documents([Path("a.txt")]): print(document.text)  # doctest: +SKIP
     """
     for file in files:
-        for document in _read_file(file, layout, column, errors, meter):
+        for document in _read_file(file, layout, column, spans, errors, meter):
             text = document.text
             if text and not text.isspace():
                 yield document
 
 
 def _read_file(
-    file: Path, layout: TextLayout, column: str | None, errors: Errors, meter: Meter | None
+    file: Path, layout: TextLayout, column: str | None, spans: str | None, errors: Errors, meter: Meter | None
 ) -> Iterator[Document]:
     rows: Iterator[tuple[int, dict[str, Any]]]
+    if spans and file_format(file) not in ANNOTATED:
+        raise PretuneError(f"{file}: annotated spans are read from {' and '.join(ANNOTATED)} files alone")
     match file_format(file):
         case ".txt":
             yield from _read_text(file, layout, errors, meter)
@@ -63,11 +69,11 @@ def _read_file(
         case ".csv" | ".tsv":
             rows = read_table(file, errors, meter)
         case ".parquet":
-            rows = read_parquet(file, column, meter)
+            rows = read_parquet(file, column and [column, *([spans] if spans else [])], meter)
         case _:
             raise PretuneError(f"{file}: unknown kind of file")
     for line, row in rows:
-        yield _from_row(row, file, line, column, errors)
+        yield _from_row(row, file, line, column, spans, errors)
 
 
 def guess_text_layout(file: Path, errors: Errors = "strict") -> TextLayout:
@@ -143,6 +149,8 @@ def read_table(
     try:
         header = names
         for row in reader:
+            if not row and header is not None and len(header) == 1 and file_format(file) == ".tsv":
+                row = [""]  # an empty text has no other way to stand there
             if not row:
                 continue
             if header is None:
@@ -158,9 +166,9 @@ def read_table(
 
 
 def read_parquet(
-    file: Path, column: str | None = None, meter: Meter | None = None
+    file: Path, columns: Sequence[str] | None = None, meter: Meter | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Rows of a .parquet file, numbered from 1; with `column`, that field alone is read where it exists."""
+    """Rows of a .parquet file, numbered from 1; with `columns`, these fields alone are read where they exist."""
     import pyarrow
     import pyarrow.parquet
 
@@ -168,7 +176,8 @@ def read_parquet(
         pass
     try:
         with pyarrow.parquet.ParquetFile(file) as table:
-            columns = [column] if column in table.schema_arrow.names else None
+            if columns and not set(columns) <= set(table.schema_arrow.names):
+                columns = None  # a row with all its fields tells which there are
             number = 0
             for batch in table.iter_batches(batch_size=PARQUET_ROWS, columns=columns):
                 for row in batch.to_pylist():
@@ -180,12 +189,16 @@ def read_parquet(
         raise PretuneError(f"{file}: damaged or not a parquet file ({str(error).splitlines()[0]})") from error
 
 
-def _from_row(row: dict[str, Any], file: Path, line: int, column: str | None, errors: Errors) -> Document:
+def _from_row(
+    row: dict[str, Any], file: Path, line: int, column: str | None, spans: str | None, errors: Errors
+) -> Document:
     name = column or guess_text_column(row)
-    if name is None or name not in row:
-        names = ", ".join(map(repr, row)) or "none"
-        hint = nearest(name, row) if name and row else "name one with --column"
-        raise PretuneError(f"{file}, line {line}: no field {name or 'text'!r} among {names}; {hint}")
+    for field in (name, spans) if spans else (name,):
+        if field is None or field not in row:
+            names = ", ".join(map(repr, row)) or "none"
+            hint = nearest(field, row) if field and row else "name one with --column"
+            raise PretuneError(f"{file}, line {line}: no field {field or 'text'!r} among {names}; {hint}")
+    assert name is not None
     value = row[name]
     if value is None:
         value = ""
@@ -201,7 +214,8 @@ def _from_row(row: dict[str, Any], file: Path, line: int, column: str | None, er
                     "mend it, or go on with --errors replace"
                 ) from error
             value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return Document(value, file, line)
+    marked = read_spans(row[spans], len(value), f"{file}, line {line}, field {spans!r}") if spans else ()
+    return Document(value, file, line, marked)
 
 
 def guess_text_column(row: dict[str, Any]) -> str | None:

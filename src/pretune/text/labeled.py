@@ -54,45 +54,83 @@ class Labeled:
         texts, lines = [self.texts[row] for row in chosen], [self.lines[row] for row in chosen]
         return Labeled(self.file, self.columns, texts, pairs, labels, lines)
 
+    def asked(self, row: int) -> str:
+        """What a row asks, whatever its label: two that ask the same are one."""
+        whole = self.texts[row] if self.pairs is None else f"{self.texts[row]}\0{self.pairs[row]}"
+        return whole.casefold().strip()
+
     def place(self, row: int) -> str:
         """Where a row stands, for messages."""
         return f"{self.file}, line {self.lines[row]}"
 
 
+@dataclass(frozen=True)
+class Excerpt:
+    """Some rows of a table, and the line each stands on: a part of a large file that is read as a whole one is."""
+
+    file: Path
+    rows: list[tuple[int, Row]]
+    first: Row  # of the file: it says which columns there are
+
+
+def read_excerpts(file: str | Path, rows: int, errors: Errors = "strict") -> Iterator[Excerpt]:
+    """A table in parts of so many rows, in order, however large it is.
+
+    >>> for part in read_excerpts("large.csv", 1000): print(len(part.rows))  # doctest: +SKIP
+    """
+    (path,) = find_files(file, FORMATS)[:1]
+    left = _rows(path, _header(path, errors), errors)
+    part = list(islice(left, rows))
+    if not part:
+        raise PretuneError(f"{path}: no rows in it")
+    _, first = part[0]
+    while part:
+        yield Excerpt(path, part, first)
+        part = list(islice(left, rows))
+
+
 def read_labeled(
-    file: str | Path, columns: Mapping[str, str] | None = None, *, errors: Errors = "strict", labels: bool = True
+    file: str | Path | Excerpt,
+    columns: Mapping[str, str] | None = None,
+    *,
+    errors: Errors = "strict",
+    labels: bool = True,
 ) -> Labeled:
-    """Read a .csv, .tsv, .jsonl or .parquet file of examples.
+    """Read a .csv, .tsv, .jsonl or .parquet file of examples, or an excerpt of one.
 
     `columns` says which column is the `text`, the `pair` (a second text) and the `label`; what it leaves open is guessed
     from names, then from contents, and shown. A table without a header has columns 1, 2, 3 …
 
     >>> rows = read_labeled("train.csv", {"label": "sentiment"})  # doctest: +SKIP
     """
-    (path,) = find_files(file, FORMATS)[:1]
+    path = file.file if isinstance(file, Excerpt) else find_files(file, FORMATS)[0]
     given = {role: name for role, name in (columns or {}).items() if name}
     for role in given:
         if role not in ROLES:
             raise PretuneError(f"unknown column role {role!r}; {nearest(role, ROLES)}")
-    names = _header(path, errors)
-    sample = [row for _, row in islice(_rows(path, names, errors), SAMPLE)]
+    names = None if isinstance(file, Excerpt) else _header(path, errors)
+
+    def rows() -> Iterator[tuple[int, Row]]:
+        return iter(file.rows) if isinstance(file, Excerpt) else _rows(path, names, errors)
+
+    sample = [row for _, row in islice(rows(), SAMPLE)]
     if not sample:
         raise PretuneError(f"{path}: no rows in it")
+    first = file.first if isinstance(file, Excerpt) else sample[0]
     found = guess_columns(sample, given, labels)
+    known = ", ".join(map(repr, first))
     for role, name in found.items():
-        if name not in sample[0]:
-            known = ", ".join(map(repr, sample[0]))
-            raise PretuneError(f"{path}: no column {name!r} for the {role}; it has {known}; {nearest(name, sample[0])}")
+        if name not in first:
+            raise PretuneError(f"{path}: no column {name!r} for the {role}; it has {known}; {nearest(name, first)}")
     if "text" not in found or (labels and "label" not in found):
         missing = "text" if "text" not in found else "label"
-        known = ", ".join(map(repr, sample[0]))
         raise PretuneError(f"{path}: cannot tell which column is the {missing} among {known}; name it with --{missing}")
     if set(found) != set(given):
         guessed = ", ".join(f"{role} = {name!r}" for role, name in found.items())
         note = " (no header: columns are numbered)" if names is not None else ""
         say(f"{path}: {guessed}{note}; override with --text, --pair, --label")
     table = Labeled(path, found, pairs=[] if "pair" in found else None, labels=[] if "label" in found else None)
-    for line, row in _rows(path, names, errors):
+    for line, row in rows():
         table.lines.append(line)
         table.texts.append(_text(row, found["text"], path, line))
         if table.pairs is not None:
@@ -188,7 +226,10 @@ def _text(row: Row, name: str, path: Path, line: int) -> str:
     value = row.get(name)
     if value is None:
         raise PretuneError(f"{path}, line {line}: no {name!r}")
-    return value if isinstance(value, str) else str(value)
+    text = value if isinstance(value, str) else str(value)
+    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):  # which JSON escapes can spell
+        raise PretuneError(f"{path}, line {line}: {name!r} holds half of a surrogate pair, which is no text; mend it")
+    return text
 
 
 def _label(row: Row, name: str, path: Path, line: int) -> str:

@@ -24,7 +24,7 @@ import numpy as np
 from pretune.atomic import remove_temporaries, sync_folder, write_bytes, write_json
 from pretune.errors import PretuneError
 from pretune.progress import progress, say
-from pretune.text.documents import TextLayout, read_documents
+from pretune.text.documents import Document, TextLayout, read_documents
 from pretune.text.files import Errors, Meter
 from pretune.text.shards import Worker, build_part, content_digest, join_parts, pack_texts, shard_file, unpack_texts
 from pretune.text.store import FORMAT, MANIFEST, VERSION, Store, file_digest, map_shard, partial_folder, read_header
@@ -45,6 +45,11 @@ class Settings:
     column: str | None = None
     errors: Errors = "strict"
     shard_bytes: int = SHARD_BYTES
+    spans: str | None = None  # a field of annotated spans, each of which counts as one word
+
+    def describe(self) -> dict[str, Any]:
+        """What a store says of them, and knows itself by."""
+        return {key: value for key, value in asdict(self).items() if key != "spans" or value}
 
 
 class Builder(Protocol):
@@ -62,7 +67,7 @@ def make_store(
     """
     identity = {
         "tokenizer": tokenizer.digest,
-        "settings": asdict(settings),
+        "settings": settings.describe(),
         "sources": [{"file": str(file), "size": file.stat().st_size} for file in files],
     }
     if (out / MANIFEST).is_file():
@@ -120,7 +125,7 @@ def _build_all(
     files: Sequence[Path], tokenizer: Tokenizer, folder: Path, settings: Settings, processes: int
 ) -> list[dict[str, Any]]:
     """Build every shard that is not there yet; entries for the manifest, in order."""
-    made_with = hashlib.sha256(json.dumps([tokenizer.digest, asdict(settings)]).encode()).digest()
+    made_with = hashlib.sha256(json.dumps([tokenizer.digest, settings.describe()]).encode()).digest()
     meter = Meter()
     entries: list[dict[str, Any]] = []
     waiting: deque[tuple[str, str, list[Future[dict[str, Array]]]]] = deque()
@@ -178,18 +183,28 @@ class _Here:
         self.tokenizer, self.language = tokenizer, language
 
     def build(self, packed_texts: bytes) -> dict[str, Array]:
-        return build_part(unpack_texts(packed_texts), self.tokenizer, self.language)
+        texts, spans = unpack_texts(packed_texts)
+        return build_part(texts, self.tokenizer, self.language, spans)
 
 
 def _cut(files: Sequence[Path], settings: Settings, meter: Meter) -> Iterator[tuple[str, list[bytes]]]:
     """Name and packed texts, in parts, of every shard. The cut depends on files and settings alone."""
     for unit, group in enumerate(_units(files)):
         documents = read_documents(
-            group, layout=settings.layout, column=settings.column, errors=settings.errors, meter=meter
+            group,
+            layout=settings.layout,
+            column=settings.column,
+            spans=settings.spans,
+            errors=settings.errors,
+            meter=meter,
         )
-        texts = (document.text for document in documents)
-        for number, shard in enumerate(_by_size(texts, settings.shard_bytes)):
-            yield f"{unit:05d}-{number:04d}.safetensors", [pack_texts(part) for part in _by_size(shard, PART_BYTES)]
+        for number, shard in enumerate(_by_size(documents, settings.shard_bytes)):
+            yield f"{unit:05d}-{number:04d}.safetensors", [_pack(part) for part in _by_size(shard, PART_BYTES)]
+
+
+def _pack(documents: Sequence[Document]) -> bytes:
+    spans = [(number, *span) for number, document in enumerate(documents) for span in document.spans]
+    return pack_texts([document.text for document in documents], np.array(spans, dtype=np.int64).reshape(-1, 3))
 
 
 def _units(files: Iterable[Path]) -> Iterator[list[Path]]:
@@ -206,13 +221,13 @@ def _units(files: Iterable[Path]) -> Iterator[list[Path]]:
         yield group
 
 
-def _by_size(texts: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Texts in groups of about `size` bytes; never fewer than one."""
-    group: list[str] = []
+def _by_size(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
+    """Documents in groups of about `size` bytes of text; never fewer than one."""
+    group: list[Document] = []
     room = size
-    for text in texts:
-        group.append(text)
-        room -= len(text.encode())
+    for document in documents:
+        group.append(document)
+        room -= len(document.text.encode())
         if room <= 0:
             yield group
             group, room = [], size

@@ -1,4 +1,4 @@
-"""Sentences: where each one starts and ends in its document.
+r"""Sentences: where each one starts and ends in its document.
 
 Segmentation is the `sentencex` library's, which knows abbreviations and initials of many languages. Its known errors
 (tests/text/test_sentences.py holds them, so that a release that mends one is noticed):
@@ -6,7 +6,8 @@ Segmentation is the `sentencex` library's, which knows abbreviations and initial
 - Russian «т. е.» before a lower-case word ends a sentence («…, т. е. | был поэтом.»);
 - Russian «т. п.», «т. д.» at the end of a sentence do not («и т. п. Вот так.» stays one);
 - «p.m.», «D.C.» and the like always end or never end a sentence, whatever the next word says;
-- a paragraph of unmatched quotation marks takes time quadratic in its length, which is why long paragraphs are cut here.
+- a paragraph of unmatched quotation marks takes time quadratic in its length, which is why long paragraphs are cut here;
+- a letter, white space outside ASCII and a full stop («A\xa0.») end in a panic, which is why it sees a plain space there.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ LINES = "lines"  # the splitter that takes every line as one sentence
 LONGEST = 8_192  # characters handed to sentencex at once; longer paragraphs are cut at white space
 
 _PARAGRAPH = re.compile(r"\n\s*\n")
+_WIDE_SPACE_BEFORE_STOP = re.compile(r"[^\S\x00-\x7f](?=\.)")
 
 Span = tuple[int, int]
 
@@ -35,7 +37,7 @@ def split_sentences(text: str, language: str = "en") -> list[Span]:
 
     pieces: list[str] = []
     for paragraph in _paragraphs(text):
-        pieces += segment(language, paragraph)
+        pieces += segment(language, _WIDE_SPACE_BEFORE_STOP.sub(" ", paragraph))
     return _trim(text, pieces)
 
 

@@ -275,7 +275,14 @@ MODEL_COLUMNS = (
     "stream",
     "prefix",
     "fresh",
+    "global",
 )  # those a model looks at; the others are ours
+
+
+def with_global_starts(sequences: Sequences) -> Sequences:
+    """The first token of each sequence sees all of it and is seen by all, in models that tell such tokens from others."""
+    sequences.columns["global"] = sequences.place == 0
+    return sequences
 
 
 def collate(sequences: Sequences, capacity: Capacity | None = None, filler: int = 0) -> Batch:

@@ -21,19 +21,23 @@ import numpy as np
 from safetensors.numpy import load, save
 
 from pretune.errors import PretuneError
+from pretune.text.annotations import inside
 from pretune.text.sentences import split_sentences
 from pretune.text.tokenizer import Tokenizer
 
 DOCUMENTS_AT_ONCE = 32  # few enough to stay in the cache
 Array = np.ndarray[Any, np.dtype[Any]]
+NO_SPANS = np.empty((0, 3), dtype=np.int64)
 
 
-def build_part(texts: Sequence[str], tokenizer: Tokenizer, language: str) -> dict[str, Array]:
+def build_part(texts: Sequence[str], tokenizer: Tokenizer, language: str, spans: Array = NO_SPANS) -> dict[str, Array]:
     """Tokens of some texts, lengths of their sentences, and the number of sentences and of bytes of each text.
 
-    A sentence's ids include the white space before it, as tokenizers that keep spaces have it in running text.
+    A sentence's ids include the white space before it, as tokenizers that keep spaces have it in running text. `spans` (k, 3)
+    are texts, in order, and starts and ends in them of what counts as one word within a sentence.
     """
     ids, lengths, sentences = [], [], []
+    cut: list[list[str]] = []
     for start in range(0, len(texts), DOCUMENTS_AT_ONCE):
         documents = [cut_sentences(text, language) for text in texts[start : start + DOCUMENTS_AT_ONCE]]
         flat, counts = tokenizer.encode_parts(documents)
@@ -42,14 +46,22 @@ def build_part(texts: Sequence[str], tokenizer: Tokenizer, language: str) -> dic
         ids.append(flat)
         lengths.append(counts[real])
         sentences.append(np.bincount(owners[real], minlength=len(documents)))
+        cut += documents
     tokens, counts = np.concatenate(ids), np.concatenate(lengths)
+    per_text = np.concatenate(sentences)
     words = tokenizer.word_starts(tokens)
+    if len(spans):
+        first = np.append(0, np.cumsum(counts))[np.append(0, np.cumsum(per_text))]  # token of each text
+        bounds = np.searchsorted(spans[:, 0], np.arange(len(texts) + 1))
+        for i in np.flatnonzero(np.diff(bounds)).tolist():
+            later = inside(tokenizer.places(cut[i]), spans[bounds[i] : bounds[i + 1], 1:])
+            words[first[i] : first[i + 1]] &= ~later
     words[np.cumsum(counts) - counts] = True  # a sentence starts a word
     return {
         "tokens": tokens,
         "words": words,
         "sentences": counts,
-        "documents": np.concatenate(sentences),
+        "documents": per_text,
         "bytes": np.array([len(text.encode()) for text in texts], dtype=np.uint64),
     }
 
@@ -83,19 +95,21 @@ def content_digest(arrays: dict[str, Array]) -> str:
     return digest.hexdigest()
 
 
-def pack_texts(texts: Sequence[str]) -> bytes:
-    """Texts as bytes: how many, the length of each, then all of them."""
+def pack_texts(texts: Sequence[str], spans: Array = NO_SPANS) -> bytes:
+    """Texts as bytes: how many, the length of each, then all of them; last their spans (k, 3), if any."""
     encoded = [text.encode() for text in texts]
     sizes = np.array([len(encoded), *map(len, encoded)], dtype=np.uint64)
-    return b"".join([sizes.tobytes(), *encoded])
+    return b"".join([sizes.tobytes(), *encoded, spans.tobytes()])
 
 
-def unpack_texts(content: bytes) -> list[str]:
+def unpack_texts(content: bytes) -> tuple[list[str], Array]:
     """The inverse of `pack_texts`."""
     count = int.from_bytes(content[:8], "little")
     sizes = np.frombuffer(content, dtype=np.uint64, count=count, offset=8).astype(np.int64)
     ends = 8 * (count + 1) + np.cumsum(sizes)
-    return [content[end - size : end].decode() for end, size in zip(ends.tolist(), sizes.tolist(), strict=True)]
+    texts = [content[end - size : end].decode() for end, size in zip(ends.tolist(), sizes.tolist(), strict=True)]
+    rest = content[8 * (count + 1) + int(sizes.sum()) :]
+    return texts, np.frombuffer(rest, dtype=np.int64).reshape(-1, 3)
 
 
 class Worker:
@@ -157,8 +171,9 @@ def serve() -> None:
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     setting = json.loads(_read_frame(source) or b"{}")
     tokenizer, language = Tokenizer.from_state(setting["tokenizer"]), setting["language"]
-    while (texts := _read_frame(source)) is not None:
-        _write_frame(sink, save(build_part(unpack_texts(texts), tokenizer, language)))
+    while (packed := _read_frame(source)) is not None:
+        texts, spans = unpack_texts(packed)
+        _write_frame(sink, save(build_part(texts, tokenizer, language, spans)))
 
 
 def _write_frame(stream: IO[bytes], content: bytes) -> None:

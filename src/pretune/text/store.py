@@ -4,7 +4,7 @@ manifest.json           what is inside, with a checksum for each shard
 tokenizer.json …        the tokenizer that made the ids
 00000.safetensors …     shards, each with
     tokens     (t,)      ids, uint16 while the vocabulary fits, else uint32
-    words      (t/8,)    bit k of byte j: token 8j + k starts a word
+    words      (t/8,)    bit k of byte j: token 8j + k starts a word (an annotated span is one)
     sentences  (s+1,)    where each sentence starts in tokens
     documents  (d+1,)    where each document starts in sentences
     bytes      (d,)      UTF-8 bytes of each document, for bits per byte

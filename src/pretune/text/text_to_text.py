@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pretune.progress import say
 from pretune.text.files import find_files
-from pretune.text.labeled import FORMATS, LABELS, Labeled, column_names, read_labeled
+from pretune.text.labeled import FORMATS, LABELS, Excerpt, Labeled, column_names, read_labeled
 
 USUAL = (
     ("source", "target"), ("input", "output"), ("inputs", "targets"), ("text", "summary"), ("document", "summary"),
@@ -16,17 +16,18 @@ USUAL = (
 )  # fmt: skip
 
 
-def read_text_to_text(file: str | Path, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
+def read_text_to_text(file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
     """Rows whose labels are texts to write. Columns have usual names, are the only two, or those of any labeled file.
 
     >>> rows = read_text_to_text("articles.csv", {"text": "body", "label": "headline"})  # doctest: +SKIP
     """
-    (path,) = find_files(file, FORMATS)[:1]
+    path = file.file if isinstance(file, Excerpt) else find_files(file, FORMATS)[0]
+    names = list(file.first) if isinstance(file, Excerpt) else column_names(path)
     given = {role: name for role, name in columns.items() if name}
-    if not given and (given := guess_sides(column_names(path), answered)):
+    if not given and (given := guess_sides(names, answered)):
         guessed = ", ".join(f"{role} = {name!r}" for role, name in given.items())
         say(f"{path}: {guessed}; override with --text, --pair, --label")
-    return read_labeled(path, given, labels=answered)
+    return read_labeled(file, given, labels=answered)
 
 
 def guess_sides(names: Sequence[str], answered: bool = True) -> dict[str, str]:

@@ -56,6 +56,7 @@ SENTINELS = ("<extra_id_{}>", "▁<extra_id_{}>")  # T5's tokens, mT5's pieces
 LANGUAGE = re.compile(r"<lang:([\w-]+)>|([a-z]{2,3}_[A-Z]{2})")  # our own, mBART's
 
 Ids = np.ndarray[tuple[int], np.dtype[Any]]
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Tokenizer:
@@ -167,6 +168,33 @@ class Tokenizer:
         lengths = np.diff(is_joint.nonzero()[0], prepend=-1) - 1
         return flat[~is_joint].astype(self.dtype), lengths
 
+    def places(self, parts: Sequence[str]) -> Array:
+        """(n, 2) where the ids of a text in parts, as `encode_parts` has them, begin and end in it, in characters."""
+        pieces: list[str] = []
+        origin: list[Ids] = []
+        start = 0
+        for part in parts:
+            tamed, places = self._trace(part)
+            pieces.append(tamed)
+            origin += [places[:-1] + start, np.full(len(JOINT), start + len(part))]
+            start += len(part)
+        encoding = self._jointed.encode(JOINT.join(pieces), add_special_tokens=False)
+        ours = [self._jointed.token_to_id(token) or 0 for token in (JOINT, CUT)]
+        offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)[~np.isin(encoding.ids, ours)]
+        found: Array = np.concatenate([*origin, [start]])[offsets]
+        return found
+
+    def _trace(self, text: str) -> tuple[str, Ids]:
+        """What `_tame` makes of a text, and which of its characters each one was; the last is its end."""
+        origin: Ids = np.arange(len(text) + 1)
+        for joint in (JOINT, CUT):
+            edits = [(match.start(), match.end(), " ") for match in re.finditer(joint, text)]
+            text, origin = edited(text, origin, edits)
+        if self._spelled is not None:
+            cuts = [match.start() + 1 for match in self._spelled.finditer(text)]
+            text, origin = edited(text, origin, [(cut, cut, CUT) for cut in cuts])
+        return text, origin
+
     def _tame(self, text: str) -> str:
         """The text without our joints, and cut inside anything the model itself would take for a special token."""
         if JOINT in text or CUT in text:
@@ -271,6 +299,20 @@ class Tokenizer:
     def describe(self) -> dict[str, Any]:
         """What there is to say about it, for reports."""
         return self.report or {"kind": self.kind, "size": self.size, "roles": sorted(self.roles)}
+
+
+def edited(text: str, origin: Ids, edits: Iterable[tuple[int, int, str]]) -> tuple[str, Ids]:
+    """A text with other characters from start to end in some places, and where each of its characters is from.
+
+    >>> edited("abcd", np.arange(5), [(1, 3, "-"), (4, 4, "!")])
+    ('a-d!', array([0, 1, 3, 4, 4]))
+    """
+    pieces, origins, done = list[str](), list[Ids](), 0
+    for start, end, put in edits:
+        pieces += [text[done:start], put]
+        origins += [origin[done:start], np.repeat(origin[start], len(put))]
+        done = end
+    return "".join([*pieces, text[done:]]), np.concatenate([*origins, origin[done:]])
 
 
 def find_roles(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> dict[str, str]:

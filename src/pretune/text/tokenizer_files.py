@@ -27,6 +27,7 @@ LANGUAGES = [
     "ur_PK", "xh_ZA", "gl_ES", "sl_SI",
 ]  # fmt: skip
 LANGUAGES_OF = {"MBartTokenizer": 25, "MBart50Tokenizer": 52}
+BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 BPE_PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 
 
@@ -95,7 +96,7 @@ def _load_wordpiece(path: Path, config: dict[str, Any]) -> tokenizers.Tokenizer:
     )
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece(prefix="##", cleanup=False)
-    specials = [token for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if token in vocabulary]
+    specials = [token for token in BERT_SPECIALS if token in vocabulary]
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
     return backend
 
@@ -124,11 +125,11 @@ def _load_bpe(vocabulary_file: Path, merges_file: Path, config: dict[str, Any]) 
         backend = tokenizers.Tokenizer(models.BPE(vocabulary, merges, fuse_unk=False))
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=bool(config.get("add_prefix_space", False)))
         backend.decoder = decoders.ByteLevel()
-    names = ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "<special1>", "<|endoftext|>")
+    names = ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "<special1>", "<|endoftext|>", *BERT_SPECIALS)
     specials = [token for token in names if token in vocabulary]
-    # RoBERTa's mask takes the space before it, so that a filled word stands where it should.
+    # RoBERTa's and DeBERTa's mask takes the space before it, so that a filled word stands where it should.
     backend.add_special_tokens(
-        [AddedToken(token, special=True, normalized=False, lstrip=token == "<mask>") for token in specials]
+        [AddedToken(token, special=True, normalized=False, lstrip=token in ("<mask>", "[MASK]")) for token in specials]
     )
     return backend
 
@@ -148,6 +149,9 @@ def _load_sentencepiece(path: Path, config: dict[str, Any]) -> tokenizers.Tokeni
         extra = config.get("extra_ids")
         sentinels = range(100 if extra is None else int(extra))
         model.pieces += [(f"<extra_id_{number}>", 0.0, CONTROL) for number in reversed(sentinels)]
+    elif {"[CLS]", "[SEP]"} <= set(names) and "[MASK]" not in names:
+        # DeBERTa-v2's mask comes after all pieces.
+        model.pieces.append(("[MASK]", 0.0, CONTROL))
     return build_backend(model)
 
 

@@ -5,6 +5,7 @@
       optimizer.safetensors   their optimizers' states
       carry.safetensors       what stateful data hand on
       average.safetensors     the running mean of the parameters, where there is one
+      best.safetensors        the best parameters so far, where these are what will come out
       state.json              position, clock, and a checksum of each file
 
 A checkpoint is written under a temporary name and renamed when whole. The newest that is intact counts.
@@ -38,6 +39,7 @@ def save_checkpoint(
     state: dict[str, Any],
     carry: dict[str, Tensor],
     average: dict[str, Tensor],
+    best: dict[str, Tensor],
     keep: int,
 ) -> None:
     """Write a checkpoint and drop the oldest beyond `keep`."""
@@ -54,6 +56,8 @@ def save_checkpoint(
     }
     if average:
         files["average.safetensors"] = average
+    if best:
+        files["best.safetensors"] = best
     try:
         checksums = {}
         for name, tensors in files.items():

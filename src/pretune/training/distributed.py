@@ -66,7 +66,7 @@ def parallelize(root: Root, world: World, how: Parallel) -> nn.Module:
     from torch.distributed.fsdp import fully_shard
 
     backbone: Any = root.backbone
-    for name, modules in backbone.groups():
+    for name, modules in () if getattr(backbone, "whole", False) else backbone.groups():
         if (
             "embed" not in name
         ):  # tied heads read the embedding: it stays with the root, gathered throughout the forward

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pretune.atomic import write_bytes, write_json
 from pretune.devices import choose_device, deterministic
 from pretune.errors import PretuneError
 from pretune.inference.predict import Answerer
-from pretune.metrics import score
+from pretune.metrics import constant, score
 from pretune.model import Model, family_of, load_model, make_model, random_twin
 from pretune.objectives import OBJECTIVES, Data, Mixture, Task, parse_objective
-from pretune.objectives.task import knowing
+from pretune.objectives.task import Answer, knowing
 from pretune.presets import preset_names
 from pretune.progress import say
 from pretune.text.sequences import Packing
 from pretune.text.shots import draw_shots
+from pretune.text.splitting import FEWEST, split, warn_of_leaks
 from pretune.text.tokenizer import Tokenizer
 from pretune.training.loop import Stopped, Training, train
 from pretune.training.optimizers import scale_rates
@@ -31,6 +34,8 @@ from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Wat
 from pretune.training.strategies import Strategy, choose_strategy
 from pretune.training.streams import Streams, make_streams
 
+ANSWERS = "dev_answers.jsonl"  # to the examples for judging, in their order
+SPLIT = "split.json"  # which rows of the file these were
 # Devlin et al. (2019): 2e-5 to 5e-5, 2 to 4 epochs, batches of 16 or 32; smaller models take larger rates.
 SETTINGS: dict[str, dict[str, Any]] = {
     "optimizer": {"lr": 5e-5, "decay": 0.01, "clip": 1.0},
@@ -58,12 +63,15 @@ class Plan:
     batch: Batching
     watching: Watching
     seed: int
+    seeds: int | None
     deterministic: bool
     tokenizer: str | None
     scratch: bool
     device: str | None
     shots: int | None = None  # examples of each class; None: all there are
     sampling: str = "proportional"  # whose turn it is, of several tasks
+    unlabeled: str | None = None  # texts that a teacher labels
+    confident: float = 0.9  # how sure it must be
     partial: bool = False  # whether the model may lack tensors, or have too many
 
     def recipe(self) -> dict[str, Any]:
@@ -84,18 +92,69 @@ def make_plan(model: str, given: dict[str, Any]) -> Plan:
     return Plan(model=model, **given, **filled)
 
 
-def finetune(plan: Plan, resume: bool = False) -> Run:
-    """Carry out a plan."""
+@dataclass(frozen=True)
+class Material:
+    """What a fine-tuning learns from: the task, fitted to its examples, among its objectives."""
+
+    mixture: Mixture
+    task: Task
+    rows: Any  # examples to learn from
+    dev: Any  # examples to judge by; None: none
+    taken: list[int]  # rows of the file that were taken for judging, where there was no file for that
+
+    @property
+    def size(self) -> int:
+        """Examples to learn from."""
+        return len(self.rows)
+
+    @property
+    def judged(self) -> bool:
+        """Whether there are examples to judge by."""
+        return self.dev is not None
+
+    @property
+    def decides(self) -> str:
+        """The metric by which runs are compared."""
+        return self.task.decides
+
+    def floor(self) -> float:
+        """That metric of whoever does not look at the text."""
+        return constant(self.task, self.rows, self.dev)
+
+
+def read_material(plan: Plan) -> Material:
+    """Read the examples; those to judge by are a file, or taken from the others."""
     pooling = family_of(plan.model).poolings.get("", "start")
     mixture = parse_objective(plan.objective, pooling=pooling)
     task = find_task(mixture)
-    assert isinstance(plan.train, str)
-    rows = task.read(plan.train, plan.columns)
-    dev = task.read(str(plan.dev), getattr(rows, "columns", plan.columns)) if plan.dev else None
+    assert isinstance(plan.train, str) and not isinstance(plan.dev, Mapping)
+    rows, dev, taken = read_examples(plan, task, plan.train, plan.dev)
+    task = task.fit(rows)
+    return Material(mixture.with_part(task), task, rows, dev, taken)
+
+
+def read_examples(plan: Plan, task: Task, train: str, judged: str | None) -> tuple[Any, Any, list[int]]:
+    """Examples to learn from, those to judge by, and which rows these were where they had no file."""
+    rows = task.read(train, plan.columns)
+    dev, taken = None, list[int]()
+    if judged:
+        dev = task.read(judged, getattr(rows, "columns", plan.columns))
+        warn_of_leaks(rows, dev)
+    elif len(rows) >= FEWEST:
+        kept, taken = split(rows, seed=plan.seed)
+        say(
+            f"{rows.file}: {len(taken)} of {len(rows)} examples are for judging, not for learning; name others with --dev"
+        )
+        rows, dev = rows.take(kept), rows.take(taken)
     if plan.shots is not None:
         rows = draw_shots(rows, plan.shots, plan.seed)
-    task = task.fit(rows)
-    mixture = mixture.with_part(task)
+    return rows, dev, taken
+
+
+def finetune(plan: Plan, material: Material | None = None, resume: bool = False) -> Run:
+    """Carry out a plan, with one seed."""
+    material = material or read_material(plan)
+    mixture, task, rows, dev = material.mixture, material.task, material.rows, material.dev
     device = choose_device(plan.device)
     model = starting_model(plan, mixture)
     task = knowing(task, model.need_tokenizer())
@@ -103,10 +162,12 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
     labels = list(getattr(task, "labels", ()))
     model.labels, model.objective = labels, plan.objective
     length = check_length(min(plan.batch.length or 128, model.backbone.longest or 1 << 30), model)
-    strategy = strategy_of(plan, len(rows))
+    strategy = strategy_of(plan, len(rows), dev is not None)
     starts = strategy.prepare(model, plan.seed)
-    answer = Answerer(model, task, dev, length) if dev is not None else None  # refuses unknown labels
+    answer = Answerer(model, task, dev, length).say_cut() if dev is not None else None  # refuses unknown labels
     going_on = start_run(plan.out, "finetune", plan.recipe(), resume)
+    if material.taken:
+        write_json(plan.out / SPLIT, {"file": str(rows.file), "judged": material.taken})
     data = Data(model.need_tokenizer(), model.family.template, rows=rows)
     arrangement = task.lay_out(data, length)
     if arrangement.truncated:
@@ -116,11 +177,15 @@ def finetune(plan: Plan, resume: bool = False) -> Run:
         arrangement.labels.get("tokens", arrangement.lengths), plan.batch.sequences or 32, length, fixed
     )
     streams = make_streams(strategy.wrap(mixture, task), data, tokens=packing.tokens, packing=packing, seed=plan.seed)
-    steps = max(1, round(plan.epochs * len(streams.streams[0].epoch_plan(0))))
+    epoch = len(streams.streams[0].epoch_plan(0))
     evaluate = evaluator(answer, device) if answer is not None else None
-    last = learn(plan, model, strategy, starts, streams, steps, evaluate, device, going_on)
+    last = learn(plan, model, strategy, starts, streams, epoch, evaluate, task.decides, device, going_on)
     results: dict[str, Any] = {"model": plan.model, "objective": plan.objective, "rows": len(rows)}
     results |= {"truncated": arrangement.truncated, "labels": labels, **last}
+    if answer is not None:
+        answers = answer(device)
+        results |= {f"dev/{name}": value for name, value in score(task, answers, dev).items()}
+        write_answers(plan.out / ANSWERS, answers)
     return finish_run(plan.out, results)
 
 
@@ -130,19 +195,24 @@ def learn(
     strategy: Strategy,
     starts: dict[Tensor, float],
     streams: Streams,
-    steps: int,
+    epoch: int,
     evaluate: Callable[[], dict[str, float]] | None,
+    decides: str,
     device: torch.device,
     going_on: bool,
 ) -> dict[str, float]:
-    """Train a model that is ready for it, and save it; the last metrics."""
+    """Train a model that is ready for it, and save it; the last metrics. An `epoch` is so many steps."""
+    steps = max(1, round(plan.epochs * epoch))
+    watching = plan.watching
+    if watching.patience and not watching.evaluate:
+        watching = replace(watching, evaluate=epoch)
     training = Training(
         root=model.root,
         streams=streams,
         budget=plan.budget or Budget(steps=steps),
         optimizer=scale_rates(plan.optimizer, plan.batch.sequences or 32),
         schedule=plan.schedule,
-        watching=plan.watching,
+        watching=watching,
         seed=plan.seed,
         device=device,
         run=plan.out,
@@ -151,6 +221,7 @@ def learn(
         starts=starts,
         recompute=bool(plan.batch.recompute),
         evaluate=evaluate,
+        decides=decides,
     )
     try:
         with deterministic(plan.deterministic):
@@ -164,12 +235,19 @@ def learn(
     return last
 
 
-def strategy_of(plan: Plan, examples: int) -> Strategy:
-    """The strategy of a plan, which must go with its optimizer."""
+def strategy_of(plan: Plan, examples: int, judged: bool) -> Strategy:
+    """The strategy of a plan, which must go with the rest of it."""
     strategy = choose_strategy(plan.strategy, examples)
     if plan.optimizer.name == "muon" and {"gradual", "lora"} & strategy.parts.keys():
         raise PretuneError(f"strategy {plan.strategy}: muon moves all matrices alike; choose another optimizer")
+    if plan.watching.patience and not judged:
+        raise PretuneError("watching.patience waits for better answers to other rows; give them with --dev")
     return strategy
+
+
+def write_answers(file: Path, answers: Sequence[Answer]) -> None:
+    """Answers, a line each."""
+    write_bytes(file, "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers).encode())
 
 
 def find_task(mixture: Mixture) -> Task:
@@ -216,4 +294,4 @@ def evaluator(answer: Answerer, device: torch.device) -> Callable[[], dict[str, 
     return lambda: score(answer.task, answer(device), answer.examples)
 
 
-__all__ = ["Plan", "finetune", "make_plan"]
+__all__ = ["ANSWERS", "SPLIT", "Material", "Plan", "finetune", "make_plan", "read_material"]

@@ -4,13 +4,17 @@ For a stack of layers over sequences of lengths n_i: every weight matrix is used
 with keys and weights with values, 2 · 2 · width operations for each pair of tokens (causal attention too, as is the custom; a
 window only for the pairs inside it). Tokens that are remembered are keys and values too. Relative positions have a product of
 each query with every distance there can be. Heads work on targets alone; an encoder inside a head, on all tokens.
+
+Attention of another kind, in chunks or by random features, says itself what it takes. What is computed again in a backward is not
+counted.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,8 +22,11 @@ from torch import nn
 
 from pretune.backbones.encoder import Encoder
 from pretune.nn.adaptive import AdaptiveHead
-from pretune.nn.attention import Attention, CrossAttention, ScoredAttention
+from pretune.nn.attention import Attention, CrossAttention, GlobalAttention, ScoredAttention
+from pretune.nn.convolution import Convolution
+from pretune.nn.disentangled import DisentangledAttention
 from pretune.nn.heads import VocabularyHead
+from pretune.nn.lsh import LSHAttention
 from pretune.nn.scores import TransformerXL
 from pretune.packed import Batch, Packed
 
@@ -84,11 +91,12 @@ class Flops:
         return {name: float(value) for name, value in items.items()}
 
     def _head(self, name: str, head: nn.Module, batch: Batch, lengths: Array) -> dict[str, float]:
-        """A head on its targets. A part of it that is named as another term (rtd's generator) is an item of its own."""
-        others = tuple(child for child, _ in head.named_children() if child in batch.targets)
-        items = {name: self._part(head, others).flops(batch.counts.get(name, 0.0), lengths)}
-        for term in others:
-            items[term] = self._part(head.get_submodule(term)).flops(batch.counts[term], lengths)
+        """A head on its targets. A part of it that has a term named after it (rtd's generator) is an item of its own."""
+        named = [(child, term) for child, _ in head.named_children() for term in (child, f"{name}_{child}")]
+        others = {child: term for child, term in named if term in batch.targets}
+        items = {name: self._part(head, tuple(others)).flops(batch.counts.get(name, 0.0), lengths)}
+        for child, term in others.items():
+            items[term] = self._part(head.get_submodule(child)).flops(batch.counts[term], lengths)
         return items
 
     def _sizes(self, module: nn.Module) -> Sizes:
@@ -107,7 +115,7 @@ class Flops:
 class Sizes:
     """What the operations of a stack of layers depend on besides the sequences."""
 
-    matrices: int  # weights of all linear maps
+    matrices: int  # weights of all linear maps and convolutions
     recurrence: int  # weights of the gates of all LSTMs
     widths: dict[tuple[int, int], int]  # of all self-attention together, by how far it looks back and ahead
     cross: int  # weights that make keys and values of a source; they are among the matrices
@@ -115,23 +123,32 @@ class Sizes:
     scored: int  # weights that make keys and values of attention that can remember; they are among the matrices
     scored_width: int  # of all such attention
     scores: list[TransformerXL]  # of relative positions
+    disentangled: list[DisentangledAttention]
+    others: list[Callable[[Array], float]]  # operations of self-attention of another kind, by the lengths
 
     def attention(self, lengths: Array) -> float:
         """Queries times keys and weights times values, in all self-attention."""
-        return float(sum(4 * width * pairs(lengths, reach).sum() for reach, width in self.widths.items()))
+        plain = sum(4 * width * pairs(lengths, reach).sum() for reach, width in self.widths.items())
+        return float(plain + sum(operations(lengths) for operations in self.others))
 
     def memory(self, lengths: Array, slots: int) -> float:
         """Keys and values of so many remembered tokens a sequence, and attention to them."""
         return float(2 * slots * (self.scored * len(lengths) + 2 * self.scored_width * lengths.sum()))
 
     def positions(self, lengths: Array, packed: Packed, slots: int) -> float:
-        """Transformer-XL's scores: vectors of distances, and queries times each of them and each kind of segment."""
+        """Transformer-XL's scores: vectors of distances, and queries times each of them and each kind of segment.
+
+        DeBERTa's: two vectors of each distance, and queries times the one and keys times the other.
+        """
         total = 0.0
         for score in self.scores:
             distances = 2 * score.reach(packed.longest + slots) + 1
             compared = distances + (2 if score.segment is not None and "segment" in packed.columns else 0)
             inner = score.heads * score.head_width
             total += 2 * distances * score.position.numel() + 2 * inner * compared * lengths.sum()
+        for attention in self.disentangled:
+            distances, inner = 2 * attention.score.near(packed.longest), attention.heads * attention.head_width
+            total += 4 * distances * inner * (attention.output.out_features + lengths.sum())
         return total
 
 
@@ -139,23 +156,36 @@ def module_sizes(module: nn.Module) -> Sizes:
     """The sizes of everything below a module."""
     matrices = recurrence = cross = cross_width = scored = scored_width = 0
     widths: Counter[tuple[int, int]] = Counter()
-    scores = []
+    scores, disentangled = [], []
+    others: list[Callable[[Array], float]] = []
     for child in every(module):
         match child:
-            case nn.Linear():
+            case nn.Linear() | Convolution():
                 matrices += child.weight.numel()
             case nn.LSTM():
                 recurrence += sum(p.numel() for p in child.parameters() if p.dim() == 2)
-            case Attention() | ScoredAttention():
+            case LSHAttention():
+                others.append(child.operations)
+            case Attention() if child.attend is not None:
+                sizes = {"heads": child.heads, "head_width": child.head_width, "pattern": child.pattern}
+                others.append(partial(child.attend.operations, **sizes))  # type: ignore[arg-type]
+            case Attention() | GlobalAttention() | ScoredAttention():
                 widths[child.pattern.reach or (-1, -1)] += child.heads * child.head_width
                 if isinstance(child, ScoredAttention):
                     scored += child.key_value.weight.numel()
                     scored_width += child.heads * child.head_width
                     scores += [child.score] if isinstance(child.score, TransformerXL) else []
+                if isinstance(child, GlobalAttention):  # without tokens that see all, as most objectives have it
+                    matrices -= child.global_qkv.weight.numel()
+            case DisentangledAttention():
+                widths[-1, -1] += child.heads * child.head_width
+                disentangled.append(child)
             case CrossAttention():
                 cross += child.key_value.weight.numel()
                 cross_width += child.heads * child.head_width
-    return Sizes(matrices, recurrence, dict(widths), cross, cross_width, scored, scored_width, scores)
+    return Sizes(
+        matrices, recurrence, dict(widths), cross, cross_width, scored, scored_width, scores, disentangled, others
+    )
 
 
 @dataclass(frozen=True)

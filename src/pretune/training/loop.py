@@ -26,6 +26,7 @@ from pretune.packed import Batch
 from pretune.progress import progress, say
 from pretune.randomness import hashed
 from pretune.training.averaging import Average, make_average
+from pretune.training.best import Best
 from pretune.training.budget import Clock
 from pretune.training.checkpoints import load_newest, restore_optimizers, save_checkpoint
 from pretune.training.distributed import Parallel, World, parallelize, synchronized
@@ -65,6 +66,7 @@ class Training:
     recompute: bool = False  # layers keep only their input for the backward
     starts: dict[Tensor, float] = field(default_factory=dict)  # share of the budget from which on a parameter moves
     evaluate: Callable[[], dict[str, float]] | None = None
+    decides: str = ""  # the metric of an evaluation that says which parameters are the best
     evaluate_first: bool = False  # before the first step too
     carry: dict[int, Any] = field(default_factory=dict)  # by slot, for stateful data
     restore_carry: Callable[[dict[str, Tensor]], Any] | None = None
@@ -82,7 +84,8 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
     optimizers = make_optimizers(t.root, t.optimizer, t.starts)
     average = make_average(t.root, t.optimizer)
     guard = Guard(t.watching.spike) if t.watching.spike else None
-    clock, place = _restore(t, optimizers, average, guard) if resume else (Clock(t.budget), None)
+    best = Best(t.root, t.decides, t.watching.patience) if t.watching.patience else None
+    clock, place = _restore(t, optimizers, average, guard, best) if resume else (Clock(t.budget), None)
     for layer in (module for module in t.root.modules() if isinstance(module, Layer)):
         layer.recompute = t.recompute
     if t.compiled:
@@ -109,7 +112,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
         log.write_evaluation(t.evaluate())
         t.root.train()
     with feed, stop_signals() as stopping, progress("training", 1.0) as bar:
-        while not clock.spent:
+        while not clock.spent and not (best is not None and best.enough):
             step, before = int(clock.used["steps"]), clock.progress()
             late = t.schedule.dropout is not None and before >= t.schedule.dropout
             if late and stop_dropout(t.root) and graphs is not None:
@@ -158,24 +161,33 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
             if average is not None:
                 average.update(clock.progress())
 
-            done = clock.spent
+            done: bool = clock.spent
             log.flush()  # the line of a step before, while the device is busy with this one
-            if done or _due(clock, t.watching.log):
+            evaluated = t.evaluate is not None and (done or _due(clock, t.watching.evaluate))
+            if done or _due(clock, t.watching.log) or (evaluated and best is not None):  # which may be the end
                 log.write(factor * (t.optimizer.lr or 0.0), norm, layers)
             bar.update(clock.progress(), log.note)
-            if t.evaluate and (done or _due(clock, t.watching.evaluate)):
+            if t.evaluate and evaluated:
                 log.flush()
                 with average.inside() if average is not None else nullcontext():
-                    log.write_evaluation(t.evaluate())
+                    found = t.evaluate()
+                    log.write_evaluation(found)
+                    if best is not None:
+                        best.look(found, step + 1)
                 t.root.train()
+            done = done or (best is not None and best.enough)
             if t.run and (stopping.is_set() or (done and t.watching.save) or _due(clock, t.watching.save)):
-                _save(t, clock, feed, optimizers, average, guard)
+                _save(t, clock, feed, optimizers, average, guard, best)
             if stopping.is_set() and not done:
                 log.flush()
                 raise Stopped
         log.flush()
     if average is not None:
         average.apply()
+    if best is not None:
+        log.last |= best.apply()
+        if not clock.spent:
+            say(f"ended after step {clock.used['steps']:.0f}: {t.decides} got no better since step {best.step}")
     return log.last
 
 
@@ -291,6 +303,7 @@ def _save(
     optimizers: list[torch.optim.Optimizer],
     average: Average | None,
     guard: Guard | None,
+    best: Best | None,
 ) -> None:
     assert t.run is not None
     if t.world.first:
@@ -301,14 +314,20 @@ def _save(
             for name, tensor in state.tensors().items()
         }
         state = {"clock": clock.used, "feed": feed.state(), "guard": guard.state() if guard else {}}
+        state |= {"best": best.state()} if best is not None else {}
         means = average.tensors() if average is not None else {}
         step = int(clock.used["steps"])
-        save_checkpoint(t.run, step, t.root, optimizers, state, carry, means, keep=t.watching.keep or 2)
+        kept = best.tensors() if best is not None else {}
+        save_checkpoint(t.run, step, t.root, optimizers, state, carry, means, kept, keep=t.watching.keep or 2)
     t.world.wait()
 
 
 def _restore(
-    t: Training, optimizers: list[torch.optim.Optimizer], average: Average | None, guard: Guard | None
+    t: Training,
+    optimizers: list[torch.optim.Optimizer],
+    average: Average | None,
+    guard: Guard | None,
+    best: Best | None,
 ) -> tuple[Clock, dict[str, Any] | None]:
     """What was saved, back in its place; the clock, and where the feed goes on."""
     assert t.run is not None
@@ -322,6 +341,8 @@ def _restore(
         average.restore(tensors["average"])
     if guard is not None:
         guard.restore(state["guard"])
+    if best is not None:
+        best.restore(state["best"], tensors.get("best", {}))
     slots: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors["carry"].items():
         slot, _, key = name.partition("/")

@@ -6,11 +6,13 @@ Each task has its own files, under its name; text-to-text tasks share the head t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from pretune.atomic import write_json
 from pretune.devices import choose_device
 from pretune.errors import PretuneError, nearest
 from pretune.inference.predict import Answerer
@@ -19,62 +21,105 @@ from pretune.model import Model, family_of
 from pretune.objectives import Data, Joint, Mixture, Named, parse_objective
 from pretune.objectives.task import knowing
 from pretune.progress import say
-from pretune.text.shots import draw_shots
-from pretune.training.finetuning import Plan, learn, row_packing, starting_model, strategy_of
+from pretune.training.finetuning import (
+    ANSWERS,
+    SPLIT,
+    Material,
+    Plan,
+    learn,
+    read_examples,
+    row_packing,
+    starting_model,
+    strategy_of,
+    write_answers,
+)
 from pretune.training.pretraining import check_length
 from pretune.training.runs import Run, finish_run, start_run
 from pretune.training.sampling import parse_sampling
 from pretune.training.streams import Stage, Stream, Streams
 
 
-@dataclass
-class Part:
-    """One of the tasks, with its examples."""
+@dataclass(frozen=True)
+class Tasks:
+    """What several tasks learn from, by their names; each is fitted to its examples."""
 
-    task: Any
-    rows: Any
-    dev: Any  # None: it is not judged
+    objective: str  # with names
+    mixture: Mixture
+    parts: dict[str, Material]
+
+    @property
+    def size(self) -> int:
+        """Examples to learn from."""
+        return sum(part.size for part in self.parts.values())
+
+    @property
+    def judged(self) -> bool:
+        """Whether there are examples to judge by."""
+        return any(part.judged for part in self.parts.values())
+
+    @property
+    def decides(self) -> str:
+        """The sum of the metrics that decide, as the decaScore of McCann et al. (2018)."""
+        return "score"
+
+    def floor(self) -> float:
+        """That sum for whoever does not look at the text."""
+        return sum(part.floor() for part in self.parts.values() if part.judged)
 
 
-def finetune_tasks(plan: Plan, resume: bool = False) -> Run:
-    """Carry out a plan whose files are those of several tasks, by name."""
-    files = plan.train
-    assert isinstance(files, Mapping)
-    plan = replace(plan, objective=name_tasks(plan.objective, files))
+def read_tasks(plan: Plan) -> Tasks:
+    """Read the examples of all tasks; those to judge by are files, or taken from the others."""
+    assert isinstance(plan.train, Mapping)
+    objective = name_tasks(plan.objective, plan.train)
     pooling = family_of(plan.model).poolings.get("", "start")
-    mixture = parse_objective(plan.objective, pooling=pooling)
-    parts = {task.name: read_part(task, plan) for task in find_tasks(mixture, plan)}
-    model = starting_model(plan, with_tasks(mixture, parts))
-    for part in parts.values():
-        part.task = knowing(part.task, model.need_tokenizer())
-    mixture = with_tasks(mixture, parts)
-    model.labels, model.objective = [], plan.objective
-    model.task_labels = {name: list(getattr(part.task, "labels", ())) for name, part in parts.items()}
+    mixture = parse_objective(objective, pooling=pooling)
+    parts = {}
+    for task in find_tasks(mixture, plan):
+        judged = plan.dev.get(task.name) if isinstance(plan.dev, Mapping) else None
+        rows, dev, taken = read_examples(plan, task, plan.train[task.name], judged)
+        task = task.fit(rows)
+        mixture = mixture.with_part(task)
+        parts[task.name] = Material(mixture, task, rows, dev, taken)
+    return Tasks(objective, mixture, parts)
+
+
+def finetune_tasks(plan: Plan, material: Tasks, resume: bool = False) -> Run:
+    """Carry out a plan for several tasks, with one seed."""
+    parts, mixture = material.parts, material.mixture
+    model = starting_model(plan, mixture)
+    tasks = {name: knowing(part.task, model.need_tokenizer()) for name, part in parts.items()}
+    for task in tasks.values():
+        mixture = mixture.with_part(task)
+    model.labels, model.objective = [], material.objective
+    model.task_labels = {name: list(getattr(task, "labels", ())) for name, task in tasks.items()}
     device = choose_device(plan.device)
     length = check_length(min(plan.batch.length or 128, model.backbone.longest or 1 << 30), model)
-    strategy = strategy_of(plan, sum(len(part.rows) for part in parts.values()))
+    strategy = strategy_of(plan, material.size, material.judged)
     starts = strategy.prepare(model, plan.seed)
-    judges = {n: Answerer(model, p.task, p.dev, length) for n, p in parts.items() if p.dev is not None}
+    judges = {n: Answerer(model, tasks[n], part.dev, length).say_cut() for n, part in parts.items() if part.judged}
     sampling = parse_sampling(plan.sampling)
     going_on = start_run(plan.out, "finetune", plan.recipe(), resume)
+    if taken := {n: {"file": str(p.rows.file), "judged": p.taken} for n, p in parts.items() if p.taken}:
+        write_json(plan.out / SPLIT, taken)
+    names = [task_of(joint).name for joint in mixture.joints]
+    for task in tasks.values():
+        mixture = strategy.wrap(mixture, task)
     streams, truncated = [], {}
-    for joint in mixture.joints:
-        part = parts[task_of(joint).name]
-        made, truncated[part.task.name] = make_stream(plan, model, joint, part, length, device.type == "cuda")
-        streams.append(made)
-    for part in parts.values():
-        mixture = strategy.wrap(mixture, part.task)
-    for stream, joint in zip(streams, mixture.joints, strict=True):
-        stream.joint = joint
-    sizes, weights = [len(stream.data.rows) for stream in streams], [share for share, _ in mixture.shares]
+    for name, joint in zip(names, mixture.joints, strict=True):
+        stream, truncated[name] = make_stream(plan, model, joint, tasks[name], parts[name].rows, length, device)
+        streams.append(stream)
+    sizes, weights = [parts[name].size for name in names], [share for share, _ in mixture.shares]
     shared = Streams(mixture, streams, [Stage(1.0, 0, 1)], shares=lambda t: sampling.until(sizes, weights, t).tolist())
-    steps = max(1, round(plan.epochs * sum(len(stream.epoch_plan(0)) for stream in streams)))
+    epoch = sum(len(stream.epoch_plan(0)) for stream in streams)
     evaluate = (lambda: judge(judges, device)) if judges else None
-    last = learn(plan, model, strategy, starts, shared, steps, evaluate, device, going_on)
-    results: dict[str, Any] = {"model": plan.model, "objective": plan.objective}
-    results |= {"rows": {name: len(part.rows) for name, part in parts.items()}, "truncated": truncated}
-    results |= {"turns": {name: stream.taken for name, stream in zip(parts, streams, strict=True)}}
-    return finish_run(plan.out, {**results, "labels": model.task_labels, **last})
+    last = learn(plan, model, strategy, starts, shared, epoch, evaluate, material.decides, device, going_on)
+    results: dict[str, Any] = {"model": plan.model, "objective": material.objective}
+    results |= {"rows": dict(zip(names, sizes, strict=True)), "truncated": truncated}
+    results |= {"turns": {name: stream.taken for name, stream in zip(names, streams, strict=True)}}
+    results |= {"labels": model.task_labels, **last}
+    if judges:
+        results |= {f"dev/{name}": value for name, value in judge(judges, device, plan.out).items()}
+    return finish_run(plan.out, results)
 
 
 def name_tasks(objective: str, files: Mapping[str, str]) -> str:
@@ -120,40 +165,38 @@ def find_tasks(mixture: Mixture, plan: Plan) -> list[Any]:
     return tasks
 
 
-def read_part(task: Any, plan: Plan) -> Part:
-    """A task's examples, and the task fitted to them."""
-    assert isinstance(plan.train, Mapping)
-    rows = task.read(plan.train[task.name], plan.columns)
-    file = plan.dev.get(task.name) if isinstance(plan.dev, Mapping) else None
-    dev = task.read(file, getattr(rows, "columns", plan.columns)) if file else None
-    if plan.shots is not None:
-        rows = draw_shots(rows, plan.shots, plan.seed)
-    return Part(task.fit(rows), rows, dev)
-
-
-def with_tasks(mixture: Mixture, parts: Mapping[str, Part]) -> Mixture:
-    """The mixture with its tasks as they are now."""
-    for part in parts.values():
-        mixture = mixture.with_part(part.task)
-    return mixture
-
-
-def make_stream(plan: Plan, model: Model, joint: Joint, part: Part, length: int, fixed: bool) -> tuple[Stream, int]:
+def make_stream(
+    plan: Plan, model: Model, joint: Joint, task: Any, rows: Any, length: int, device: torch.device
+) -> tuple[Stream, int]:
     """The packs of a task, and how many of its texts are cut."""
-    data = Data(model.need_tokenizer(), model.family.template, rows=part.rows)
-    laid = part.task.lay_out(data, length)
+    data = Data(model.need_tokenizer(), model.family.template, rows=rows)
+    laid = task.lay_out(data, length)
     if laid.truncated:
-        say(f"{part.rows.file}: {laid.truncated} of {len(laid)} texts are longer than {length} tokens and were cut")
+        say(f"{rows.file}: {laid.truncated} of {len(laid)} texts are longer than {length} tokens and were cut")
     costs = laid.labels.get("tokens", laid.lengths)
-    return Stream(joint, data, row_packing(costs, plan.batch.sequences or 32, length, fixed), plan.seed), laid.truncated
+    packing = row_packing(costs, plan.batch.sequences or 32, length, device.type == "cuda")
+    return Stream(joint, data, packing, plan.seed), laid.truncated
 
 
-def judge(judges: Mapping[str, Answerer], device: torch.device) -> dict[str, float]:
-    """The metrics of each task, and the sum of those that decide (as the decaScore of McCann et al., 2018)."""
+def answers_file(name: str) -> str:
+    """Where the answers of a task to the examples for judging stand.
+
+    >>> answers_file("sst")
+    'dev_answers-sst.jsonl'
+    """
+    stem, dot, ending = ANSWERS.rpartition(".")
+    return f"{stem}-{name}{dot}{ending}"
+
+
+def judge(judges: Mapping[str, Answerer], device: torch.device, folder: Path | None = None) -> dict[str, float]:
+    """The metrics of each task, and the sum of those that decide; the answers are written to a folder, if there is one."""
     found: dict[str, float] = {}
     total = 0.0
     for name, answer in judges.items():
-        metrics = score(answer.task, answer(device), answer.examples)
+        answers = answer(device)
+        metrics = score(answer.task, answers, answer.examples)
         found |= {f"{name}/{metric}": value for metric, value in metrics.items()}
         total += metrics[answer.task.decides]
+        if folder is not None:
+            write_answers(folder / answers_file(name), answers)
     return {**found, "score": total}

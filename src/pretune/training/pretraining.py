@@ -127,6 +127,8 @@ def scaled(preset: Fields, model: str, given: Fields, device: str | None) -> Fie
 
 def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Run:
     """Carry out a plan. Killed at any moment and resumed, it ends with the same weights, bit for bit."""
+    if plan.watching.patience:
+        raise PretuneError("watching.patience waits for better answers, which only fine-tuning looks for")
     mixture = parse_objective(plan.objective)
     rows = read_rows(plan, mixture)
     device = choose_device(plan.device)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,26 +18,33 @@ from pretune.inference.predict import Answerer, load_trained
 from pretune.progress import say
 from pretune.text.files import file_format, find_files, read_lines
 from pretune.text.labeled import Labeled
-from pretune.text.shots import draw_shots
-from pretune.training.finetuning import Plan
+from pretune.training.finetuning import Material, Plan, read_material
 from pretune.training.runs import Run, finish_run
 
 STUDENT = "student.jsonl"  # what the student learns from
-Finetune = Callable[[Plan, bool], Run]
+Finetune = Callable[[Plan, Material, bool], Run]
 
 
-def self_train(plan: Plan, unlabeled: str | Path, confident: float, finetune: Finetune, resume: bool = False) -> Run:
-    """Train a teacher as planned, label texts of which it is at least so `confident`, and train a student on all."""
+def self_train(plan: Plan, finetune: Finetune, resume: bool = False) -> tuple[Run, Material]:
+    """Train a teacher as planned, label the texts of which it is confident, and train a student on all.
+
+    The student, and what it learned from: it is judged by the same examples.
+    """
+    unlabeled, confident = plan.unlabeled, plan.confident
+    assert unlabeled is not None
     if not 0 < confident <= 1:
         raise PretuneError(f"--confident {confident:g}: how sure a teacher must be is a probability, say 0.9")
-    teacher_plan = replace(plan, out=plan.out.with_name(f"{plan.out.name}-teacher"))
-    teacher = Run(teacher_plan.out) if resume and is_finished(teacher_plan.out) else finetune(teacher_plan, resume)
+    material = read_material(plan)
+    folder = plan.out.with_name(f"{plan.out.name}-teacher")
+    teacher = (
+        Run(folder)
+        if resume and is_finished(folder)
+        else finetune(replace(plan, out=folder, unlabeled=None), material, resume)
+    )
     model, task = load_trained(teacher.folder, plan.partial)
-    rows = task.read(str(plan.train), plan.columns)
-    if plan.shots is not None:
-        rows = draw_shots(rows, plan.shots, plan.seed)
+    rows = material.rows
     texts = read_texts(task, unlabeled, {role: name for role, name in rows.columns.items() if role != "label"})
-    answers = Answerer(model, task, texts)()
+    answers = Answerer(model, task, texts).say_cut()()
     if not {"label", "probability"} <= answers[0].keys():
         raise PretuneError(f"{task.name}: self-training takes a task whose answers are labels with probabilities")
     sure = [row for row, answer in enumerate(answers) if answer["probability"] >= confident]
@@ -51,13 +58,12 @@ def self_train(plan: Plan, unlabeled: str | Path, confident: float, finetune: Fi
         f"{unlabeled}: the teacher is sure of {len(sure)} of {len(texts)} texts: "
         + ", ".join(f"{count} {label}" for label, count in sorted(counts.items()))
     )
-    chosen = texts.take(sure)
-    lines = as_lines(rows, rows.labels, rows.columns)
-    lines += as_lines(chosen, [answers[row]["label"] for row in sure], rows.columns)
-    write_bytes(teacher.folder / STUDENT, ("\n".join(lines) + "\n").encode())
-    student = finetune(replace(plan, train=str(teacher.folder / STUDENT), columns=rows.columns, shots=None), resume)
+    both = joined(rows, texts.take(sure), [answers[row]["label"] for row in sure], teacher.folder / STUDENT)
+    write_bytes(both.file, ("\n".join(as_lines(both)) + "\n").encode())
+    student = finetune(plan, replace(material, rows=both), resume)
     judged = {f"teacher/{name}": value for name, value in teacher.results.items() if name.startswith("dev/")}
-    return finish_run(student.folder, {**student.results, **judged, "labeled": len(rows), "taken": dict(counts)})
+    results = {**student.results, **judged, "labeled": len(rows), "taken": dict(counts)}
+    return finish_run(student.folder, results), replace(material, rows=both)
 
 
 def read_texts(task: Any, file: str | Path, columns: Mapping[str, str]) -> Any:
@@ -71,10 +77,19 @@ def read_texts(task: Any, file: str | Path, columns: Mapping[str, str]) -> Any:
     return Labeled(path, {}, [text for _, text in found], lines=[line for line, _ in found])
 
 
-def as_lines(rows: Any, labels: Sequence[str], columns: Mapping[str, str]) -> list[str]:
-    """Rows with labels, a JSON object each, in columns of these names."""
-    cells = {"text": rows.texts, "pair": rows.pairs, "label": labels}
-    named = {name: cells[role] for role, name in columns.items() if cells[role] is not None}
+def joined(rows: Labeled, more: Labeled, labels: list[str], file: Path) -> Labeled:
+    """Labeled rows, then others with these labels, as those of one file."""
+    if (rows.pairs is None) != (more.pairs is None):
+        raise PretuneError(f"{more.file}: labeled and unlabeled rows must both be single texts, or both pairs")
+    pairs = None if rows.pairs is None or more.pairs is None else rows.pairs + more.pairs
+    known, texts = rows.labels or [], rows.texts + more.texts
+    return Labeled(file, rows.columns, texts, pairs, known + labels, list(range(1, len(texts) + 1)))
+
+
+def as_lines(rows: Labeled) -> list[str]:
+    """Rows with labels, a JSON object each."""
+    cells = {"text": rows.texts, "pair": rows.pairs, "label": rows.labels}
+    named = {name: cells[role] or [] for role, name in rows.columns.items()}
     return [
         json.dumps(dict(zip(named, row, strict=True)), ensure_ascii=False) for row in zip(*named.values(), strict=True)
     ]

@@ -106,6 +106,9 @@ class Watching(Section):
     layers: bool | None = None  # log the gradient norm of each layer
     spike: float | None = None  # a loss or gradient norm so many times the usual is a bad step; the host waits for each
     on_spike: Literal["stop", "skip"] | None = None  # what to do about a bad step
+    patience: int | None = (
+        None  # evaluations without a better one after which a task ends; the best parameters come out
+    )
 
 
 DEFAULTS: dict[type[Section], Section] = {

@@ -31,7 +31,9 @@ from pretune.progress import say
 
 _PART = re.compile(r"\s*(?P<name>\w+)\s*(?:\(\s*(?P<value>[\d.]+)\s*\))?\s*")
 DEFAULTS = {"full": 0.0, "frozen": 0.0, "top": 4.0, "gradual": 0.5, "reset": 1.0, "lora": 8.0, "freelb": 3.0}
-FEW = 50  # examples, below which `auto` leaves the backbone as it is
+# Examples below which `auto` leaves the backbone as it is. The boxed model on the example messages, mean accuracy of two seeds,
+# frozen and full: 20 labels 0.45 and 0.42, 40 labels 0.44 and 0.53, 80 labels 0.54 and 0.63, 160 labels 0.58 and 0.64.
+FEW = 30
 
 
 @dataclass(frozen=True)

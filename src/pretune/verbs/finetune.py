@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
 
@@ -34,6 +34,8 @@ def finetune(
     unlabeled: str | Path | None = None,
     confident: float = 0.9,
     seed: int = 0,
+    seeds: int | None = None,
+    report: bool = True,
     tokenizer: str | Path | None = None,
     scratch: bool = False,
     deterministic: bool = False,
@@ -54,7 +56,7 @@ def finetune(
     out
         Folder of the new run.
     dev
-        Rows to evaluate on; of several tasks, NAME=FILE each.
+        Rows to evaluate on; of several tasks, NAME=FILE each. Without them a fifth of the others is set aside, of 50 or more.
     text
         Column of the text.
     pair
@@ -79,7 +81,7 @@ def finetune(
     batch
         sequences (rows in a step), length.
     watching
-        log, evaluate, save, keep.
+        log, evaluate, save, keep, patience (end after so many evaluations, one an epoch, without a better one).
     shots
         Learn from so many examples of each class, drawn by the seed.
     unlabeled
@@ -88,6 +90,11 @@ def finetune(
         How sure the teacher must be.
     seed
         All chance follows from it.
+    seeds
+        Train so many times, with other chance each time; the best is kept, mean and spread are told. 5 where there are fewer
+        than 10,000 examples, unless it is given.
+    report
+        Write report.html: scores with intervals, controls, confusions, calibration, the worst examples.
     tokenizer
         For a preset: the tokenizer to use.
     scratch
@@ -109,8 +116,11 @@ def finetune(
     import os
 
     from pretune.errors import PretuneError
-    from pretune.training import finetuning
-    from pretune.training.multitask import finetune_tasks
+    from pretune.evaluation.task_report import write_report
+    from pretune.progress import say
+    from pretune.training.finetuning import make_plan, read_material
+    from pretune.training.multitask import finetune_tasks, read_tasks
+    from pretune.training.seeds import finetune_seeds
     from pretune.training.self_training import self_train
     from pretune.verbs.inputs import name_files
 
@@ -131,18 +141,28 @@ def finetune(
         "deterministic": deterministic,
         "partial": partial,
         "shots": shots,
+        "unlabeled": str(unlabeled) if unlabeled is not None else None,
+        "confident": confident,
         "seed": seed,
+        "seeds": seeds,
         "tokenizer": str(tokenizer) if tokenizer is not None else None,
         "scratch": scratch,
         "device": device,
     }
-    plan = finetuning.make_plan(os.fspath(model), given)
-    if isinstance(plan.dev, Mapping) and not isinstance(plan.train, Mapping):
-        raise PretuneError(f"--dev names tasks ({', '.join(plan.dev)}) and --train none; name both, or neither")
+    plan = make_plan(os.fspath(model), given)
+    material: Any
     if isinstance(plan.train, Mapping):
         if unlabeled is not None:
             raise PretuneError("--unlabeled is for one task; leave it out, or train the tasks one by one")
-        return finetune_tasks(plan, resume)
-    if unlabeled is not None:
-        return self_train(plan, unlabeled, confident, finetuning.finetune, resume)
-    return finetuning.finetune(plan, resume)
+        material = read_tasks(plan)
+        run = finetune_seeds(plan, material, resume, finetune_tasks)
+    elif isinstance(plan.dev, Mapping):
+        raise PretuneError(f"--dev names tasks ({', '.join(plan.dev)}) and --train none; name both, or neither")
+    elif unlabeled is not None:
+        run, material = self_train(plan, finetune_seeds, resume)
+    else:
+        material = read_material(plan)
+        run = finetune_seeds(plan, material, resume)
+    if report and (page := write_report(run, material)):
+        say(f"report: {page}")
+    return run

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pretune.errors import PretuneError
 
@@ -43,3 +44,43 @@ def store_and_paths(
     if isinstance(data, Store):
         return data, [data.folder]
     return None, [data] if isinstance(data, str | Path) else list(data or [])
+
+
+def split_runs(model: Any, inputs: Sequence[str | Path] | str | Path) -> tuple[list[str], list[str | Path]]:
+    """The models: one or several, and those that the inputs begin with; then what is left of these."""
+    from pretune.boxed import boxed_names
+
+    one = isinstance(model, str | os.PathLike)
+    runs = [os.fspath(reference) for reference in ([model] if one else model)]
+    rest = [inputs] if isinstance(inputs, str | os.PathLike) else list(inputs)
+    while rest and (os.path.isfile(os.path.join(rest[0], "config.json")) or rest[0] in boxed_names()):
+        runs.append(os.fspath(rest.pop(0)))
+    return runs, rest
+
+
+def split_files(inputs: Sequence[str | Path] | str | Path) -> tuple[list[Path], list[str]]:
+    """Files of rows, or texts.
+
+    A file is what ends like one and exists, or has no space in it (so that a mistyped name is found out); all else is text.
+
+    >>> split_files(["It is in a.csv", "no file"])
+    ([], ['It is in a.csv', 'no file'])
+    """
+    from pretune.errors import PretuneError
+    from pretune.text.files import file_format, find_files
+    from pretune.text.labeled import FORMATS
+
+    files: list[Path] = []
+    texts: list[str] = []
+    for given in [inputs] if isinstance(inputs, str | os.PathLike) else inputs:
+        spaced = any(letter.isspace() for letter in str(given))
+        ends = file_format(Path(given)) in FORMATS
+        if isinstance(given, os.PathLike) or (ends and (not spaced or os.path.isfile(given))):
+            files += find_files(given, FORMATS)
+        else:
+            texts.append(given)
+    if files and texts:
+        raise PretuneError(f"{texts[0]!r} is neither a model nor a file, and texts and files do not mix; give one kind")
+    if len(set(files)) < len(files):
+        raise PretuneError(f"{max(files, key=files.count)}: the same file twice; give each once")
+    return files, texts

@@ -19,6 +19,7 @@ def prepare(
     language: str = "en",
     layout: Literal["auto", "line", "blank", "file"] = "auto",
     column: str | None = None,
+    spans: str | None = None,
     errors: Literal["strict", "replace"] = "strict",
     processes: int | None = None,
 ) -> Store:
@@ -40,6 +41,9 @@ def prepare(
         How .txt files are cut into documents: a line each, blank-line separated, or whole files.
     column
         The text field of .jsonl, .csv, .tsv and .parquet files.
+    spans
+        A field of .jsonl and .parquet files with annotated spans of the text, names for instance, each of which counts
+        as one word: [[start, end], …] in characters, or objects with start and end.
     errors
         What to do with invalid UTF-8.
     processes
@@ -51,12 +55,14 @@ def prepare(
     >>> store.tokenizer.decode(store.sentence(0))  # doctest: +SKIP
     """
     from pretune.errors import PretuneError
-    from pretune.text.files import find_files
+    from pretune.text.annotations import ANNOTATED
+    from pretune.text.files import FORMATS, find_files
     from pretune.text.preparing import Settings, make_store
     from pretune.text.tokenizer import Tokenizer
 
     if processes is not None and processes < 1:
         raise PretuneError("--processes must be 1 or more")
     loaded = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
-    settings = Settings(language=language, layout=layout, column=column, errors=errors)
-    return make_store(find_files(corpus), loaded, Path(out), settings, processes)
+    settings = Settings(language=language, layout=layout, column=column, errors=errors, spans=spans)
+    files = find_files(corpus, ANNOTATED if spans else FORMATS)
+    return make_store(files, loaded, Path(out), settings, processes)

@@ -46,7 +46,7 @@ def pretrain(
         A preset (see `pretune show presets`), or a model folder to train on.
     data
         Stores made by `pretune prepare`, or files, folders and globs of text, LANGUAGE=PATH where there are several
-        languages; for translate and tlm a table with two columns of texts, or two .txt files whose lines belong
+        languages; for translate, tlm and trtd a table with two columns of texts, or two .txt files whose lines belong
         together; for dlm a .jsonl file of dialogues; stores beside these where objectives take turns.
     out
         Folder of the new run.

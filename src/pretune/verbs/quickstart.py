@@ -248,6 +248,8 @@ def learn(
             seed=seed,
             scratch=name == "scratch",
             out=folder / f"{name}-{seed}",
+            seeds=1,
+            report=False,
         )
         curve = [(line["step"] / steps, line["dev/accuracy"]) for line in run.metrics() if "dev/accuracy" in line]
         outcomes[name].accuracies.append(run.results["dev/accuracy"])

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+WIDTH = 80  # of a cell, where only some rows are shown
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -14,7 +16,8 @@ class Rows:
     name: str
     rows: list[dict[str, Any]]
     hidden: tuple[str, ...] = ()  # columns for programs, which people see in another form
-    facts: dict[str, Any] = field(default_factory=dict)  # what there is to say of all rows together
+    shown: int | None = None  # how many rows people see
+    facts: dict[str, Any] = field(default_factory=dict)  # what else there is to say
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self.rows)
@@ -27,12 +30,16 @@ class Rows:
 
     def describe(self) -> dict[str, Any]:
         """Everything, for programs."""
-        return {**self.facts, self.name: self.rows}
+        return {self.name: self.rows, **self.facts}
 
     def table(self) -> dict[str, Any]:
         """For people."""
-        shown = [{k: v for k, v in row.items() if k not in self.hidden} for row in self.rows]
-        return {**self.facts, self.name: shown}
+        rows = [{k: v for k, v in row.items() if k not in self.hidden} for row in self.rows[: self.shown]]
+        if self.shown is not None:
+            rows = [{k: _short(v) for k, v in row.items()} for row in rows]
+        left = len(self.rows) - len(rows)
+        note = {"rows_left_out": left} if left else {}
+        return {self.name: rows, **note, **self.facts}
 
 
 @dataclass(frozen=True)
@@ -44,3 +51,8 @@ class Facts:
     def describe(self) -> dict[str, Any]:
         """For reports."""
         return self.facts
+
+
+def _short(value: Any) -> Any:
+    """What fits into a table for people."""
+    return f"{value[:WIDTH]}…" if isinstance(value, str) and len(value) > WIDTH else value

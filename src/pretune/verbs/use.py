@@ -4,43 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pretune.verbs.results import Rows
 
 if TYPE_CHECKING:
     from pretune.training.runs import Run
 
+    Runs = Sequence[str | Path | Run]
+
+SHOWN = 20  # rows of a file that people see
+
 
 def predict(
-    model: str | Path | Run,
-    texts: Sequence[str] = (),
+    model: str | Path | Run | Runs,
+    inputs: Sequence[str | Path] | str | Path = (),
     *,
-    data: str | Path | None = None,
     text: str | None = None,
     pair: str | None = None,
     task: str | None = None,
+    label: str | None = None,
+    probabilities: bool = False,
+    score: bool = False,
     out: str | Path | None = None,
+    processes: int = 1,
     partial: bool = False,
 ) -> Rows:
-    """Label texts with a fine-tuned model: as many answers as texts, in order.
+    """Answers of a fine-tuned model, or the mean of several models': as many as there are texts or rows, in order.
+
+    Rows of a file keep all their columns and get the answer's beside them; where the file has such a column already, the
+    answer's is called predicted_….
 
     Parameters
     ----------
     model
         A fine-tuned run or model folder.
-    texts
-        Texts to label.
-    data
-        A file of rows to label instead: .csv, .tsv, .jsonl or .parquet.
+    inputs
+        Further runs for the same task, then texts, or files of rows: .csv, .tsv, .jsonl or .parquet.
     text
         Column of the text.
     pair
         Column of the second text.
     task
         Which of its tasks, for a model that was trained for several.
+    label
+        Column of the right answer, for --score.
+    probabilities
+        With a column for the probability of each class.
+    score
+        The files also have the right answers: compare, and say how good each run is, and all together.
     out
-        Write the answers to this .jsonl file.
+        Write rows and answers to this .csv, .tsv, .jsonl or .parquet file.
+    processes
+        Share the rows out to so many processes, on a CPU.
     partial
         Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
 
@@ -48,25 +64,60 @@ def predict(
     --------
     >>> predict("runs/task", ["a delightful film"])[0]["label"]  # doctest: +SKIP
     'positive'
+    >>> predict(["runs/a", "runs/b"], "reviews.csv", out="answers.csv")  # doctest: +SKIP
     """
-    import json
-    import os
+    from contextlib import ExitStack
 
-    from pretune.atomic import write_bytes
     from pretune.errors import PretuneError
-    from pretune.inference.predict import Answerer, load_trained, plain_texts
+    from pretune.inference.beside import Beside, Scores, files_as_parts, texts_as_part
+    from pretune.inference.ensemble import answer_parts
+    from pretune.progress import progress, say
+    from pretune.text.tables import check_suffix, table_writer
+    from pretune.verbs.inputs import split_files, split_runs
 
-    if data is None and not texts:
-        raise PretuneError("nothing to label: give texts, or a file with --data")
-    loaded, chosen = load_trained(os.fspath(model), partial, task)
-    columns = {role: name for role, name in (("text", text), ("pair", pair)) if name}
-    examples = plain_texts(texts) if data is None else chosen.read(data, columns, answered=False)
-    answers = Answerer(loaded, chosen, examples)()
-    labeled = [{"text": text, **answer} for text, answer in zip(examples.texts, answers, strict=True)]
+    runs, rest = split_runs(model, inputs)
+    files, texts = split_files(rest)
+    if not rest:
+        raise PretuneError("nothing to answer: give texts or files")
+    if score and not files:
+        raise PretuneError("--score needs a file with the right answers")
     if out is not None:
-        lines = (json.dumps(row, ensure_ascii=False) for row in labeled)
-        write_bytes(Path(out), ("\n".join(lines) + "\n").encode())
-    return Rows("predictions", labeled, hidden=("probabilities",))
+        check_suffix(out)
+        if Path(out).resolve() in {file.resolve() for file in files}:
+            raise PretuneError(f"{out}: is one of the files to read; choose another --out")
+    if processes < 1:
+        raise PretuneError(f"--processes {processes}: at least one process has to answer")
+    if label and not score:
+        raise PretuneError("--label names the right answers, which are for --score")
+    columns = {role: name for role, name in (("text", text), ("pair", pair), ("label", label)) if name}
+    parts = files_as_parts(files) if files else [texts_as_part(texts)]
+    answered = answer_parts(
+        runs,
+        parts,
+        columns if files else {"text": "text"},
+        answered=score,
+        processes=processes,
+        partial=partial,
+        name=task,
+    )
+    beside, scores = Beside(probabilities, nested=out is None), Scores(runs, task)
+    kept: list[dict[str, Any]] = []
+    rows = truncated = 0
+    with ExitStack() as stack:
+        write: Any = kept.extend if out is None else stack.enter_context(table_writer(out))
+        bar = stack.enter_context(progress("predicting"))
+        for part, answers in answered:
+            write(beside(part, answers.together))
+            if score:
+                scores.add(part.file, answers)
+            rows, truncated = rows + len(part.rows), truncated + answers.truncated
+            bar.update(rows, f"{rows:,} rows")
+    if truncated:
+        say(f"{truncated} of {rows} texts are longer than the model takes and were cut")
+    facts = {"scores": scores.table()} if score else {}
+    if out is not None:
+        return Rows("written", [{"file": str(out), "rows": rows}], facts=facts)
+    return Rows("predictions", kept, hidden=("probabilities",), shown=SHOWN if files else None, facts=facts)
 
 
 def fill(
@@ -120,9 +171,8 @@ def fill(
 
 def embed(
     model: str | Path | Run,
-    texts: Sequence[str] = (),
+    inputs: Sequence[str | Path] | str | Path = (),
     *,
-    data: str | Path | None = None,
     text: str | None = None,
     pooling: Literal["mean", "max", "start", "last"] = "mean",
     layer: int = -1,
@@ -135,10 +185,8 @@ def embed(
     ----------
     model
         A run or model folder.
-    texts
-        Texts to embed.
-    data
-        A file of rows to embed instead: .csv, .tsv, .jsonl or .parquet.
+    inputs
+        Texts to embed, or files of rows: .csv, .tsv, .jsonl or .parquet.
     text
         Column of the text.
     pooling
@@ -164,16 +212,17 @@ def embed(
     from pretune.errors import PretuneError
     from pretune.inference.embed import embed_texts
     from pretune.text.labeled import read_labeled
+    from pretune.verbs.inputs import split_files
 
-    inputs = list(texts)
-    if data is not None:
-        inputs = read_labeled(data, {"text": text} if text else {}, labels=False).texts
-    if not inputs:
-        raise PretuneError("nothing to embed: give texts, or a file with --data")
-    vectors = embed_texts(os.fspath(model), inputs, pooling, layer, partial)
+    files, texts = split_files(inputs)
+    for file in files:
+        texts += read_labeled(file, {"text": text} if text else {}, labels=False).texts
+    if not texts:
+        raise PretuneError("nothing to embed: give texts or files")
+    vectors = embed_texts(os.fspath(model), texts, pooling, layer, partial)
     if out is not None:
         buffer = io.BytesIO()
         np.save(buffer, vectors)
         write_bytes(Path(out), buffer.getvalue())
         return Rows("written", [{"file": str(out), "vectors": len(vectors), "width": vectors.shape[1]}])
-    return Rows("vectors", [{"text": t, "vector": v.tolist()} for t, v in zip(inputs, vectors, strict=True)])
+    return Rows("vectors", [{"text": t, "vector": v.tolist()} for t, v in zip(texts, vectors, strict=True)])

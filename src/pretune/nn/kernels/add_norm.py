@@ -16,9 +16,9 @@ from torch import Tensor
 from pretune.nn.dropout import salting, threshold
 from pretune.nn.kernels.kept import keeps
 
-# Numbers a program holds at once, whole rows of them, by measurement (perf/kernels.py --scan).
+# Numbers a program holds at once, whole rows of them, by measurement (perf/gpu_kernels.py --scan).
 FORWARD = {"held": 2048, "num_warps": 4}
-BACKWARD = {"held": 4096, "num_warps": 4, "spread": 0}
+BACKWARD = {"held": 4096, "num_warps": 4}
 PROGRAMS = 1056  # of the backward: eight for each of 132 processors
 
 
@@ -51,17 +51,13 @@ def _forward(
 @triton.jit
 def _backward(
     slope_at, sum_at, mean_at, scale_at, weight_at, seed_at, salt, grad_x_at, grad_y_at, parts_at, n, least, grow,
-    width: tl.constexpr, block: tl.constexpr, rows: tl.constexpr, spread: tl.constexpr,
+    width: tl.constexpr, block: tl.constexpr, rows: tl.constexpr,
 ):  # fmt: skip
     column = tl.arange(0, block)
     weight = tl.load(weight_at + column, mask=column < width, other=0.0).to(tl.float32)
     seed = tl.load(seed_at) + salt
-    if spread:
-        grad_weight = tl.zeros([rows, block], tl.float32)
-        grad_bias = tl.zeros([rows, block], tl.float32)
-    else:
-        grad_weight = tl.zeros([block], tl.float32)
-        grad_bias = tl.zeros([block], tl.float32)
+    grad_weight = tl.zeros([block], tl.float32)
+    grad_bias = tl.zeros([block], tl.float32)
     for start in range(tl.program_id(0) * rows, n, tl.num_programs(0) * rows):
         row = start + tl.arange(0, rows)
         inside = (row[:, None] < n) & (column[None, :] < width)
@@ -71,21 +67,14 @@ def _backward(
         mean = tl.load(mean_at + row, mask=row < n, other=0.0)
         scale = tl.load(scale_at + row, mask=row < n, other=0.0)
         normed = tl.where(inside, (total - mean[:, None]) * scale[:, None], 0.0)
-        if spread:
-            grad_weight += slope * normed
-            grad_bias += slope
-        else:
-            grad_weight += tl.sum(slope * normed, 0)
-            grad_bias += tl.sum(slope, 0)
+        grad_weight += tl.sum(slope * normed, 0)
+        grad_bias += tl.sum(slope, 0)
         bent = slope * weight[None, :]
         along, level = tl.sum(bent * normed, 1) / width, tl.sum(bent, 1) / width
         grad = (bent - normed * along[:, None] - level[:, None]) * scale[:, None]
         kept = keeps(index, seed, least)
         tl.store(grad_x_at + index, grad.to(grad_x_at.dtype.element_ty), mask=inside)
         tl.store(grad_y_at + index, tl.where(kept, grad * grow, 0.0).to(grad_y_at.dtype.element_ty), mask=inside)
-    if spread:
-        grad_weight = tl.sum(grad_weight, 0)
-        grad_bias = tl.sum(grad_bias, 0)
     part = parts_at + tl.program_id(0) * 2 * width + column
     tl.store(part, grad_weight, mask=column < width)
     tl.store(part + width, grad_bias, mask=column < width)

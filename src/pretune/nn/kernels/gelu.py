@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-# Rows and columns of a tile, by measurement (perf/kernels.py --scan).
+# Rows and columns of a tile, by measurement (perf/gpu_kernels.py --scan).
 FORWARD = {"rows": 4, "columns": 512, "num_warps": 4}
 BACKWARD = {"rows": 4, "columns": 256, "num_warps": 4}
 PROGRAMS = 1056  # of the backward with a bias: eight for each of 132 processors

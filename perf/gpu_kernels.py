@@ -1,6 +1,6 @@
 """Our kernels on a GPU beside what the compiler makes of the plain modules, forward and backward together.
 
-    python perf/kernels.py [--tokens 131072] [--scan]
+    python perf/gpu_kernels.py [--tokens 131072] [--scan]
 
 `memory` is the least time that reading and writing everything once would take. With --scan all sizes of tiles are tried, to
 choose those in pretune/nn/kernels/.

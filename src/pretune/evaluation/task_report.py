@@ -1,0 +1,174 @@
+"""The report of a fine-tuning: how good, how sure, beside what, and where it goes wrong; one page, report.html."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from pretune.atomic import write_bytes
+from pretune.evaluation.calibration import calibration
+from pretune.evaluation.intervals import COVERAGE, intervals
+from pretune.metrics import score
+from pretune.metrics.classification import most_frequent
+from pretune.objectives.named import kind_of
+from pretune.pages import Line, chart, page, paragraph, section, table
+from pretune.progress import progress
+from pretune.training.bag_of_words import bag_of_words
+from pretune.training.finetuning import ANSWERS, Material
+from pretune.training.multitask import Tasks, answers_file
+from pretune.training.runs import Run
+
+REPORT = "report.html"
+WORST = 12  # examples shown
+CLASSES = 20  # in a confusion matrix, at most
+
+
+@dataclass
+class TaskReport:
+    """Everything the page shows."""
+
+    run: Run
+    material: Material
+    answers: list[dict[str, Any]]
+    name: str = ""  # of the task, where the run has several
+
+    @property
+    def classifies(self) -> bool:
+        """Whether there are classes that can be confused."""
+        return kind_of(self.material.task) in ("classify", "prompt") and all(
+            "probability" in answer for answer in self.answers
+        )
+
+    def scores(self) -> list[dict[str, Any]]:
+        """Each metric, its interval, and mean and spread over seeds."""
+        task, dev = self.material.task, self.material.dev
+        sure = intervals(task, self.answers, dev)
+        seeds = self.run.results.get("seeds", {})
+        rows = []
+        for name, value in score(task, self.answers, dev).items():
+            low, high = sure[name]
+            row = {"metric": name, "this model": f"{value:.4f}", f"{COVERAGE:.0%} interval": f"{low:.4f} – {high:.4f}"}
+            if seeds:
+                spread = seeds["/".join(filter(None, ("dev", self.name, name)))]
+                row[f"{seeds['count']} seeds"] = f"{spread['mean']:.4f} ± {spread['sd']:.4f}"
+            rows.append(row)
+        return rows
+
+    def controls(self) -> list[dict[str, Any]]:
+        """What costs nothing: the most frequent class, and a bag of words."""
+        task, rows, dev = self.material.task, self.material.rows, self.material.dev
+        usual = most_frequent(rows.labels)
+        given = {
+            "this model": [answer["label"] for answer in self.answers],
+            "a bag of words": bag_of_words(joined(rows), rows.labels, joined(dev)),
+            f"always {usual!r}": [usual] * len(dev),
+        }
+        return [
+            {"learner": name, **score(task, [{"label": label} for label in labels], dev)}
+            for name, labels in given.items()
+        ]
+
+    def confusion(self) -> str:
+        """A row for each right class, a column for each answer, darker where there are more."""
+        labels, dev = list(self.material.task.labels), self.material.dev  # type: ignore[attr-defined]
+        counts = {(right, given): 0 for right in labels for given in labels}
+        for right, answer in zip(dev.labels, self.answers, strict=True):
+            counts[right, answer["label"]] += 1
+        totals = {right: max(1, sum(counts[right, given] for given in labels)) for right in labels}
+        head = "".join(f"<th class=number>{escape(label)}</th>" for label in labels)
+        lines = [f"<tr><th>right ↓ answer →</th>{head}</tr>"]
+        for right in labels:
+            cells = []
+            for given in labels:
+                share = counts[right, given] / totals[right]
+                color = f"47,111,222,{0.75 * share:.2f}" if given == right else f"217,66,43,{0.75 * share:.2f}"
+                cells.append(f'<td class=number style="background:rgba({color})">{counts[right, given]}</td>')
+            lines.append(f"<tr><th>{escape(right)}</th>{''.join(cells)}</tr>")
+        return "<table>\n" + "\n".join(lines) + "\n</table>"
+
+    def sureness(self) -> str:
+        """How often answers of each probability are right."""
+        right = [a["label"] == label for a, label in zip(self.answers, self.material.dev.labels, strict=True)]
+        error, bins = calibration([answer["probability"] for answer in self.answers], right)
+        lines = [
+            Line("this model", [(bin.sure, bin.right) for bin in bins]),
+            Line("as sure as right", [(0.0, 0.0), (1.0, 1.0)], faint=True),
+        ]
+        text = f"Expected calibration error {error:.3f}: how far the probability of an answer is from how often it is right."
+        return paragraph(text) + chart(lines, across="probability of the answer", up="share that is right")
+
+    def worst(self) -> list[dict[str, Any]]:
+        """Wrong answers that it was most sure of."""
+        dev = self.material.dev
+        wrong = [row for row, answer in enumerate(self.answers) if answer["label"] != dev.labels[row]]
+        wrong.sort(key=lambda row: -self.answers[row]["probability"])
+        rows = []
+        for row in wrong[:WORST]:
+            text = joined(dev)[row]
+            shown = text if len(text) < 300 else text[:297] + "…"
+            answer = self.answers[row]
+            right = f"{dev.labels[row]} ({answer['probabilities'].get(dev.labels[row], 0.0):.2f})"
+            rows.append(
+                {"text": shown, "right": right, "answer": f"{answer['label']} ({answer['probability']:.2f})",
+                 "line": dev.lines[row]}
+            )  # fmt: skip
+        return rows
+
+    def curve(self) -> str:
+        """The loss while it learned."""
+        name = self.material.task.name
+        points = [(line["step"], line[name]) for line in self.run.metrics() if name in line]
+        return chart([Line("training loss", points)], across="steps", up="loss") if len(points) > 1 else ""
+
+    def sections(self) -> list[str]:
+        """All that there is to say."""
+        task, seeds, material = self.material.task, self.run.results.get("seeds", {}), self.material
+        how = f"{len(material.rows):,} examples to learn from, {len(material.dev):,} to judge by"
+        told = [how + f"; {self.run.results['model']}, {self.run.results['objective']}."]
+        if material.taken:
+            told.append("Those to judge by were set aside from the same file; scores on other data may be lower.")
+        if seeds:
+            told.append(
+                f"{seeds['count']} seeds, {seeds['failed']} of them learned nothing; this is seed {seeds['best']}, the best on "
+                "these same examples, which flatters it: what to expect is the mean."
+            )
+        parts = [
+            section(f"{self.name}: how good" if self.name else "How good", *map(paragraph, told), table(self.scores()))
+        ]
+        if self.classifies:
+            parts.append(section("Beside what costs nothing", table(self.controls(), best=None)))
+            if len(task.labels) <= CLASSES:  # type: ignore[attr-defined]
+                parts.append(section("What is taken for what", self.confusion()))
+            parts.append(section("Is it as sure as it is right?", self.sureness()))
+            if worst := self.worst():
+                parts.append(section("Wrong, and sure of it", table(worst)))
+        parts.append(section("How it learned", self.curve()))
+        return parts
+
+
+def joined(rows: Any) -> list[str]:
+    """Texts, pairs of them as one."""
+    if rows.pairs is None:
+        return list(rows.texts)
+    return [f"{text} ¶ {pair}" for text, pair in zip(rows.texts, rows.pairs, strict=True)]
+
+
+def write_report(run: Run, material: Material | Tasks) -> Path | None:
+    """Write a run's report, where there is something to judge by."""
+    tasks = {"": material} if isinstance(material, Material) else material.parts
+    reports = []
+    for name, one in tasks.items():
+        path = run.folder / (answers_file(name) if name else ANSWERS)
+        if one.dev is not None and path.is_file():
+            answers = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            reports.append(TaskReport(run, one, answers, name))
+    if not reports:
+        return None
+    with progress("report"):
+        sections = [part for report in reports for part in report.sections()]
+        content = page(f"{run.folder.name}: {', '.join(one.task.name for one in tasks.values())}", *sections)
+    write_bytes(run.folder / REPORT, content.encode())
+    return run.folder / REPORT

@@ -1,0 +1,167 @@
+"""Answers of several models, averaged, for tables of any size: part by part, in order, in one process or several."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing import get_context, parent_process
+
+import torch
+
+from pretune.devices import choose_device
+from pretune.errors import PretuneError
+from pretune.inference.predict import Answerer, load_trained, task_of
+from pretune.objectives import Task
+from pretune.objectives.task import Answer
+from pretune.text.labeled import Excerpt
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What some models say of the examples of an excerpt."""
+
+    each: list[list[Answer]]  # by model, by example
+    together: list[Answer]  # by example
+    columns: Mapping[str, str]  # role → column of the table
+    truncated: int  # examples whose texts were cut, for the model with the shortest sequences
+
+
+class Ensemble:
+    """Models for the same task."""
+
+    def __init__(
+        self,
+        references: Sequence[str],
+        partial: bool = False,
+        device: torch.device | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.task = same_task(references, name)
+        self.members = [load_trained(reference, partial, name) for reference in references]
+        self.device = device or choose_device()
+
+    def __call__(self, part: Excerpt, columns: Mapping[str, str], answered: bool = False) -> Answers:
+        """Their answers to some rows of a table."""
+        examples = self.task.read(part, columns, answered=answered)
+        answerers = [Answerer(model, task, examples) for model, task in self.members]
+        each = [answer(self.device) for answer in answerers]
+        together = each[0] if len(each) == 1 else [combine(self.task, said) for said in zip(*each, strict=True)]
+        return Answers(each, together, columns, max(answer.laid.truncated for answer in answerers))
+
+
+def same_task(references: Sequence[str], name: str | None = None) -> Task:
+    """The task that all of some models were trained for, the first one's; models for different ones are refused.
+
+    Of models for several tasks, it is the one of this `name`.
+    """
+    _, first = task_of(references[0], name)
+    labels = getattr(first, "labels", ())
+    for reference in references[1:]:
+        _, task = task_of(reference, name)
+        if task.name != first.name:
+            raise PretuneError(
+                f"{reference}: was trained to {task.name}, and {references[0]} to {first.name}; "
+                "only models for the same task answer together"
+            )
+        if set(others := getattr(task, "labels", ())) != set(labels):
+            raise PretuneError(
+                f"{reference}: has the labels {', '.join(others)}, and {references[0]} has {', '.join(labels)}; "
+                "only models with the same labels answer together"
+            )
+    if len(references) > 1 and not hasattr(first, "combine"):
+        raise PretuneError(f"{first.name}: the answers of several models cannot be averaged; give one model")
+    return first
+
+
+def combine(task: Task, answers: Sequence[Answer]) -> Answer:
+    """One answer of several; `same_task` has seen that the task knows how."""
+    one: Answer = task.combine(answers)  # type: ignore[attr-defined]
+    return one
+
+
+def answer_parts(
+    references: Sequence[str],
+    parts: Iterable[Excerpt],
+    columns: Mapping[str, str],
+    *,
+    answered: bool = False,
+    processes: int = 1,
+    partial: bool = False,
+    name: str | None = None,
+) -> Iterator[tuple[Excerpt, Answers]]:
+    """Excerpts and the answers to them, in order.
+
+    Several processes work on a CPU, each with models of its own; there are never more than two excerpts for each.
+    """
+    jobs = with_columns(same_task(references, name), parts, columns, answered)
+    if processes == 1:
+        ensemble = Ensemble(references, partial, name=name)
+        yield from ((part, ensemble(part, named, answered)) for part, named in jobs)
+        return
+    threads = max(1, torch.get_num_threads() // processes)
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=_begin, initargs=(threads,))
+    waiting: deque[tuple[Excerpt, Future[Answers]]] = deque()
+    try:
+        for part, named in jobs:
+            waiting.append((part, pool.submit(_work, tuple(references), partial, name, part, named, answered)))
+            if len(waiting) > 2 * processes:
+                first, future = waiting.popleft()
+                yield first, future.result()
+        for first, future in waiting:
+            yield first, future.result()
+    except BrokenProcessPool as error:
+        raise PretuneError(
+            "a predicting process ended early; out of memory? Try fewer --processes. "
+            'A script must call predict under `if __name__ == "__main__":` to use several'
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def with_columns(
+    task: Task, parts: Iterable[Excerpt], columns: Mapping[str, str], answered: bool
+) -> Iterator[tuple[Excerpt, Mapping[str, str]]]:
+    """Excerpts and their columns, which the first of a file decides for all of it."""
+    file, named = None, columns
+    for part in parts:
+        if part.file != file:
+            file, named = part.file, getattr(task.read(part, columns, answered=answered), "columns", columns)
+        yield part, named
+
+
+# -- in a process of several ----------------------------------------------------------------------------------------
+
+
+def _begin(threads: int) -> None:
+    """Ctrl-C is for the process that started this one, and this one ends when that does, however it does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(threads)
+    parent = parent_process()
+    assert parent is not None
+
+    def end() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()
+
+
+_ensemble = cache(Ensemble)
+
+
+def _work(
+    references: tuple[str, ...],
+    partial: bool,
+    name: str | None,
+    part: Excerpt,
+    columns: Mapping[str, str],
+    answered: bool,
+) -> Answers:
+    return _ensemble(references, partial, torch.device("cpu"), name)(part, columns, answered)

@@ -1,0 +1,50 @@
+"""Convolutions along sequences, and layers that have one beside them."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pretune.nn.attention import Flow
+from pretune.nn.dropout import Dropout
+from pretune.nn.feed_forward import Activation
+from pretune.nn.layout import Layout
+
+
+class Convolution(nn.Module):
+    """A token and its neighbors, `size` in all, through one matrix; beyond the ends of a sequence there are zeros."""
+
+    def __init__(self, width: int, size: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width, width, size))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+        """(n, width) → (n, width)."""
+        starts, ends = layout.queries.bounds
+        size = self.weight.shape[2]
+        neighbors = []
+        for step in range(size):
+            at = torch.arange(len(x), device=x.device) + step - (size - 1) // 2
+            inside = (at >= starts) & (at < ends)
+            neighbors.append(torch.where(inside[:, None], x[at.clamp(0, len(x) - 1)], 0.0))
+        windows = torch.stack(neighbors, dim=-1).flatten(1)  # (n, width · size)
+        return F.linear(windows, self.weight.flatten(1).to(x.dtype), self.bias.to(x.dtype))
+
+
+class Convolved(nn.Module):
+    """norm(layer(x) + activation(convolution(x))): the first layer of DeBERTa-v2's largest sizes."""
+
+    def __init__(
+        self, layer: nn.Module, convolution: Convolution, activation: Activation, norm: nn.Module, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.layer, self.convolution, self.norm = layer, convolution, norm
+        self.activation, self.dropout = activation, Dropout(dropout)
+
+    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+        """(n, width) → (n, width)."""
+        beside = self.activation(self.dropout(self.convolution(x, flow.layout), flow.depth))
+        out: Tensor = self.norm(self.layer(x, flow) + beside)
+        return out

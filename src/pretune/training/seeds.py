@@ -1,0 +1,101 @@
+"""Several seeds: what small data sets are worth is known only from more than one run."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from pretune.errors import PretuneError
+from pretune.progress import say
+from pretune.training.finetuning import Plan, finetune
+from pretune.training.runs import RECIPE, RESULTS, Run, finish_run, start_run
+
+FOLDER = "seeds"
+MANY = 10_000  # examples, from which on one seed tells enough
+USUAL = 5  # seeds with fewer
+
+Finetune = Callable[[Plan, Any, bool], Run]
+
+
+def finetune_seeds(plan: Plan, material: Any, resume: bool = False, finetune: Finetune = finetune) -> Run:
+    """Carry out a plan with as many seeds as it asks for; the run is that of the best one, and tells of all."""
+    few = material.judged and material.size < MANY
+    count = plan.seeds or (USUAL if few else 1)
+    if count == 1:
+        return finetune(plan, material, resume)
+    if not material.judged:
+        raise PretuneError(f"{plan.train}: {count} seeds are compared on examples for judging; name a file with --dev")
+    if plan.seeds is None:
+        say(f"{material.size:,} examples are few: {count} seeds, the best one kept; --seeds 1 is quicker")
+    start_run(plan.out, "finetune", plan.recipe(), resume)
+    runs: dict[int, Run | None] = {}
+    for number in range(count):
+        seed = plan.seed + number
+        say(f"seed {seed} ({number + 1} of {count})")
+        runs[seed] = one_seed(replace(plan, seed=seed, seeds=1, out=plan.out / FOLDER / str(seed)), material, finetune)
+    return keep_best(plan, material, runs)
+
+
+def one_seed(plan: Plan, material: Any, finetune: Finetune) -> Run | None:
+    """A run, gone on with or finished already; None where its gradient was not a number."""
+    begun = (plan.out / RECIPE).is_file()
+    if (plan.out / RESULTS).is_file():
+        return Run(plan.out)
+    try:
+        return finetune(plan, material, begun)
+    except PretuneError as error:
+        if "not a number" not in str(error):
+            raise
+        say(f"seed {plan.seed} failed: {error}")
+        return None
+
+
+def keep_best(plan: Plan, material: Any, runs: dict[int, Run | None]) -> Run:
+    """Copy the best run to the plan's folder, and write what all of them came to."""
+    name = f"dev/{material.decides}"
+    scores = {seed: run.results[name] for seed, run in runs.items() if run is not None}
+    if not scores:
+        raise PretuneError(f"{plan.out}: all {len(runs)} seeds failed; lower the learning rate")
+    best = max(scores, key=lambda seed: scores[seed])
+    # A run that learned nothing answers as if it had not looked at the text.
+    floor = material.floor()
+    failed = len(runs) - sum(value > floor + 1e-9 for value in scores.values())
+    chosen = runs[best]
+    assert chosen is not None
+    for path in chosen.folder.iterdir():
+        if path.is_file() and path.name not in (RECIPE, RESULTS):
+            shutil.copy2(path, plan.out / path.name)
+    summary = summarize([run.results for run in runs.values() if run is not None])
+    told: dict[str, Any] = {
+        "count": len(runs),
+        "failed": failed,
+        "best": best,
+        "each": list(scores.values()),
+        **summary,
+    }
+    spread = summary[name]
+    say(
+        f"{material.decides} over {len(runs)} seeds: {spread['mean']:.4g} ± {spread['sd']:.2g}, "
+        f"{failed} failed; kept seed {best} with {scores[best]:.4g}"
+    )
+    return finish_run(plan.out, {**chosen.results, "seeds": told})
+
+
+def summarize(results: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Mean and standard deviation of everything that was measured on the examples for judging.
+
+    >>> summarize([{"dev/accuracy": 0.5}, {"dev/accuracy": 0.7}])["dev/accuracy"]["mean"]
+    0.6
+    """
+    names = [name for name in results[0] if name.startswith("dev/")]
+    found = {name: [result[name] for result in results] for name in names}
+    return {name: {"mean": mean(x), "sd": stdev(x) if len(x) > 1 else 0.0} for name, x in found.items()}
+
+
+def seed_runs(folder: Path) -> list[Run]:
+    """The runs of all seeds, if there were several."""
+    return [Run(path) for path in sorted((folder / FOLDER).glob("*"), key=lambda p: int(p.name))]

@@ -1,0 +1,89 @@
+"""The report of a fine-tuning: what it says is what the answers say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pretune.evaluation.calibration import calibration
+from pretune.evaluation.intervals import intervals
+from pretune.evaluation.task_report import TaskReport, write_report
+from pretune.objectives import parse_objective
+from pretune.objectives.classify import Classify
+from pretune.text.labeled import Labeled
+from pretune.training.finetuning import ANSWERS, Material
+from pretune.training.runs import Run
+
+TASK = Classify(labels=("no", "yes"))
+
+
+def rows(count: int) -> Labeled:
+    texts = [f"{'good' if i % 2 else 'bad'} <b>thing</b> {i}" for i in range(count)]
+    labels = ["yes" if i % 2 else "no" for i in range(count)]
+    return Labeled(Path("dev.csv"), {}, texts, labels=labels, lines=list(range(2, count + 2)))
+
+
+def answers(found: Labeled, wrong: set[int]) -> list[dict[str, object]]:
+    made = []
+    for row, label in enumerate(found.labels or []):
+        given = {"yes": "no", "no": "yes"}[label] if row in wrong else label
+        sure = 0.6 + 0.3 * (row in wrong)
+        other = {"yes": "no", "no": "yes"}[given]
+        made.append({"label": given, "probability": sure, "probabilities": {given: sure, other: 1 - sure}})
+    return made
+
+
+def make_run(folder: Path) -> Run:
+    folder.mkdir()
+    (folder / "recipe.yaml").write_text("a: 1\n")
+    (folder / "results.json").write_text('{"model": "m", "objective": "classify"}')
+    (folder / "metrics.jsonl").write_text('{"step": 1, "classify": 0.7}\n{"step": 2, "classify": 0.5}\n')
+    return Run(folder)
+
+
+def test_a_report_says_what_the_answers_say(tmp_path: Path) -> None:
+    dev = rows(40)
+    material = Material(parse_objective("classify"), TASK, rows(60), dev, [])
+    report = TaskReport(make_run(tmp_path / "run"), material, answers(dev, {3, 8}))
+    assert report.scores()[0]["this model"] == "0.9500"
+    low, high = (float(x) for x in report.scores()[0]["95% interval"].split(" – "))
+    assert low < 0.95 < high
+    controls = {row["learner"]: row["accuracy"] for row in report.controls()}
+    assert controls["this model"] == 0.95 and controls["always 'no'"] == 0.5 and controls["a bag of words"] == 1.0
+    assert [row["line"] for row in report.worst()] == [5, 10]
+    page = "".join(report.sections())
+    assert "&lt;b&gt;thing" in page and "<b>thing" not in page
+    assert ">19<" in report.confusion() and ">1<" in report.confusion()
+
+
+def test_without_answers_there_is_no_report(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    material = Material(parse_objective("classify"), TASK, rows(60), rows(4), [])
+    assert write_report(run, material) is None
+    lines = ['{"label": "no", "probability": 0.9, "probabilities": {"no": 0.9, "yes": 0.1}}'] * 4
+    (run.folder / ANSWERS).write_text("\n".join(lines) + "\n")
+    assert write_report(run, material) == run.folder / "report.html"
+
+
+def test_intervals_shrink_as_examples_grow() -> None:
+    widths = []
+    for count in (40, 640):
+        dev = rows(count)
+        low, high = intervals(TASK, answers(dev, set(range(0, count, 4))), dev)["accuracy"]
+        assert low < 0.75 < high
+        widths.append(high - low)
+    assert widths[1] == pytest.approx(widths[0] / 4, rel=0.4)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=50))
+def test_calibration_is_the_mean_gap_of_its_bins(pairs: list[tuple[float, bool]]) -> None:
+    sure, right = zip(*pairs, strict=True)
+    error, bins = calibration(sure, right)
+    assert sum(bin.count for bin in bins) == len(pairs)
+    assert 0 <= error <= 1
+    assert error >= abs(np.mean(sure) - np.mean(right)) - 1e-9

@@ -1,0 +1,178 @@
+"""Block lists against all pairs of tokens: nothing that is seen is left out, little that is not is listed, and all of it compiles."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from pretune.nn.attend import attend
+from pretune.nn.block_mask import BLOCK, block_mask, seen_blocks
+from pretune.nn.layout import Layout, cross_layout, self_layout
+from pretune.nn.patterns import (
+    Pattern,
+    blocks,
+    causal,
+    dilated,
+    document,
+    full,
+    global_keys,
+    global_queries,
+    global_tokens,
+    permutation,
+    prefix,
+    window,
+)
+from pretune.nn.scores import near_or_at_ends
+from pretune.packed import Packed, pack
+
+
+def plan(size: int) -> Tensor:
+    """Two places for each block: its own, and one at random among the first."""
+    table = torch.eye(size, dtype=torch.long)
+    table[torch.arange(size), torch.randint(40, (size,), generator=torch.Generator().manual_seed(0))] = 1
+    return table
+
+
+LONG = {
+    "window": window(256),
+    "dilated": dilated(64, 4),
+    "longformer": window(256) | global_tokens,
+    "longformer's first": window(256) | global_keys,
+    "longformer's second": global_queries,
+    "big bird": near_or_at_ends(64, first=10, short=704),
+    "planned": blocks(plan(256), 64, "planned") | global_tokens,
+}
+PATTERNS = {
+    "full": full,
+    "causal": causal,
+    "causal window": causal & window(40),
+    "prefix": prefix,
+    "permutation": permutation,
+    "document": document,
+    "short big bird": near_or_at_ends(4, first=3, short=90),
+    **LONG,
+}
+
+
+def random_packed(lengths: list[int], seed: int = 0, seldom: int = 200) -> Packed:
+    chance = np.random.default_rng(seed)
+    n = sum(lengths)
+    columns = {
+        "prefix": chance.integers(0, 2, n),
+        "stream": chance.integers(0, 2, n),
+        "order": chance.integers(0, 6, n),
+        "document": np.cumsum(chance.integers(0, 60, n) == 0),
+        "global": chance.integers(0, seldom, n) == 0,
+    }
+    return pack(np.zeros(n, dtype=np.int64), np.array(lengths), columns=columns)
+
+
+def one_text(length: int) -> Layout:
+    """The first token sees all."""
+    packed = random_packed([length])
+    packed.columns["global"] = packed.positions == 0
+    return self_layout(packed)
+
+
+def dense(numbers: Tensor, indices: Tensor) -> Tensor:
+    """(rows, columns) which blocks are listed."""
+    found = torch.zeros(indices.shape[-2:], dtype=torch.long)
+    for row, (number, order) in enumerate(zip(numbers[0, 0].tolist(), indices[0, 0].long(), strict=True)):
+        found[row] = torch.zeros_like(found[row]).index_add(0, order[:number], torch.ones(number, dtype=torch.long))
+    assert found.max() <= 1  # none twice
+    return found > 0
+
+
+def in_blocks(seen: Tensor) -> Tensor:
+    """(n, m) → (query blocks, key blocks, BLOCK, BLOCK), the missing ones False."""
+    n, m = (-(-size // BLOCK) for size in seen.shape)
+    padded = torch.zeros(n * BLOCK, m * BLOCK, dtype=torch.bool)
+    padded[: seen.shape[0], : seen.shape[1]] = seen
+    return padded.view(n, BLOCK, m, BLOCK).transpose(1, 2)
+
+
+def check(layout: Layout, pattern: Pattern) -> tuple[Tensor, Tensor]:
+    """Which blocks are listed, and which hold a pair that is seen."""
+    mask = block_mask(layout, pattern)
+    part, whole = (
+        dense(mask.kv_num_blocks, mask.kv_indices),
+        dense(mask.full_kv_num_blocks, mask.full_kv_indices),
+    )
+    rows, columns = torch.arange(len(layout.queries)), torch.arange(len(layout.keys))
+    seen = in_blocks(mask.mask_mod(0, 0, rows[:, None], columns[None, :]))
+    assert not (part & whole).any()
+    assert not (seen.any(-1).any(-1) & ~part & ~whole).any()
+    assert seen.all(-1).all(-1)[whole].all()
+    assert torch.equal(dense(mask.q_num_blocks, mask.q_indices), part.T)
+    assert torch.equal(dense(mask.full_q_num_blocks, mask.full_q_indices), whole.T)
+    return part | whole, seen.any(-1).any(-1)
+
+
+lengths_strategy = st.lists(st.integers(1, 300), min_size=1, max_size=6)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+@settings(max_examples=10, deadline=None)
+@given(lengths=lengths_strategy, seed=st.integers(0, 99))
+def test_every_pair_that_is_seen_lies_in_a_listed_block(name: str, lengths: list[int], seed: int) -> None:
+    check(self_layout(random_packed(lengths, seed)), PATTERNS[name])
+
+
+@settings(max_examples=10, deadline=None)
+@given(lengths=lengths_strategy, data=st.data())
+def test_so_does_every_pair_of_two_sides(lengths: list[int], data: st.DataObject) -> None:
+    source = [data.draw(st.integers(1, 300)) for _ in lengths]
+    layout = cross_layout(random_packed(lengths), random_packed(source, 1))
+    for pattern in (full, causal, window(20) | global_keys):
+        check(layout, pattern)
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_lists_grow_as_the_text_does(name: str) -> None:
+    short, long = (int(seen_blocks(one_text(length), LONG[name])[0].sum()) for length in (4096, 16384))
+    assert long <= 4.5 * short
+
+
+@pytest.mark.parametrize("name", [*LONG, "causal window", "document"])
+def test_texts_side_by_side_list_hardly_more_than_they_need(name: str) -> None:
+    listed, needed = check(self_layout(random_packed([900, 1300, 70, 30, 800], seldom=1000)), PATTERNS[name])
+    assert listed.sum() <= 1.1 * needed.sum()
+
+
+def test_a_mask_is_compiled_whole_and_once() -> None:
+    """No break in the graph, so nothing that waits for the device; other lengths of the same capacity are no other shapes."""
+    from torch._dynamo.testing import CompileCounter
+
+    counter = CompileCounter()
+
+    def lists(packed: Packed, pattern: Pattern) -> list[Tensor]:
+        mask = block_mask(self_layout(packed), pattern)
+        return [mask.kv_num_blocks, mask.kv_indices, mask.full_kv_indices, mask.q_indices, mask.full_q_num_blocks]
+
+    torch._dynamo.reset()
+    compiled = torch.compile(lists, fullgraph=True, dynamic=False, backend=counter)
+    for lengths in ([500, 200, 300], [100, 800, 100]):
+        packed = random_packed(lengths)
+        packed.longest = 800
+        for found, expected in zip(
+            compiled(packed, LONG["longformer"]), lists(packed, LONG["longformer"]), strict=True
+        ):
+            assert torch.equal(found, expected)
+    assert counter.frame_count == 1
+    torch._dynamo.reset()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["full", "causal", "document", "short big bird", "longformer", "planned"])
+def test_listed_blocks_are_enough_for_attention(name: str) -> None:
+    """Compiled for a CPU too, flex_attention looks at listed blocks alone, and asks the pattern only where it must."""
+    torch._dynamo.reset()
+    layout = self_layout(random_packed([300, 70, 500, 30, 333]))
+    with torch.no_grad():
+        q, k, v = (torch.randn(1233, 2, 32) for _ in range(3))
+        dense, flex = (attend(q, k, v, layout, PATTERNS[name], path=path) for path in ("dense", "flex"))
+    torch.testing.assert_close(flex, dense, atol=1e-5, rtol=1e-5)

@@ -1,0 +1,78 @@
+"""Disentangled attention: buckets are the peer's, what is cut off does not matter, both paths agree."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.attention.flex_attention import flex_attention
+
+from pretune.nn.attend import attend
+from pretune.nn.attention import Flow
+from pretune.nn.convolution import Convolution
+from pretune.nn.disentangled import DisentangledAttention, Distances, OwnProjections, SharedProjections
+from pretune.nn.initialize import initialize
+from pretune.nn.layout import self_layout
+from pretune.nn.patterns import full
+from pretune.nn.scores import Disentangled
+from pretune.packed import pack_lists
+
+
+@pytest.mark.parametrize(("buckets", "furthest"), [(8, 14), (8, 40), (32, 64), (256, 512)])
+def test_buckets_are_the_peers(buckets: int, furthest: int) -> None:
+    from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
+
+    distances = torch.arange(-600, 601)
+    theirs = make_log_bucket_position(distances, buckets, furthest).long().clamp(-buckets, buckets - 1)
+    score = Disentangled(furthest, buckets)
+    ours = score.bucket(distances.clamp(-furthest, furthest)).clamp(-buckets, buckets - 1)
+    assert torch.equal(ours, theirs)
+
+
+def test_vectors_of_distances_that_do_not_occur_do_not_matter() -> None:
+    torch.manual_seed(0)
+    attention = initialize(DisentangledAttention(16, 2, OwnProjections(16, 2), Disentangled(30)), 0.3)
+    vectors, layout = torch.randn(60, 16), self_layout(pack_lists([[1] * 5, [1] * 3]))
+    x = torch.randn(8, 16)
+    out = attention(x, Flow(layout, distances=vectors))
+    far = vectors.clone()
+    far[: 30 - 4] = far[30 + 5 :] = 9.0  # distances from −4 to 4 are there
+    assert torch.equal(attention(x, Flow(layout, distances=far)), out)
+    near = vectors.clone()
+    near[30 + 4] = 9.0
+    assert not torch.allclose(attention(x, Flow(layout, distances=near)), out)
+
+
+@pytest.mark.parametrize("buckets", [0, 8])
+def test_both_paths_agree(buckets: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pretune.nn.attend._compiled_flex", lambda: flex_attention)
+    torch.manual_seed(0)
+    score, layout = Disentangled(12, buckets), self_layout(pack_lists([[1] * 20, [1] * 3, [1] * 9]))
+    q, k, v = torch.randn(3, 32, 2, 8).unbind()
+    near = score.near(20)
+    bend = score(q, k, *torch.randn(2, 2 * near, 2, 8).unbind(), layout)
+    dense, flex = (attend(q, k, v, layout, full, bend, 0.2, path=path) for path in ("dense", "flex"))  # type: ignore[arg-type]
+    torch.testing.assert_close(dense, flex, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [OwnProjections, SharedProjections])
+def test_sequences_are_alone_and_positions_count_from_anywhere(kind: type[OwnProjections | SharedProjections]) -> None:
+    torch.manual_seed(0)
+    attention = initialize(DisentangledAttention(16, 2, kind(16, 2), Disentangled(6, 4)), 0.3)
+    distances = initialize(Distances(8, 16), 0.3)()
+    x = torch.randn(9, 16)
+    together = pack_lists([[1] * 5, [1] * 4])
+    out = attention(x, Flow(self_layout(together), distances=distances))
+    alone = attention(x[5:], Flow(self_layout(pack_lists([[1] * 4])), distances=distances))
+    torch.testing.assert_close(out[5:], alone)
+    together.positions += 100
+    torch.testing.assert_close(attention(x, Flow(self_layout(together), distances=distances)), out)
+
+
+def test_a_convolution_stays_inside_its_sequence() -> None:
+    torch.manual_seed(0)
+    convolution, plain = Convolution(6, 3), torch.nn.Conv1d(6, 6, 3, padding=1)
+    convolution.load_state_dict(plain.state_dict())
+    x, lengths = torch.randn(9, 6), [5, 1, 3]
+    ours = convolution(x, self_layout(pack_lists([[1] * length for length in lengths])))
+    theirs = [plain(part.t()[None])[0].t() for part in x.split(lengths)]
+    torch.testing.assert_close(ours, torch.cat(theirs))

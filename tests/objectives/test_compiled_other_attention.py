@@ -1,0 +1,45 @@
+"""Compiled, as on an accelerator, where nobody may ask for offsets: losses and gradients are those of the plain model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch._dynamo
+from torch._dynamo.testing import CompileCounter
+
+from canary import LENGTH, TEMPLATE, performer, reformer, store
+from pretune.model import Root
+from pretune.objectives import Data, parse_objective
+from pretune.text.sequences import Packing
+from pretune.training.streams import Stream
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "whole"),
+    # A reversible stack runs as it is; what is before and after it is compiled.
+    [(performer, "lm", True), (reformer, "lm", False)],
+)
+def test_a_compiled_step_is_a_plain_one(make: Any, name: str, whole: bool) -> None:
+    torch.manual_seed(0)
+    root, mixture = Root(make()), parse_objective(name)
+    root.heads[name] = mixture.objectives[0].head(root.backbone)
+    data = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents))
+    stream = Stream(mixture.joints[0], data, Packing(256, LENGTH, fixed=True), seed=0)
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(root, dynamic=False, fullgraph=whole, backend=counter)
+    for index in (0, len(stream.epoch_plan(0)) - 1):
+        batch = stream.batch(0, index, 0.0)
+        batch.packed = tuple(replace(packed, host_offsets=None) for packed in batch.packed)
+        gradients = []
+        for model in (root, compiled):
+            root.zero_grad()
+            model(stream.joint, batch).over(batch.counts).backward()
+            gradients.append([p.grad for p in root.parameters() if p.grad is not None])
+        for plain, other in zip(*gradients, strict=True):
+            torch.testing.assert_close(plain, other)
+    assert counter.frame_count == 1 or not whole

@@ -1,0 +1,78 @@
+"""Tables that are written are read back as they were, or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pretune import PretuneError
+from pretune.text.labeled import read_excerpts
+from pretune.text.tables import KINDS, table_writer
+
+ROWS: list[dict[str, Any]] = [
+    {"id": "1", "text": 'say "hi", you', "score": 0.125},
+    {"id": "2", "text": "", "score": 1.0},
+    {"id": "3", "text": " Поезд  \u2028 пришёл ", "score": 1e-7},
+]
+
+
+def write(path: Path, *parts: list[dict[str, Any]]) -> Path:
+    with table_writer(path) as add:
+        for part in parts:
+            add(part)
+    return path
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [row for part in read_excerpts(path, 2) for _, row in part.rows]
+
+
+@pytest.mark.parametrize("suffix", KINDS)
+def test_what_is_written_in_parts_is_read_back(suffix: str, tmp_path: Path) -> None:
+    found = read(write(tmp_path / f"a{suffix}", ROWS[:2], ROWS[2:]))
+    typed = suffix in (".jsonl", ".parquet")
+    assert found == (ROWS if typed else [{**row, "score": str(row["score"])} for row in ROWS])
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_line_ends_and_tabs_stay_in_their_cells(suffix: str, tmp_path: Path) -> None:
+    rows = [{"text": "two\nlines", "tab": "a\tb"}, {"text": '"', "tab": "c"}]
+    assert read(write(tmp_path / f"a{suffix}", rows)) == rows
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_values_of_other_kinds_keep_them(suffix: str, tmp_path: Path) -> None:
+    rows = [{"n": 3, "yes": True, "list": ["a", "b"], "none": None}, {"n": 4, "yes": False, "list": [], "none": "now"}]
+    assert read(write(tmp_path / f"a{suffix}", rows[:1], rows[1:])) == rows
+
+
+@pytest.mark.parametrize(
+    ("name", "parts", "message"),
+    [
+        ("a.tsv", [[{"text": "a"}], [{"text": "a\tb"}]], "row 2 has a tab or a line end in a cell"),
+        ("a.csv", [[{"text": "a"}], [{"text": "a", "more": "b"}]], "row 2 has a column 'more' that the first rows do not"),
+        ("a.csv", [[{"text": "\ud800"}]], "row 1 holds half of a surrogate pair"),
+        ("a.parquet", [[{"n": 1}], [{"n": "x"}]], "rows 2 to 2: the values of 'n' are not all of one kind"),
+        ("a.xlsx", [[{"n": 1}]], "unknown kind of file to write; expected one of .csv, .tsv, .jsonl, .parquet"),
+    ],
+)  # fmt: skip
+def test_rows_without_a_place_are_refused_and_nothing_is_left(
+    name: str, parts: list[list[dict[str, Any]]], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(PretuneError, match=message):
+        write(tmp_path / name, *parts)
+    assert not list(tmp_path.iterdir())
+
+
+def test_rows_of_jsonl_may_differ(tmp_path: Path) -> None:
+    rows = [{"a": 1}, {"b": "\ud800"}, {}]
+    assert read(write(tmp_path / "a.jsonl", rows)) == rows
+
+
+def test_an_empty_text_alone_in_its_line_is_a_row(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("text\nfirst\n\nthird\n")
+    (tmp_path / "a.csv").write_text('text\nfirst\n""\nthird\n')
+    for name in ("a.tsv", "a.csv"):
+        assert [row["text"] for row in read(tmp_path / name)] == ["first", "", "third"]

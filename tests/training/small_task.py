@@ -1,0 +1,42 @@
+"""A task that one word decides, a model small enough to learn it in a second, and the learning."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import torch
+
+import pretune as pt
+from pretune.model import Model, Root, make_model
+
+
+@cache
+def start() -> Path:
+    """A random model, its tokenizer, and a task that a word decides."""
+    folder = Path(mkdtemp())
+    words = ["red", "blue", "green", "yellow", "stone", "water", "fire", "cloud", "tree", "bird"]
+    lines = ["text,label"]
+    for i in range(64):
+        rest = " ".join(words[(i * 7 + j * 3) % 10] for j in range(4))
+        lines.append(f"{'good' if i % 2 else 'bad'} {rest},{'yes' if i % 2 else 'no'}")
+    (folder / "train.csv").write_text("\n".join(lines), encoding="utf-8")
+    (folder / "text.txt").write_text("\n".join(line.split(",")[0] for line in lines), encoding="utf-8")
+    tiny = make_model("bert-tiny", 128)
+    config = replace(tiny.config, hidden_size=64, num_hidden_layers=4, intermediate_size=128)
+    torch.manual_seed(0)
+    model = Model(tiny.family, config, Root(tiny.family.build(config)))
+    model.tokenizer = pt.train_tokenizer(str(folder / "text.txt"), kind="wordpiece", size=100)
+    model.save(folder / "start")
+    return folder
+
+
+def tune(out: Path, strategy: str = "full", objective: str = "classify", steps: int = 40, **settings: object) -> pt.Run:
+    folder = start()
+    return pt.finetune(
+        folder / "start", folder / "train.csv", dev=folder / "train.csv", out=out, strategy=strategy,
+        objective=objective, budget=pt.Budget(steps=steps), optimizer=pt.Optimizer(lr=3e-3),
+        batch=pt.Batching(sequences=16), **{"seeds": 1, "report": False, **settings},
+    )  # fmt: skip

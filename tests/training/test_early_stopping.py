@@ -1,0 +1,110 @@
+"""Patience: a training that gets no better ends, its best parameters come out, and a stop in between changes no bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_engine import same, stop_at
+
+import pretune as pt
+from canary import make
+from pretune import PretuneError
+from pretune.training import feed
+from pretune.training.best import Best
+from pretune.training.loop import Training, train
+from pretune.training.settings import Optimizer, Watching, fill
+from small_task import start, tune
+
+
+def training(steps: int, evaluate: Callable[[Training], float] | None = None, run: Path | None = None) -> Training:
+    made = make("mlm+nsp", steps, run=run)
+    if evaluate is not None:
+        made.watching = fill(Watching, Watching(save=1, log=100, evaluate=2, patience=2))
+        made.evaluate = lambda: {"score": evaluate(made), "other": 1.0}
+        made.decides = "score"
+    return made
+
+
+def test_it_ends_and_the_best_parameters_come_out(tmp_path: Path) -> None:
+    scores = iter([0.1, 0.5, float("nan"), 0.5])  # the same again is no better
+    stopped = training(20, lambda _: next(scores), tmp_path)
+    last = train(stopped)
+    assert (last["step"], last["best_step"], last["dev/score"]) == (8, 4, 0.5)
+    short = training(4)
+    train(short)
+    same(stopped, short)
+
+
+def test_the_best_come_out_of_a_training_that_is_over_too() -> None:
+    scores = iter([float("nan"), 0.1, 0.3])
+    whole = training(5, lambda _: next(scores))
+    assert train(whole)["best_step"] == 5
+    scores = iter([0.9, 0.1, 0.3])
+    assert train(training(5, lambda _: next(scores)))["best_step"] == 2
+
+
+def wobble(t: Training) -> float:
+    """A score that goes up and down, of the parameters alone."""
+    return float(t.root.state_dict()["backbone.embed.tokens"].double().sum() * 1e4) % 1.0
+
+
+@pytest.mark.parametrize("averaged", [False, True])
+def test_stopped_anywhere_and_resumed_gives_the_same_bits(averaged: bool, tmp_path: Path) -> None:
+    def one(folder: str) -> Training:
+        made = training(12, wobble, tmp_path / folder)
+        if averaged:
+            made.optimizer = fill(Optimizer, Optimizer(lr=3e-3, ema=0.8))
+        return made
+
+    whole = one("whole")
+    last = train(whole)
+    assert 2 <= last["best_step"] < last["step"] <= 12
+    for cut in (int(last["best_step"]), int(last["step"]) - 1):
+        name = f"cut {cut}"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(feed, "deal", stop_at(feed.deal, cut))
+            with pytest.raises(InterruptedError):
+                train(one(name))
+        again = one(name)
+        resumed = train(again, resume=True)
+        same(whole, again)
+        assert {key: resumed[key] for key in ("step", "best_step", "dev/score")} == {
+            key: last[key] for key in ("step", "best_step", "dev/score")
+        }
+    over = one("whole")
+    assert train(over, resume=True)["best_step"] == last["best_step"]  # killed after its end, before it was written
+    same(whole, over)
+
+
+def test_a_task_is_evaluated_each_epoch_and_ends_when_it_is_learned(tmp_path: Path) -> None:
+    run = tune(tmp_path / "run", steps=400, watching=pt.Watching(patience=2))
+    seen = [(line["step"], line["dev/accuracy"]) for line in run.metrics() if "dev/accuracy" in line]
+    assert [step for step, _ in seen] == [4 * number for number in range(1, len(seen) + 1)]  # 64 rows, 16 a step
+    best = max(accuracy for _, accuracy in seen)
+    first = next(step for step, accuracy in seen if accuracy == best)
+    assert run.results["best_step"] == first == seen[-3][0] and run.results["dev/accuracy"] == best
+    (scores,) = pt.predict(run, start() / "train.csv", score=True).facts["scores"]
+    assert scores["accuracy"] == best  # what was saved is the best
+
+
+def test_patience_needs_something_to_wait_for(tmp_path: Path) -> None:
+    few = tmp_path / "few.csv"
+    few.write_text("text,label\ngood,yes\nbad,no\n", encoding="utf-8")
+    with pytest.raises(PretuneError, match=r"watching\.patience waits for better answers .* --dev"):
+        pt.finetune(start() / "start", few, out=tmp_path / "run", watching=pt.Watching(patience=2))
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(PretuneError, match="which only fine-tuning looks for"):
+        pt.pretrain("bert-tiny", start() / "text.txt", out=tmp_path / "run", watching=pt.Watching(patience=2))
+    assert not (tmp_path / "run").exists()
+
+
+def test_frozen_parameters_are_not_copied() -> None:
+    layers: Any = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    layers[0].requires_grad_(False)
+    best = Best(layers, "x", 1)
+    best.look({"x": 0.0}, 1)
+    assert set(best.tensors()) == {"1.weight", "1.bias"}
