@@ -153,5 +153,5 @@ def test_models_that_cannot_answer_say_why(tmp_path: Path) -> None:
     masked = tiny("bert-tiny", tokenizer, tmp_path / "bert", "mlm")
     with pytest.raises(pt.PretuneError, match="fills one gap with a word; give the answers"):
         pt.ask(masked, ["fire"], cloze="It was [MASK].")
-    with pytest.raises(pt.PretuneError, match="use `pretune predict`"):
+    with pytest.raises(pt.PretuneError, match="use `pretune generate`"):
         pt.ask(tiny("t5-tiny", tokenizer, tmp_path / "t5"), ["fire"], answers=["good", "bad"])

@@ -47,7 +47,9 @@ def restrict(logits: Tensor, written: Iterable[Sequence[int]], allowed: Allowed 
     kept = torch.full_like(logits, -torch.inf)
     for row, ids in enumerate(written):
         chosen = sorted(allowed(ids))
-        kept[row, chosen] = logits[row, chosen]
+        values = logits[row, chosen]
+        # Where something else forbids all of them, each is as good as the others.
+        kept[row, chosen] = values if values.isfinite().any() else torch.zeros_like(values)
     return kept
 
 
@@ -62,10 +64,12 @@ def draw(
     >>> draw(torch.tensor([[0.0, 9.0, 1.0]]), np.array([0.5]))
     [1]
     """
+    top_k = None if top_k is None or top_k >= logits.shape[1] else top_k
+    top_p = None if top_p is None or top_p >= 1 else top_p  # all of them: plain chance, token by token the same
     shares = (logits.double() / temperature).softmax(-1)
     tokens = None
     if top_k is not None:
-        shares, tokens = shares.topk(min(top_k, shares.shape[1]))
+        shares, tokens = shares.topk(top_k)
         shares = shares / shares.sum(-1, keepdim=True)
     elif top_p is not None:
         shares, tokens = _likeliest(shares, top_p)

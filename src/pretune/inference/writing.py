@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from pretune.inference.beams import Beam
+from pretune.inference.choosing import Allowed
+from pretune.inference.ends import Ended
 from pretune.inference.generate import Decoding, Reader, search_on, write_on
 from pretune.model import Model
 from pretune.text.sequences import Arrangement, Sequences, collate
@@ -15,52 +18,48 @@ Array = np.ndarray[Any, np.dtype[Any]]
 TOKENS = 8192  # read and written at once, beams included
 
 
-class Trie:
-    """The texts that may be written, token by token.
-
-    >>> sorted(Trie([[5, 7], [5, 8, 9]]).after([5]))
-    [7, 8]
-    """
-
-    def __init__(self, texts: Iterable[Sequence[int]]) -> None:
-        self.next: dict[tuple[int, ...], set[int]] = {}
-        for text in texts:
-            for place, token in enumerate(text):
-                self.next.setdefault(tuple(text[:place]), set()).add(token)
-
-    def after(self, ids: Sequence[int]) -> set[int]:
-        """What may follow on some tokens."""
-        return self.next.get(tuple(ids), set())
-
-
 def write_answers(model: Model, task: Any, laid: Arrangement) -> list[Array]:
-    """The tokens of an answer to each sequence, the end left out; long sequences with long ones."""
-    tokenizer, template = model.need_tokenizer(), model.family.template
-    _, frame = task.frames(template)
-    place = frame.index("A")
-    begin, after = ([tokenizer.role(item) for item in items] for items in (frame[:place], frame[place + 1 :]))
-    allowed, tokens = None, task.tokens
+    """The tokens of an answer to each sequence, the end left out."""
+    how, allowed = Decoding(task.tokens, beams=task.beams), None
     if task.closed:
-        spelled = [[*tokenizer.encode(task.spell(label, template)), after[0]] for label in task.labels]
-        allowed, tokens = Trie(spelled).after, max(map(len, spelled))
-    how = Decoding(tokens, beams=task.beams)
+        trie = task.closed_trie(model.need_tokenizer(), model.family.template)
+        how, allowed = Decoding(trie.longest, beams=task.beams), trie.after
+    return [np.array(text.ids, dtype=np.int64) for text in write_for(model, task, laid, how, allowed)]
+
+
+def write_for(
+    model: Model,
+    task: Any,
+    laid: Arrangement,
+    how: Decoding,
+    allowed: Allowed | None = None,
+    ended: Ended | None = None,
+) -> list[Beam]:
+    """What is written for each sequence that a task lays out; long sequences with long ones."""
+    begin, end = around(model, task)
     longest = model.backbone.longest or 1 << 30
-    found: list[Array] = [np.empty(0, dtype=np.int64)] * len(laid)
-    for read in in_batches(laid, tokens, how.beams):
+    found: dict[int, Beam] = {}
+    for read in in_batches(laid, how.tokens, how.beams):
         rows, prompts, source = read.index, ids_of(read), []
-        if template.target:
+        if model.family.template.target:
             (packed,) = collate(read).packed
             prompts, source = [begin] * len(rows), [packed.to(model.backbone.embed.tokens.device)]
-        limits = [min(tokens, longest - len(prompt)) for prompt in prompts]
+        limits = [min(how.tokens, longest - len(prompt)) for prompt in prompts]
         slots = max(len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True))
         reader = Reader(model, len(rows), slots, source, head=task.name)
         if how.beams > 1:
-            written = search_on(reader, prompts, limits, how, set(after), allowed)
+            written = search_on(reader, prompts, limits, how, end, allowed, ended)
         else:
-            written = write_on(reader, prompts, rows.tolist(), limits, how, set(after), allowed)
-        for row, text in zip(rows, written, strict=True):
-            found[row] = np.array(text.ids, dtype=np.int64)
-    return found
+            written = write_on(reader, prompts, rows.tolist(), limits, how, end, allowed, ended)
+        found |= dict(zip(rows.tolist(), written, strict=True))
+    return [found[row] for row in range(len(laid))]
+
+
+def around(model: Model, task: Any) -> tuple[list[int], set[int]]:
+    """The tokens that a written text begins with, and those that end it."""
+    _, frame = task.frames(model.family.template)
+    place, tokenizer = frame.index("A"), model.need_tokenizer()
+    return [tokenizer.role(item) for item in frame[:place]], {tokenizer.role(item) for item in frame[place + 1 :]}
 
 
 def in_batches(laid: Arrangement, tokens: int, times: int) -> Iterator[Sequences]:

@@ -31,6 +31,7 @@ from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, Templ
 from pretune.text.store import spans_to_indices
 from pretune.text.text_to_text import read_text_to_text
 from pretune.text.tokenizer import Tokenizer
+from pretune.text.tries import Trie
 
 if TYPE_CHECKING:
     from pretune.backbones.states import Backbone
@@ -127,6 +128,20 @@ class Generate:
             )
         return tuple(ids)
 
+    def closed_trie(self, tokenizer: Tokenizer, template: Template) -> Trie:
+        """The answers that are allowed, each with the token that ends it."""
+        _, frame = self.frames(template)
+        end = tokenizer.role(frame[frame.index("A") + 1])
+        spelled = {label: tokenizer.encode(self.spell(label, template)) for label in self.labels}
+        for label, ids in spelled.items():
+            if not ids or set(ids) & {end, tokenizer.roles.get("unknown", -1)}:
+                raise PretuneError(f"answer {label!r}: this tokenizer cannot spell it; take another word")
+        return Trie([*ids, end] for ids in spelled.values())
+
+    def most(self, data: Data) -> int:
+        """Tokens that an answer can have."""
+        return self.closed_trie(data.tokenizer, data.template).longest if self.closed else self.tokens
+
     def lay_out(self, data: Data, length: int) -> Arrangement:
         """What is read, a row to a sequence. A single stack has room left for what it shall write.
 
@@ -136,7 +151,7 @@ class Generate:
         parts: list[Part] = [self.sources(data.rows)]
         if not data.template.target:
             parts.append(self.delimit(data.tokenizer))
-        spare = 0 if data.template.target else min(self.tokens, length // 2)
+        spare = 0 if data.template.target else min(self.most(data), length // 2)
         laid = compose(parts, data.tokenizer, frame, length - spare)
         if data.rows.labels is not None:
             laid.labels["tokens"] = self.costs(*self.both_sides(data, length))
