@@ -19,6 +19,7 @@ from pretune.inference.predict import Answerer
 from pretune.metrics import constant, score
 from pretune.model import Model, family_of, load_model, make_model, random_twin
 from pretune.objectives import OBJECTIVES, Data, Mixture, Task, parse_objective
+from pretune.objectives.soft import Soft, Teaching
 from pretune.objectives.task import Answer, knowing
 from pretune.presets import preset_names
 from pretune.progress import say
@@ -72,6 +73,8 @@ class Plan:
     sampling: str = "proportional"  # whose turn it is, of several tasks
     unlabeled: str | None = None  # texts that a teacher labels
     confident: float = 0.9  # how sure it must be
+    soft: float | None = None  # the temperature of its probabilities, if these are learned; None: labels are
+    teacher: tuple[str, ...] | None = None  # runs that label together; None: one is trained
     partial: bool = False  # whether the model may lack tensors, or have too many
 
     def recipe(self) -> dict[str, Any]:
@@ -101,6 +104,7 @@ class Material:
     rows: Any  # examples to learn from
     dev: Any  # examples to judge by; None: none
     taken: list[int]  # rows of the file that were taken for judging, where there was no file for that
+    teaching: Teaching | None = None  # what to learn from the rows instead of their labels
 
     @property
     def size(self) -> int:
@@ -158,7 +162,8 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
     device = choose_device(plan.device)
     model = starting_model(plan, mixture)
     task = knowing(task, model.need_tokenizer())
-    mixture = mixture.with_part(task)
+    learned: Any = task if material.teaching is None else Soft(task, material.teaching)
+    mixture = mixture.with_part(learned)
     labels = list(getattr(task, "labels", ()))
     model.labels, model.objective = labels, plan.objective
     length = check_length(min(plan.batch.length or 128, model.backbone.longest or 1 << 30), model)
@@ -176,7 +181,9 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
     packing = row_packing(
         arrangement.labels.get("tokens", arrangement.lengths), plan.batch.sequences or 32, length, fixed
     )
-    streams = make_streams(strategy.wrap(mixture, task), data, tokens=packing.tokens, packing=packing, seed=plan.seed)
+    streams = make_streams(
+        strategy.wrap(mixture, learned), data, tokens=packing.tokens, packing=packing, seed=plan.seed
+    )
     epoch = len(streams.streams[0].epoch_plan(0))
     evaluate = evaluator(answer, device) if answer is not None else None
     last = learn(plan, model, strategy, starts, streams, epoch, evaluate, task.decides, device, going_on)

@@ -33,6 +33,8 @@ def finetune(
     shots: int | None = None,
     unlabeled: str | Path | None = None,
     confident: float = 0.9,
+    soft: float | None = None,
+    teacher: Sequence[str | Path | Run] | str | Path | Run = (),
     seed: int = 0,
     seeds: int | None = None,
     report: bool = True,
@@ -88,6 +90,10 @@ def finetune(
         Texts without labels: a teacher labels those it is sure of, and a student learns from all (self-training).
     confident
         How sure the teacher must be.
+    soft
+        Learn the teacher's probabilities for all texts instead, softened by this temperature (distillation).
+    teacher
+        Runs that label the texts, together; without any, one is trained on the labeled rows.
     seed
         All chance follows from it.
     seeds
@@ -122,7 +128,7 @@ def finetune(
     from pretune.training.multitask import finetune_tasks, read_tasks
     from pretune.training.seeds import finetune_seeds
     from pretune.training.self_training import self_train
-    from pretune.verbs.inputs import name_files
+    from pretune.verbs.inputs import name_files, one_or_more
 
     given = {
         "train": name_files(train),
@@ -143,6 +149,8 @@ def finetune(
         "shots": shots,
         "unlabeled": str(unlabeled) if unlabeled is not None else None,
         "confident": confident,
+        "soft": soft,
+        "teacher": tuple(one_or_more(teacher)) or None,
         "seed": seed,
         "seeds": seeds,
         "tokenizer": str(tokenizer) if tokenizer is not None else None,
@@ -158,6 +166,8 @@ def finetune(
         run = finetune_seeds(plan, material, resume, finetune_tasks)
     elif isinstance(plan.dev, Mapping):
         raise PretuneError(f"--dev names tasks ({', '.join(plan.dev)}) and --train none; name both, or neither")
+    elif unlabeled is None and (soft is not None or teacher):
+        raise PretuneError("--soft and --teacher are for texts without labels; give them with --unlabeled")
     elif unlabeled is not None:
         run, material = self_train(plan, finetune_seeds, resume)
     else:

@@ -35,6 +35,15 @@ def name_files(files: str | Path | Sequence[str] | Mapping[str, str]) -> str | d
     return found
 
 
+def one_or_more(given: Any) -> list[str]:
+    """References, of which there may be one alone.
+
+    >>> one_or_more("runs/a")
+    ['runs/a']
+    """
+    return [os.fspath(item) for item in ([given] if isinstance(given, str | os.PathLike) else given)]
+
+
 def store_and_paths(
     data: Store | Sequence[str | Path] | str | Path | None,
 ) -> tuple[Store | None, Sequence[str | Path]]:
