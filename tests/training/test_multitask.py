@@ -12,12 +12,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
+from test_engine import stop_at
 
 import pretune as pt
 from pretune.cli import main
 from pretune.inference.predict import load_trained
 from pretune.model import load_model
 from pretune.objectives import Joint, Mixture, Named, parse_objective
+from pretune.training import feed
 from pretune.training.sampling import parse_sampling
 from pretune.training.streams import Stage, Streams
 from pretune.verbs.inputs import name_files
@@ -155,6 +157,31 @@ def test_the_command_line_names_files(material: Path, tmp_path: Path, capsys: py
         )  # fmt: skip
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("run", "again"))
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+
+
+def test_stopped_and_resumed_gives_the_same_bits(material: Path, tmp_path: Path) -> None:
+    def one(name: str, **options: Any) -> pt.Run:
+        return tune(
+            material / "bert", files(material, "mood", "warm"), tmp_path / name, "classify", steps=10,
+            sampling="annealed", watching=pt.Watching(save=3), **options,
+        )  # fmt: skip
+
+    whole = one("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(feed, "deal", stop_at(feed.deal, 7))
+        with pytest.raises(InterruptedError):
+            one("cut")
+    again = one("cut", resume=True)
+    assert all(again.results[name] == whole.results[name] for name in ("turns", "dev/score", "step"))
+    first, second = (load_file(run.folder / "model.safetensors") for run in (whole, again))
+    assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+
+
+def test_a_few_labels_of_each_task_are_enough_to_begin_with(material: Path, tmp_path: Path) -> None:
+    run = tune(material / "bert", files(material, "mood", "warm"), tmp_path / "run", "classify", steps=2, shots=3)
+    assert run.results["rows"] == {"mood": 9, "warm": 6}
+    texts = tune(material / "t5", material / "french.csv", tmp_path / "texts", "generate", steps=2, shots=3)
+    assert texts.results["rows"] == 3  # answers that are no classes: so many in all
 
 
 # -- sampling -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""How close written texts are to those that were wanted: exact match, ROUGE, BLEU and chrF, all between 0 and 1.
+"""How close written texts are to those that were wanted: exact match, F1 of words, ROUGE, BLEU and chrF, all between 0 and 1.
 
 ROUGE-1, -2 and -L (Lin, 2004) are mean F1 of words, pairs of words and longest common subsequences. BLEU (Papineni et al., 2002)
 and chrF (Popović, 2015) are of all texts together, as sacrebleu has them (Post, 2018): BLEU up to four words in the tokenization
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import string
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 
 from pretune.metrics.classification import classification_metrics
 
+_ARTICLE, _PUNCTUATION = re.compile(r"\b(a|an|the)\b"), str.maketrans("", "", string.punctuation)
 WORD = re.compile(r"[^\W_]+")
 ENTITIES = {"&quot;": '"', "&amp;": "&", "&lt;": "<", "&gt;": ">"}
 Grams = Counter[tuple[str, ...]]
@@ -29,6 +31,19 @@ def exact_match(expected: Sequence[str], written: Sequence[str]) -> float:
     0.5
     """
     return float(np.mean([a.split() == b.split() for a, b in zip(expected, written, strict=True)]))
+
+
+def word_f1(expected: Sequence[str], written: Sequence[str]) -> float:
+    """Mean F1 of words, case, punctuation and English articles left out, as SQuAD counts (Rajpurkar et al., 2016).
+
+    >>> word_f1(["the Eiffel Tower"], ["Eiffel!"])
+    0.6666666666666666
+    """
+    rows = []
+    for a, b in zip(expected, written, strict=True):
+        wanted, found = (_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split() for text in (a, b))
+        rows.append(_overlap(_grams(wanted, 1), _grams(found, 1)) if wanted and found else float(wanted == found))
+    return float(np.mean(rows))
 
 
 # -- ROUGE ----------------------------------------------------------------------------------------------------------
@@ -143,6 +158,8 @@ def score_texts(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> 
     found = {"exact_match": exact_match(expected, written)}
     if task.closed:
         found |= classification_metrics(expected, written, task.labels)
+    if task.judged == "words":
+        found |= {"word_f1": word_f1(expected, written)}
     if task.judged == "rouge":
         found |= rouge(expected, written)
     if task.judged == "bleu":

@@ -37,19 +37,20 @@ if TYPE_CHECKING:
     from pretune.backbones.states import Backbone
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Judging = Literal["exact", "rouge", "bleu"]
-DECIDES = {"exact": "exact_match", "rouge": "rougeL", "bleu": "bleu"}
+Judging = Literal["exact", "words", "rouge", "bleu"]
+DECIDES = {"exact": "exact_match", "words": "word_f1", "rouge": "rougeL", "bleu": "bleu"}
 
 
 @dataclass(frozen=True)
 class Generate:
-    """What is read begins with `prefix`; a pair of texts is read as T5 has it: sentence1: … sentence2: …
+    """What is read begins with `prefix`; a pair of texts is read as T5 has it, by the names of its `fields`: sentence1: … sentence2: …
 
     Answers have at most `tokens` tokens, and are looked for with so many `beams`. With `closed` they are those of training and no
     others. `delimiter` stands before the answer in a single stack; `languages`, say en-ro, where the template has some.
     """
 
     prefix: str = ""
+    fields: str = "sentence1/sentence2"
     closed: bool = False
     tokens: int = 64
     beams: int = 1
@@ -75,6 +76,10 @@ class Generate:
         for option in ("tokens", "beams"):
             if getattr(self, option) < 1:
                 raise PretuneError(f"generate({option}={getattr(self, option)}): 1 or more")
+        if len(self.fields.split("/")) != 2:
+            raise PretuneError(
+                f"generate(fields={self.fields}): name both texts of a pair, as in fields=question/context"
+            )
         if self.languages and len(self.languages.split("-")) != 2:
             raise PretuneError(f"generate(languages={self.languages}): name two, as in languages=en-ro")
 
@@ -101,7 +106,8 @@ class Generate:
             )
         texts = rows.texts
         if rows.pairs is not None:
-            texts = [f"sentence1: {a} sentence2: {b}" for a, b in zip(texts, rows.pairs, strict=True)]
+            first, second = self.fields.split("/")
+            texts = [f"{first}: {a} {second}: {b}" for a, b in zip(texts, rows.pairs, strict=True)]
         return [f"{self.prefix.strip()} {text}".strip() for text in texts]
 
     def spell(self, target: str, template: Template) -> str:
@@ -171,7 +177,7 @@ class Generate:
     def both_sides(self, data: Data, length: int) -> tuple[Arrangement, Arrangement | None]:
         """What is read and what is written, or both in one; tokenized once."""
         found: tuple[Arrangement, Arrangement | None] = data.once(
-            (self.name, self.prefix, length), lambda: self._both_sides(data, length)
+            (self.name, self.prefix, self.fields, length), lambda: self._both_sides(data, length)
         )
         return found
 

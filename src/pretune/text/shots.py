@@ -17,11 +17,20 @@ def draw_labels(labels: Sequence[Any], each: int, seed: int) -> list[int]:
     >>> len(draw_labels(["a", "b", "a", "b", "a"], 2, seed=0))
     4
     """
-    chosen: list[int] = []
-    for label in sorted(set(labels)):
-        rows = [row for row, found in enumerate(labels) if found == label]
-        chosen += [rows[place] for place in permutation(len(rows), seed, f"labels {label}")[:each]]
-    return sorted(chosen)
+    groups: dict[str, list[int]] = {}
+    for row, label in enumerate(labels):
+        groups.setdefault(str(label), []).append(row)
+    drawn = ((rows, permutation(len(rows), seed, f"labels {label}")[:each]) for label, rows in groups.items())
+    return sorted(rows[place] for rows, places in drawn for place in places)
+
+
+def draw_few(examples: Any, count: int, seed: int, classes: bool) -> Any:
+    """So many examples of each class; where answers are no classes, so many in all."""
+    if count < 1:
+        raise PretuneError(f"--shots {count}: 1 or more examples")
+    if classes and getattr(examples, "labels", None) is not None:
+        return draw_shots(examples, count, seed)
+    return draw_some(examples, min(count, len(examples)), seed)
 
 
 def draw_shots(examples: Any, each: int, seed: int) -> Any:
@@ -34,10 +43,9 @@ def draw_shots(examples: Any, each: int, seed: int) -> Any:
     if each < 1:
         raise PretuneError(f"--shots {each}: 1 or more examples of each class")
     drawn = examples.take(draw_labels(labels, each, seed))
-    lines = ", ".join(map(str, drawn.lines[:20])) + (", …" if len(drawn.lines) > 20 else "")
-    few = [f"{label!r} has {count}" for label, count in sorted(Counter(drawn.labels).items()) if count < each]
+    few = [f"{label!r} has {count}" for label, count in sorted(Counter(map(str, drawn.labels)).items()) if count < each]
     say(
-        f"{examples.file}: {len(drawn)} of {len(labels)} rows, {each} of each class by seed {seed}: lines {lines}"
+        f"{examples.file}: {len(drawn)} of {len(labels)} rows, {each} of each class by seed {seed}: {places(drawn)}"
         + (f" ({'; '.join(few)})" if few else "")
     )
     return drawn
@@ -48,5 +56,13 @@ def draw_some(examples: Any, count: int, seed: int) -> Any:
     if not 1 <= count <= len(examples):
         raise PretuneError(f"{examples.file}: {count} examples are asked for, and there are {len(examples)}")
     drawn = examples.take(sorted(permutation(len(examples), seed, "some")[:count].tolist()))
-    say(f"{examples.file}: {count} of {len(examples)} rows by seed {seed}: lines {', '.join(map(str, drawn.lines))}")
+    say(f"{examples.file}: {count} of {len(examples)} rows by seed {seed}: {places(drawn)}")
     return drawn
+
+
+def places(examples: Any) -> str:
+    """Where some examples stand, the first of them."""
+    shown, more = range(min(len(examples), 20)), ", …" if len(examples) > 20 else ""
+    if lines := getattr(examples, "lines", None):
+        return f"lines {', '.join(str(lines[row]) for row in shown)}{more}"
+    return ", ".join(examples.place(row).removeprefix(f"{examples.file}, ") for row in shown) + more

@@ -16,6 +16,9 @@ USUAL = (
 )  # fmt: skip
 
 
+TRIPLES = (("question", "context", "answer"), ("question", "context", "answers"), ("instruction", "input", "output"))
+
+
 def read_text_to_text(file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
     """Rows whose labels are texts to write. Columns have usual names, are the only two, or those of any labeled file.
 
@@ -37,6 +40,10 @@ def guess_sides(names: Sequence[str], answered: bool = True) -> dict[str, str]:
     {'text': 'Article', 'label': 'Highlights'}
     """
     lower = {name.lower(): name for name in names}
+    for roles in TRIPLES:  # all of them, or all but the answer
+        if set(roles[: 3 if answered else 2]) <= lower.keys():
+            found = dict(zip(("text", "pair", "label"), (lower.get(role, "") for role in roles), strict=True))
+            return found if answered else {role: found[role] for role in ("text", "pair")}
     for source, target in USUAL:
         if source in lower and not answered:
             return {"text": lower[source]}

@@ -24,7 +24,7 @@ from pretune.objectives.task import Answer, knowing
 from pretune.presets import preset_names
 from pretune.progress import say
 from pretune.text.sequences import Packing
-from pretune.text.shots import draw_shots
+from pretune.text.shots import draw_few
 from pretune.text.splitting import FEWEST, split, warn_of_leaks
 from pretune.text.tokenizer import Tokenizer
 from pretune.training.loop import Stopped, Training, train
@@ -151,7 +151,7 @@ def read_examples(plan: Plan, task: Task, train: str, judged: str | None) -> tup
         )
         rows, dev = rows.take(kept), rows.take(taken)
     if plan.shots is not None:
-        rows = draw_shots(rows, plan.shots, plan.seed)
+        rows = draw_few(rows, plan.shots, plan.seed, classes=bool(getattr(task.fit(rows), "labels", ())))
     return rows, dev, taken
 
 
