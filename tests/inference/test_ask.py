@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,19 +38,25 @@ def rows(*texts: str) -> Labeled:
 
 
 def test_answers_are_ranked_and_judged(writer: Path) -> None:
-    found = pt.ask(writer / "run", data=writer / "train.csv", label="label", cloze="feels [MASK]", answers=ANSWERS[:2])
+    found = pt.ask(
+        writer / "run", inputs=writer / "train.csv", label="label", cloze="feels [MASK]", answers=ANSWERS[:2]
+    )
     assert len(found) == 36 and found.facts["accuracy"] == 1.0 and found[0]["label"] == "very warm"
     assert sum(found[0]["probabilities"].values()) == pytest.approx(1)
     assert "accuracy" in found.describe() and "probabilities" not in found.table()["answers"][0]
 
 
 def test_answers_are_written(writer: Path, tmp_path: Path) -> None:
-    found = pt.ask(
-        writer / "run", ["fire 3", "cloud 2"], cloze="{text} feels [MASK]", tokens=4, out=tmp_path / "out.jsonl"
-    )
+    asked: dict[str, Any] = {"cloze": "{text} feels [MASK]", "tokens": 4}
+    found = pt.ask(writer / "run", ["fire 3", "cloud 2"], **asked)
     assert [row["answer"] for row in found] == ["very warm", "cold"]
+    pt.ask(writer / "run", ["fire 3", "cloud 2"], **asked, out=tmp_path / "out.jsonl")
     assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == found.rows
-    judged = pt.ask(writer / "run", data=writer / "train.csv", label="label", cloze="feels [MASK]", tokens=4)
+    (tmp_path / "rows.csv").write_text("id,text,answer\n7,fire 3,hot\n8,cloud 2,cool\n")
+    pt.ask(writer / "run", tmp_path / "rows.csv", **asked, out=tmp_path / "out.csv")
+    wanted = "id,text,answer,predicted_answer\n7,fire 3,hot,very warm\n8,cloud 2,cool,cold\n"
+    assert (tmp_path / "out.csv").read_text() == wanted
+    judged = pt.ask(writer / "run", inputs=writer / "train.csv", label="label", cloze="feels [MASK]", tokens=4)
     assert judged.facts == {"exact_match": 1.0}
 
 
@@ -130,7 +137,7 @@ def test_long_texts_give_way_to_examples_and_answers(writer: Path) -> None:
         ({"answers": ["a:x", "b"]}, "give all of them as label:answer, or none"),
         ({"calibrate": True}, "give the answers to choose from"),
         ({"cloze": "nothing here"}, r"it takes one \[MASK\]"),
-        ({"texts": []}, "nothing to ask about"),
+        ({"inputs": []}, "nothing to ask about"),
         (
             {"examples": "train.csv", "answers": ["hot", "cold"]},
             "an example's label is 'very warm', which is no answer",
@@ -142,7 +149,7 @@ def test_questions_that_make_no_sense_are_refused(options: dict[str, object], me
     if "examples" in options:
         options = {**options, "examples": writer / str(options["examples"])}
     with pytest.raises(pt.PretuneError, match=message):
-        pt.ask(writer / "start", **{"texts": ["fire"], **options})  # type: ignore[arg-type]
+        pt.ask(writer / "start", **{"inputs": ["fire"], **options})  # type: ignore[arg-type]
 
 
 def test_models_that_cannot_answer_say_why(tmp_path: Path) -> None:

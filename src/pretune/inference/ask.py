@@ -7,7 +7,7 @@ probabilities by those for texts that say nothing, so that an answer which is li
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,10 +63,10 @@ class Question:
             )
 
 
-def ask(reference: str | Path, rows: Labeled, question: Question, partial: bool = False) -> list[Answer]:
-    """An answer a row, in order."""
+def make_asker(reference: str | Path, question: Question, partial: bool = False) -> Callable[[Labeled], list[Answer]]:
+    """A model that is ready to be asked: rows in, an answer a row out, in order."""
     if not is_masked(reference):
-        return Asker(Writer.load(reference, partial=partial), question)(rows)
+        return Asker(Writer.load(reference, partial=partial), question)
     if question.shown is not None or not question.labels:
         raise PretuneError(
             f"{reference}: this masked language model fills one gap with a word; give the answers to choose from, and no examples"
@@ -76,10 +76,14 @@ def ask(reference: str | Path, rows: Labeled, question: Question, partial: bool 
     if new := [name for name in model.untrained if name.startswith("heads.")]:
         raise PretuneError(f"{reference}: it has no head that fills gaps ({new[0]} is missing); pretrain it with mlm")
     device = choose_device()
-    answers = Answerer(model, task, rows)(device)
-    if not question.calibrate:
-        return answers
-    return calibrated(answers, Answerer(model, task, saying_nothing(rows))(device))
+
+    def fill(rows: Labeled) -> list[Answer]:
+        answers = Answerer(model, task, rows).say_cut()(device)
+        if not question.calibrate:
+            return answers
+        return calibrated(answers, Answerer(model, task, saying_nothing(rows))(device))
+
+    return fill
 
 
 def is_masked(reference: str | Path) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pretune.verbs.results import Rows
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def ask(
     model: str | Path | Run,
-    texts: Sequence[str] = (),
+    inputs: Sequence[str | Path] | str | Path = (),
     *,
     cloze: str = "{text} [MASK]",
     answers: Sequence[str] = (),
@@ -22,7 +22,6 @@ def ask(
     shots: int = 1,
     calibrate: bool = False,
     tokens: int = 20,
-    data: str | Path | None = None,
     text: str | None = None,
     pair: str | None = None,
     label: str | None = None,
@@ -38,8 +37,8 @@ def ask(
     ----------
     model
         A run or model folder of a masked language model (BERT), or of one that writes (GPT-2).
-    texts
-        Texts to ask about.
+    inputs
+        Texts to ask about, or files of rows: .csv, .tsv, .jsonl or .parquet.
     cloze
         What is asked: {text} (and {pair}) for the text, [MASK] for the answer, as in "{text} It was [MASK]."
     answers
@@ -52,18 +51,16 @@ def ask(
         Divide by how likely answers are for texts that say nothing.
     tokens
         Of an answer that is written, at most.
-    data
-        A file of rows to ask about instead: .csv, .tsv, .jsonl or .parquet.
     text
         Column of the text.
     pair
         Column of the second text.
     label
-        Column of the right answer, by which the others are judged.
+        Column of the right answer in examples, and in files, where answers are then judged by it.
     seed
         Which examples are shown, and in which order.
     out
-        Write the answers to this .jsonl file.
+        Write rows and answers to this .csv, .tsv, .jsonl or .parquet file.
     partial
         Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
 
@@ -72,21 +69,25 @@ def ask(
     >>> ask("runs/mine", ["a delightful film"], cloze="It was [MASK].", answers=["good", "bad"])[0]["label"]  # doctest: +SKIP
     'good'
     """
-    import json
     import os
+    from contextlib import ExitStack
 
-    from pretune.atomic import write_bytes
     from pretune.errors import PretuneError
-    from pretune.inference.ask import Question, in_order, judge
-    from pretune.inference.ask import ask as ask_model
-    from pretune.inference.predict import plain_texts
-    from pretune.text.labeled import read_labeled
+    from pretune.inference.ask import Question, in_order, judge, make_asker
+    from pretune.inference.beside import Beside, files_as_parts, texts_as_part
+    from pretune.text.labeled import Labeled, read_labeled
     from pretune.text.shots import draw_shots, draw_some
+    from pretune.text.tables import check_suffix, table_writer
+    from pretune.verbs.inputs import split_files
 
+    files, texts = split_files(inputs)
+    if not files and not texts:
+        raise PretuneError("nothing to ask about: give texts or files")
+    if out is not None:
+        check_suffix(out)
+        if Path(out).resolve() in {file.resolve() for file in files}:
+            raise PretuneError(f"{out}: is one of the files to read; choose another --out")
     columns = {role: name for role, name in (("text", text), ("pair", pair), ("label", label)) if name}
-    if data is None and not texts:
-        raise PretuneError("nothing to ask about: give texts, or a file with --data")
-    rows = plain_texts(texts) if data is None else read_labeled(data, columns, labels=label is not None)
     if any(":" in answer for answer in answers) and not all(":" in answer for answer in answers):
         raise PretuneError(f"answers {', '.join(answers)}: give all of them as label:answer, or none")
     labels = [answer.partition(":")[0].strip() for answer in answers]
@@ -95,10 +96,25 @@ def ask(
     if examples is not None:
         found = read_labeled(examples, columns)
         shown = in_order((draw_shots if labels else draw_some)(found, shots, seed), seed)
-    found_answers = ask_model(os.fspath(model), rows, Question(cloze, labels, words, shown, calibrate, tokens), partial)
-    answered = [{"text": text, **answer} for text, answer in zip(rows.texts, found_answers, strict=True)]
+    answer = make_asker(os.fspath(model), Question(cloze, labels, words, shown, calibrate, tokens), partial)
+    judged = bool(files and label)
+    if not files:
+        columns = {"text": "text"}
+    elif not judged:
+        columns.pop("label", None)
+    beside, kept, said, expected, rows = Beside(False, nested=out is None), list[Any](), list[Any](), list[str](), 0
+    asked: Labeled | None = None
+    with ExitStack() as stack:
+        write: Any = kept.extend if out is None else stack.enter_context(table_writer(out))
+        for part in files_as_parts(files) if files else [texts_as_part(texts)]:
+            # The first rows of a file decide which columns are which.
+            asked = read_labeled(part, asked.columns if asked and asked.file == part.file else columns, labels=judged)
+            given = answer(asked)
+            write(beside(part, given))
+            rows += len(asked)
+            if judged:
+                said, expected = said + given, expected + (asked.labels or [])
+    facts = judge(said, expected, labels) if judged else {}
     if out is not None:
-        lines = (json.dumps(row, ensure_ascii=False) for row in answered)
-        write_bytes(Path(out), ("\n".join(lines) + "\n").encode())
-    facts = judge(found_answers, rows.labels, labels) if rows.labels is not None else {}
-    return Rows("answers", answered, hidden=("probabilities",), facts=facts)
+        return Rows("written", [{"file": str(out), "rows": rows}], facts=facts)
+    return Rows("answers", kept, hidden=("probabilities",), facts=facts)
