@@ -12,7 +12,14 @@ from pretune.cli import main
 from tiny import read, tiny
 
 PAGE = (Path(__file__).parent.parent / "docs" / "tasks.md").read_text(encoding="utf-8")
-SECTIONS = ["generate", "prompt", "Asking without training", "Unlabeled texts", "Several tasks at once"]
+SECTIONS = [
+    "generate",
+    "Ways of writing",
+    "prompt",
+    "Asking without training",
+    "Unlabeled texts",
+    "Several tasks at once",
+]
 ROWS = [("a delightful film", "yes"), ("two hours I want back", "no"), ("lovely", "yes"), ("awful", "no")] * 4
 
 
@@ -21,7 +28,7 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for file, header in (("reviews.csv", "text,label"), ("topics.csv", "text,label"), ("articles.csv", "text,summary")):
         Path(file).write_text("\n".join([header, *map(",".join, ROWS)]), encoding="utf-8")
     Path("texts.txt").write_text("a walk\na long day\n", encoding="utf-8")
-    known = read([f"{a} It was good bad. {b} summarize :" for a, b in ROWS])
+    known = read([f"{a} It was good bad. {b} summarize : the river was low in august" for a, b in ROWS])
     for name, objective in (("gpt2", ""), ("t5", ""), ("bert", "mlm")):
         tiny(f"{name}-tiny", known, Path("runs") / name, objective)
     sections = dict(re.findall(r"^## ([^\n:]*)[^\n]*\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
@@ -31,12 +38,13 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         script = script.replace("pretune-small-en", "runs/bert").replace("--confident 0.9", "--confident 0.5")
         for line in script.splitlines():
             with pytest.raises(SystemExit) as end:
-                main([*shlex.split(line)[1:], *(["--steps", "1"] if " finetune " in line else [])])
+                main([*shlex.split(line)[1:], *(["--steps", "1", "--seeds", "1"] if " finetune " in line else [])])
             assert not end.value.code, line
     assert {path.name for path in Path("runs").iterdir()} >= {
         "summaries",
         "prompted",
         "student",
         "student-teacher",
+        "distilled",
         "two",
     }
