@@ -55,14 +55,14 @@ class TwoLSTMs(nn.Module):
 
     def forward(self, x: Tensor, packed: Packed) -> Tensor:
         """States of both directions side by side."""
-        groups, back = padded_groups(self_layout(packed))
+        padded = padded_groups(self_layout(packed))
         rows = []
-        for group in groups:
+        for group in padded.groups:
             lengths = group.real_queries.sum(1).clamp(min=1).cpu()
             stream = pack_padded_sequence(x[group.queries], lengths, batch_first=True, enforce_sorted=False)
             out, _ = pad_packed_sequence(self.cells(stream)[0], batch_first=True, total_length=group.queries.shape[1])
             rows.append(out.flatten(0, 1))
-        return torch.cat(rows)[back]
+        return torch.cat(rows)[padded.queries.back]
 
 
 class Features(nn.Module):

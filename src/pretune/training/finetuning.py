@@ -227,7 +227,8 @@ def learn(
         graphed=device.type == "cuda" and not any(isinstance(module, nn.LSTM) for module in model.root.modules()),
         starts=starts,
         recompute=bool(plan.batch.recompute),
-        evaluate=evaluate,
+        # The model that is saved answers once more anyway.
+        evaluate=evaluate if watching.evaluate else None,
         decides=decides,
     )
     try:
