@@ -42,11 +42,11 @@ class Task:
 TASKS = {
     "CoLA": Task("classify", ("CoLA/train.tsv", "CoLA/dev.tsv"), 3, "matthews"),
     "SST-2": Task("classify", ("SST-2/train.tsv", "SST-2/dev.tsv"), 1, "accuracy"),
-    "MRPC": Task("classify", ("MRPC/train.tsv", "MRPC/dev.tsv"), 6, "f1"),
-    "STS-B": Task("regress", ("STS-B/train.tsv", "STS-B/dev.tsv"), 6, "spearman"),
-    "RTE": Task("classify", ("RTE/train.tsv", "RTE/dev.tsv"), 6, "accuracy"),
+    "MRPC": Task("classify", ("MRPC/train.tsv", "MRPC/dev.tsv"), 3, "f1"),
+    "STS-B": Task("regress", ("STS-B/train.tsv", "STS-B/dev.tsv"), 3, "spearman"),
+    "RTE": Task("classify", ("RTE/train.tsv", "RTE/dev.tsv"), 3, "accuracy"),
     "TREC": Task("classify", ("TREC/train.txt", "TREC/test.txt"), 3, "accuracy"),
-    "CoNLL-2003": Task("tag", ("CoNLL-2003/eng.train", "CoNLL-2003/eng.testa"), 3, "f1"),
+    "CoNLL-2003": Task("tag", ("CoNLL-2003/eng.train", "CoNLL-2003/eng.testa"), 2, "f1"),
 }
 
 

@@ -201,7 +201,9 @@ def test_a_transposed_matrix_is_told_in_the_published_shape(tmp_path: Path) -> N
         ("BertForMaskedLM", ["mlm"]),
         ("BertForPreTraining", ["mlm", "nsp"]),
         ("BertForSequenceClassification", ["classify"]),
-        ("BertForQuestionAnswering", []),
+        ("BertForTokenClassification", ["tag"]),
+        ("BertForQuestionAnswering", ["answer"]),
+        ("BertForMultipleChoice", ["choose"]),
     ],
 )
 def test_published_models_come_with_their_heads(kind: str, heads: list[str], tmp_path: Path) -> None:
@@ -211,7 +213,7 @@ def test_published_models_come_with_their_heads(kind: str, heads: list[str], tmp
     assert isinstance(ours, pt.Model)
     assert list(ours.root.heads) == heads
     assert not ours.untrained
-    assert ours.labels == (["LABEL_0", "LABEL_1"] if heads == ["classify"] else [])
+    assert ours.labels == (["LABEL_0", "LABEL_1"] if heads in (["classify"], ["tag"]) else [])
 
 
 def test_an_unknown_family_is_told_the_known_ones(folder: Path) -> None:

@@ -14,6 +14,7 @@ from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Wat
 from pretune.verbs.adapt import adapt
 from pretune.verbs.ask import ask
 from pretune.verbs.bench import bench_device
+from pretune.verbs.evaluate import compare, contamination, evaluate
 from pretune.verbs.export import export
 from pretune.verbs.finetune import finetune
 from pretune.verbs.generate import generate
@@ -51,7 +52,10 @@ __all__ = [
     "adapt",
     "ask",
     "bench_device",
+    "compare",
+    "contamination",
     "embed",
+    "evaluate",
     "export",
     "fill",
     "finetune",

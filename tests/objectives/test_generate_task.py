@@ -230,8 +230,8 @@ def test_every_pack_fits_its_fixed_shapes(template: str) -> None:
     texts = [("a b c d " * (i % 7), "e f g " * (i % 11)) for i in range(60)]
     rows = Labeled(Path("x"), {}, [a for a, _ in texts], labels=[b for _, b in texts])
     data, task = Data(store().tokenizer, TEMPLATES[template], rows=rows), Generate()
-    costs = task.lay_out(data, 32).labels["tokens"]
-    stream = Stream(alone(task).joints[0], data, row_packing(costs, 8, 32, fixed=True), seed=1)
+    laid = task.lay_out(data, 32)
+    stream = Stream(alone(task).joints[0], data, row_packing(laid, 8, 32, fixed=True), seed=1)
     batches = [stream.batch(epoch, index, 0.0) for epoch in range(3) for index in range(len(stream.epoch_plan(epoch)))]
     assert len({tuple(packed.ids.shape for packed in batch.packed) for batch in batches}) == 1
     assert sum(len(batch.rows) for batch in batches) == 180

@@ -15,7 +15,7 @@ from pretune.text.text_to_text import guess_sides, read_text_to_text
 from tiny import read, tiny
 
 RECIPE = Path(__file__).parent.parent.parent / "docs" / "recipes" / "decanlp.yaml"
-WORDS = {"red": ("rouge", "rot"), "water": ("eau", "wasser"), "fire": ("feu", "feuer")}
+WORDS = {"red": ("rouge", "rot"), "water": ("eau", "wasser")}
 QUESTIONS = ("what is it in french ?", "what is it in german ?")
 
 
@@ -41,7 +41,7 @@ def test_the_recipe_runs_and_scores_are_summed(folder: Path, monkeypatch: pytest
     monkeypatch.chdir(folder)
     with pytest.raises(SystemExit) as end:
         main(
-            ["finetune", "t5", "--recipe", str(RECIPE), "--out", "run", "--steps", "150", "--seeds", "1",
+            ["finetune", "t5", "--recipe", str(RECIPE), "--out", "run", "--steps", "80", "--seeds", "1",
              "--set", "optimizer.lr=5e-3", "--set", "batch.length=32", "--set", "report=false"]
         )  # fmt: skip
     assert not end.value.code
@@ -54,7 +54,7 @@ def test_the_recipe_runs_and_scores_are_summed(folder: Path, monkeypatch: pytest
         "wikisql": "exact_match",
         "schema": "exact_match",
     }
-    assert list(results["turns"].values()) == [15] * 10
+    assert list(results["turns"].values()) == [8] * 10
     assert results["dev/score"] == pytest.approx(
         sum(results[f"dev/{task}/{metric}"] for task, metric in decide.items())
     )

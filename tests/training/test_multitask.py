@@ -88,7 +88,8 @@ def test_answers_are_those_of_the_task_that_is_named(learned: pt.Run, material: 
 def test_heads_with_names_start_from_what_the_model_has(material: Path) -> None:
     """BERT's pooler is that of both."""
     model = load_model(
-        material / "bert", parse_objective("mood: classify|warm: classify", labels={"mood": "abc", "warm": "yn"})
+        material / "bert",
+        parse_objective("mood: classify|warm: classify", {"mood": {"labels": "abc"}, "warm": {"labels": "yn"}}),
     )
     pooler = load_file(material / "bert" / "model.safetensors")["bert.pooler.dense.weight"]
     for name in ("mood", "warm"):
@@ -121,6 +122,35 @@ def test_different_kinds_of_tasks_go_together(material: Path, tmp_path: Path) ->
     )
     assert run.results["turns"] == {"mood": 3, "warm": 3} and "mlm" in run.results
     assert run.predict(["red"], task="warm")[0]["label"] in ("yes", "no")
+
+
+def test_what_each_task_found_out_is_its_own(material: Path, tmp_path: Path) -> None:
+    """Numbers of two scales, in heads of their own, and a threshold that is chosen for questions."""
+    made = {}
+    for name, scale in (("small", 1.0), ("large", 1000.0)):
+        made[name] = str(tmp_path / f"{name}.csv")
+        lines = [f"{word},{scale * number}" for number, word in enumerate(WORDS)]
+        Path(made[name]).write_text("\n".join(["text,label", *lines]), encoding="utf-8")
+    asked = [
+        {"question": "red", "passage": "red fire", "answers": ["fire"]},
+        {"question": "so", "passage": "red", "answers": []},
+    ]
+    made["who"] = str(tmp_path / "who.jsonl")
+    Path(made["who"]).write_text("\n".join(map(json.dumps, asked)), encoding="utf-8")
+    objective = "small: regress | large: regress on mix | who: answer"
+    run = tune(material / "bert", made, tmp_path / "run", objective, steps=6, sampling="uniform")
+    assert {"dev/small/spearman", "dev/large/pearson", "dev/who/f1"} <= set(run.results)
+    said = {name: [answer["value"] for answer in run.predict(WORDS, task=name)] for name in ("small", "large")}
+    assert np.mean(said["small"]) == pytest.approx(2.5, abs=2)
+    assert np.mean(said["large"]) == pytest.approx(2500, abs=2000)
+    answers = [json.loads(line) for line in (run.folder / "dev_answers-large.jsonl").read_text().splitlines()]
+    assert said["large"] == pytest.approx([answer["value"] for answer in answers], rel=1e-4)
+    trained, task = load_trained(run.folder, name="who")
+    assert trained.tasks["who"]["threshold"] == task.threshold and "threshold" not in trained.tasks["small"]  # type: ignore[attr-defined]
+    again = tune(run.folder, made, tmp_path / "again", objective, steps=1, optimizer=pt.Optimizer(lr=1e-9))
+    for name in ("small", "large"):  # they go on where they were
+        measured = f"dev/{name}/mse"
+        assert again.results[measured] == pytest.approx(run.results[measured], rel=1e-3)
 
 
 def test_one_named_task_is_that_task(material: Path, tmp_path: Path) -> None:
@@ -290,7 +320,7 @@ def test_files_and_sampling_that_make_no_sense_are_refused(material: Path, tmp_p
 
 def test_names_are_read_with_weights_and_layers() -> None:
     mixture = parse_objective(
-        "a: 0.5*classify(pooling=mean) on mix + 0.1*lm | b: generate(prefix=x: y)", labels={"a": "pq"}
+        "a: 0.5*classify(pooling=mean) on mix + 0.1*lm | b: generate(prefix=x: y)", {"a": {"labels": "pq"}}
     )
     first: Any = mixture.objectives[0]
     assert isinstance(first, Named) and first.name == "a" and first.kind == "classify" and first.labels == ("p", "q")

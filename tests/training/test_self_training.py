@@ -130,6 +130,6 @@ def test_what_cannot_be_is_refused(material: Path, tmp_path: Path) -> None:
         train(unlabeled=material / "more.csv", soft=0.0)
     with pytest.raises(pt.PretuneError, match="give them with --unlabeled"):
         train(soft=1.0)
-    with pytest.raises(pt.PretuneError, match="by tasks whose answers are labels: classify, prompt"):
+    with pytest.raises(pt.PretuneError, match="by tasks whose answers are one label each: classify, prompt"):
         tune(material / "start", material / "train.csv", tmp_path / "run", "generate", unlabeled=material / "more.csv")
     assert not (tmp_path / "run").exists()

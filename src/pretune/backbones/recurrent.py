@@ -53,6 +53,7 @@ class LSTM(nn.Module):
         self.layers = nn.ModuleList(nn.LSTM(embed.width, embed.width) for _ in range(layers))
         self.vocabulary_head, self.pooler = vocabulary_head, pooler
         self.classifier = partial(Linear, embed.width)
+        self.tagger = nn.Identity
         self.longest: int | None = None
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,9 +18,10 @@ from pretune.objectives import Data, Mixture, Task
 from pretune.objectives.task import Answer, knowing
 from pretune.progress import say
 from pretune.randomness import Draws
-from pretune.text.labeled import Labeled
+from pretune.text.labeled import Excerpt
 
 Array = np.ndarray[Any, np.dtype[Any]]
+TEXTS = Path("texts")  # which stand in no file
 
 
 def task_of(reference: str | Path, name: str | None = None) -> tuple[Mixture, Task]:
@@ -58,13 +59,17 @@ class Answerer:
             say(f"{self.laid.truncated} of {len(self.laid)} texts are longer than {self.length} tokens and were cut")
         return self
 
-    @torch.no_grad()
     def __call__(self, device: torch.device | None = None) -> list[Answer]:
         """An answer an example, in order."""
+        return self.task.answers(self.outputs(device), self.laid, self.examples)
+
+    @torch.no_grad()
+    def outputs(self, device: torch.device | None = None) -> list[Array]:
+        """What comes out for each sequence, in order."""
         device = device or choose_device()
         root = self.model.root.to(device).eval()
         if self.task.each == "text":
-            return self.task.answers(write_answers(self.model, self.task, self.laid), self.laid, self.examples)
+            return write_answers(self.model, self.task, self.laid)
         found: list[Array] = [np.empty(0)] * len(self.laid)
         tokenizer = self.model.need_tokenizer()
         for batch in by_length(self.laid, lambda sequences: self.task.corrupt(sequences, tokenizer, Draws(0))):
@@ -72,13 +77,24 @@ class Answerer:
             ends = np.cumsum(batch.lengths[-1] if self.task.each == "token" else np.ones(len(batch.rows), dtype=int))
             for place, part in zip(batch.rows, np.split(rows[: ends[-1]], ends[:-1]), strict=True):
                 found[place] = part if self.task.each == "token" else part[0]
-        return self.task.answers(found, self.laid, self.examples)
+        return found
 
 
-def plain_texts(texts: Sequence[str] | str, pairs: Sequence[str] | None = None) -> Labeled:
-    """Texts, or pairs of them, that stand in no file."""
-    texts = [texts] if isinstance(texts, str) else list(texts)
-    return Labeled(Path("texts"), {}, texts, None if pairs is None else list(pairs))
+def texts_as_part(texts: Sequence[str], pairs: Sequence[str] | None = None) -> Excerpt:
+    """Texts, or pairs of them, as a table with a column or two."""
+    columns = {"text": texts} if pairs is None else {"text": texts, "pair": pairs}
+    rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+    return Excerpt(TEXTS, list(enumerate(rows, 1)), rows[0])
+
+
+def read_part(task: Task, part: Excerpt, columns: Mapping[str, str], answered: bool = False) -> Any:
+    """The examples of some rows."""
+    try:
+        return task.read(part, columns, answered=answered)
+    except PretuneError as error:
+        if part.file != TEXTS:
+            raise
+        raise PretuneError(f"{error} (does {task.name} take more than a text? Then give it a file)") from error
 
 
 def predict_texts(
@@ -89,5 +105,9 @@ def predict_texts(
     task: str | None = None,
 ) -> list[Answer]:
     """An answer for each text, or pair of texts."""
+    texts = [texts] if isinstance(texts, str) else texts
+    if not texts:
+        return []
     model, chosen = load_trained(reference, partial, task)
-    return Answerer(model, chosen, plain_texts(texts, pairs)).say_cut()()
+    part = texts_as_part(texts, pairs)
+    return Answerer(model, chosen, read_part(chosen, part, {name: name for name in part.first})).say_cut()()

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pretune.metrics.answers import choose_threshold, score_answers
+from pretune.metrics.choices import score_choices
 from pretune.metrics.classification import most_frequent, score_classes
+from pretune.metrics.entities import score_tags
+from pretune.metrics.gaps import score_gaps
+from pretune.metrics.ranking import score_ranking
+from pretune.metrics.regression import score_numbers, score_similarities
 from pretune.metrics.texts import score_texts
 from pretune.objectives.named import kind_of
 
@@ -13,9 +19,18 @@ if TYPE_CHECKING:
 
 SCORES: dict[str, Callable[[Sequence[dict[str, Any]], Any, Any], dict[str, float]]] = {
     "classify": score_classes,
+    "regress": score_numbers,
+    "choose": score_choices,
+    "match": score_classes,
+    "rank": score_ranking,
+    "contrast": score_similarities,
+    "entity": score_gaps,
+    "tag": score_tags,
+    "answer": score_answers,
     "prompt": score_classes,
     "generate": score_texts,
 }
+CHOICES: dict[str, Callable[[Sequence[dict[str, Any]], Any, Any], dict[str, float]]] = {"answer": choose_threshold}
 
 
 def score(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> dict[str, float]:
@@ -32,7 +47,14 @@ def score(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> dict[s
 
 def constant(task: Any, learned: Any, judged: Any) -> float:
     """The deciding metric of whoever always gives the answer that is most frequent in learning; 0 where there is none."""
-    if not getattr(task, "labels", ()):
+    known = getattr(learned, "labels", None)
+    if not known or not getattr(task, "labels", ()):
         return 0.0
-    usual = most_frequent(learned.labels)
-    return score(task, [{"label": usual, "answer": usual}] * len(judged), judged)[task.decides]
+    usual = most_frequent(known)
+    return score(task, [{"label": usual, "labels": usual, "answer": usual}] * len(judged), judged)[task.decides]
+
+
+def choose(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> dict[str, float]:
+    """Options of a task with which its answers to some examples would be best; most tasks have none to choose."""
+    choice = CHOICES.get(kind_of(task))
+    return choice(answers, examples, task) if choice is not None else {}

@@ -45,6 +45,24 @@ def confusion(expected: Sequence[str], predicted: Sequence[str], labels: Sequenc
     return np.bincount(cells, minlength=len(number) ** 2).reshape(len(number), -1)
 
 
+def several_labels_metrics(
+    expected: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], labels: Sequence[str]
+) -> dict[str, float]:
+    """Rows whose labels are all right, and F1 over all labels of all rows and as the mean over classes.
+
+    >>> several_labels_metrics([["a"], []], [["a", "b"], []], ["a", "b"])
+    {'exact_match': 0.5, 'micro_f1': 0.6666666666666666, 'macro_f1': 0.5}
+    """
+    from sklearn.metrics import accuracy_score, f1_score
+
+    wanted, found = (np.array([[label in row for label in labels] for row in rows]) for rows in (expected, predicted))
+    return {
+        "exact_match": float(accuracy_score(wanted, found)),
+        "micro_f1": float(f1_score(wanted, found, average="micro", zero_division=0)),
+        "macro_f1": float(f1_score(wanted, found, average="macro", zero_division=0)),
+    }
+
+
 def most_frequent(labels: Sequence[str]) -> str:
     """The label that there is most of; of several the first in the alphabet.
 
@@ -55,5 +73,7 @@ def most_frequent(labels: Sequence[str]) -> str:
 
 
 def score_classes(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
-    """The metrics of `classify`."""
+    """The metrics of `classify` and `match`."""
+    if getattr(task, "multi", False):
+        return several_labels_metrics(examples.labels, [answer["labels"] for answer in answers], task.labels)
     return classification_metrics(examples.labels, [answer["label"] for answer in answers], task.labels)

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import math
 import re
-import string
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from pretune.metrics.answers import overlap
 from pretune.metrics.classification import classification_metrics
 
-_ARTICLE, _PUNCTUATION = re.compile(r"\b(a|an|the)\b"), str.maketrans("", "", string.punctuation)
 WORD = re.compile(r"[^\W_]+")
 ENTITIES = {"&quot;": '"', "&amp;": "&", "&lt;": "<", "&gt;": ">"}
 Grams = Counter[tuple[str, ...]]
@@ -39,11 +38,7 @@ def word_f1(expected: Sequence[str], written: Sequence[str]) -> float:
     >>> word_f1(["the Eiffel Tower"], ["Eiffel!"])
     0.6666666666666666
     """
-    rows = []
-    for a, b in zip(expected, written, strict=True):
-        wanted, found = (_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split() for text in (a, b))
-        rows.append(_overlap(_grams(wanted, 1), _grams(found, 1)) if wanted and found else float(wanted == found))
-    return float(np.mean(rows))
+    return float(np.mean([overlap(a, b) for a, b in zip(expected, written, strict=True)]))
 
 
 # -- ROUGE ----------------------------------------------------------------------------------------------------------

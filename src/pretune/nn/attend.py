@@ -24,7 +24,7 @@ from torch import Tensor
 
 from pretune.nn.block_mask import block_mask
 from pretune.nn.kernels import ours
-from pretune.nn.layout import Group, Indexed, Layout, Rows, padded_groups
+from pretune.nn.layout import Group, Indexed, Layout, Rows, narrowed, padded_groups
 from pretune.nn.patterns import Columns, Pattern
 
 Path = Literal["dense", "flash", "flex", "tiles"]
@@ -141,7 +141,7 @@ def _flex(
     scale: float | None,
     stages: int | None,
 ) -> Tensor:
-    queries, keys = layout.queries, layout.keys
+    queries, keys = narrowed(layout.queries), narrowed(layout.keys)
     bend = None
     if score is not None:
 

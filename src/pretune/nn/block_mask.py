@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pretune.nn.layout import Indexed, Layout, Side
+from pretune.nn.layout import Indexed, Layout, Side, narrowed
 from pretune.nn.patterns import Pattern
 from pretune.nn.ranges import Range
 
@@ -26,8 +26,7 @@ def block_mask(layout: Layout, pattern: Pattern) -> Any:
     name = ("block mask", pattern.name)
     if name in layout.cache:
         return layout.cache[name]
-    queries, keys = layout.queries, layout.keys
-    # Made here, as are bounds by rules that ask for a length: a kernel looks up, no more.
+    queries, keys = narrowed(layout.queries), narrowed(layout.keys)
     sequence_q, sequence_k = queries.sequence, keys.sequence
 
     def allowed(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:

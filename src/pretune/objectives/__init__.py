@@ -22,14 +22,19 @@ from torch import nn
 
 from pretune.backbones.states import Backbone
 from pretune.errors import PretuneError, nearest
+from pretune.objectives.answer import Answers
 from pretune.objectives.bilm import BiLM
+from pretune.objectives.choose import Choose
 from pretune.objectives.classify import Classify
+from pretune.objectives.contrast import Contrast
 from pretune.objectives.denoise import Denoise
 from pretune.objectives.dlm import DLM
+from pretune.objectives.entity import Entity
 from pretune.objectives.generate import Generate
 from pretune.objectives.item import Item
 from pretune.objectives.lm import LM
 from pretune.objectives.mass import Mass
+from pretune.objectives.match import Match
 from pretune.objectives.mlm import MLM
 from pretune.objectives.named import Named
 from pretune.objectives.nsp import NSP
@@ -38,11 +43,14 @@ from pretune.objectives.on import On
 from pretune.objectives.plm import PLM
 from pretune.objectives.prefix import Prefix
 from pretune.objectives.prompt import Prompt
+from pretune.objectives.rank import Rank
+from pretune.objectives.regress import Regress
 from pretune.objectives.rtd import RTD
 from pretune.objectives.shuffle import Shuffle
 from pretune.objectives.skip_thought import SkipThought
 from pretune.objectives.sop import SOP
 from pretune.objectives.spans import Spans
+from pretune.objectives.tag import Tag
 from pretune.objectives.task import Task
 from pretune.objectives.tlm import TLM
 from pretune.objectives.translate import Translate
@@ -57,7 +65,7 @@ OBJECTIVES: dict[str, type[Any]] = {
     for objective in (
         *(MLM, TLM, RTD, TRTD, NSP, SOP, DLM, LM, BiLM, PLM, Prefix, Item),
         *(Spans, Denoise, Mass, Shuffle, Translate, SkipThought),
-        *(Classify, Prompt, Generate),
+        *(Classify, Tag, Answers, Regress, Choose, Match, Rank, Contrast, Entity, Prompt, Generate),
     )
 }
 
@@ -226,15 +234,17 @@ class Mixture:
         return Mixture(tuple(shares))
 
 
-def parse_objective(text: str, **defaults: Any) -> Mixture:
+def parse_objective(text: str, tasks: Mapping[str, Mapping[str, Any]] | None = None, **defaults: Any) -> Mixture:
     """Read an expression. `defaults` are options for the objectives that have them, such as `labels`.
+
+    `tasks` are options for those with names of their own.
 
     >>> str(parse_objective("mlm(rate=0.3)+nsp"))
     'mlm+nsp'
     """
     joints = []
     for side in _split(text, "|"):
-        parts = [_term(term, defaults) for term in _split(side, "+")]
+        parts = [_term(term, defaults, tasks or {}) for term in _split(side, "+")]
         if len(parts) == 1:  # alone, a weight is a share of the packs
             joints.append((parts[0][0], Joint(((1.0, parts[0][1]),))))
         else:
@@ -256,7 +266,7 @@ def _split(text: str, mark: str) -> Iterable[str]:
     return re.split(rf'\{mark}(?=(?:[^"()]|{quoted}|\((?:[^"()]|{quoted})*\))*$)', text)
 
 
-def _term(text: str, defaults: dict[str, Any]) -> tuple[float, Objective]:
+def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, Any]]) -> tuple[float, Objective]:
     match = _TERM.fullmatch(text)
     if match is None:
         raise PretuneError(f"objective {text!r}: expected something like mlm, mlm(rate=0.3) or 0.5*lm")
@@ -265,9 +275,8 @@ def _term(text: str, defaults: dict[str, Any]) -> tuple[float, Objective]:
         raise PretuneError(f"unknown objective {name!r}; {nearest(name, OBJECTIVES)}")
     kind = OBJECTIVES[name]
     known = {field.name: field.type for field in fields(kind)}
-    options = {key: value for key, value in defaults.items() if key in known}
-    if isinstance(labels := options.get("labels"), Mapping):  # by the names of tasks
-        options["labels"] = tuple(labels.get(match["own"], ()))
+    given = {**defaults, **tasks.get(match["own"], {})}
+    options = {key: tuple(value) if key == "labels" else value for key, value in given.items() if key in known}
     for setting in filter(None, _split(match["options"] or "", ",")):
         key, _, value = setting.partition("=")
         if key.strip() not in known:

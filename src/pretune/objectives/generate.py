@@ -10,7 +10,7 @@ the other (Radford et al., 2019, GPT-2), and learns to predict the target alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
@@ -21,7 +21,7 @@ from pretune.errors import PretuneError, nearest
 from pretune.nn.patterns import Pattern, causal
 from pretune.objectives.classify import find_labels
 from pretune.objectives.objective import Data, Loss, token_loss
-from pretune.objectives.task import Answer
+from pretune.objectives.task import Answer, fitted
 from pretune.objectives.two_sides import PairEpoch, check_share, in_language, shapes, shift
 from pretune.packed import Batch
 from pretune.randomness import Draws
@@ -58,7 +58,7 @@ class Generate:
     smoothing: float = 0.0
     delimiter: str = "="
     languages: str = ""
-    labels: Sequence[str] = field(default_factory=tuple)
+    labels: Sequence[str] = fitted(())
 
     name: ClassVar[str] = "generate"
     head_of: ClassVar[str] = "lm"
@@ -96,13 +96,13 @@ class Generate:
 
     def fit(self, examples: Labeled) -> Self:
         """With the answers there are, if no others are allowed."""
-        return replace(self, labels=tuple(find_labels(examples))) if self.closed else self
+        return replace(self, labels=tuple(find_labels(examples.file, examples.labels or ()))) if self.closed else self
 
     def sources(self, rows: Any) -> list[str]:
         """What is read of each row."""
         if not isinstance(rows, Labeled):
             raise PretuneError(
-                "generate learns from rows with a source and a target; give it a .csv, .tsv, .jsonl file"
+                "generate learns from rows with a source and a target; give it a .csv, .tsv, .jsonl or .parquet file"
             )
         texts = rows.texts
         if rows.pairs is not None:

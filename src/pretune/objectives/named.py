@@ -18,6 +18,8 @@ from pretune.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from pretune.backbones.states import Backbone
 
+LANGUAGE = ("lm", "mlm")  # ways to the vocabulary, which tasks have in common
+
 
 @dataclass(frozen=True)
 class Named:
@@ -45,6 +47,21 @@ class Named:
     def fit(self, examples: Any) -> Self:
         """With what the task must know of some examples."""
         return replace(self, task=self.task.fit(examples))
+
+    @property
+    def head_of(self) -> str:
+        """Whose head it uses: the language model's, where its task does, else its own, whatever layouts call those of its kind."""
+        owner = str(getattr(self.task, "head_of", ""))
+        return owner if owner in LANGUAGE else self.name
+
+    def finish(self, head: nn.Module) -> Self:
+        """With what the task kept apart while it learned in its head."""
+        return replace(self, task=self.task.finish(head)) if hasattr(self.task, "finish") else self
+
+    def begin(self, head: nn.Module) -> None:
+        """The reverse."""
+        if hasattr(self.task, "begin"):
+            self.task.begin(head)
 
     def knowing(self, tokenizer: Tokenizer) -> Self:
         """With what the task must know of a tokenizer."""

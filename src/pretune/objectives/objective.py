@@ -61,6 +61,11 @@ class Data:
         assert self.rows is not None
         return TokenRows.make(self.rows, self.tokenizer)
 
+    @cached_property
+    def tokens(self) -> Any:
+        """The examples of a task that have a way of their own to be tokenized, once."""
+        return self.rows.tokenize(self.tokenizer)
+
     def once(self, name: Hashable, make: Callable[[], Any]) -> Any:
         """What `make` gives, made at the first call."""
         if name not in self.kept:

@@ -6,7 +6,7 @@ A delightful film. It was [MASK].    good → positive, bad → negative
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from pretune.errors import PretuneError
 from pretune.nn.layout import side_of
 from pretune.nn.patterns import Pattern
-from pretune.objectives.classify import Classify, find_labels
+from pretune.objectives.classify import Classify, find_labels, need_rows
 from pretune.objectives.objective import Data, Loss, classification_loss
-from pretune.objectives.task import Answer
+from pretune.objectives.task import Answer, fitted
 from pretune.packed import Batch
 from pretune.randomness import Draws
 from pretune.text.clozes import Cloze, name_words, one_token
@@ -40,9 +40,9 @@ class Prompt:
 
     cloze: str = "It was [MASK]."
     words: str = ""
-    labels: Sequence[str] = field(default_factory=tuple)
-    ids: tuple[int, ...] = field(default=(), metadata={"fitted": True})  # the words' tokens
-    mask: int = field(default=-1, metadata={"fitted": True})
+    labels: Sequence[str] = fitted(())
+    ids: tuple[int, ...] = fitted(())  # the words' tokens
+    mask: int = fitted(-1)
 
     name: ClassVar[str] = "prompt"
     head_of: ClassVar[str] = "mlm"
@@ -63,7 +63,7 @@ class Prompt:
 
     def fit(self, examples: Labeled) -> Self:
         """With the labels of some rows."""
-        labels = tuple(find_labels(examples))
+        labels = tuple(find_labels(examples.file, examples.labels or ()))
         name_words(self.words, labels)
         return replace(self, labels=labels)
 
@@ -77,9 +77,7 @@ class Prompt:
 
     def lay_out(self, data: Data, length: int) -> Arrangement:
         """A row to a sequence with a gap; too long texts are cut. Label `gap` is where it stands."""
-        rows, template = data.rows, data.template
-        if not isinstance(rows, Labeled):
-            raise PretuneError("prompt learns from labeled rows; give it a .csv, .tsv, .jsonl or .parquet file")
+        rows, template = need_rows(self.name, data), data.template
         if template.target:
             raise PretuneError(
                 "prompt is for masked language models; for an encoder-decoder take generate(closed=true)"

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from pretune.errors import PretuneError
 from pretune.progress import say
 from pretune.randomness import permutation
@@ -25,12 +27,12 @@ def draw_labels(labels: Sequence[Any], each: int, seed: int) -> list[int]:
 
 
 def draw_few(examples: Any, count: int, seed: int, classes: bool) -> Any:
-    """So many examples of each class; where answers are no classes, so many in all."""
+    """So many examples of each class; where answers are no classes, so many in all, or all rows of so many queries."""
     if count < 1:
         raise PretuneError(f"--shots {count}: 1 or more examples")
     if classes and getattr(examples, "labels", None) is not None:
         return draw_shots(examples, count, seed)
-    return draw_some(examples, min(count, len(examples)), seed)
+    return draw_some(examples, min(count, int(groups_of(examples).max()) + 1), seed)
 
 
 def draw_shots(examples: Any, each: int, seed: int) -> Any:
@@ -53,11 +55,18 @@ def draw_shots(examples: Any, each: int, seed: int) -> Any:
 
 def draw_some(examples: Any, count: int, seed: int) -> Any:
     """So many examples by chance, whatever their labels; says which."""
-    if not 1 <= count <= len(examples):
-        raise PretuneError(f"{examples.file}: {count} examples are asked for, and there are {len(examples)}")
-    drawn = examples.take(sorted(permutation(len(examples), seed, "some")[:count].tolist()))
-    say(f"{examples.file}: {count} of {len(examples)} rows by seed {seed}: {places(drawn)}")
+    groups = groups_of(examples)
+    known = int(groups.max()) + 1
+    if not 1 <= count <= known:
+        raise PretuneError(f"{examples.file}: {count} examples are asked for, and there are {known}")
+    drawn = examples.take(np.flatnonzero(np.isin(groups, permutation(known, seed, "some")[:count])).tolist())
+    say(f"{examples.file}: {len(drawn)} of {len(examples)} rows by seed {seed}: {places(drawn)}")
     return drawn
+
+
+def groups_of(examples: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """(rows,) numbers, the same for rows that say something only together."""
+    return examples.queries if "group" in getattr(examples, "more", ()) else np.arange(len(examples))  # type: ignore[no-any-return]
 
 
 def places(examples: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,17 @@ from pretune.atomic import write_bytes, write_json
 from pretune.devices import choose_device, deterministic
 from pretune.errors import PretuneError
 from pretune.inference.predict import Answerer
-from pretune.metrics import constant, score
+from pretune.metrics import choose, constant, score
 from pretune.model import Model, family_of, load_model, make_model, random_twin
-from pretune.objectives import OBJECTIVES, Data, Mixture, Task, parse_objective
+from pretune.objectives import OBJECTIVES, Data, Mixture, Named, Task, parse_objective
+from pretune.objectives.named import kind_of
+from pretune.objectives.on import On
 from pretune.objectives.soft import Soft, Teaching
 from pretune.objectives.task import Answer, knowing
 from pretune.presets import preset_names
 from pretune.progress import say
-from pretune.text.sequences import Packing
+from pretune.text.labeled import ROLES
+from pretune.text.sequences import Arrangement, Packing
 from pretune.text.shots import draw_few
 from pretune.text.splitting import FEWEST, split, warn_of_leaks
 from pretune.text.tokenizer import Tokenizer
@@ -44,6 +47,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "batch": {"sequences": 32, "length": 128},
     "watching": {"save": 0, "log": 10},
 }
+# What some tasks have otherwise: passages are read in windows of so many tokens (Devlin et al., 2019).
+SETTINGS_OF: dict[str, dict[str, Any]] = {"answer": {"batch": {"sequences": 32, "length": 384}}}
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,9 @@ class Plan:
     def recipe(self) -> dict[str, Any]:
         """Everything that decides the outcome, under the names of the verb's options."""
         content = as_recipe(self, leave_out=("out", "device", "columns"))
-        return {**content, **dict(self.columns)}
+        own = {role: name for role, name in self.columns.items() if role in ROLES}
+        further = {role: name for role, name in self.columns.items() if role not in ROLES}
+        return {**content, **own, **({"columns": further} if further else {})}
 
 
 def make_plan(model: str, given: dict[str, Any]) -> Plan:
@@ -91,7 +98,10 @@ def make_plan(model: str, given: dict[str, Any]) -> Plan:
         "batch": Batching,
         "watching": Watching,
     }
-    filled = {name: fill(kind, given.pop(name, None), SETTINGS[name]) for name, kind in sections.items()}
+    usual = dict(SETTINGS)
+    for task in tasks_in(parse_objective(given["objective"])):
+        usual |= SETTINGS_OF.get(kind_of(task), {})
+    filled = {name: fill(kind, given.pop(name, None), usual[name]) for name, kind in sections.items()}
     return Plan(model=model, **given, **filled)
 
 
@@ -100,6 +110,7 @@ class Material:
     """What a fine-tuning learns from: the task, fitted to its examples, among its objectives."""
 
     mixture: Mixture
+    asked: Task  # before it was fitted
     task: Task
     rows: Any  # examples to learn from
     dev: Any  # examples to judge by; None: none
@@ -128,13 +139,17 @@ class Material:
 
 def read_material(plan: Plan) -> Material:
     """Read the examples; those to judge by are a file, or taken from the others."""
-    pooling = family_of(plan.model).poolings.get("", "start")
-    mixture = parse_objective(plan.objective, pooling=pooling)
-    task = find_task(mixture)
+    mixture = asked_for(plan, plan.objective)
+    asked = find_task(mixture)
     assert isinstance(plan.train, str) and not isinstance(plan.dev, Mapping)
-    rows, dev, taken = read_examples(plan, task, plan.train, plan.dev)
-    task = task.fit(rows)
-    return Material(mixture.with_part(task), task, rows, dev, taken)
+    rows, dev, taken = read_examples(plan, asked, plan.train, plan.dev)
+    task = asked.fit(rows)
+    return Material(mixture.with_part(task), asked, task, rows, dev, taken)
+
+
+def asked_for(plan: Plan, objective: str) -> Mixture:
+    """The objectives of a plan, which know nothing of their examples yet."""
+    return parse_objective(objective, pooling=family_of(plan.model).poolings.get("", "start"))
 
 
 def read_examples(plan: Plan, task: Task, train: str, judged: str | None) -> tuple[Any, Any, list[int]]:
@@ -165,7 +180,7 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
     learned: Any = task if material.teaching is None else Soft(task, material.teaching)
     mixture = mixture.with_part(learned)
     labels = list(getattr(task, "labels", ()))
-    model.labels, model.objective = labels, plan.objective
+    model.labels, model.tasks, model.objective = labels, {}, plan.objective
     length = check_length(min(plan.batch.length or 128, model.backbone.longest or 1 << 30), model)
     strategy = strategy_of(plan, len(rows), dev is not None)
     starts = strategy.prepare(model, plan.seed)
@@ -173,24 +188,19 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
     going_on = start_run(plan.out, "finetune", plan.recipe(), resume)
     if material.taken:
         write_json(plan.out / SPLIT, {"file": str(rows.file), "judged": material.taken})
-    data = Data(model.need_tokenizer(), model.family.template, rows=rows)
-    arrangement = task.lay_out(data, length)
-    if arrangement.truncated:
-        say(f"{rows.file}: {arrangement.truncated} of {len(rows)} rows are longer than {length} tokens and were cut")
-    fixed = device.type == "cuda"
-    packing = row_packing(
-        arrangement.labels.get("tokens", arrangement.lengths), plan.batch.sequences or 32, length, fixed
-    )
+    data, packing, truncated = lay_out(plan, model, task, rows, length, device)
     streams = make_streams(
         strategy.wrap(mixture, learned), data, tokens=packing.tokens, packing=packing, seed=plan.seed
     )
     epoch = len(streams.streams[0].epoch_plan(0))
     evaluate = evaluator(answer, device) if answer is not None else None
     last = learn(plan, model, strategy, starts, streams, epoch, evaluate, task.decides, device, going_on)
+    task, answers = conclude(model, material.asked, task, answer, device)
+    model.options = found_out(material.asked, task)
+    model.save(plan.out)
     results: dict[str, Any] = {"model": plan.model, "objective": plan.objective, "rows": len(rows)}
-    results |= {"truncated": arrangement.truncated, "labels": labels, **last}
+    results |= {"truncated": truncated, "labels": labels, **last}
     if answer is not None:
-        answers = answer(device)
         results |= {f"dev/{name}": value for name, value in score(task, answers, dev).items()}
         write_answers(plan.out / ANSWERS, answers)
     return finish_run(plan.out, results)
@@ -208,7 +218,7 @@ def learn(
     device: torch.device,
     going_on: bool,
 ) -> dict[str, float]:
-    """Train a model that is ready for it, and save it; the last metrics. An `epoch` is so many steps."""
+    """Train a model that is ready for it; the last metrics. An `epoch` is so many steps."""
     steps = max(1, round(plan.epochs * epoch))
     watching = plan.watching
     if watching.patience and not watching.evaluate:
@@ -239,8 +249,54 @@ def learn(
         raise KeyboardInterrupt from None
     strategy.finish(model)
     model.root.compute_in(torch.float32)
-    model.save(plan.out)
     return last
+
+
+def lay_out(
+    plan: Plan, model: Model, task: Task, rows: Any, length: int, device: torch.device
+) -> tuple[Data, Packing, int]:
+    """Examples for a model, how they are packed, and how many of their texts are cut."""
+    data = Data(model.need_tokenizer(), model.family.template, rows=rows)
+    laid = task.lay_out(data, length)
+    if laid.truncated:
+        say(f"{rows.file}: {laid.truncated} of {len(laid)} texts are longer than {length} tokens and were cut")
+    return data, row_packing(laid, plan.batch.sequences or 32, length, device.type == "cuda"), laid.truncated
+
+
+def conclude(
+    model: Model, asked: Task, task: Task, answer: Answerer | None, device: torch.device
+) -> tuple[Task, list[Answer]]:
+    """A task that has learned, and its answers to the examples for judging, with the options that are best for these.
+
+    What was asked for stays as it is.
+    """
+    if hasattr(task, "finish"):
+        task = task.finish(model.root.heads[task.name])
+    if answer is None:
+        return task, []
+    answer.task = task
+    outputs = answer.outputs(device)
+    answers = task.answers(outputs, answer.laid, answer.examples)
+    best = choose(task, answers, answer.examples)
+    if best := {name: value for name, value in best.items() if getattr(asked, name) is None}:
+        answer.task = task = with_options(task, best)
+        answers = task.answers(outputs, answer.laid, answer.examples)
+    return task, answers
+
+
+def found_out(asked: Task, task: Task) -> dict[str, Any]:
+    """The options that a task did not get from whoever asked for it, but from its examples; what is `fitted` is none."""
+    if isinstance(task, On | Named):
+        return found_out(asked.task, task.task)  # type: ignore[attr-defined]
+    names = [option.name for option in fields(task) if not option.metadata.get("fitted")]  # type: ignore[arg-type]
+    return {name: getattr(task, name) for name in names if getattr(task, name) != getattr(asked, name)}
+
+
+def with_options(task: Any, options: Mapping[str, Any]) -> Task:
+    """A task with other options."""
+    if isinstance(task, On | Named):
+        return replace(task, task=with_options(task.task, options))  # type: ignore[return-value]
+    return replace(task, **options)
 
 
 def strategy_of(plan: Plan, examples: int, judged: bool) -> Strategy:
@@ -258,9 +314,14 @@ def write_answers(file: Path, answers: Sequence[Answer]) -> None:
     write_bytes(file, "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers).encode())
 
 
+def tasks_in(mixture: Mixture) -> list[Task]:
+    """The tasks among some objectives."""
+    return [part for part in mixture.objectives if isinstance(part, Task)]
+
+
 def find_task(mixture: Mixture) -> Task:
     """The task among some objectives."""
-    tasks = [part for part in mixture.objectives if isinstance(part, Task)]
+    tasks = tasks_in(mixture)
     if len(tasks) != 1:
         known = ", ".join(name for name, kind in OBJECTIVES.items() if hasattr(kind, "answers"))
         raise PretuneError(
@@ -282,17 +343,29 @@ def starting_model(plan: Plan, mixture: Mixture) -> Model:
     elif plan.scratch:
         model = random_twin(load_model(plan.model, partial=plan.partial), plan.seed)
     else:
-        return load_model(plan.model, mixture, seed=plan.seed, partial=plan.partial)
+        model = load_model(plan.model, mixture, seed=plan.seed, partial=plan.partial)
+        for task in tasks_in(mixture):
+            own = f"heads.{getattr(task, 'head_of', task.name)}."
+            if hasattr(task, "begin") and not any(name.startswith(own) for name in model.untrained):
+                task.begin(model.root.heads[task.name])
+        return model
     model.add_heads(mixture.objectives, plan.seed)
     return model
 
 
-def row_packing(lengths: Any, rows: int, length: int, fixed: bool) -> Packing:
-    """So many rows to a pack. Fixed shapes have room for almost every draw of rows; a rare one has a row fewer."""
+def row_packing(laid: Arrangement, rows: int, length: int, fixed: bool) -> Packing:
+    """So many sequences to a pack, or a group that has more of them.
+
+    Fixed shapes have room for almost every draw of sequences; a rare one has a sequence fewer.
+    """
+    lengths = laid.labels.get("tokens", laid.lengths)
+    _, group = np.unique(laid.labels.get("group", np.arange(len(laid))), return_inverse=True)
+    rows = max(rows, int(np.bincount(group).max(initial=1)))
     if not fixed:
         return Packing(tokens=rows * length, length=length, sequences=rows)
     usual = rows * lengths.mean() + 4 * lengths.std() * rows**0.5
-    tokens = int(np.clip(-(-usual // 128) * 128, length, rows * length))
+    longest = max(length, int(np.bincount(group, lengths).max(initial=0)))
+    tokens = int(np.clip(-(-usual // 128) * 128, longest, rows * length))
     slots = rows + -(-tokens // length)  # filler takes some
     return Packing(tokens=tokens, length=length, sequences=slots, fixed=True, rows=rows)
 

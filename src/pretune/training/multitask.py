@@ -5,30 +5,28 @@ Each task has its own files, under its name; text-to-text tasks share the head t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-import torch
 
 from pretune.atomic import write_json
 from pretune.devices import choose_device
 from pretune.errors import PretuneError, nearest
 from pretune.inference.predict import Answerer
 from pretune.metrics import score
-from pretune.model import Model, family_of
-from pretune.objectives import Data, Joint, Mixture, Named, parse_objective
-from pretune.objectives.task import knowing
-from pretune.progress import say
+from pretune.objectives import Joint, Mixture, Named, parse_objective
+from pretune.objectives.task import Answer, knowing
 from pretune.training.finetuning import (
     ANSWERS,
     SPLIT,
     Material,
     Plan,
+    asked_for,
+    conclude,
+    found_out,
+    lay_out,
     learn,
     read_examples,
-    row_packing,
     starting_model,
     strategy_of,
     write_answers,
@@ -71,15 +69,14 @@ def read_tasks(plan: Plan) -> Tasks:
     """Read the examples of all tasks; those to judge by are files, or taken from the others."""
     assert isinstance(plan.train, Mapping)
     objective = name_tasks(plan.objective, plan.train)
-    pooling = family_of(plan.model).poolings.get("", "start")
-    mixture = parse_objective(objective, pooling=pooling)
+    mixture = asked_for(plan, objective)
     parts = {}
-    for task in find_tasks(mixture, plan):
-        judged = plan.dev.get(task.name) if isinstance(plan.dev, Mapping) else None
-        rows, dev, taken = read_examples(plan, task, plan.train[task.name], judged)
-        task = task.fit(rows)
+    for asked in find_tasks(mixture, plan):
+        judged = plan.dev.get(asked.name) if isinstance(plan.dev, Mapping) else None
+        rows, dev, taken = read_examples(plan, asked, plan.train[asked.name], judged)
+        task = asked.fit(rows)
         mixture = mixture.with_part(task)
-        parts[task.name] = Material(mixture, task, rows, dev, taken)
+        parts[task.name] = Material(mixture, asked, task, rows, dev, taken)
     return Tasks(objective, mixture, parts)
 
 
@@ -90,8 +87,8 @@ def finetune_tasks(plan: Plan, material: Tasks, resume: bool = False) -> Run:
     tasks = {name: knowing(part.task, model.need_tokenizer()) for name, part in parts.items()}
     for task in tasks.values():
         mixture = mixture.with_part(task)
-    model.labels, model.objective = [], material.objective
-    model.task_labels = {name: list(getattr(task, "labels", ())) for name, task in tasks.items()}
+    model.labels, model.options, model.tasks, model.objective = [], {}, {}, material.objective
+    labels = {name: list(getattr(task, "labels", ())) for name, task in tasks.items()}
     device = choose_device(plan.device)
     length = check_length(min(plan.batch.length or 128, model.backbone.longest or 1 << 30), model)
     strategy = strategy_of(plan, material.size, material.judged)
@@ -106,19 +103,26 @@ def finetune_tasks(plan: Plan, material: Tasks, resume: bool = False) -> Run:
         mixture = strategy.wrap(mixture, task)
     streams, truncated = [], {}
     for name, joint in zip(names, mixture.joints, strict=True):
-        stream, truncated[name] = make_stream(plan, model, joint, tasks[name], parts[name].rows, length, device)
-        streams.append(stream)
+        data, packing, truncated[name] = lay_out(plan, model, tasks[name], parts[name].rows, length, device)
+        streams.append(Stream(joint, data, packing, plan.seed))
     sizes, weights = [parts[name].size for name in names], [share for share, _ in mixture.shares]
     shared = Streams(mixture, streams, [Stage(1.0, 0, 1)], shares=lambda t: sampling.until(sizes, weights, t).tolist())
     epoch = sum(len(stream.epoch_plan(0)) for stream in streams)
-    evaluate = (lambda: judge(judges, device)) if judges else None
+    evaluate = (lambda: judge(judges, {n: answer(device) for n, answer in judges.items()})) if judges else None
     last = learn(plan, model, strategy, starts, shared, epoch, evaluate, material.decides, device, going_on)
+    answers = {}
+    for name, part in parts.items():
+        task, answers[name] = conclude(model, part.asked, tasks[name], judges.get(name), device)
+        model.tasks[name] = {"labels": labels[name], **found_out(part.asked, task)}
+    model.save(plan.out)
     results: dict[str, Any] = {"model": plan.model, "objective": material.objective}
     results |= {"rows": dict(zip(names, sizes, strict=True)), "truncated": truncated}
     results |= {"turns": {name: stream.taken for name, stream in zip(names, streams, strict=True)}}
-    results |= {"labels": model.task_labels, **last}
+    results |= {"labels": labels, **last}
     if judges:
-        results |= {f"dev/{name}": value for name, value in judge(judges, device, plan.out).items()}
+        results |= {f"dev/{name}": value for name, value in judge(judges, answers).items()}
+    for name in judges:
+        write_answers(plan.out / answers_file(name), answers[name])
     return finish_run(plan.out, results)
 
 
@@ -165,19 +169,6 @@ def find_tasks(mixture: Mixture, plan: Plan) -> list[Any]:
     return tasks
 
 
-def make_stream(
-    plan: Plan, model: Model, joint: Joint, task: Any, rows: Any, length: int, device: torch.device
-) -> tuple[Stream, int]:
-    """The packs of a task, and how many of its texts are cut."""
-    data = Data(model.need_tokenizer(), model.family.template, rows=rows)
-    laid = task.lay_out(data, length)
-    if laid.truncated:
-        say(f"{rows.file}: {laid.truncated} of {len(laid)} texts are longer than {length} tokens and were cut")
-    costs = laid.labels.get("tokens", laid.lengths)
-    packing = row_packing(costs, plan.batch.sequences or 32, length, device.type == "cuda")
-    return Stream(joint, data, packing, plan.seed), laid.truncated
-
-
 def answers_file(name: str) -> str:
     """Where the answers of a task to the examples for judging stand.
 
@@ -188,15 +179,12 @@ def answers_file(name: str) -> str:
     return f"{stem}-{name}{dot}{ending}"
 
 
-def judge(judges: Mapping[str, Answerer], device: torch.device, folder: Path | None = None) -> dict[str, float]:
-    """The metrics of each task, and the sum of those that decide; the answers are written to a folder, if there is one."""
+def judge(judges: Mapping[str, Answerer], answers: Mapping[str, Sequence[Answer]]) -> dict[str, float]:
+    """The metrics of each task, and the sum of those that decide."""
     found: dict[str, float] = {}
     total = 0.0
-    for name, answer in judges.items():
-        answers = answer(device)
-        metrics = score(answer.task, answers, answer.examples)
+    for name, ready in judges.items():
+        metrics = score(ready.task, answers[name], ready.examples)
         found |= {f"{name}/{metric}": value for metric, value in metrics.items()}
-        total += metrics[answer.task.decides]
-        if folder is not None:
-            write_answers(folder / answers_file(name), answers)
+        total += metrics[ready.task.decides]
     return {**found, "score": total}

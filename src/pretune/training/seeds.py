@@ -40,7 +40,7 @@ def finetune_seeds(plan: Plan, material: Any, resume: bool = False, finetune: Fi
     return keep_best(plan, material, runs)
 
 
-def one_seed(plan: Plan, material: Any, finetune: Finetune) -> Run | None:
+def one_seed(plan: Plan, material: Any, finetune: Finetune = finetune) -> Run | None:
     """A run, gone on with or finished already; None where its gradient was not a number."""
     begun = (plan.out / RECIPE).is_file()
     if (plan.out / RESULTS).is_file():

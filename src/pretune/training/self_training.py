@@ -44,8 +44,10 @@ def self_train(plan: Plan, finetune: Finetune, resume: bool = False) -> tuple[Ru
         raise PretuneError(f"--soft {plan.soft:g}: a temperature is above 0; 1 leaves probabilities as they are")
     material = read_material(plan)
     rows, labels = material.rows, list(getattr(material.task, "labels", ()))
-    if not isinstance(rows, Labeled) or not labels or not hasattr(material.task, "combine"):
-        raise PretuneError(f"{plan.objective}: texts are labeled by tasks whose answers are labels: classify, prompt")
+    if material.task.name not in ("classify", "prompt") or getattr(material.task, "multi", False):
+        raise PretuneError(
+            f"{plan.objective}: texts are labeled by tasks whose answers are one label each: classify, prompt"
+        )
     if plan.teacher:
         check_teachers(plan.teacher, labels)
     columns = {role: name for role, name in rows.columns.items() if role != "label"}

@@ -74,7 +74,8 @@ def ask(
 
     from pretune.errors import PretuneError
     from pretune.inference.ask import Question, in_order, judge, make_asker
-    from pretune.inference.beside import Beside, files_as_parts, texts_as_part
+    from pretune.inference.beside import Beside, files_as_parts
+    from pretune.inference.predict import texts_as_part
     from pretune.text.labeled import Labeled, read_labeled
     from pretune.text.shots import draw_shots, draw_some
     from pretune.text.tables import check_suffix, table_writer

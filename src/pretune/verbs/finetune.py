@@ -1,4 +1,4 @@
-"""`finetune`: a pretrained model and labeled rows in, a classifier out."""
+"""`finetune`: a pretrained model and examples of a task in, a model for that task out."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def finetune(
     text: str | None = None,
     pair: str | None = None,
     label: str | None = None,
+    columns: Mapping[str, str] | None = None,
     objective: str = "classify",
     strategy: str = "full",
     sampling: str = "proportional",
@@ -45,7 +46,8 @@ def finetune(
     device: str | None = None,
     partial: bool = False,
 ) -> Run:
-    """Fine-tune a model to classify texts or pairs of texts.
+    """Fine-tune a model for a task: to classify texts or pairs of them, rate, choose, compare or rank them, tag words, answer
+    questions from passages, write texts; or for several tasks at once.
 
     Columns are guessed from names and contents, shown, and overridable.
 
@@ -54,20 +56,24 @@ def finetune(
     model
         A run, a model folder, or a preset (random weights; then with --tokenizer).
     train
-        Labeled rows: .csv, .tsv, .jsonl or .parquet. Of several tasks at once: NAME=FILE each.
+        Labeled rows: .csv, .tsv, .jsonl or .parquet; to tag words, CoNLL's columns, .conllu, .jsonl or .parquet; to answer,
+        SQuAD's .json, .jsonl or .parquet. Of several tasks at once: NAME=FILE each.
     out
         Folder of the new run.
     dev
         Rows to evaluate on; of several tasks, NAME=FILE each. Without them a fifth of the others is set aside, of 50 or more.
     text
-        Column of the text.
+        Column of the text: words, questions.
     pair
-        Column of the second text.
+        Column of the second text: passages.
     label
-        Column of the label.
+        Column of the label: tags, answers. Columns without names are numbered from 1.
+    columns
+        Columns of what else a task reads, e.g. --columns.choices options.
     objective
-        classify, classify(pooling=mean), classify on mix/bilstm, classify+0.5*lm, generate, prompt …; of several tasks, a: classify |
-        b: generate …, or one for all.
+        classify, classify(multi=true), tag, answer, regress, choose, match, rank, contrast, entity, generate, prompt;
+        classify(pooling=mean), classify on mix/bilstm, classify+0.5*lm …; of several tasks, a: classify | b: generate …, or one
+        for all.
     strategy
         What moves: full, frozen, top(4), gradual, lora(8); and reset(1), freelb(3), joined with +; auto chooses.
     sampling
@@ -81,7 +87,7 @@ def finetune(
     schedule
         kind, warmup, final.
     batch
-        sequences (rows in a step), length.
+        sequences (in a step), length.
     watching
         log, evaluate, save, keep, patience (end after so many evaluations, one an epoch, without a better one).
     shots
@@ -128,13 +134,13 @@ def finetune(
     from pretune.training.multitask import finetune_tasks, read_tasks
     from pretune.training.seeds import finetune_seeds
     from pretune.training.self_training import self_train
-    from pretune.verbs.inputs import name_files, one_or_more
+    from pretune.verbs.inputs import name_columns, name_files, one_or_more
 
     given = {
         "train": name_files(train),
         "dev": name_files(dev) if dev is not None else None,
         "out": Path(out),
-        "columns": {role: name for role, name in (("text", text), ("pair", pair), ("label", label)) if name},
+        "columns": name_columns(columns, text=text, pair=pair, label=label),
         "objective": objective,
         "strategy": strategy,
         "sampling": sampling,
