@@ -117,6 +117,7 @@ def peer(
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / (0.1 * steps), (steps - step) / (0.9 * steps))
     )
+    model.train()  # from_pretrained leaves dropout off
     chance = np.random.default_rng(seed)
     for _ in range(task.epochs):
         for inputs, target in batches(parts[0], chance.permutation(len(parts[0])), tagging, device):

@@ -19,6 +19,7 @@ from pretune.errors import PretuneError, nearest
 from pretune.families import find_family
 from pretune.families.family import Family
 from pretune.nn.adaptive import AdaptiveEmbeddings
+from pretune.nn.dropout import stop_attention_dropout
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.initialize import Undrawn
 from pretune.objectives import OBJECTIVES, Joint, Loss, Mixture, Named, Objective, parse_objective
@@ -366,6 +367,7 @@ def load_model(reference: str | Path, objectives: Mixture | None = None, seed: i
     if new_heads:
         say(f"{folder}: new, untrained parameters for {', '.join(new_heads)}")
     model.root.load_state_dict(found, strict=False)
+    stop_attention_dropout(model.root)  # config.json goes on saying what it says
     if model.tokenizer is not None and model.tokenizer.size > config.vocab_size:
         raise PretuneError(
             f"{folder}: the tokenizer has {model.tokenizer.size} tokens but the model only {config.vocab_size}; "

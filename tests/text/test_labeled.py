@@ -101,3 +101,9 @@ def test_bad_files_are_refused_with_place_and_advice(
 ) -> None:
     with pytest.raises(PretuneError, match=message):
         read_labeled(write(tmp_path / "a.csv", content), columns)
+
+
+def test_columns_called_by_their_roles_are_found(tmp_path: Path) -> None:
+    file = tmp_path / "pairs.jsonl"
+    file.write_text('{"text": "a", "pair": "b", "label": "x"}\n{"text": "c", "pair": "d", "label": "y"}\n')
+    assert read_labeled(file, {}).pairs == ["b", "d"]

@@ -138,8 +138,10 @@ def test_what_each_task_found_out_is_its_own(material: Path, tmp_path: Path) -> 
     made["who"] = str(tmp_path / "who.jsonl")
     Path(made["who"]).write_text("\n".join(map(json.dumps, asked)), encoding="utf-8")
     objective = "small: regress | large: regress on mix | who: answer"
-    run = tune(material / "bert", made, tmp_path / "run", objective, steps=6, sampling="uniform")
+    run = tune(material / "bert", made, tmp_path / "run", objective, steps=6, sampling="uniform", report=True)
     assert {"dev/small/spearman", "dev/large/pearson", "dev/who/f1"} <= set(run.results)
+    page = (run.folder / "report.html").read_text(encoding="utf-8")
+    assert all(f"{name}: how good" in page for name in made) and "always no answer" in page and "always 2.5" in page
     said = {name: [answer["value"] for answer in run.predict(WORDS, task=name)] for name in ("small", "large")}
     assert np.mean(said["small"]) == pytest.approx(2.5, abs=2)
     assert np.mean(said["large"]) == pytest.approx(2500, abs=2000)

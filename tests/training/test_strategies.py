@@ -121,6 +121,9 @@ def test_auto_says_what_it_chose(capsys: pytest.CaptureFixture[str], monkeypatch
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
     assert "frozen" in choose_strategy("auto", 10).parts
     assert "full" in choose_strategy("auto", 5000).parts
+    assert "full" in choose_strategy("auto", 10, "contrast", has_head=False).parts
+    with pytest.raises(PretuneError, match="strategy frozen: contrast has no parameters of its own"):
+        choose_strategy("frozen", 10, "contrast", has_head=False)
     assert "5,000 examples" in capsys.readouterr().err
 
 

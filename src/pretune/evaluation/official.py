@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from pretune.errors import PretuneError, nearest
-from pretune.metrics.answers import answer_metrics
+from pretune.metrics.answers import answer_parts
 from pretune.metrics.diagnostics import by_phenomenon, matthews, parity
-from pretune.metrics.entities import entity_metrics, word_accuracy
-from pretune.metrics.ranking import query_metrics
+from pretune.metrics.entities import entity_parts
+from pretune.metrics.ranking import query_parts
 from pretune.metrics.regression import correlations
 from pretune.metrics.several_answers import several_answers_metrics
 from pretune.metrics.texts import bleu, chrf, exact_match, rouge
@@ -91,14 +91,16 @@ def _correlation(name: str) -> Callable[[Rows, Answers], float]:
 def _spans(name: str) -> Callable[[Rows, Answers], float]:
     def metric(rows: Rows, answers: Answers) -> float:
         expected = [[span["text"] for span in row["label"]] for row in rows]
-        return answer_metrics(expected, [answer["answer"] for answer in answers])[name]
+        return answer_parts(expected, [answer["answer"] for answer in answers]).whole()[name]
 
     return metric
 
 
 def _gaps(name: str) -> Callable[[Rows, Answers], float]:
     """The best over the right answers of each query, as ReCoRD counts: which is as SQuAD does."""
-    return lambda rows, answers: answer_metrics([row["answers"] for row in rows], [a["answer"] for a in answers])[name]
+    return lambda rows, answers: answer_parts([row["answers"] for row in rows], [a["answer"] for a in answers]).whole()[
+        name
+    ]
 
 
 def _tags(rows: Rows, answers: Answers) -> tuple[list[list[str]], list[list[str]]]:
@@ -109,7 +111,7 @@ def _ndcg(rows: Rows, answers: Answers) -> float:
     """Mean over queries, those with the same text, among the first ten."""
     queries = np.unique(np.array([str(row["text"]) for row in rows], dtype=object), return_inverse=True)[1]
     relevance = np.array([float(row["label"]) for row in rows])
-    return query_metrics(queries, relevance, np.array([answer["score"] for answer in answers]))["ndcg@10"]
+    return query_parts(queries, relevance, np.array([answer["score"] for answer in answers])).whole()["ndcg@10"]
 
 
 def _texts(judge: Callable[[Sequence[str], Sequence[str]], float]) -> Callable[[Rows, Answers], float]:
@@ -134,8 +136,8 @@ METRICS: dict[str, Callable[[Rows, Answers], float]] = {
     "answer_f1": _spans("f1"),
     "gap_exact": _gaps("exact_match"),
     "gap_f1": _gaps("f1"),
-    "entity_f1": lambda rows, answers: entity_metrics(*_tags(rows, answers))["f1"],
-    "word_accuracy": lambda rows, answers: word_accuracy(*_tags(rows, answers)),
+    "entity_f1": lambda rows, answers: entity_parts(*_tags(rows, answers)).whole()["f1"],
+    "word_accuracy": lambda rows, answers: entity_parts(*_tags(rows, answers), plain=True).whole()["accuracy"],
     "ndcg": _ndcg,
     "bleu": _texts(bleu),
     "chrf": _texts(chrf),

@@ -12,6 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing import get_context, parent_process
+from typing import Any
 
 import torch
 
@@ -53,7 +54,7 @@ class Ensemble:
         examples = read_part(self.task, part, columns, answered)
         answerers = [Answerer(model, task, examples) for model, task in self.members]
         each = [answer(self.device) for answer in answerers]
-        together = each[0] if len(each) == 1 else [combine(self.task, said) for said in zip(*each, strict=True)]
+        together = each[0] if len(each) == 1 else combine(self.task, each, examples)
         truncated = max(answer.laid.truncated for answer in answerers)
         return Answers(
             each, together, columns, truncated, examples.lines if getattr(examples, "nested", False) else None
@@ -84,10 +85,10 @@ def same_task(references: Sequence[str], name: str | None = None) -> Task:
     return first
 
 
-def combine(task: Task, answers: Sequence[Answer]) -> Answer:
-    """One answer of several; `same_task` has seen that the task knows how."""
-    one: Answer = task.combine(answers)  # type: ignore[attr-defined]
-    return one
+def combine(task: Task, each: Sequence[Sequence[Answer]], examples: Any) -> list[Answer]:
+    """One answer of several to each example; `same_task` has seen that the task knows how."""
+    said = enumerate(zip(*each, strict=True))
+    return [task.combine(answers, examples, row) for row, answers in said]  # type: ignore[attr-defined]
 
 
 def answer_parts(

@@ -96,7 +96,7 @@ class Classify:
         """Rows of a table: a text or two, and a label, or several of them."""
         rows = read_labeled(file, columns, labels=answered, label=some_labels if self.multi else one_label)
         if self.multi and rows.labels is not None:
-            rows.labels = split_labels(rows.labels)
+            rows.labels = split_labels(rows.labels, self.labels)
         return rows
 
     def fit(self, examples: Labeled) -> Self:
@@ -181,7 +181,7 @@ class Classify:
         found = [label for label, p in probabilities.items() if p >= self.threshold]
         return {"labels": found, "probabilities": probabilities}
 
-    def combine(self, answers: Sequence[Answer]) -> Answer:
+    def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
         """The answer of several models to one example: the mean of their probabilities."""
         means = np.mean([[answer["probabilities"][label] for label in self.labels] for answer in answers], 0)
         return self._several(means) if self.multi else class_answer(means, self.labels)

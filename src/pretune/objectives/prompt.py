@@ -132,6 +132,6 @@ class Prompt:
         """The likeliest label, and how likely each is."""
         return self.classes.answers(outputs, laid, examples)
 
-    def combine(self, answers: Sequence[Answer]) -> Answer:
+    def combine(self, answers: Sequence[Answer], examples: Labeled, row: int) -> Answer:
         """The answer of several models to one example: the mean of their probabilities."""
-        return self.classes.combine(answers)
+        return self.classes.combine(answers, examples, row)

@@ -9,7 +9,7 @@
 To add one, write these beside the four of an objective, and its scores in pretune/metrics. What `fit` finds are fields made
 by `fitted`, which are no options. A task that keeps something apart from the parameters while it learns has `finish(head)`,
 which puts it into them when training ends and returns the task without it, and `begin(head)`, which undoes that for a head
-that was trained before. With `combine(answers)`, which makes one answer of what several models say of an example, it is also
+that was trained before. With `combine(answers, examples, row)`, which makes one answer of what several models say of an example, it is also
 for ensembles. A task whose files are no tables has `rows(file)`, which makes rows of them.
 """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,7 @@ class Plan:
     soft: float | None = None  # the temperature of its probabilities, if these are learned; None: labels are
     teacher: tuple[str, ...] | None = None  # runs that label together; None: one is trained
     partial: bool = False  # whether the model may lack tensors, or have too many
+    drop_bad: bool = False  # whether examples whose spans are not in their texts are left out
 
     def recipe(self) -> dict[str, Any]:
         """Everything that decides the outcome, under the names of the verb's options."""
@@ -149,7 +150,12 @@ def read_material(plan: Plan) -> Material:
 
 def asked_for(plan: Plan, objective: str) -> Mixture:
     """The objectives of a plan, which know nothing of their examples yet."""
-    return parse_objective(objective, pooling=family_of(plan.model).poolings.get("", "start"))
+    usual: dict[str, Any] = {"pooling": family_of(plan.model).poolings.get("", "start")}
+    usual |= {"drop_bad": True} if plan.drop_bad else {}
+    mixture = parse_objective(objective, **usual)
+    if plan.drop_bad and not any(hasattr(task, "drop_bad") for task in tasks_in(mixture)):
+        raise PretuneError(f"{mixture} has no spans that could be bad; --drop-bad is for answer and match")
+    return mixture
 
 
 def read_examples(plan: Plan, task: Task, train: str, judged: str | None) -> tuple[Any, Any, list[int]]:
@@ -182,7 +188,7 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
     labels = list(getattr(task, "labels", ()))
     model.labels, model.tasks, model.objective = labels, {}, plan.objective
     length = check_length(min(plan.batch.length or 128, model.backbone.longest or 1 << 30), model)
-    strategy = strategy_of(plan, len(rows), dev is not None)
+    strategy = strategy_of(plan, model, [task], len(rows), dev is not None)
     starts = strategy.prepare(model, plan.seed)
     answer = Answerer(model, task, dev, length).say_cut() if dev is not None else None  # refuses unknown labels
     going_on = start_run(plan.out, "finetune", plan.recipe(), resume)
@@ -299,9 +305,10 @@ def with_options(task: Any, options: Mapping[str, Any]) -> Task:
     return replace(task, **options)
 
 
-def strategy_of(plan: Plan, examples: int, judged: bool) -> Strategy:
+def strategy_of(plan: Plan, model: Model, tasks: Iterable[Task], examples: int, judged: bool) -> Strategy:
     """The strategy of a plan, which must go with the rest of it."""
-    strategy = choose_strategy(plan.strategy, examples)
+    bare = next((task.name for task in tasks if not any(True for _ in model.root.heads[task.name].parameters())), "")
+    strategy = choose_strategy(plan.strategy, examples, bare, has_head=not bare)
     if plan.optimizer.name == "muon" and {"gradual", "lora"} & strategy.parts.keys():
         raise PretuneError(f"strategy {plan.strategy}: muon moves all matrices alike; choose another optimizer")
     if plan.watching.patience and not judged:

@@ -90,7 +90,7 @@ def check_teachers(runs: Sequence[str], labels: Sequence[str]) -> None:
 def label(runs: Sequence[str], texts: Labeled, partial: bool) -> list[Answer]:
     """What some runs say together of each text."""
     each = [Answerer(*load_trained(run, partial), texts).say_cut()() for run in runs]
-    return each[0] if len(each) == 1 else [combine(same_task(runs), said) for said in zip(*each, strict=True)]
+    return each[0] if len(each) == 1 else combine(same_task(runs), each, texts)
 
 
 def sure_of(plan: Plan, answers: Sequence[Answer]) -> list[int]:

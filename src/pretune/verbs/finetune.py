@@ -22,6 +22,7 @@ def finetune(
     pair: str | None = None,
     label: str | None = None,
     columns: Mapping[str, str] | None = None,
+    drop_bad: bool = False,
     objective: str = "classify",
     strategy: str = "full",
     sampling: str = "proportional",
@@ -70,6 +71,8 @@ def finetune(
         Column of the label: tags, answers. Columns without names are numbered from 1.
     columns
         Columns of what else a task reads, e.g. --columns.choices options.
+    drop_bad
+        Leave out examples whose answers or spans are not in their texts; without it they are listed, and refused.
     objective
         classify, classify(multi=true), tag, answer, regress, choose, match, rank, contrast, entity, generate, prompt;
         classify(pooling=mean), classify on mix/bilstm, classify+0.5*lm …; of several tasks, a: classify | b: generate …, or one
@@ -152,6 +155,7 @@ def finetune(
         "watching": watching,
         "deterministic": deterministic,
         "partial": partial,
+        "drop_bad": drop_bad,
         "shots": shots,
         "unlabeled": str(unlabeled) if unlabeled is not None else None,
         "confident": confident,

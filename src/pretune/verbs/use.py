@@ -58,7 +58,7 @@ def predict(
     score
         The files also have the right answers: compare, and say how good each run is, and all together.
     out
-        Write rows and answers to this .csv, .tsv, .jsonl or .parquet file.
+        Write rows and answers to this .csv, .tsv, .jsonl or .parquet file; of tagged words a .conll file too.
     processes
         Share the rows out to so many processes, on a CPU.
     partial
