@@ -40,6 +40,7 @@ def tiny(tmp_path: Path) -> Path:
 
 def test_every_task_is_here() -> None:
     tasks = {name for name, kind in OBJECTIVES.items() if hasattr(kind, "answers")}
+    tasks -= {"prompt", "generate"}  # which take the vocabulary's head, and have tests of their own
     assert tasks == {name.partition("(")[0] for name in ROWS}
 
 

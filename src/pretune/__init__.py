@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pretune.errors import PretuneError
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
 from pretune.verbs.adapt import adapt
+from pretune.verbs.ask import ask
 from pretune.verbs.bench import bench_device
 from pretune.verbs.evaluate import compare, contamination, evaluate
 from pretune.verbs.export import export
@@ -49,6 +50,7 @@ __all__ = [
     "Watching",
     "__version__",
     "adapt",
+    "ask",
     "bench_device",
     "compare",
     "contamination",

@@ -51,6 +51,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "compare": pretune.compare,
     "contamination": pretune.contamination,
     "predict": pretune.predict,
+    "ask": pretune.ask,
     "fill": pretune.fill,
     "embed": pretune.embed,
     "generate": pretune.generate,

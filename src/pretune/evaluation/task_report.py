@@ -15,9 +15,11 @@ from pretune.evaluation.controls import controls
 from pretune.evaluation.intervals import COVERAGE, intervals
 from pretune.metrics import judge_each, score
 from pretune.metrics.judging import Judged
+from pretune.objectives.named import kind_of
 from pretune.pages import Line, chart, page, paragraph, section, table
 from pretune.progress import progress
 from pretune.training.finetuning import ANSWERS, Material
+from pretune.training.multitask import Tasks, answers_file
 from pretune.training.runs import Run
 
 REPORT = "report.html"
@@ -32,11 +34,13 @@ class TaskReport:
     run: Run
     material: Material
     answers: list[dict[str, Any]]
+    name: str = ""  # of the task, where the run has several
 
     @property
     def classifies(self) -> bool:
         """Whether there are classes that can be confused."""
-        return self.material.task.name in ("classify", "match") and all("label" in answer for answer in self.answers)
+        kinds = ("classify", "match", "prompt")
+        return kind_of(self.material.task) in kinds and all("label" in answer for answer in self.answers)
 
     @cached_property
     def judged(self) -> list[Judged]:
@@ -53,7 +57,7 @@ class TaskReport:
             low, high = sure.get(name, (value, value))
             row = {"metric": name, "this model": f"{value:.4f}", f"{COVERAGE:.0%} interval": f"{low:.4f} – {high:.4f}"}
             if seeds:
-                spread = seeds[f"dev/{name}"]
+                spread = seeds["/".join(filter(None, ("dev", self.name, name)))]
                 row[f"{seeds['count']} seeds"] = f"{spread['mean']:.4f} ± {spread['sd']:.4f}"
             rows.append(row)
         return rows
@@ -111,8 +115,8 @@ class TaskReport:
         points = [(line["step"], line[name]) for line in self.run.metrics() if name in line]
         return chart([Line("training loss", points)], across="steps", up="loss") if len(points) > 1 else ""
 
-    def page(self) -> str:
-        """The whole of it."""
+    def sections(self) -> list[str]:
+        """All that there is to say."""
         task, seeds, material = self.material.task, self.run.results.get("seeds", {}), self.material
         how = f"{len(material.rows):,} examples to learn from, {len(material.dev):,} to judge by"
         told = [how + f"; {self.run.results['model']}, {self.run.results['objective']}."]
@@ -123,7 +127,8 @@ class TaskReport:
                 f"{seeds['count']} seeds, {seeds['failed']} of them learned nothing; this is seed {seeds['best']}, the best on "
                 "these same examples, which flatters it: what to expect is the mean."
             )
-        parts = [section("How good", *map(paragraph, told), table(self.scores()))]
+        title = f"{self.name}: how good" if self.name else "How good"
+        parts = [section(title, *map(paragraph, told), table(self.scores()))]
         if len(beside := self.controls()) > 1:
             parts.append(section("Beside what costs nothing", table(beside, best=None)))
         if self.classifies and len(task.labels) <= CLASSES:  # type: ignore[attr-defined]
@@ -133,7 +138,7 @@ class TaskReport:
         if worst := self.worst():
             parts.append(section("The worst answers", table(worst)))
         parts.append(section("How it learned", self.curve()))
-        return page(f"{Path(self.run.folder).name}: {task.name}", *parts)
+        return parts
 
 
 def short(text: str) -> str:
@@ -141,13 +146,19 @@ def short(text: str) -> str:
     return text if len(text) < 300 else text[:297] + "…"
 
 
-def write_report(run: Run, material: Material) -> Path | None:
+def write_report(run: Run, material: Material | Tasks) -> Path | None:
     """Write a run's report, where there is something to judge by."""
-    path = run.folder / ANSWERS
-    if material.dev is None or not path.is_file():
+    tasks = {"": material} if isinstance(material, Material) else material.parts
+    reports = []
+    for name, one in tasks.items():
+        path = run.folder / (answers_file(name) if name else ANSWERS)
+        if one.dev is not None and path.is_file():
+            answers = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            reports.append(TaskReport(run, one, answers, name))
+    if not reports:
         return None
-    answers = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     with progress("report"):
-        content = TaskReport(run, material, answers).page()
+        sections = [part for report in reports for part in report.sections()]
+        content = page(f"{run.folder.name}: {', '.join(one.task.name for one in tasks.values())}", *sections)
     write_bytes(run.folder / REPORT, content.encode())
     return run.folder / REPORT

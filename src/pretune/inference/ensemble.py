@@ -38,9 +38,15 @@ class Answers:
 class Ensemble:
     """Models for the same task."""
 
-    def __init__(self, references: Sequence[str], partial: bool = False, device: torch.device | None = None) -> None:
-        self.task = same_task(references)
-        self.members = [load_trained(reference, partial) for reference in references]
+    def __init__(
+        self,
+        references: Sequence[str],
+        partial: bool = False,
+        device: torch.device | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.task = same_task(references, name)
+        self.members = [load_trained(reference, partial, name) for reference in references]
         self.device = device or choose_device()
 
     def __call__(self, part: Excerpt, columns: Mapping[str, str], answered: bool = False) -> Answers:
@@ -55,12 +61,15 @@ class Ensemble:
         )
 
 
-def same_task(references: Sequence[str]) -> Task:
-    """The task that all of some models were trained for, the first one's; models for different ones are refused."""
-    _, first = task_of(references[0])
+def same_task(references: Sequence[str], name: str | None = None) -> Task:
+    """The task that all of some models were trained for, the first one's; models for different ones are refused.
+
+    Of models for several tasks, it is the one of this `name`.
+    """
+    _, first = task_of(references[0], name)
     labels = getattr(first, "labels", ())
     for reference in references[1:]:
-        _, task = task_of(reference)
+        _, task = task_of(reference, name)
         if task.name != first.name:
             raise PretuneError(
                 f"{reference}: was trained to {task.name}, and {references[0]} to {first.name}; "
@@ -90,14 +99,15 @@ def answer_parts(
     answered: bool = False,
     processes: int = 1,
     partial: bool = False,
+    name: str | None = None,
 ) -> Iterator[tuple[Excerpt, Answers]]:
     """Excerpts and the answers to them, in order.
 
     Several processes work on a CPU, each with models of its own; there are never more than two excerpts for each.
     """
-    jobs = with_columns(same_task(references), parts, columns, answered)
+    jobs = with_columns(same_task(references, name), parts, columns, answered)
     if processes == 1:
-        ensemble = Ensemble(references, partial)
+        ensemble = Ensemble(references, partial, name=name)
         yield from ((part, ensemble(part, named, answered)) for part, named in jobs)
         return
     threads = max(1, torch.get_num_threads() // processes)
@@ -105,7 +115,7 @@ def answer_parts(
     waiting: deque[tuple[Excerpt, Future[Answers]]] = deque()
     try:
         for part, named in jobs:
-            waiting.append((part, pool.submit(_work, tuple(references), partial, part, named, answered)))
+            waiting.append((part, pool.submit(_work, tuple(references), partial, name, part, named, answered)))
             if len(waiting) > 2 * processes:
                 first, future = waiting.popleft()
                 yield first, future.result()
@@ -152,6 +162,11 @@ _ensemble = cache(Ensemble)
 
 
 def _work(
-    references: tuple[str, ...], partial: bool, part: Excerpt, columns: Mapping[str, str], answered: bool
+    references: tuple[str, ...],
+    partial: bool,
+    name: str | None,
+    part: Excerpt,
+    columns: Mapping[str, str],
+    answered: bool,
 ) -> Answers:
-    return _ensemble(references, partial, torch.device("cpu"))(part, columns, answered)
+    return _ensemble(references, partial, torch.device("cpu"), name)(part, columns, answered)

@@ -20,10 +20,13 @@ from pretune.metrics.judging import (
     judge_ranking,
     judge_similarities,
     judge_tags,
+    judge_texts,
 )
 from pretune.metrics.parts import Parts
 from pretune.metrics.ranking import ranking_parts
 from pretune.metrics.regression import score_numbers, score_similarities
+from pretune.metrics.texts import score_closed, text_parts
+from pretune.objectives.named import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +38,8 @@ SCORES: dict[str, Callable[[Sequence[dict[str, Any]], Any, Any], dict[str, float
     "regress": score_numbers,
     "match": score_classes,
     "contrast": score_similarities,
+    "prompt": score_classes,
+    "generate": score_closed,
 }
 PARTS: dict[str, Callable[[Sequence[dict[str, Any]], Any, Any], Parts]] = {
     "tag": tag_parts,
@@ -42,6 +47,7 @@ PARTS: dict[str, Callable[[Sequence[dict[str, Any]], Any, Any], Parts]] = {
     "choose": choice_parts,
     "rank": ranking_parts,
     "entity": gap_parts,
+    "generate": text_parts,
 }
 JUDGES: dict[str, Callable[[Sequence[dict[str, Any]], Any, Any], list[Judged]]] = {
     "classify": judge_classes,
@@ -53,6 +59,8 @@ JUDGES: dict[str, Callable[[Sequence[dict[str, Any]], Any, Any], list[Judged]]] 
     "rank": judge_ranking,
     "contrast": judge_similarities,
     "entity": judge_gaps,
+    "prompt": judge_classes,
+    "generate": judge_texts,
 }
 CHOICES: dict[str, Callable[[Sequence[dict[str, Any]], Any, Any], dict[str, float]]] = {"answer": choose_threshold}
 
@@ -66,17 +74,22 @@ def score(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> dict[s
     >>> score(Classify(labels=("a", "b")), [{"label": "a"}, {"label": "a"}], rows)["accuracy"]
     0.5
     """
-    if task.name in PARTS:
-        return PARTS[task.name](answers, examples, task).whole()
-    return SCORES[task.name](answers, examples, task)
+    parts = parts_of(task, answers, examples)
+    return parts.whole() if parts is not None else SCORES[kind_of(task)](answers, examples, task)
+
+
+def parts_of(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> Parts | None:
+    """The metrics of a task by example, where they are made of sums; those of a classifier are counted anew."""
+    made = None if getattr(task, "closed", False) else PARTS.get(kind_of(task))
+    return made(answers, examples, task) if made is not None else None
 
 
 def scores_of_draws(
     task: Any, answers: Sequence[dict[str, Any]], examples: Any, chance: np.random.Generator, rounds: int
 ) -> Iterator[dict[str, float]]:
     """The metrics of as many examples, drawn by chance, with some of them several times; of `rank`, as many queries."""
-    if task.name in PARTS:
-        parts = PARTS[task.name](answers, examples, task)
+    parts = parts_of(task, answers, examples)
+    if parts is not None:
         units = len(parts.values)
         yield from (parts.of(chance.integers(0, units, units)) for _ in range(rounds if units else 0))
         return
@@ -93,9 +106,10 @@ def constant(task: Any, learned: Any, judged: Any) -> float:
 
 def choose(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> dict[str, float]:
     """Options of a task with which its answers to some examples would be best; most tasks have none to choose."""
-    return CHOICES[task.name](answers, examples, task) if task.name in CHOICES else {}
+    choice = CHOICES.get(kind_of(task))
+    return choice(answers, examples, task) if choice is not None else {}
 
 
 def judge_each(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> list[Judged]:
     """Every answer beside the right one; of a task that compares examples, one for each comparison."""
-    return JUDGES[task.name](answers, examples, task)
+    return JUDGES[kind_of(task)](answers, examples, task)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pretune.metrics.classification import most_frequent
+from pretune.objectives.named import kind_of
 from pretune.text.schemes import convert
 
 Answer = dict[str, Any]
@@ -15,11 +16,11 @@ Answer = dict[str, Any]
 
 def constant_answers(task: Any, learned: Any, judged: Any) -> tuple[str, list[Answer]] | None:
     """What that is, and an answer an example; None for a task that has no such."""
-    match task.name:
+    match kind_of(task):
         case "classify" if task.multi:
             several = most_frequent(tuple(sorted(labels)) for labels in learned.labels)
             return repr(", ".join(several)), [{"labels": list(several)}] * len(judged)
-        case "classify" | "match":
+        case "classify" | "match" | "prompt":
             usual = most_frequent(learned.labels)
             return repr(usual), [{"label": usual}] * len(judged)
         case "tag":
@@ -33,6 +34,9 @@ def constant_answers(task: Any, learned: Any, judged: Any) -> tuple[str, list[An
         case "choose":
             usual = most_frequent(str(group.right[0]) for group in learned.groups)
             return f"choice {usual}", [{"choice": min(int(usual), len(g.names) - 1)} for g in judged.groups]
+        case "generate" if task.closed:
+            usual = most_frequent(learned.labels)
+            return repr(usual), [{"answer": usual}] * len(judged)
         case "rank":
             return "the same score", [{"score": 0.0}] * len(judged)
     return None

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pretune.metrics.answers import judge
+from pretune.metrics.answers import judge, overlap
 from pretune.metrics.ranking import query_parts
 from pretune.text.schemes import convert
 
@@ -27,7 +27,7 @@ class Judged:
 
 
 def judge_classes(answers: Sequence[Answer], examples: Any, task: Any) -> list[Judged]:
-    """Of `classify` and `match`; of several labels, F1."""
+    """Of `classify`, `match` and `prompt`; of several labels, F1."""
     pairs = enumerate(zip(examples.labels, answers, strict=True))
     if not getattr(task, "multi", False):
         return [
@@ -87,6 +87,12 @@ def _texts(answers: Sequence[Answer], golds: Sequence[Sequence[str]]) -> list[Ju
         )
         for row, (answer, right) in enumerate(zip(answers, golds, strict=True))
     ]
+
+
+def judge_texts(answers: Sequence[Answer], examples: Any, task: Any) -> list[Judged]:
+    """Of `generate`: F1 of its words."""
+    pairs = enumerate(zip(examples.labels, answers, strict=True))
+    return [Judged(row, right, answer["answer"], overlap(right, answer["answer"])) for row, (right, answer) in pairs]
 
 
 def judge_choices(answers: Sequence[Answer], examples: Any, task: Any) -> list[Judged]:

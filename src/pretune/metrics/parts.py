@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,17 @@ class Parts:
     def of(self, units: Any) -> dict[str, float]:
         """The metrics of some, which may be among them several times."""
         return {name: float(value) for name, value in self.finish(self.values[units].sum(0)).items()}
+
+
+def joined(parts: Sequence[Parts]) -> Parts:
+    """Several metrics of the same units as one."""
+    ends = np.cumsum([part.values.shape[1] for part in parts])[:-1]
+
+    def finish(sums: Array) -> dict[str, float]:
+        pieces = zip(parts, np.split(sums, ends), strict=True)
+        return {name: value for part, piece in pieces for name, value in part.finish(piece).items()}
+
+    return Parts(np.hstack([part.values for part in parts]), finish)
 
 
 def means(values: Array, *names: str) -> Parts:

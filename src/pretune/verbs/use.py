@@ -22,6 +22,7 @@ def predict(
     *,
     text: str | None = None,
     pair: str | None = None,
+    task: str | None = None,
     label: str | None = None,
     columns: Mapping[str, str] | None = None,
     probabilities: bool = False,
@@ -46,6 +47,8 @@ def predict(
         Column of the text: words, questions.
     pair
         Column of the second text: passages.
+    task
+        Which of its tasks, for a model that was trained for several.
     label
         Column of the right answer, for --score.
     columns
@@ -92,11 +95,17 @@ def predict(
     if label and not score:
         raise PretuneError("--label names the right answers, which are for --score")
     named = name_columns(columns, text=text, pair=pair, label=label)
-    parts = files_as_parts(same_task(runs), files) if files else [texts_as_part(texts)]
+    parts = files_as_parts(files, same_task(runs, task)) if files else [texts_as_part(texts)]
     answered = answer_parts(
-        runs, parts, named if files else {"text": "text"}, answered=score, processes=processes, partial=partial
+        runs,
+        parts,
+        named if files else {"text": "text"},
+        answered=score,
+        processes=processes,
+        partial=partial,
+        name=task,
     )
-    beside, scores = Beside(probabilities, nested=out is None), Scores(runs)
+    beside, scores = Beside(probabilities, nested=out is None), Scores(runs, task)
     kept: list[dict[str, Any]] = []
     rows = truncated = 0
     with ExitStack() as stack:

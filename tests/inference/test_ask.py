@@ -1,0 +1,164 @@
+"""Asking without training: answers are as likely as the model finds them, examples stand before, calibration is the paper's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import pretune as pt
+from pretune.inference.ask import EMPTY, Asker, Question, calibrated
+from pretune.inference.generate import Writer
+from pretune.packed import pack_lists
+from pretune.text.labeled import Labeled
+from tiny import read, tiny, tune
+
+WORDS = ["red", "water", "fire", "tree", "stone", "cloud"]
+ANSWERS = ["very warm", "cold", "cold as stone"]
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GPT-2 that learned to go on from `feels`."""
+    folder = tmp_path_factory.mktemp("ask")
+    rows = [f"{word} {i},{'very warm' if word in ('red', 'fire') else 'cold'}" for i in range(6) for word in WORDS]
+    (folder / "train.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")
+    tokenizer = read([f"{row.replace(',', ' feels ')} as stone n / a" for row in rows])
+    model = tiny("gpt2-tiny", tokenizer, folder / "start")
+    tune(model, folder / "train.csv", folder / "run", "generate(delimiter=feels)", steps=50)
+    return folder
+
+
+def rows(*texts: str) -> Labeled:
+    return Labeled(Path("x"), {}, list(texts))
+
+
+def test_answers_are_ranked_and_judged(writer: Path) -> None:
+    found = pt.ask(
+        writer / "run", inputs=writer / "train.csv", label="label", cloze="feels [MASK]", answers=ANSWERS[:2]
+    )
+    assert len(found) == 36 and found.facts["accuracy"] == 1.0 and found[0]["label"] == "very warm"
+    assert sum(found[0]["probabilities"].values()) == pytest.approx(1)
+    assert "accuracy" in found.describe() and "probabilities" not in found.table()["answers"][0]
+
+
+def test_answers_are_written(writer: Path, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"cloze": "{text} feels [MASK]", "tokens": 4}
+    found = pt.ask(writer / "run", ["fire 3", "cloud 2"], **asked)
+    assert [row["answer"] for row in found] == ["very warm", "cold"]
+    pt.ask(writer / "run", ["fire 3", "cloud 2"], **asked, out=tmp_path / "out.jsonl")
+    assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == found.rows
+    (tmp_path / "rows.csv").write_text("id,text,answer\n7,fire 3,hot\n8,cloud 2,cool\n")
+    pt.ask(writer / "run", tmp_path / "rows.csv", **asked, out=tmp_path / "out.csv")
+    wanted = "id,text,answer,predicted_answer\n7,fire 3,hot,very warm\n8,cloud 2,cool,cold\n"
+    assert (tmp_path / "out.csv").read_text() == wanted
+    judged = pt.ask(writer / "run", inputs=writer / "train.csv", label="label", cloze="feels [MASK]", tokens=4)
+    assert judged.facts == {"exact_match": 1.0}
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_probabilities_are_those_of_whole_forwards(writer: Path, shown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pretune.inference import writing
+
+    loaded = Writer.load(writer / "start")
+    examples = Labeled(Path("x"), {}, ["red 1", "tree 2"], labels=["very warm", "cold"], lines=[1, 2])
+    question = Question("{text} feels [MASK] .", ANSWERS, shown=examples if shown else None)
+    texts = ["fire 3", "water", "cloud cloud cloud 2"]
+    found = Asker(loaded, question)(rows(*texts))
+    tokenizer, model = loaded.model.need_tokenizer(), loaded.model
+    for text, answer in zip(texts, found, strict=True):
+        before = "red 1 feels very warm .\n\ntree 2 feels cold .\n\n" if shown else ""
+        prompt = tokenizer.encode(before) + tokenizer.encode(text) + tokenizer.encode(" feels")
+        scores = []
+        for word in ANSWERS:
+            ids = tokenizer.encode(f" {word}")
+            with torch.no_grad():
+                logits = model.root.heads["lm"](
+                    model.backbone(pack_lists([prompt + ids])).last, model.backbone.embed.tokens
+                )
+            chances = logits[:, : tokenizer.size].log_softmax(-1)[len(prompt) - 1 : -1]
+            scores.append(float(chances.gather(1, torch.tensor(ids)[:, None]).sum()))
+        expected = torch.tensor(scores).softmax(-1).tolist()
+        assert list(answer["probabilities"].values()) == pytest.approx(expected, abs=1e-5)
+    monkeypatch.setattr(writing, "TOKENS", 1)
+    for one, other in zip(found, Asker(loaded, question)(rows(*texts)), strict=True):
+        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-6)
+
+
+def test_calibration_makes_texts_that_say_nothing_undecided(writer: Path) -> None:
+    loaded = Writer.load(writer / "start")
+    plain = Asker(loaded, Question("feels [MASK]", ANSWERS))(rows(*EMPTY, "fire"))
+    even = Asker(loaded, Question("feels [MASK]", ANSWERS, calibrate=True))(rows(*EMPTY, "fire"))
+    usual = np.mean([list(answer["probabilities"].values()) for answer in plain[:3]], axis=0)
+    for before, after in zip(plain, even, strict=True):
+        shares = np.array(list(before["probabilities"].values())) / usual
+        assert list(after["probabilities"].values()) == pytest.approx((shares / shares.sum()).tolist(), abs=1e-9)
+    alone = calibrated(plain[:1], plain[:1])[0]
+    assert list(alone["probabilities"].values()) == pytest.approx([1 / 3] * 3)
+
+
+def test_masked_models_are_calibrated_too(tmp_path: Path) -> None:
+    model = tiny("bert-tiny", read(["it was good bad . fire water"] * 9), tmp_path / "bert", "mlm")
+    plain = pt.ask(model, ["fire", "", "N/A", "[MASK]"], cloze="It was [MASK].", answers=["good", "bad"])
+    even = pt.ask(model, ["fire"], cloze="It was [MASK].", answers=["good", "bad"], calibrate=True)
+    usual = np.mean([row["probabilities"]["good"] for row in plain.rows[1:]])
+    odds = plain[0]["probabilities"]["good"] / plain[0]["probabilities"]["bad"] * (1 - usual) / usual
+    assert even[0]["probabilities"]["good"] == pytest.approx(odds / (1 + odds), abs=1e-6)
+
+
+def test_examples_come_from_a_file_by_seed(
+    writer: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
+    question = {"cloze": "{text} feels [MASK]", "answers": ANSWERS[:2], "examples": writer / "train.csv", "shots": 2}
+    first, again, other = (pt.ask(writer / "start", ["fire"], **question, seed=seed)[0] for seed in (0, 0, 1))
+    assert first == again != other
+    assert "4 of 36 rows, 2 of each class by seed 0" in capsys.readouterr().err
+    pt.ask(writer / "start", ["fire"], cloze="feels [MASK]", examples=writer / "train.csv", shots=3, tokens=2)
+    assert "3 of 36 rows by seed 0" in capsys.readouterr().err
+
+
+def test_long_texts_give_way_to_examples_and_answers(writer: Path) -> None:
+    loaded = Writer.load(writer / "start")
+    asker = Asker(loaded, Question("{text} feels [MASK]", ANSWERS))
+    laid = asker.lay_out(rows("fire " * 2000), 3)
+    assert laid.lengths.tolist() == [loaded.model.backbone.longest - 3] and laid.truncated == 1
+    assert len(asker(rows("fire " * 2000))) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"answers": ["a"]}, "only one answer, 'a', to choose from"),
+        ({"answers": ["a:x", "b"]}, "give all of them as label:answer, or none"),
+        ({"calibrate": True}, "give the answers to choose from"),
+        ({"cloze": "nothing here"}, r"it takes one \[MASK\]"),
+        ({"inputs": []}, "nothing to ask about"),
+        (
+            {"examples": "train.csv", "answers": ["hot", "cold"]},
+            "an example's label is 'very warm', which is no answer",
+        ),
+        ({"examples": "train.csv", "shots": 99}, "99 examples are asked for, and there are 36"),
+    ],
+)
+def test_questions_that_make_no_sense_are_refused(options: dict[str, object], message: str, writer: Path) -> None:
+    if "examples" in options:
+        options = {**options, "examples": writer / str(options["examples"])}
+    with pytest.raises(pt.PretuneError, match=message):
+        pt.ask(writer / "start", **{"inputs": ["fire"], **options})  # type: ignore[arg-type]
+
+
+def test_models_that_cannot_answer_say_why(tmp_path: Path) -> None:
+    tokenizer = read(["it was good bad . fire water"] * 9)
+    headless = tiny("bert-tiny", tokenizer, tmp_path / "bare")
+    with pytest.raises(pt.PretuneError, match="it has no head that fills gaps"):
+        pt.ask(headless, ["fire"], cloze="It was [MASK].", answers=["good", "bad"])
+    masked = tiny("bert-tiny", tokenizer, tmp_path / "bert", "mlm")
+    with pytest.raises(pt.PretuneError, match="fills one gap with a word; give the answers"):
+        pt.ask(masked, ["fire"], cloze="It was [MASK].")
+    with pytest.raises(pt.PretuneError, match="use `pretune generate`"):
+        pt.ask(tiny("t5-tiny", tokenizer, tmp_path / "t5"), ["fire"], answers=["good", "bad"])
