@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from pretune.atomic import write_bytes, write_json
 from pretune.devices import choose_device, deterministic
@@ -18,6 +17,7 @@ from pretune.errors import PretuneError
 from pretune.inference.predict import Answerer
 from pretune.metrics import score
 from pretune.model import Model, family_of, load_model, make_model, random_twin
+from pretune.nn.recurrent import asks_the_host
 from pretune.objectives import OBJECTIVES, Data, Mixture, Task, parse_objective
 from pretune.presets import preset_names
 from pretune.progress import say
@@ -158,8 +158,7 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
         seed=plan.seed,
         device=device,
         run=plan.out,
-        # torch's LSTMs ask the host for lengths, which a recording cannot.
-        graphed=fixed and not any(isinstance(module, nn.LSTM) for module in model.root.modules()),
+        graphed=fixed and not asks_the_host(model.root),
         starts=starts,
         recompute=bool(plan.batch.recompute),
         evaluate=evaluator(answer, device) if answer is not None else None,

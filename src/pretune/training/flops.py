@@ -21,12 +21,14 @@ import numpy as np
 from torch import nn
 
 from pretune.backbones.encoder import Encoder
+from pretune.backbones.two_ways import TwoWays
 from pretune.nn.adaptive import AdaptiveHead
 from pretune.nn.attention import Attention, CrossAttention, GlobalAttention, ScoredAttention
 from pretune.nn.convolution import Convolution
 from pretune.nn.disentangled import DisentangledAttention
 from pretune.nn.heads import VocabularyHead
 from pretune.nn.lsh import LSHAttention
+from pretune.nn.recurrent import Recurrence
 from pretune.nn.scores import TransformerXL
 from pretune.packed import Batch, Packed
 
@@ -64,8 +66,9 @@ class Flops:
         """One forward, item by item."""
         backbone: Any = self.root.backbone
         sides = [_lengths(batch, side) for side in range(len(batch.packed))]
-        if len(sides) == 1:
-            (own,) = sides
+        if len(sides) == 1 or isinstance(backbone, TwoWays):
+            # Of two stacks each may have a text of its own: as many tokens, and half of the matrices for each.
+            own = sides[0]
             stack = self._sizes(backbone)
             items = {
                 "matrices": 2 * stack.matrices * own.sum(),
@@ -162,7 +165,7 @@ def module_sizes(module: nn.Module) -> Sizes:
         match child:
             case nn.Linear() | Convolution():
                 matrices += child.weight.numel()
-            case nn.LSTM():
+            case nn.LSTM() | Recurrence():
                 recurrence += sum(p.numel() for p in child.parameters() if p.dim() == 2)
             case LSHAttention():
                 others.append(child.operations)

@@ -14,6 +14,7 @@ import torch
 from pretune.devices import choose_device, deterministic, peak_flops
 from pretune.errors import PretuneError
 from pretune.model import Model, find_folder, load_model, make_model, read_config
+from pretune.nn.recurrent import asks_the_host
 from pretune.objectives import Data, Joint, LearnsFromRows, Mixture, parse_objective
 from pretune.objectives.mlm import MLM
 from pretune.packed import Batch
@@ -176,7 +177,7 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Ru
         run=plan.out,
         world=world,
         compiled=fixed,
-        graphed=fixed and world.size == 1 and not plan.deterministic and not mixture.stateful,
+        graphed=fixed and world.size == 1 and not (plan.deterministic or mixture.stateful or asks_the_host(model.root)),
         recompute=bool(plan.batch.recompute),
         evaluate=evaluator(model, evaluation, device) if evaluation else None,
         evaluate_first=plan.model not in preset_names() or plan.from_ is not None,
