@@ -19,6 +19,7 @@ from pretune.errors import PretuneError, nearest
 from pretune.families import find_family
 from pretune.families.family import Family
 from pretune.nn.adaptive import AdaptiveEmbeddings
+from pretune.nn.characters import SpelledEmbeddings
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.initialize import Undrawn
 from pretune.objectives import Joint, Loss, Mixture, Objective, parse_objective
@@ -61,7 +62,7 @@ class Root(nn.Module):
     def compute_in(self, kind: torch.dtype) -> None:
         """Activations are of this type from the embeddings on; parameters stay as they are."""
         for module in self.modules():
-            if isinstance(module, Embeddings | AdaptiveEmbeddings):
+            if isinstance(module, Embeddings | AdaptiveEmbeddings | SpelledEmbeddings):
                 module.compute = kind
 
 

@@ -11,11 +11,13 @@ from pretune.families.deberta import DEBERTA, DEBERTA_V2
 from pretune.families.distilbert import DISTILBERT
 from pretune.families.electra import ELECTRA
 from pretune.families.elmo import ELMO
+from pretune.families.elmo_transformer import ELMO_TRANSFORMER
 from pretune.families.ernie import ERNIE
 from pretune.families.family import Family
 from pretune.families.gpt import GPT
 from pretune.families.gpt2 import GPT2
 from pretune.families.longformer import LONGFORMER
+from pretune.families.lstm import LSTM
 from pretune.families.marian import MARIAN
 from pretune.families.mbart import MBART
 from pretune.families.modernbert import MODERNBERT
@@ -44,8 +46,8 @@ ENCODERS = (
     MODERNBERT,
     PERFORMER,
 )
-DECODERS = (GPT, GPT2, TRANSFO_XL, REFORMER)
-TWO_WAYS = (ELMO,)
+DECODERS = (GPT, GPT2, TRANSFO_XL, REFORMER, LSTM)
+TWO_WAYS = (ELMO, ELMO_TRANSFORMER)
 ENCODER_DECODERS = (T5, MT5, BART, MBART, MARIAN)
 FAMILIES: dict[str, Family] = {family.name: family for family in (*ENCODERS, *DECODERS, *TWO_WAYS, *ENCODER_DECODERS)}
 

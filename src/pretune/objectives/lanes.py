@@ -100,15 +100,14 @@ class LaneEpoch:
         if time == 0:  # lanes are cut anywhere
             edges = np.cumsum(lengths)
             fresh[(edges - 1 if self.backward else edges - lengths)[lengths > 0]] = True
-        return Sequences(
-            ids=ids,
-            lengths=lengths,
-            index=np.arange(per_pack) + group * per_pack + time * self.lanes.lanes,
-            columns=Columns(
-                {"special": special, "fresh": fresh, "next": np.where(end, -1, following)},
-                word=lambda: self.words(places, document, special),
-            ),
+        columns = Columns(
+            {"special": special, "fresh": fresh, "next": np.where(end, -1, following)},
+            word=lambda: self.words(places, document, special),
         )
+        if self.store.tokenizer.characters:
+            columns["characters"] = self.store.tokenizer.spelling[ids]
+        index_of = np.arange(per_pack) + group * per_pack + time * self.lanes.lanes
+        return Sequences(ids, lengths, index_of, columns)
 
     def look_up(self, places: Array, document: Array) -> tuple[Array, Array]:
         """Ids at some places of the stream, given their documents, and whether they are what stands around these."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from pretune.errors import PretuneError
 from pretune.text.dialogues import Dialogues
 from pretune.text.labeled import Labeled
 from pretune.text.sequences import Arrangement, Template
+from pretune.text.spelling import spell
 from pretune.text.store import spans_to_indices
 from pretune.text.tokenizer import Tokenizer
 
@@ -26,6 +27,8 @@ class TokenRows:
     words: Array
     starts: Array  # (rows, 1 or 2)
     lengths: Array  # (rows, 1 or 2)
+    odd: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # (k,) ids of words outside the vocabulary
+    spelled: Array = field(default_factory=lambda: np.empty((0, 0), dtype=np.int16))  # (k, symbols) and their spellings
 
     @classmethod
     def make(cls, rows: Labeled | Dialogues, tokenizer: Tokenizer) -> TokenRows:
@@ -36,7 +39,12 @@ class TokenRows:
         words = tokenizer.word_starts(ids)
         words[starts[lengths > 0]] = True
         shape = (len(texts), len(rows.texts))
-        return cls(ids, words, starts.reshape(shape).T, lengths.reshape(shape).T)
+        made = cls(ids, words, starts.reshape(shape).T, lengths.reshape(shape).T)
+        if tokenizer.characters:
+            made.odd = np.flatnonzero(ids == tokenizer.role("unknown"))
+            flat = [text for column in texts for text in column]
+            made.spelled = _spell_unknown(made.odd, starts, flat, tokenizer)
+        return made
 
     def gather(self, starts: Array, lengths: Array) -> Array:
         """Ids of some spans end to end."""
@@ -45,6 +53,22 @@ class TokenRows:
     def gather_words(self, starts: Array, lengths: Array) -> Array:
         """Word starts of some spans end to end."""
         return self.words[spans_to_indices(starts, lengths)]
+
+    def odd_words(self, starts: Array, lengths: Array) -> tuple[Array, Array]:
+        """Words outside the vocabulary: which of the tokens of some spans, and their spellings."""
+        places = spans_to_indices(starts, lengths)
+        at = np.flatnonzero(np.isin(places, self.odd))
+        return at, self.spelled[np.searchsorted(self.odd, places[at])]
+
+
+def _spell_unknown(odd: Array, starts: Array, texts: list[str], tokenizer: Tokenizer) -> Array:
+    """The spellings of unknown words, given which of all ids they are and where each text's ids start."""
+    words: list[str] = []
+    owner = np.searchsorted(starts, odd, side="right") - 1  # empty texts share a start with the text after them
+    for text in np.unique(owner):
+        places = tokenizer.places([texts[text]])
+        words += [texts[text][slice(*places[number])] for number in odd[owner == text] - starts[text]]
+    return spell(words, tokenizer.characters)
 
 
 def arrange_rows(

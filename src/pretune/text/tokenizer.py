@@ -19,6 +19,7 @@ import tokenizers
 
 from pretune.atomic import write_bytes, write_json
 from pretune.errors import PretuneError
+from pretune.text.spelling import spell_vocabulary
 from pretune.text.words import WordStarts
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ TRAINED_SPECIALS = {
     "end": "[SEP]",
 }
 JOINT, CUT = "\ue000\ue0f0\ue000", "\ue000\ue0f1\ue000"  # private characters: between parts, inside spelled specials
+CHARACTERS = "max_characters_per_token"  # as ELMo's options.json calls it
 SENTINELS = ("<extra_id_{}>", "▁<extra_id_{}>")  # T5's tokens, mT5's pieces
 LANGUAGE = re.compile(r"<lang:([\w-]+)>|([a-z]{2,3}_[A-Z]{2})")  # our own, mBART's
 
@@ -67,11 +69,13 @@ class Tokenizer:
     'hello, world!'
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, roles: Mapping[str, str]) -> None:
-        """`roles` maps role names to token strings of the vocabulary."""
+    def __init__(self, backend: tokenizers.Tokenizer, roles: Mapping[str, str], characters: int = 0) -> None:
+        """`roles` maps role names to token strings of the vocabulary; `characters` is how many symbols of bytes spell a
+        word for models that read words by their letters (ELMo); 0: none."""
         backend.no_truncation()
         backend.no_padding()
         self.backend = backend
+        self.characters = characters
         self.role_tokens = dict(roles)
         self.roles: dict[str, int] = {}
         for role, token in roles.items():
@@ -105,6 +109,11 @@ class Tokenizer:
         for identity, token in self.backend.get_added_tokens_decoder().items():
             table[identity] |= token.special
         return table
+
+    @cached_property
+    def spelling(self) -> Array:
+        """(size, characters) the symbols of every token."""
+        return spell_vocabulary(self.vocabulary, self.roles, self.characters)
 
     @property
     def kind(self) -> str:
@@ -270,6 +279,8 @@ class Tokenizer:
         for role, names in ROLE_NAMES.items():
             if role in self.role_tokens:
                 config.setdefault(names[0], self.role_tokens[role])
+        if self.characters:
+            config[CHARACTERS] = self.characters
         others = [token for role, token in self.role_tokens.items() if role not in ROLE_NAMES]
         if others:
             config["additional_special_tokens"] = others
@@ -284,17 +295,17 @@ class Tokenizer:
         from pretune.text.tokenizer_files import load_backend
 
         backend, config = load_backend(Path(path))
-        return cls(backend, find_roles(backend, config))
+        return cls(backend, find_roles(backend, config), int(config.get(CHARACTERS, 0)))
 
     @classmethod
     def from_state(cls, state: str) -> Tokenizer:
         """The inverse of `state`, for handing a tokenizer to another process."""
         content = json.loads(state)
-        return cls(tokenizers.Tokenizer.from_str(content["backend"]), content["roles"])
+        return cls(tokenizers.Tokenizer.from_str(content["backend"]), content["roles"], content["characters"])
 
     def state(self) -> str:
         """Everything of the tokenizer as one JSON string."""
-        return json.dumps({"backend": self.backend.to_str(), "roles": self.role_tokens})
+        return json.dumps({"backend": self.backend.to_str(), "roles": self.role_tokens, "characters": self.characters})
 
     def describe(self) -> dict[str, Any]:
         """What there is to say about it, for reports."""

@@ -24,6 +24,7 @@ from pretune.backbones.encoder import Encoder
 from pretune.backbones.two_ways import TwoWays
 from pretune.nn.adaptive import AdaptiveHead
 from pretune.nn.attention import Attention, CrossAttention, GlobalAttention, ScoredAttention
+from pretune.nn.characters import SpelledEmbeddings
 from pretune.nn.convolution import Convolution
 from pretune.nn.disentangled import DisentangledAttention
 from pretune.nn.heads import VocabularyHead
@@ -167,6 +168,8 @@ def module_sizes(module: nn.Module) -> Sizes:
                 matrices += child.weight.numel()
             case nn.LSTM() | Recurrence():
                 recurrence += sum(p.numel() for p in child.parameters() if p.dim() == 2)
+            case SpelledEmbeddings():
+                matrices += child.filter_weights  # as if no word came twice
             case LSHAttention():
                 others.append(child.operations)
             case Attention() if child.attend is not None:
