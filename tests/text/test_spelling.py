@@ -73,5 +73,7 @@ def test_words_outside_the_vocabulary_are_spelled_all_the_same() -> None:
 def test_filler_is_no_word() -> None:
     from pretune.packed import Capacity
 
-    packed = pack(np.array([3, 4]), np.array([2]), columns={"characters": spell(["a", "b"])}, capacity=Capacity(4, 3, 2))
+    packed = pack(
+        np.array([3, 4]), np.array([2]), columns={"characters": spell(["a", "b"])}, capacity=Capacity(4, 3, 2)
+    )
     assert not packed.columns["characters"][2:].any()

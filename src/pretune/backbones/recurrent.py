@@ -120,24 +120,27 @@ class Recurrent(nn.Module):
         self, packed: Packed, carry: RecurrentState | RecurrentCache | None = None, keep: Keep = "last"
     ) -> States:
         """States of the kept layers, (n, width of the layer) each, and the state at each lane's end."""
-        if self.backward:
-            turn = reverse(packed)
-            states = self.read(reversed_packed(packed, turn), carry, keep)
-            return States([x[turn] for x in states.layers], states.carry)
-        return self.read(packed, carry, keep)
-
-    def read(self, packed: Packed, carry: RecurrentState | RecurrentCache | None, keep: Keep) -> States:
-        """The same in the order that the layers read in."""
-        cache = carry if isinstance(carry, RecurrentCache) else None
         before = carry.state if isinstance(carry, RecurrentCache) else carry
-        x = self.embed(packed)
         if not len(packed):  # nothing but texts without tokens
-            wanted = sorted(kept(keep, self.depth))
-            return States([x.new_zeros(0, self.widths[number]) for number in wanted], carry)
-        layers, state = self.run(x, packed, before, keep)
-        if cache is not None:
-            cache.advance(packed, state)
-        return States(layers, state if cache is None else cache)
+            x = self.embed(packed)
+            return States([x.new_zeros(0, self.widths[number]) for number in sorted(kept(keep, self.depth))], carry)
+        layers, end = self.states_and_end(packed, before, keep)
+        state = RecurrentState([tuple(part.detach() for part in parts) for parts in end.layers])
+        if not isinstance(carry, RecurrentCache):
+            return States(layers, state)
+        carry.advance(packed, state)
+        return States(layers, carry)
+
+    def states_and_end(
+        self, packed: Packed, before: RecurrentState | None = None, keep: Keep = "last"
+    ) -> tuple[list[Tensor], RecurrentState]:
+        """The kept layers, and the state at each lane's end, through which gradients go."""
+        if not self.backward:
+            return self.run(self.embed(packed), packed, before, keep)
+        turn = reverse(packed)
+        turned = reversed_packed(packed, turn)
+        layers, end = self.run(self.embed(turned), turned, before, keep)
+        return [x[turn] for x in layers], end
 
     def run(
         self, x: Tensor, packed: Packed, before: RecurrentState | None, keep: Keep
@@ -151,7 +154,7 @@ class Recurrent(nn.Module):
         for number, layer in enumerate(self.layers):
             initial = None if before is None else rows.initial(before.layers[number])
             x, state = layer(x, rows, initial, self.window)
-            states.append(tuple(part.detach() for part in rows.final(state, lanes)))
+            states.append(rows.final(state, lanes))
             if number + 1 in wanted:
                 layers.append(rows.back(x))
         return layers, RecurrentState(states)

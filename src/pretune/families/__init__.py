@@ -24,6 +24,7 @@ from pretune.families.modernbert import MODERNBERT
 from pretune.families.performer import PERFORMER
 from pretune.families.reformer import REFORMER
 from pretune.families.roberta import ROBERTA, XLM_ROBERTA
+from pretune.families.seq2seq import SEQ2SEQ
 from pretune.families.t5 import MT5, T5
 from pretune.families.transfo_xl import TRANSFO_XL
 from pretune.families.xlm import XLM
@@ -48,7 +49,7 @@ ENCODERS = (
 )
 DECODERS = (GPT, GPT2, TRANSFO_XL, REFORMER, LSTM)
 TWO_WAYS = (ELMO, ELMO_TRANSFORMER)
-ENCODER_DECODERS = (T5, MT5, BART, MBART, MARIAN)
+ENCODER_DECODERS = (T5, MT5, BART, MBART, MARIAN, SEQ2SEQ)
 FAMILIES: dict[str, Family] = {family.name: family for family in (*ENCODERS, *DECODERS, *TWO_WAYS, *ENCODER_DECODERS)}
 
 

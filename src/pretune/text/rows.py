@@ -34,9 +34,12 @@ class TokenRows:
     def make(cls, rows: Labeled | Dialogues, tokenizer: Tokenizer) -> TokenRows:
         """Tokenize a file's texts, and its second texts where it has them; of dialogues every turn is a row."""
         texts = [rows.texts] if rows.pairs is None else [rows.texts, rows.pairs]
-        ids, lengths = tokenizer.encode_many([text for column in texts for text in column])
+        sides = [side.encode_many(column) for side, column in zip((tokenizer, tokenizer.target), texts, strict=False)]
+        ids, lengths = (np.concatenate(parts) for parts in zip(*sides, strict=True))
         starts = np.cumsum(lengths) - lengths
-        words = tokenizer.word_starts(ids)
+        words = np.concatenate(
+            [tokenizer.word_starts(sides[0][0]), *(tokenizer.target.word_starts(s[0]) for s in sides[1:])]
+        )
         words[starts[lengths > 0]] = True
         shape = (len(texts), len(rows.texts))
         made = cls(ids, words, starts.reshape(shape).T, lengths.reshape(shape).T)

@@ -53,6 +53,7 @@ TRAINED_SPECIALS = {
     "end": "[SEP]",
 }
 JOINT, CUT = "\ue000\ue0f0\ue000", "\ue000\ue0f1\ue000"  # private characters: between parts, inside spelled specials
+TARGET = "target_tokenizer"  # the folder inside, of the tokenizer of second texts
 CHARACTERS = "max_characters_per_token"  # as ELMo's options.json calls it
 SENTINELS = ("<extra_id_{}>", "▁<extra_id_{}>")  # T5's tokens, mT5's pieces
 LANGUAGE = re.compile(r"<lang:([\w-]+)>|([a-z]{2,3}_[A-Z]{2})")  # our own, mBART's
@@ -84,6 +85,19 @@ class Tokenizer:
                 raise PretuneError(f"the tokenizer's {role} token {token!r} is not in its vocabulary")
             self.roles[role] = identity
         self.report: dict[str, Any] = {}
+        self._target: Tokenizer | None = None
+
+    @property
+    def target(self) -> Tokenizer:
+        """The tokenizer of second texts, of translations, where they have another vocabulary; else itself."""
+        return self._target or self
+
+    def with_target(self, target: Tokenizer) -> Tokenizer:
+        """The same, with another vocabulary for second texts, whose special tokens have the same numbers."""
+        if target.roles != self.roles:
+            raise PretuneError("the tokenizers of two sides must number their special tokens alike; train both here")
+        self._target = target
+        return self
 
     # -- the vocabulary -----------------------------------------------------------------------------------------
 
@@ -125,7 +139,8 @@ class Tokenizer:
         """A fingerprint of everything that decides what ids a text gets."""
         content = json.loads(self.backend.to_str())
         del content["post_processor"]  # what others put around texts: a model's template, and not the text's own
-        return hashlib.sha256(json.dumps([content, self.role_tokens], sort_keys=True).encode()).hexdigest()
+        everything = [content, self.role_tokens, *([self._target.digest] if self._target else [])]
+        return hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()
 
     # -- roles --------------------------------------------------------------------------------------------------
 
@@ -273,6 +288,8 @@ class Tokenizer:
                 config["padding_side"] = "left"
         write_bytes(folder / "tokenizer.json", backend.to_str(pretty=True).encode())
         write_json(folder / "tokenizer_config.json", config)
+        if self._target is not None:
+            self._target.save(folder / TARGET, template)
 
     def _config(self) -> dict[str, Any]:
         config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
@@ -295,7 +312,8 @@ class Tokenizer:
         from pretune.text.tokenizer_files import load_backend
 
         backend, config = load_backend(Path(path))
-        return cls(backend, find_roles(backend, config), int(config.get(CHARACTERS, 0)))
+        made = cls(backend, find_roles(backend, config), int(config.get(CHARACTERS, 0)))
+        return made.with_target(cls.load(Path(path) / TARGET)) if (Path(path) / TARGET).is_dir() else made
 
     @classmethod
     def from_state(cls, state: str) -> Tokenizer:

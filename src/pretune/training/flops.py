@@ -21,6 +21,7 @@ import numpy as np
 from torch import nn
 
 from pretune.backbones.encoder import Encoder
+from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
 from pretune.backbones.two_ways import TwoWays
 from pretune.nn.adaptive import AdaptiveHead
 from pretune.nn.attention import Attention, CrossAttention, GlobalAttention, ScoredAttention
@@ -89,6 +90,11 @@ class Flops:
                 "attention": layers.attention(target),
                 "cross attention": 4 * layers.cross_width * (seen * target).sum(),
             }
+            if isinstance(backbone, RecurrentEncoderDecoder):
+                top, looks = self._sizes(backbone.top), backbone.encoder.width if backbone.alignment is not None else 0
+                items["matrices"] += 2 * top.matrices * target.sum()
+                items["recurrence"] = 2 * (encoder.recurrence * source.sum() + layers.recurrence * target.sum())
+                items["cross attention"] = 4 * looks * (seen * target).sum()
         heads: Any = self.root.heads
         for name, head in heads.items():
             items |= self._head(name, head, batch, sides[-1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -239,8 +240,8 @@ def get_data(plan: Plan, rows: Labeled | Dialogues | None, store: Store | None) 
     if store is not None:
         return store.tokenizer, own, held_out
     assert rows is not None
-    texts = (Document(text, rows.file, 0) for text in (*rows.texts, *(rows.pairs or ())))
-    return get_tokenizer(plan, texts), own, held_out
+    sides = [[Document(text, rows.file, 0) for text in texts] for texts in (rows.texts, rows.pairs or [])]
+    return get_tokenizer(plan, *sides), own, held_out
 
 
 def get_store(plan: Plan) -> Store:
@@ -314,15 +315,26 @@ def number_languages(model: Model, names: Sequence[str], reference: str) -> dict
     return {name: known[name] for name in names}
 
 
-def get_tokenizer(plan: Plan, documents: Iterable[Document]) -> Tokenizer:
-    """The tokenizer named, or one trained on the text, which is kept in the run folder."""
+def get_tokenizer(plan: Plan, documents: Iterable[Document], second: Sequence[Document] = ()) -> Tokenizer:
+    """The tokenizer named, or one trained on the text, which is kept in the run folder.
+
+    `second` are translations, which have a vocabulary of their own where the recipe says how large (`target`).
+    """
     folder = plan.out / "tokenizer"
     if isinstance(plan.tokenizer, str):
         return Tokenizer.load(plan.tokenizer)
     if (folder / "tokenizer_config.json").is_file():
         return Tokenizer.load(folder)
     say("training a tokenizer")
-    tokenizer = train_tokenizer(documents, **plan.tokenizer, fit=True)
+    how = dict(plan.tokenizer)
+    target = how.pop("target", None)
+    if target is None:
+        tokenizer = train_tokenizer(chain(documents, second), **how, fit=True)
+    elif not second:
+        raise PretuneError("tokenizer.target is the vocabulary of translations; there are none to learn from")
+    else:
+        tokenizer = train_tokenizer(documents, **how, fit=True)
+        tokenizer.with_target(train_tokenizer(second, **how | {"size": int(target)}, fit=True))
     tokenizer.save(folder)
     return tokenizer
 
@@ -330,9 +342,10 @@ def get_tokenizer(plan: Plan, documents: Iterable[Document]) -> Tokenizer:
 def get_model(plan: Plan, tokenizer: Tokenizer, mixture: Mixture, languages: Sequence[str] = ()) -> Model:
     """A preset with random weights, or an existing model, with the heads the objectives need."""
     if plan.model in preset_names():
-        size = -(-tokenizer.size // ROUND_VOCABULARY) * ROUND_VOCABULARY
+        size, target = (-(-one.size // ROUND_VOCABULARY) * ROUND_VOCABULARY for one in (tokenizer, tokenizer.target))
         padding = tokenizer.roles.get("padding")
-        model = make_model(plan.model, size, plan.seed, padding=padding, languages=languages)
+        other = target if tokenizer.target is not tokenizer else None
+        model = make_model(plan.model, size, plan.seed, padding=padding, languages=languages, target=other)
         if plan.from_ is not None:
             source = load_model(plan.from_, partial=plan.partial)
             check_tokenizer(source, tokenizer, plan.from_)
