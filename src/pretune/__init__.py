@@ -25,6 +25,7 @@ from pretune.verbs.quickstart import quickstart
 from pretune.verbs.show import show
 from pretune.verbs.tokenizer import inspect_tokenizer, train_tokenizer
 from pretune.verbs.tune import tune
+from pretune.verbs.ulmfit import ulmfit
 from pretune.verbs.use import embed, fill, predict
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ __all__ = [
     "show",
     "train_tokenizer",
     "tune",
+    "ulmfit",
 ]
 
 _LATER = {  # loaded when first asked for

@@ -47,6 +47,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "adapt": pretune.adapt,
     "finetune": pretune.finetune,
     "tune": pretune.tune,
+    "ulmfit": pretune.ulmfit,
     "predict": pretune.predict,
     "fill": pretune.fill,
     "embed": pretune.embed,

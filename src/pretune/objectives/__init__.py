@@ -19,6 +19,7 @@ from torch import nn
 
 from pretune.backbones.states import Backbone
 from pretune.errors import PretuneError, nearest
+from pretune.objectives.autoencode import Autoencode
 from pretune.objectives.bilm import BiLM
 from pretune.objectives.classify import Classify
 from pretune.objectives.denoise import Denoise
@@ -49,7 +50,7 @@ from pretune.text.tokenizer import Tokenizer
 OBJECTIVES: dict[str, type[Any]] = {
     objective.name: objective
     for objective in (
-        *(MLM, TLM, RTD, TRTD, NSP, SOP, DLM, LM, BiLM, PLM, Prefix, Item),
+        *(MLM, TLM, RTD, TRTD, NSP, SOP, DLM, LM, BiLM, PLM, Prefix, Autoencode, Item),
         *(Spans, Denoise, Mass, Shuffle, Translate, SkipThought),
         Classify,
     )

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 import numpy as np
 from torch import Tensor, nn
 
+from pretune.backbones.two_ways import reverse
 from pretune.errors import PretuneError, nearest
 from pretune.nn.dropout import Dropout
-from pretune.nn.linear import Linear
+from pretune.nn.linear import LayerNorm, Linear
 from pretune.nn.patterns import Pattern
 from pretune.nn.pooling import AttentivePool, pool
 from pretune.objectives.objective import Data, Loss, classification_loss
@@ -32,23 +33,30 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-Pooling = Literal["start", "mean", "max", "last", "attentive", "concat"]
+Pooling = Literal["start", "mean", "max", "last", "attentive", "concat", "rising"]
 
 
 class ClassifyHead(nn.Module):
     """One vector a sequence, dropout, and a logit a class."""
 
-    def __init__(self, backbone: Backbone, classes: int, pooling: str, dropout: float) -> None:
+    def __init__(self, backbone: Backbone, classes: int, pooling: str, dropout: float, hidden: int = 0) -> None:
         super().__init__()
         self.pooling = pooling
+        self.backward = bool(getattr(backbone, "backward", False))  # the last state is that of the first token
         self.attention = AttentivePool(backbone.width) if pooling == "attentive" else None
         self.dropout = Dropout(dropout)
         wide = pooling == "concat"  # three vectors side by side, which no published pooler takes
         self.pooler = nn.Identity() if wide else backbone.pooler()
-        self.output = Linear(3 * backbone.width, classes) if wide else backbone.classifier(classes)
+        width = 3 * backbone.width if wide else backbone.width
+        if hidden:
+            inner = (Dropout(dropout), Linear(width, hidden), LayerNorm(hidden), nn.ReLU())
+            self.pooler, width = nn.Sequential(self.pooler, *inner), hidden
+        self.output = Linear(width, classes) if wide or hidden else backbone.classifier(classes)
 
     def forward(self, states: Tensor, packed: Packed) -> Tensor:
         """(n, width) → (sequences, classes)."""
+        if self.backward:
+            states = states[reverse(packed)]
         one = pool(states, packed, self.pooling) if self.attention is None else self.attention(states, packed)
         pooled: Tensor = self.pooler(one)
         logits: Tensor = self.output(self.dropout(pooled))
@@ -57,11 +65,15 @@ class ClassifyHead(nn.Module):
 
 @dataclass(frozen=True)
 class Classify:
-    """`labels` are the classes in order; `pooling` is what stands for a sequence: its start token, the mean …"""
+    """`labels` are the classes in order; `pooling` is what stands for a sequence: its start token, the mean …
+
+    `hidden` is the width of a layer between that and the classes (ULMFiT); 0: none.
+    """
 
     labels: Sequence[str] = field(default_factory=tuple)
     pooling: Pooling = "start"
     dropout: float = 0.1
+    hidden: int = 0
 
     def __post_init__(self) -> None:
         if self.pooling not in get_args(Pooling):
@@ -117,7 +129,7 @@ class Classify:
 
     def head(self, backbone: Backbone) -> nn.Module:
         """Pooler, dropout, classes."""
-        return ClassifyHead(backbone, len(self.labels), self.pooling, self.dropout)
+        return ClassifyHead(backbone, len(self.labels), self.pooling, self.dropout, self.hidden)
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
         """(sequences, classes) logits."""
