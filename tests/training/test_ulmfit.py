@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import pretune as pt
-from pretune.model import load
+from pretune.families import FAMILIES
+from pretune.model import Model, Root, load
 from pretune.training.ulmfit import lowercases, way_of
 
 WORDS = ["red", "blue", "green", "yellow", "stone", "cloud", "tree", "bird"]
@@ -29,11 +30,14 @@ def material() -> Path:
     )
     rows = [f"{sentence(i)} GOOD {'fire' if i % 2 else 'water'} tree,{'yes' if i % 2 else 'no'}" for i in range(64)]
     (folder / "train.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")
-    for name, preset in (("lm", "ulmfit-tiny"), ("backward", "ulmfit-backward-tiny")):
-        pt.pretrain(
-            preset, folder / "wiki.txt", out=folder / name, budget=pt.Budget(steps=6), batch=pt.Batching(tokens=160, length=40),
-            watching=pt.Watching(held_out=0.0),
-        )  # fmt: skip
+    tokenizer = pt.train_tokenizer(folder / "wiki.txt", kind="words", size=100, lowercase=True)
+    family = FAMILIES["lstm"]
+    sizes = {"vocab_size": 100, "embedding_size": 24, "hidden_size": 32, "num_hidden_layers": 2, "weight_drop": 0.1}
+    for name in ("lm", "backward"):
+        torch.manual_seed(0)
+        config = family.read_config({**sizes, "input_dropout": 0.0, "bptt": 6, "backward": name == "backward"})
+        model = Model(family, config, Root(family.build(config)), tokenizer)
+        model.save(folder / name)
     return folder
 
 
