@@ -24,6 +24,7 @@ from pretune.verbs.pretrain import pretrain
 from pretune.verbs.quickstart import quickstart
 from pretune.verbs.show import show
 from pretune.verbs.tokenizer import inspect_tokenizer, train_tokenizer
+from pretune.verbs.translate import translate
 from pretune.verbs.tune import tune
 from pretune.verbs.ulmfit import ulmfit
 from pretune.verbs.use import embed, fill, predict
@@ -66,6 +67,7 @@ __all__ = [
     "quickstart",
     "show",
     "train_tokenizer",
+    "translate",
     "tune",
     "ulmfit",
 ]

@@ -52,6 +52,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "fill": pretune.fill,
     "embed": pretune.embed,
     "generate": pretune.generate,
+    "translate": pretune.translate,
     "neighbors": pretune.neighbors,
     "export": pretune.export,
     "show": pretune.show,

@@ -65,11 +65,13 @@ class Decoding:
 class Reader:
     """A causal language model that reads some sequences bit by bit, and says after each bit what may follow."""
 
-    def __init__(self, model: Model, sequences: int, slots: int, source: Sequence[Packed] = ()) -> None:
+    def __init__(
+        self, model: Model, sequences: int, slots: int, source: Sequence[Packed] = (), head: str = "lm"
+    ) -> None:
         """`slots`: tokens that a sequence may come to have. `source`: what an encoder reads, where there is one."""
-        self.backbone, self.head, self.source = model.backbone, model.root.heads["lm"], source
-        self.vocabulary = model.need_tokenizer().size  # rows beyond only round the size
-        self.cache = Cache(sequences, slots)
+        self.backbone, self.head, self.source = model.backbone, model.root.heads[head], source
+        self.vocabulary = model.need_tokenizer().target.size  # rows beyond only round the size
+        self.cache: Any = getattr(self.backbone, "cache", Cache)(sequences, slots)
 
     def read(self, ids: Sequence[Sequence[int]]) -> Tensor:
         """The next tokens of every sequence → (sequences, vocabulary) logits after the last of them, on the host."""
