@@ -15,6 +15,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "models.md"
 
 # Of each family: who published it, and the tests that hold it against `transformers`.
 ABOUT = {
+    "word-vectors": ("word2vec, Mikolov et al., 2013; GloVe, Pennington et al., 2014; fastText, Bojanowski et al., 2017", ""),
     "bert": ("BERT, Devlin et al., 2019; SpanBERT, Joshi et al., 2020", "test_bert.py test_presets.py"),
     "roberta": ("RoBERTa, Liu et al., 2019", "test_roberta.py test_presets.py"),
     "xlm-roberta": ("XLM-R, Conneau et al., 2020", "test_roberta.py test_presets.py"),
@@ -47,8 +48,9 @@ ABOUT = {
 NOT_LIKE_THE_PEER = {
     "big_bird": "yes, of each text by itself (below)",
     "transfo-xl": "no: `transformers` 5 has it no more; numbers that its last version gave",
+    "word-vectors": "no: there is nothing to compute; files in tests/text/test_vectors.py",
     "lstm": "no: no peer has it; its layers are torch's in tests/nn/test_recurrent.py, properties in tests/families/test_recurrent.py",
-    "elmo": "no: no peer has it; the released layout in tests/families/test_recurrent.py",
+    "elmo": "no: no peer has it; the released layout in tests/families/test_elmo_published.py",
     "seq2seq": "no: no peer has it; properties in tests/backbones/test_recurrent_encoder_decoder.py",
     "elmo-transformer": "no: no peer has it; properties in tests/objectives/test_bilm.py",
     "performer": "no: no peer has it; properties in tests/families/test_performer.py and tests/nn/test_favor.py",

@@ -54,12 +54,15 @@ VERBS: dict[str, Callable[..., Any]] = {
     "generate": pretune.generate,
     "translate": pretune.translate,
     "neighbors": pretune.neighbors,
+    "vectors train": pretune.train_vectors,
+    "import": pretune.import_model,
     "export": pretune.export,
     "show": pretune.show,
     "bench device": pretune.bench_device,
 }
 GROUPS = {
     "tokenizer": "Train a tokenizer, or look at how one splits text.",
+    "vectors": "Train word vectors.",
     "bench": "Measure what this machine can do.",
 }
 NO_ACCESS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)

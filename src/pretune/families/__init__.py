@@ -27,6 +27,7 @@ from pretune.families.roberta import ROBERTA, XLM_ROBERTA
 from pretune.families.seq2seq import SEQ2SEQ
 from pretune.families.t5 import MT5, T5
 from pretune.families.transfo_xl import TRANSFO_XL
+from pretune.families.word_vectors import WORD_VECTORS
 from pretune.families.xlm import XLM
 from pretune.families.xlnet import XLNET
 
@@ -50,7 +51,10 @@ ENCODERS = (
 DECODERS = (GPT, GPT2, TRANSFO_XL, REFORMER, LSTM)
 TWO_WAYS = (ELMO, ELMO_TRANSFORMER)
 ENCODER_DECODERS = (T5, MT5, BART, MBART, MARIAN, SEQ2SEQ)
-FAMILIES: dict[str, Family] = {family.name: family for family in (*ENCODERS, *DECODERS, *TWO_WAYS, *ENCODER_DECODERS)}
+STATIC = (WORD_VECTORS,)
+FAMILIES: dict[str, Family] = {
+    family.name: family for family in (*STATIC, *ENCODERS, *DECODERS, *TWO_WAYS, *ENCODER_DECODERS)
+}
 
 
 def find_family(name: str, where: str) -> Family:

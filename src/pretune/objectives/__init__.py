@@ -3,6 +3,7 @@
 mlm                       one objective
 mlm(rate=0.3)             with options
 classify on mix/bilstm    a task on a learned mix of all layers, with LSTMs between them and its head
+classify on elmo/biattentive    the same beside vectors of words of its own, with the layers of BCN
 mlm+nsp, classify+0.5*lm  joint: one arranges, each corrupts in turn, one forward, all losses
 0.9*mlm|0.1*lm            alternating: packs are shared out by weight
 """

@@ -27,6 +27,15 @@ def spell(words: Iterable[str], longest: int = LONGEST) -> Array:
     return np.array(rows, dtype=np.int16).reshape(len(rows), longest)
 
 
+def unspell(row: Array) -> str:
+    """The word that some symbols spell.
+
+    >>> unspell(spell(["hé"])[0])
+    'hé'
+    """
+    return bytes(int(symbol) - 1 for symbol in row if 0 < symbol <= 256).decode("utf-8", "replace")
+
+
 def spell_vocabulary(vocabulary: Iterable[str], roles: Mapping[str, int], longest: int = LONGEST) -> Array:
     """(size, longest) the spelling of every token; those that start, end and fill have symbols of their own."""
     table = spell(vocabulary, longest)

@@ -142,11 +142,7 @@ def _train_words(
                 table[word] += count
     ranked = sorted(table.items(), key=lambda item: (-item[1], item[0]))
     items = [item for item, _ in ranked if item not in specials][: max(1, size - len(specials))]
-    vocabulary = {token: number for number, token in enumerate([*specials, *items])}
-    cut.model = models.WordLevel(vocabulary, unk_token=roles["unknown"])
-    backend = _only_special(cut, specials)
-    backend.post_processor = _template(backend)
-    tokenizer = Tokenizer(backend, roles, characters=LONGEST if kind == "characters" else 0)
+    tokenizer = _word_level(cut, items, roles, characters=LONGEST if kind == "characters" else 0)
     names = ("items", "events") if kind == "items" else ("distinct_words", "words")
     total = counts.seen if kind == "items" else table.total()
     tokenizer.report = {
@@ -158,6 +154,29 @@ def _train_words(
         "unknown_rate": 1 - sum(table[item] for item in items) / total,
     }
     return tokenizer
+
+
+def words_tokenizer(words: Iterable[str], *, spelled: bool = False, lowercase: bool = False) -> Tokenizer:
+    """A tokenizer of some words, in that order; `spelled`, all others are told by their letters too.
+
+    >>> words_tokenizer(["a", "cat"]).encode("a cat")
+    [5, 6]
+    """
+    roles = dict(TRAINED_SPECIALS)
+    cut = _word_cutter("words", lowercase)
+    return _word_level(cut, [w for w in words if w not in roles.values()], roles, LONGEST if spelled else 0)
+
+
+def _word_level(
+    cut: tokenizers.Tokenizer, words: Iterable[str], roles: dict[str, str], characters: int = 0
+) -> Tokenizer:
+    """What cuts texts into words, with a vocabulary of specials and of these."""
+    specials = list(dict.fromkeys(roles.values()))
+    vocabulary = {token: number for number, token in enumerate(dict.fromkeys([*specials, *words]))}
+    cut.model = models.WordLevel(vocabulary, unk_token=roles["unknown"])
+    backend = _only_special(cut, specials)
+    backend.post_processor = _template(backend)
+    return Tokenizer(backend, roles, characters)
 
 
 def _word_cutter(kind: Kind, lowercase: bool) -> tokenizers.Tokenizer:

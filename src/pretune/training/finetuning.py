@@ -15,6 +15,7 @@ from pretune.atomic import write_bytes, write_json
 from pretune.devices import choose_device, deterministic
 from pretune.errors import PretuneError
 from pretune.inference.predict import Answerer
+from pretune.inference.static_vectors import fill_in
 from pretune.metrics import score
 from pretune.model import Model, family_of, load_model, make_model, random_twin
 from pretune.nn.recurrent import asks_the_host
@@ -24,6 +25,7 @@ from pretune.progress import say
 from pretune.text.sequences import Packing
 from pretune.text.splitting import FEWEST, split, warn_of_leaks
 from pretune.text.tokenizer import Tokenizer
+from pretune.text.vectors import read_vectors
 from pretune.training.loop import Stopped, Training, train
 from pretune.training.optimizers import scale_rates
 from pretune.training.pretraining import ROUND_VOCABULARY, check_length
@@ -67,6 +69,7 @@ class Plan:
     scratch: bool
     device: str | None
     partial: bool = False  # whether the model may lack tensors, or have too many
+    vectors: str | None = None  # a file of word vectors for words to start from
 
     def recipe(self) -> dict[str, Any]:
         """Everything that decides the outcome, under the names of the verb's options."""
@@ -131,6 +134,8 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
         raise PretuneError(f"strategy {plan.strategy}: muon moves all matrices alike; choose another optimizer")
     if plan.watching.patience and dev is None:
         raise PretuneError("watching.patience waits for better answers to other rows; give them with --dev")
+    if plan.vectors is not None:
+        fill_in(model, read_vectors(plan.vectors), plan.vectors)
     starts = strategy.prepare(model, plan.seed)
     answer = Answerer(model, task, dev, length).say_cut() if dev is not None else None  # refuses unknown labels
     going_on = start_run(plan.out, "finetune", plan.recipe(), resume)

@@ -14,6 +14,7 @@ import torch
 
 from pretune.devices import choose_device, deterministic, peak_flops
 from pretune.errors import PretuneError
+from pretune.inference.static_vectors import fill_in
 from pretune.model import Model, find_folder, load_model, make_model, read_config
 from pretune.nn.recurrent import asks_the_host
 from pretune.objectives import Data, Joint, LearnsFromRows, Mixture, parse_objective
@@ -32,6 +33,7 @@ from pretune.text.sequences import Packing, collate
 from pretune.text.store import MANIFEST, Store, join_stores
 from pretune.text.tokenizer import Tokenizer
 from pretune.text.tokenizer_training import train as train_tokenizer
+from pretune.text.vectors import read_vectors
 from pretune.training.distributed import World
 from pretune.training.flops import module_sizes
 from pretune.training.loop import Stopped, Training, evaluate_loss, train
@@ -68,6 +70,7 @@ class Plan:
     deterministic: bool
     device: str | None
     partial: bool = False  # whether the model may lack tensors, or have too many
+    vectors: str | None = None  # a file of word vectors for its words to start from
 
     def recipe(self) -> dict[str, Any]:
         """Everything that decides the outcome, under the names of the verb's options."""
@@ -98,6 +101,7 @@ def make_plan(
         deterministic=bool(given.get("deterministic")),
         device=device,
         partial=bool(given.get("partial")),
+        vectors=given.get("vectors"),
     )
 
 
@@ -355,6 +359,8 @@ def get_model(plan: Plan, tokenizer: Tokenizer, mixture: Mixture, languages: Seq
         check_tokenizer(model, tokenizer, plan.model)
     model.add_heads(mixture.objectives, plan.seed)
     model.tokenizer, model.objective, model.labels = tokenizer, plan.objective, []
+    if plan.vectors is not None:
+        fill_in(model, read_vectors(plan.vectors), plan.vectors)
     return model
 
 

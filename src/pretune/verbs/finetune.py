@@ -37,6 +37,7 @@ def finetune(
     resume: bool = False,
     device: str | None = None,
     partial: bool = False,
+    vectors: str | Path | None = None,
 ) -> Run:
     """Fine-tune a model to classify texts or pairs of texts.
 
@@ -59,7 +60,7 @@ def finetune(
     label
         Column of the label.
     objective
-        classify, classify(pooling=mean), classify on mix/bilstm, classify+0.5*lm …
+        classify, classify(pooling=mean), classify on mix/bilstm, classify on elmo/biattentive, classify+0.5*lm …
     strategy
         What moves: full, frozen, top(4), gradual, lora(8); and reset(1), freelb(3), joined with +; auto chooses.
     epochs
@@ -93,6 +94,8 @@ def finetune(
         cpu or cuda; a GPU is used where there is one.
     partial
         Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+    vectors
+        A file of word vectors (word2vec, GloVe, fastText) that words start from: the task's own (`on elmo300`), or the model's.
 
     Examples
     --------
@@ -121,6 +124,7 @@ def finetune(
         "watching": watching,
         "deterministic": deterministic,
         "partial": partial,
+        "vectors": str(vectors) if vectors is not None else None,
         "seed": seed,
         "seeds": seeds,
         "tokenizer": str(tokenizer) if tokenizer is not None else None,
