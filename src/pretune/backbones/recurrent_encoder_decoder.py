@@ -18,7 +18,7 @@ from pretune.errors import PretuneError
 from pretune.nn.alignment import Alignment
 from pretune.nn.layout import cross_layout, side_of
 from pretune.nn.linear import Linear
-from pretune.nn.recurrent import Locked, Recurrence, RecurrentLayer, Rows, State
+from pretune.nn.recurrent import Locked, Recurrence, RecurrentLayer, Rows, State, kernel_type
 from pretune.packed import Packed
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -211,7 +211,8 @@ class RecurrentEncoderDecoder(nn.Module):
         before = before or self.start(encoded.vectors)
         inputs = torch.cat([x, encoded.vectors[owner]], 1) if self.every else x
         inputs = self.dropout(inputs[rows.order], rows)
-        start = [tuple(part[rows.lane] for part in state) for state in before.layers]
+        type_of = kernel_type(x)
+        start = [tuple(part[rows.lane].to(type_of) for part in state) for state in before.layers]
         layers = [x] if 0 in wanted else []
         run = self.run_fed if self.feed else self.run_at_once
         found, states, seen, weights = run(inputs, rows, start, encoded, target)
@@ -250,6 +251,8 @@ class RecurrentEncoderDecoder(nn.Module):
         keys, real = _dense(encoded.states, encoded.packed)  # (s, longest, width), (s, longest)
         prepared = self.alignment.prepare(keys)[rows.lane]
         keys, real, positions = keys[rows.lane], real[rows.lane], target.positions[rows.order]
+        kind, x = x.dtype, x.to(kernel_type(x))
+        keys, prepared = keys.to(x.dtype), prepared.to(x.dtype)
         weights = [layer.cells.weights(x.dtype) for layer in self.layers]  # type: ignore[union-attr, operator]
         states, outs, looks, shares = list(start), [[] for _ in self.layers], [], []  # type: ignore[var-annotated]
         first = 0
@@ -275,8 +278,8 @@ class RecurrentEncoderDecoder(nn.Module):
             looks.append(look)
             shares.append(share[:, 0])
             first += count
-        found = [torch.cat(parts) for parts in outs]
-        return found, states, rows.back(torch.cat(looks)), rows.back(torch.cat(shares))
+        found = [torch.cat(parts).to(kind) for parts in outs]
+        return found, states, rows.back(torch.cat(looks).to(kind)), rows.back(torch.cat(shares))
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
         """From the encoder's embedding to the decoder's top."""

@@ -20,6 +20,7 @@ from pretune.packed import Packed
 
 Cell = Literal["lstm", "gru"]
 GATES = {"lstm": 4, "gru": 3}
+BF16_SINCE = 91300  # the version of cuDNN that has recurrent kernels for it
 State = tuple[Tensor, ...]  # hidden, and of an LSTM its cells too: (rows, width) each
 
 # Weights that are dropped out, or cast, never lie in one piece; what that costs is one copy of them a step.
@@ -173,6 +174,7 @@ class Recurrence(nn.Module):
 
         Gradients go back in time through `window` steps; None: through all.
         """
+        kind, x = x.dtype, x.to(kernel_type(x))
         count = int(rows.sizes[0])
         if before is None:
             state: State = tuple(x.new_zeros(count, width) for width in self.state_widths)
@@ -180,14 +182,15 @@ class Recurrence(nn.Module):
             state = tuple(part.to(x.dtype) for part in before)
         weights = self.weights(x.dtype)
         if window is None or len(rows.sizes) <= window:
-            return self.run(x, rows.sizes, state, weights)
+            out, state = self.run(x, rows.sizes, state, weights)
+            return out.to(kind), state
         outs = []
         for places, sizes in rows.windows(window):
             present = int(sizes[0])
             out, after = self.run(x[places], sizes, tuple(part[:present].detach() for part in state), weights)
             state = tuple(torch.cat([new, old[present:]]) for new, old in zip(after, state, strict=True))
             outs.append(out)
-        return torch.cat(outs), state
+        return torch.cat(outs).to(kind), state
 
     def run(self, x: Tensor, sizes: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, State]:
         """All times at once, by the kernels; rows that are equally long, as a dense block."""
@@ -204,6 +207,12 @@ class Recurrence(nn.Module):
         else:
             out, *after = kernel(x, sizes, initial, weights, *options)
         return out, tuple(part[0] for part in after)
+
+
+def kernel_type(x: Tensor) -> torch.dtype:
+    """The type that cells compute in: that of their input, unless cuDNN is too old for bf16."""
+    old = x.is_cuda and (torch.backends.cudnn.version() or 0) < BF16_SINCE
+    return torch.float32 if old and x.dtype == torch.bfloat16 else x.dtype
 
 
 def run_by_steps(
