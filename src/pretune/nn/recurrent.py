@@ -211,7 +211,7 @@ class Recurrence(nn.Module):
 
 def kernel_type(x: Tensor) -> torch.dtype:
     """The type that cells compute in: that of their input, unless cuDNN is too old for bf16."""
-    old = x.is_cuda and (torch.backends.cudnn.version() or 0) < BF16_SINCE
+    old = x.is_cuda and (torch.backends.cudnn.version() or 0) < BF16_SINCE  # type: ignore[no-untyped-call]
     return torch.float32 if old and x.dtype == torch.bfloat16 else x.dtype
 
 
