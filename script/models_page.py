@@ -49,7 +49,7 @@ NOT_LIKE_THE_PEER = {
     "big_bird": "yes, of each text by itself (below)",
     "transfo-xl": "no: `transformers` 5 has it no more; numbers that its last version gave",
     "word-vectors": "no: there is nothing to compute; files in tests/text/test_vectors.py",
-    "lstm": "no: no peer has it; its layers are torch's in tests/nn/test_recurrent.py, properties in tests/families/test_recurrent.py",
+    "lstm": "no: no peer has it; its layers are torch's in tests/nn/test_recurrent.py, properties in tests/families/test_recurrent_families.py",
     "elmo": "no: no peer has it; the released layout in tests/families/test_elmo_published.py",
     "seq2seq": "no: no peer has it; properties in tests/backbones/test_recurrent_encoder_decoder.py",
     "elmo-transformer": "no: no peer has it; properties in tests/objectives/test_bilm.py",
