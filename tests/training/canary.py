@@ -25,6 +25,7 @@ from torch import nn
 from pretune.backbones.encoder import Encoder, Memory
 from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.backbones.recurrent import Recurrent, RecurrentState
+from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
 from pretune.backbones.reversible import Reversible
 from pretune.backbones.two_ways import TwoWays
 from pretune.families.albert import AlbertConfig
@@ -36,6 +37,8 @@ from pretune.families.performer import PerformerConfig
 from pretune.families.performer import build as build_performer
 from pretune.families.reformer import ReformerConfig
 from pretune.families.reformer import build as build_reformer
+from pretune.families.seq2seq import Seq2SeqConfig
+from pretune.families.seq2seq import build as build_seq2seq
 from pretune.families.t5 import T5Config
 from pretune.families.t5 import build as build_t5
 from pretune.families.transfo_xl import TransfoXLConfig
@@ -315,6 +318,15 @@ def two_lstms() -> TwoWays:
     return initialize(TwoWays(*ways), 0.1)
 
 
+def rnn() -> RecurrentEncoderDecoder:
+    """Two ways, and a decoder that looks at both."""
+    config = Seq2SeqConfig(
+        vocab_size=VOCABULARY, embedding_size=WIDTH, hidden_size=WIDTH, encoder_layers=1, decoder_layers=1,
+        bidirectional=True, attention="additive", initializer_range=0.3,
+    )  # fmt: skip
+    return build_seq2seq(config)
+
+
 def restore_two_lstms(tensors: dict[str, Any]) -> Any:
     return two_lstms().restore_carry(tensors)
 
@@ -343,6 +355,7 @@ CASES: dict[str, tuple[Any, Mixture, Any]] = {
     "spans of t5": (t5, alone(Spans()), None),
     "stateful lstm": (lstm, parse_objective("lm(stateful=true)"), RecurrentState.from_tensors),
     "stateful bilm": (two_lstms, parse_objective("bilm(stateful=true)"), restore_two_lstms),
+    "translate": (rnn, parse_objective("translate(smoothing=0)"), None),
     "mlm+nsp": (bert, parse_objective("mlm+nsp"), None),
     "shared layers": (shared, parse_objective("mlm"), None),
     "distances": (disentangled, parse_objective("mlm"), None),

@@ -286,7 +286,7 @@ class RecurrentEncoderDecoder(nn.Module):
         groups = [(f"encoder {name}", modules) for name, modules in self.encoder.groups()]
         groups[0][1].append(self.embed)
         groups += [(f"decoder layer {number}", [layer]) for number, layer in enumerate(self.layers)]
-        groups[-1][1].append(self.top)
+        groups[-1][1].extend(self.top.values())
         return groups
 
 

@@ -40,6 +40,7 @@ LM_RATE, CLASSIFIER_RATE = 4e-3, 1e-2
 WINDOW = 70  # tokens of a lane in a step
 LANES = 64, 4  # in a step at most and at least
 STEPS = 40  # that an epoch of little text should have, with fewer lanes
+FEW, MANY_EPOCHS, FEW_EPOCHS = 1000, 50.0, 10.0  # rows that are few, and epochs of few and of many
 OBJECTIVE = "classify(pooling=concat,hidden=50)"
 WAYS = "forward", "backward"
 
@@ -54,7 +55,7 @@ class Stages:
     texts: tuple[str, ...] = ()  # files of further texts, without labels
     vocabulary: int | None = None  # words of the new vocabulary; None: as many as the old one has
     lm_epochs: float = 5.0
-    epochs: float = 10.0
+    epochs: float | None = None  # None: MANY_EPOCHS of few rows, FEW_EPOCHS of many
     length: int = 400  # tokens that a classifier reads, at most
     rows: int = 32  # in a step
     language: str = "en"
@@ -94,8 +95,7 @@ def fit(models: Sequence[str], stages: Stages, out: Path) -> Fitted:
         raise PretuneError(
             f"{' and '.join(models)} both read {ways[0]}; give one that reads backward, and one that does not"
         )
-    task, rows = Classify(), None
-    rows = task.read(stages.train, stages.columns)
+    rows = Classify().read(stages.train, stages.columns)
     out.mkdir(parents=True, exist_ok=True)
     texts = out / "texts.jsonl"
     write_bytes(texts, "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in rows.texts).encode())
@@ -103,7 +103,7 @@ def fit(models: Sequence[str], stages: Stages, out: Path) -> Fitted:
     runs = {}
     for way, model in zip(ways, models, strict=True):
         adapted = adapt(model, files, out / way, stages)
-        runs[way] = {"texts": adapted, "task": classify(adapted, out / way, stages)}
+        runs[way] = {"texts": adapted, "task": classify(adapted, out / way, stages, len(rows))}
     return Fitted(out, runs, compare([run["task"] for run in runs.values()], list(runs)))
 
 
@@ -164,7 +164,7 @@ def lowercases(tokenizer: Tokenizer) -> bool:
     return bool(normalizer.get("lowercase"))
 
 
-def classify(adapted: Run, out: Path, stages: Stages) -> Run:
+def classify(adapted: Run, out: Path, stages: Stages, rows: int) -> Run:
     """The third stage."""
     if (out / "task" / "results.json").is_file():
         return Run(out / "task")
@@ -175,7 +175,7 @@ def classify(adapted: Run, out: Path, stages: Stages) -> Run:
         "columns": stages.columns,
         "objective": OBJECTIVE,
         "strategy": "gradual",
-        "epochs": stages.epochs,
+        "epochs": stages.epochs or (MANY_EPOCHS if rows < FEW else FEW_EPOCHS),
         "budget": None,
         "optimizer": replace(OPTIMIZER, lr=CLASSIFIER_RATE),
         "schedule": SCHEDULE,

@@ -23,7 +23,7 @@ def ulmfit(
     label: str | None = None,
     vocabulary: int | None = None,
     lm_epochs: float = 5.0,
-    epochs: float = 10.0,
+    epochs: float | None = None,
     length: int = 400,
     rows: int = 32,
     language: str = "en",
@@ -60,7 +60,7 @@ def ulmfit(
     lm_epochs
         How often the language model reads the texts.
     epochs
-        How often the classifier sees every row.
+        How often the classifier sees every row; 50 times where there are fewer than 1,000, else 10.
     length
         Tokens of a text that the classifier reads, at most.
     rows
