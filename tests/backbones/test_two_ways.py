@@ -11,12 +11,13 @@ from torch import nn
 
 from material import store, two_ways
 from pretune.backbones.recurrent import Recurrent
-from pretune.backbones.two_ways import TwoWays, reverse
+from pretune.backbones.two_ways import TwoWays
 from pretune.families import FAMILIES
 from pretune.model import Model, Root, load_model, make_model
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.heads import VocabularyHead
 from pretune.nn.initialize import initialize
+from pretune.nn.layout import reverse
 from pretune.nn.recurrent import Recurrence, RecurrentLayer
 from pretune.objectives import parse_objective
 from pretune.packed import Packed, pack_lists

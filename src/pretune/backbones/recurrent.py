@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from pretune.backbones.states import Keep, States, kept
-from pretune.backbones.two_ways import reverse, reversed_packed
+from pretune.backbones.two_ways import reversed_packed
+from pretune.nn.layout import reverse
 from pretune.nn.linear import Linear
 from pretune.nn.recurrent import Locked, RecurrentLayer, Rows, State
 from pretune.packed import Packed

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pretune.backbones.states import Backbone, Keep, States
 from pretune.errors import PretuneError
-from pretune.nn.layout import side_of
+from pretune.nn.layout import reverse
 from pretune.nn.linear import Linear
 from pretune.packed import Packed
 
@@ -104,12 +104,6 @@ class TwoWays(nn.Module):
 def nothing_to_predict() -> nn.Module:
     """Both stacks together have seen every token."""
     raise PretuneError("a model that reads forward and backward apart learns by bilm alone; choose another for this")
-
-
-def reverse(packed: Packed) -> Tensor:
-    """(n,) for each token the one at its place when its sequence is read from the end; its own inverse."""
-    start, end = side_of(packed).bounds
-    return start + end - 1 - torch.arange(len(packed), device=packed.ids.device)
 
 
 def reversed_packed(packed: Packed, turn: Tensor) -> Packed:

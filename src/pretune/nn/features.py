@@ -8,18 +8,19 @@ of a translator's encoder beside its vectors of words (McCann et al., 2017), who
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from pretune.errors import PretuneError, nearest
 from pretune.nn.attend import attend
-from pretune.nn.layout import padded_groups, self_layout
+from pretune.nn.layout import reverse, self_layout
 from pretune.nn.linear import Linear
 from pretune.nn.patterns import full
+from pretune.nn.recurrent import Recurrence, Rows
 from pretune.packed import Packed
 
 Layers = Literal["last", "embeddings", "second", "sum4", "concat4", "mix", "elmo", "cove"]
@@ -60,18 +61,17 @@ class TwoLSTMs(nn.Module):
 
     def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
-        self.cells = nn.LSTM(inputs, width, bidirectional=True, batch_first=True)
+        self.ahead, self.back = Recurrence(inputs, width), Recurrence(inputs, width)
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # rows are laid out by their lengths
     def forward(self, x: Tensor, packed: Packed) -> Tensor:
         """States of both directions side by side."""
-        groups, back = padded_groups(self_layout(packed))
-        rows = []
-        for group in groups:
-            lengths = group.real_queries.sum(1).clamp(min=1).cpu()
-            stream = pack_padded_sequence(x[group.queries], lengths, batch_first=True, enforce_sorted=False)
-            out, _ = pad_packed_sequence(self.cells(stream)[0], batch_first=True, total_length=group.queries.shape[1])
-            rows.append(out.flatten(0, 1))
-        return torch.cat(rows)[back]
+        if not len(packed):
+            return x.new_zeros(0, 2 * self.ahead.outputs)
+        rows, turn = Rows.make(replace(packed, columns={})), reverse(packed)
+        ahead, _ = self.ahead(x[rows.order], rows)
+        back, _ = self.back(x[turn][rows.order], rows)
+        return torch.cat([rows.back(ahead), rows.back(back)[turn]], 1)
 
 
 class Biattentive(nn.Module):

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 import numpy as np
 from torch import Tensor, nn
 
-from pretune.backbones.two_ways import reverse
 from pretune.errors import PretuneError, nearest
 from pretune.nn.dropout import Dropout
+from pretune.nn.layout import reverse
 from pretune.nn.linear import LayerNorm, Linear
 from pretune.nn.patterns import Pattern
 from pretune.nn.pooling import AttentivePool, pool
