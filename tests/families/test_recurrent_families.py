@@ -116,11 +116,17 @@ def test_gradients_go_back_through_the_window_alone() -> None:
     assert reach == [0, 10]
 
 
-@pytest.mark.parametrize("preset", ["awd-lstm-tiny", "elmo-tiny"])
+@pytest.mark.parametrize("preset", ["awd-lstm-tiny", "elmo-tiny", "rnnsearch-tiny"])
 def test_a_resumed_run_ends_with_the_same_bits(preset: str, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n".join(english_documents()[:4]), encoding="utf-8")
-    settings = {"batch": pt.Batching(tokens=80, length=20), "data": tmp_path / "text.txt"}
-    small = {"kind": "words" if preset.startswith("awd") else "characters", "size": 300}
+    sentences = [" ".join(text.split()[:9]) for text in english_documents()[:40]]
+    for name, lines in (("en", sentences), ("fr", [line[::-1] for line in sentences])):
+        (tmp_path / f"pairs.{name}.txt").write_text("\n".join(lines), encoding="utf-8")
+    pairs = [tmp_path / "pairs.en.txt", tmp_path / "pairs.fr.txt"]
+    data = pairs if preset.startswith("rnn") else tmp_path / "text.txt"
+    settings = {"batch": pt.Batching(tokens=80, length=20), "data": data}
+    small = {"kind": "characters" if preset.startswith("elmo") else "words", "size": 300}
+    small |= {"target": 200} if preset.startswith("rnn") else {}
     watching = pt.Watching(log=1, save=2, held_out=0.0, evaluate=0)
 
     def learn(steps: int, out: Path, **more: Any) -> pt.Run:

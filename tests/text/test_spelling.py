@@ -77,3 +77,20 @@ def test_filler_is_no_word() -> None:
         np.array([3, 4]), np.array([2]), columns={"characters": spell(["a", "b"])}, capacity=Capacity(4, 3, 2)
     )
     assert not packed.columns["characters"][2:].any()
+
+
+def test_second_texts_may_have_a_vocabulary_of_their_own(tmp_path: Path) -> None:
+    from pretune import PretuneError
+
+    first, second = (train([Document(text, Path("a"), 1)], "words", 30) for text in TEXTS)
+    both = first.with_target(second)
+    both.save(tmp_path)
+    again = Tokenizer.load(tmp_path)
+    assert again.target.vocabulary == second.vocabulary != again.vocabulary and again.digest == both.digest
+    assert again.digest != trained("words").digest
+    rows = TokenRows.make(Labeled(Path("x"), {}, ["the cat"], ["Der Кот"]), again)
+    mine, theirs = (rows.gather(rows.starts[:, side], rows.lengths[:, side]) for side in (0, 1))
+    assert again.tokens(mine) == ["the", "cat"] and again.target.tokens(theirs) == ["Der", "Кот"]
+    other = train([Document(TEXTS[0], Path("a"), 1)], "byte-bpe", 300)
+    with pytest.raises(PretuneError, match="number their special tokens alike"):
+        first.with_target(other)
