@@ -97,6 +97,7 @@ def peer(folder: Path, train: str, dev: str, epochs: int, device: torch.device) 
             labels = torch.tensor([part[2][i] for i in chosen])
             yield tuple(t.to(device, non_blocking=True) for t in (ids, mask, types, labels))
 
+    model.train()  # from_pretrained leaves dropout off
     chance = np.random.default_rng(0)
     for _ in range(epochs):
         for ids, mask, types, labels in batches(parts[0], chance.permutation(len(parts[0][0]))):

@@ -105,14 +105,14 @@ def main() -> None:
     held: dict[str, Sequence[int]] = {"held": (1024, 2048, 4096, 8192), "num_warps": (2, 4, 8)}
     with torch.no_grad():
         out, total, mean, scale = add_norm.add_norm(x, y, weight, bias, seed, 0, SHARE, EPS)
-        scan("add_norm forward", lambda: our_norm(x, y, weight, bias), add_norm.FORWARD, held)
+        scan("add_norm forward", lambda: our_norm(x, y, weight, bias), add_norm.chosen(width, add_norm.FORWARD), held)
         backward = add_norm.add_norm_backward
         for programs in (528, 1056, 2112, 4224):
             add_norm.PROGRAMS = programs
             scan(
                 f"add_norm backward, {programs} programs",
                 lambda: backward(out, total, mean, scale, weight, seed, 0, SHARE),
-                add_norm.BACKWARD,
+                add_norm.chosen(width, add_norm.BACKWARD),
                 held,
             )
         tiles: dict[str, Sequence[int]] = {"rows": (2, 4, 8), "columns": (256, 512), "num_warps": (4, 8)}

@@ -1,9 +1,10 @@
 """Attention in long texts: what patterns that see little cost beside full attention, forward and backward.
 
-    python perf/sparse_attention.py [--lengths 1024 2048 4096 8192 16384] [--heads 12] [--width 64] [--json] [--plot PATH]
+    python perf/sparse_attention.py [--lengths 1024 2048 4096 8192 16384] [--texts 1] [--heads 12] [--width 64]
+                                    [--json] [--plot PATH]
     python perf/sparse_attention.py --read FILE --plot PATH
 
-Of one sequence of each length: milliseconds, memory at the peak beyond queries, keys and values, and milliseconds to make the
+Of one text of each length, or of several at once: milliseconds, memory at the peak beyond queries, keys and values, and milliseconds to make the
 block mask, which all layers of a model share. Then how many times longer the longest takes than one of a quarter: 4 is linear,
 16 is quadratic. On a CPU, which sees all whatever the pattern, this only shows that the script runs.
 """
@@ -81,16 +82,19 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-def measure(case: Case, length: int, heads: int, width: int, device: torch.device, repeats: int) -> dict[str, float]:
+def measure(
+    case: Case, length: int, texts: int, heads: int, width: int, device: torch.device, repeats: int
+) -> dict[str, float]:
     """Time, memory and the time of the mask, by their units."""
     torch._dynamo.reset()  # every case is compiled for its own shapes, and only so many are kept
     on_gpu = device.type == "cuda"
-    columns = {"global": np.arange(length) == 0}  # the first token sees all
-    packed = pack(np.zeros(length, dtype=np.int64), np.array([length]), columns=columns).to(device)
+    n = texts * length
+    columns = {"global": np.arange(n) % length == 0}  # the first token of a text sees all
+    packed = pack(np.zeros(n, dtype=np.int64), np.full(texts, length), columns=columns).to(device)
     layout = self_layout(packed)
     dtype = torch.bfloat16 if on_gpu else torch.float32
-    q, k, v = (torch.randn(length, heads, width, device=device, dtype=dtype, requires_grad=True) for _ in range(3))
-    slope = torch.randn(length, heads, width, device=device, dtype=dtype)
+    q, k, v = (torch.randn(n, heads, width, device=device, dtype=dtype, requires_grad=True) for _ in range(3))
+    slope = torch.randn(n, heads, width, device=device, dtype=dtype)
 
     def both() -> None:
         q.grad = k.grad = v.grad = None
@@ -145,13 +149,14 @@ def draw(found: Found, about: dict[str, Any], out: str) -> None:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
-        axes.set_xlabel("tokens of one text")
+        axes.set_xlabel("tokens of a text")
         axes.set_ylabel(UNITS[unit])
         axes.grid(alpha=0.3, which="both")
         axes.legend()
     where = about.get("gpu", about["machine"])
     figure.suptitle(
-        f"attention, {about['heads']} heads of {about['width']}, {where}, torch {about['torch']}", fontsize=10
+        f"attention, {about['texts']} at once, {about['heads']} heads of {about['width']}, {where}, torch {about['torch']}",
+        fontsize=10,
     )
     figure.savefig(out, dpi=150)
 
@@ -160,6 +165,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--lengths", type=int, nargs="+")
+    parser.add_argument("--texts", type=int, default=1, help="of the same length, at once")
     parser.add_argument("--heads", type=int, default=12)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=20)
@@ -175,11 +181,11 @@ def main() -> None:
     found: Found = {}
     for length in sorted(options.lengths or LENGTHS[device.type]):
         for name, case in cases(length, options.heads, device).items():
-            point = measure(case, length, options.heads, options.width, device, options.repeats)
+            point = measure(case, length, options.texts, options.heads, options.width, device, options.repeats)
             found.setdefault(name, {})[str(length)] = point
             if not options.json:
                 print(f"{name}, {length:,} tokens: {point}", flush=True)
-    ratios, about = growth(found), {"heads": options.heads, "width": options.width, **machine()}
+    ratios, about = growth(found), {"texts": options.texts, "heads": options.heads, "width": options.width, **machine()}
     if options.json:
         print(json.dumps({"cases": found, "ratio": ratios, **about}))
     else:

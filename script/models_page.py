@@ -81,8 +81,9 @@ PUBLISHED = {
 }  # fmt: skip
 HEADS = {
     "mlm": "fill-mask", "nsp": "next sentence", "sop": "sentence order", "rtd": "replaced tokens", "lm": "generation",
-    "plm": "permuted prediction", "classify": "classification", "spans": "generation", "denoise": "generation",
-    "mass": "generation", "shuffle": "generation", "translate": "generation",
+    "plm": "permuted prediction", "classify": "classification", "choose": "multiple choice",
+    "tag": "tags", "answer": "answers",
+    "spans": "generation", "denoise": "generation", "mass": "generation", "shuffle": "generation", "translate": "generation",
 }  # fmt: skip
 
 

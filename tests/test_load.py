@@ -18,6 +18,7 @@ from test_bert import SMALL
 import pretune as pt
 from peers import assert_same
 from pretune import PretuneError
+from pretune.model import load_model
 from pretune.weights import PICKLE, WEIGHTS, read_size, read_weights, write_weights
 from test_export import save
 
@@ -201,7 +202,9 @@ def test_a_transposed_matrix_is_told_in_the_published_shape(tmp_path: Path) -> N
         ("BertForMaskedLM", ["mlm"]),
         ("BertForPreTraining", ["mlm", "nsp"]),
         ("BertForSequenceClassification", ["classify"]),
-        ("BertForQuestionAnswering", []),
+        ("BertForTokenClassification", ["tag"]),
+        ("BertForQuestionAnswering", ["answer"]),
+        ("BertForMultipleChoice", ["choose"]),
     ],
 )
 def test_published_models_come_with_their_heads(kind: str, heads: list[str], tmp_path: Path) -> None:
@@ -211,7 +214,7 @@ def test_published_models_come_with_their_heads(kind: str, heads: list[str], tmp
     assert isinstance(ours, pt.Model)
     assert list(ours.root.heads) == heads
     assert not ours.untrained
-    assert ours.labels == (["LABEL_0", "LABEL_1"] if heads == ["classify"] else [])
+    assert ours.labels == (["LABEL_0", "LABEL_1"] if heads in (["classify"], ["tag"]) else [])
 
 
 def test_an_unknown_family_is_told_the_known_ones(folder: Path) -> None:
@@ -256,3 +259,16 @@ def test_every_verb_that_reads_a_model_takes_partial(tmp_path: Path, english: li
         for begun in ("run", "adapted"):
             shutil.rmtree(tmp_path / begun, ignore_errors=True)
         assert verb(partial=True), name
+
+
+def test_attention_dropout_of_a_checkpoint_rests(tmp_path: Path) -> None:
+    """No fast path has it; config.json goes on saying what it says."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=30, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        attention_probs_dropout_prob=0.3,
+    )  # fmt: skip
+    transformers.BertModel(config).save_pretrained(tmp_path)
+    model = load_model(tmp_path)
+    assert [m.dropout for m in model.root.modules() if isinstance(getattr(m, "dropout", None), float)] == [0.0]
+    assert model.config.attention_probs_dropout_prob == 0.3  # type: ignore[attr-defined]

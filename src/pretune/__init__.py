@@ -13,6 +13,7 @@ from pretune.errors import PretuneError
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
 from pretune.verbs.adapt import adapt
 from pretune.verbs.bench import bench_device
+from pretune.verbs.evaluate import compare, contamination, evaluate
 from pretune.verbs.export import export
 from pretune.verbs.finetune import finetune
 from pretune.verbs.generate import generate
@@ -53,7 +54,10 @@ __all__ = [
     "__version__",
     "adapt",
     "bench_device",
+    "compare",
+    "contamination",
     "embed",
+    "evaluate",
     "export",
     "fill",
     "finetune",

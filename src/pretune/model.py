@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -20,9 +21,11 @@ from pretune.families import find_family
 from pretune.families.family import Family
 from pretune.nn.adaptive import AdaptiveEmbeddings
 from pretune.nn.characters import SpelledEmbeddings
+from pretune.nn.dropout import stop_attention_dropout
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.initialize import Undrawn
-from pretune.objectives import Joint, Loss, Mixture, Objective, parse_objective
+from pretune.objectives import OBJECTIVES, Joint, Loss, Mixture, Objective, parse_objective
+from pretune.objectives.on import OnHead
 from pretune.packed import Batch
 from pretune.presets import find_preset, preset_names
 from pretune.progress import say
@@ -30,7 +33,13 @@ from pretune.text.tokenizer import Tokenizer
 from pretune.weights import read_tensors, read_weights, write_weights
 
 CONFIG, HEAD = "config.json", "head.safetensors"
-CLASSIFIER = "ForSequenceClassification"  # how the classes of `transformers` end that classify
+LABELED = (
+    "ForSequenceClassification",
+    "ForTokenClassification",
+)  # how the classes of `transformers` end that have labels
+POOLED = ("classify", "choose")  # heads on one vector a sequence that layouts have a place for
+# `problem_type` in config.json → what it is with us.
+PROBLEMS = {"multi_label_classification": "classify(multi=true)", "regression": "regress"}
 # Keys of config.json that families leave open → the roles of a tokenizer that fill them.
 ROLE_KEYS = {"bos_token_id": "start", "eos_token_id": "end", "cls_token_id": "start", "sep_token_id": "separator"}
 
@@ -84,6 +93,7 @@ class Model:
     objective: str = ""  # what its heads are for, e.g. "mlm+nsp"
     labels: list[str] = field(default_factory=list)  # classes in order, for classifiers
     untrained: list[str] = field(default_factory=list)  # parameters that its checkpoint did not have: these are random
+    options: dict[str, Any] = field(default_factory=dict)  # what else a task found in its examples: a threshold …
 
     @property
     def backbone(self) -> Any:
@@ -116,7 +126,7 @@ class Model:
         Weights are written as `kind`; whoever reads them computes in fp32 all the same.
         """
         folder = Path(folder)
-        _, rest = self.family.table.write(self._state(kind))
+        _, rest = self.family.table.write(self._state(kind), self._class(self._heads()))
         if rest:
             write_bytes(folder / HEAD, save(rest))
         else:
@@ -139,10 +149,8 @@ class Model:
         is a layout of the family.
         """
         folder, state = Path(folder), self._state(kind)
-        published, _ = self.family.table.write(state)
-        # A head that two share is the first's.
-        owners = {head: name for name, head in reversed([*self.root.heads.items()])}
-        config = self._config(self.config, frozenset(owners.values()), compute)
+        published, _ = self.family.table.write(state, self._class(self._heads()))
+        config = self._config(self.config, self._heads(), compute)
         self._write(folder, published, config, shard)
         for head in self.root.heads.values():
             for name, export in getattr(head, "exports", dict)().items():
@@ -151,6 +159,24 @@ class Model:
                     inside = self._config(replace(self.config, **export.sizes), export.heads, compute)
                     self._write(folder / name, published, inside, shard)
         return str(config["architectures"][0])
+
+    def _heads(self) -> frozenset[str]:
+        """The names of its heads; one that two share is the first's."""
+        return frozenset({head: name for name, head in reversed([*self.root.heads.items()])}.values())
+
+    def _class(self, heads: frozenset[str]) -> frozenset[str]:
+        """The heads of the class that has most of these; of several, of one that is for a task."""
+        fits = {name for name in heads if name not in self.root.heads or self._fits(name)}
+        known = [names for names in self.family.classes if names <= fits]
+        return max(known, key=lambda names: (len(names), any(hasattr(OBJECTIVES[name], "answers") for name in names)))
+
+    def _fits(self, name: str) -> bool:
+        """Whether `transformers` gives the same answers: on other layers, or pooled otherwise, it would not."""
+        head = self.root.heads[name]
+        return not isinstance(head, OnHead) and (name not in POOLED or head.pooling in self._poolings())
+
+    def _poolings(self) -> dict[str, str]:
+        return {ours: theirs for theirs, ours in self.family.poolings.items()} or {"start": ""}
 
     def _state(self, kind: torch.dtype) -> dict[str, Tensor]:
         return {name: tensor.detach().cpu().to(kind).contiguous() for name, tensor in self.root.tensors().items()}
@@ -162,27 +188,26 @@ class Model:
             self.tokenizer.save(folder, self.family.template)
 
     def _config(self, shape: Any, heads: frozenset[str], compute: torch.dtype) -> dict[str, Any]:
-        poolings = {ours: theirs for theirs, ours in self.family.poolings.items()} or {"start": ""}
-        pooling = getattr(self.root.heads["classify"], "pooling", None) if "classify" in heads else "start"
-        if pooling not in poolings:  # `transformers` would pool otherwise, and give other answers
-            heads -= {"classify"}
-        # The class that has most of its heads; of several, one that classifies.
-        known = [names for names in self.family.classes if names <= heads]
-        best = max(known, key=lambda names: (len(names), "classify" in names))
+        best = self._class(heads)
         config: dict[str, Any] = {
             "architectures": [self.family.classes[best]],
             "model_type": self.family.name,
             "dtype": str(compute).removeprefix("torch."),
             **asdict(shape),
         }
-        if "classify" in heads and poolings[str(pooling)]:
-            config["classifier_pooling"] = poolings[str(pooling)]
+        pooled = next((name for name in POOLED if name in best), "")
+        if pooled and (pooling := self._poolings()[str(self.root.heads[pooled].pooling)]):
+            config["classifier_pooling"] = pooling
+        if "classify" in best and (problem := self.root.heads["classify"].problem):
+            config["problem_type"] = problem
         if self.tokenizer is not None:
             config |= self._special_ids(self.tokenizer, config)
-        if self.labels:
-            config["id2label"] = {str(i): label for i, label in enumerate(self.labels)}
-            config["label2id"] = {label: i for i, label in enumerate(self.labels)}
-        config["pretune"] = {"objective": self.objective}
+        # A number has no label, but its place a name all the same.
+        labels = self.labels or (["LABEL_0"] if "classify" in best else [])
+        if labels:
+            config["id2label"] = {str(i): label for i, label in enumerate(labels)}
+            config["label2id"] = {label: i for i, label in enumerate(labels)}
+        config["pretune"] = {"objective": self.objective} | ({"options": self.options} if self.options else {})
         return config
 
     def _special_ids(self, tokenizer: Tokenizer, config: dict[str, Any]) -> dict[str, int]:
@@ -258,10 +283,14 @@ def read_config(folder: Path) -> tuple[Family, dict[str, Any]]:
     return find_family(str(content.get("model_type")), str(folder / CONFIG)), content
 
 
+def class_in(content: Mapping[str, Any]) -> str:
+    """The class that a config.json names."""
+    return str((content.get("architectures") or [""])[0])
+
+
 def labels_in(content: Mapping[str, Any]) -> list[str]:
     """The classes that a config.json names, in order; two that need no name are left out by `transformers`."""
-    published = str((content.get("architectures") or [""])[0])
-    if published.endswith(CLASSIFIER) and not {"id2label", "pretune"} & content.keys():
+    if class_in(content).endswith(LABELED) and not {"id2label", "pretune"} & content.keys():
         return ["LABEL_0", "LABEL_1"]
     return [label for _, label in sorted(content.get("id2label", {}).items(), key=lambda item: int(item[0]))]
 
@@ -269,13 +298,22 @@ def labels_in(content: Mapping[str, Any]) -> list[str]:
 def trained_for(reference: str | Path) -> Mixture | None:
     """The objectives whose heads a model has: those it was trained for, or those of the class that it was published as."""
     family, content = read_config(find_folder(reference))
-    objective = content.get("pretune", {}).get("objective", "")
-    if not objective:
-        published = (content.get("architectures") or [""])[0]
-        heads: frozenset[str] = next((h for h, name in family.classes.items() if name == published), frozenset())
-        objective = "+".join(sorted(heads))
+    ours, labels = content.get("pretune", {}), tuple(labels_in(content))
+    heads = next((heads for heads, name in family.classes.items() if name == class_in(content)), frozenset())
+    # One class is a number, to `transformers` too.
+    problem = content.get("problem_type") or ("regression" if len(labels) == 1 else "")
+    tasks = {"classify": PROBLEMS.get(problem, "classify")}
+    objective = ours.get("objective") or "+".join(tasks.get(head, head) for head in sorted(heads))
     pooling = family.poolings.get(getattr(family.read_config(content), "classifier_pooling", ""), "start")
-    return parse_objective(objective, labels=tuple(labels_in(content)), pooling=pooling) if objective else None
+    known = {"labels": labels, "pooling": pooling, **ours.get("options", {})}
+    return parse_objective(objective, **known) if objective else None
+
+
+def _heads_in(family: Family, content: Mapping[str, Any]) -> set[str]:
+    """The heads that a checkpoint may have: those of its class, and what it was trained for."""
+    trained = re.sub(r"\([^)]*\)", "", content.get("pretune", {}).get("objective", ""))
+    published = (heads for heads, name in family.classes.items() if name == class_in(content))
+    return set(re.findall("[a-z_]+", trained)).union(*published)
 
 
 def load(reference: str | Path, *, partial: bool = False) -> Model:
@@ -307,11 +345,11 @@ def load_model(reference: str | Path, objectives: Mixture | None = None, seed: i
     with Undrawn():
         model = Model(family, config, Root(family.build(config)), _tokenizer(folder))
     model.objective = content.get("pretune", {}).get("objective", "")
-    model.labels = labels_in(content)
+    model.labels, model.options = labels_in(content), content.get("pretune", {}).get("options", {})
     if objectives is not None:
         model.add_heads(objectives.objectives, seed)
     wanted = model.root.tensors()
-    found, missing, extra = family.table.read(tensors, wanted)
+    found, missing, extra = family.table.read(tensors, wanted, _heads_in(family, content))
     # A head of another shape (another number of classes) counts as missing.
     found |= {n: t for n, t in head_tensors.items() if n in wanted and t.shape == wanted[n].shape}
     missing = [name for name in missing if name not in found]
@@ -327,6 +365,7 @@ def load_model(reference: str | Path, objectives: Mixture | None = None, seed: i
     if new_heads:
         say(f"{folder}: new, untrained parameters for {', '.join(new_heads)}")
     model.root.load_state_dict(found, strict=False)
+    stop_attention_dropout(model.root)  # config.json goes on saying what it says
     if model.tokenizer is not None and model.tokenizer.size > config.vocab_size:
         raise PretuneError(
             f"{folder}: the tokenizer has {model.tokenizer.size} tokens but the model only {config.vocab_size}; "

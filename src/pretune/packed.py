@@ -85,7 +85,7 @@ class Targets:
     """What a loss term predicts: token `at` (or sequence `at`) should give `target`, with a weight."""
 
     at: Tensor  # (m,) int64, or (m, k) for what follows from several places together
-    target: Tensor  # (m,) int64, or float for regression
+    target: Tensor  # (m,) int64, or float for regression; (m, k) for several classes or candidates
     weight: Tensor  # (m,) float32; 0 where the slot is unused
 
     def to(self, device: torch.device) -> Targets:

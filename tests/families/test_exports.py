@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,9 @@ import test_xlm
 import test_xlnet
 import torch
 
+import pretune as pt
 from conftest import english_documents
+from peers import assert_same
 from pretune.families import FAMILIES
 from pretune.inference.predict import predict_texts
 from pretune.model import Model, Root
@@ -77,3 +80,34 @@ def test_a_classifier_gives_the_same_answers_to_texts_and_pairs(name: str, tmp_p
             theirs = peer(**dress(texts, second, padding=True, return_tensors="pt")).logits.softmax(-1)
         ours = [[row["probabilities"][label] for label in labels] for row in predict_texts(tmp_path, texts, second)]
         torch.testing.assert_close(torch.tensor(ours), theirs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in SMALL if frozenset({"choose"}) in FAMILIES[name].classes])
+def test_multiple_choice_goes_both_ways(name: str, tmp_path: Path) -> None:
+    from transformers import AutoModelForMultipleChoice, AutoTokenizer
+
+    kind, small = SMALL[name]
+    family, words = FAMILIES[name], tokenizer(kind)
+    sizes = {"vocab_size": words.size, "max_position_embeddings": 90, "pad_token_id": words.role("padding")}
+    config = family.read_config(small | sizes | {"initializer_range": 0.2})
+    model = Model(family, config, Root(family.build(config)), words, "choose")
+    model.add_heads(parse_objective("choose", pooling=family.poolings.get("", "start")).objectives)
+    model.save(tmp_path / "ours")
+    peer, report = AutoModelForMultipleChoice.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    dress = AutoTokenizer.from_pretrained(tmp_path / "ours")
+    text, choices = "An assignment is a statement", ["An expression is not", "or this one, which is longer", "and"]
+    given = dress([text] * 3, choices, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        theirs = peer.eval()(**{key: value[None] for key, value in given.items()}).logits.softmax(-1)
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"premise": text, "choices": choices}))
+    (ours,) = pt.predict(tmp_path / "ours", tmp_path / "rows.jsonl")
+    torch.testing.assert_close(
+        torch.tensor([[candidate["probability"] for candidate in ours["candidates"]]]), theirs, atol=1e-5, rtol=1e-5
+    )
+    peer.save_pretrained(tmp_path / "theirs")
+    plain = json.loads((tmp_path / "theirs/config.json").read_text())
+    (tmp_path / "theirs/config.json").write_text(json.dumps(plain | {"pretune": {}}))
+    back = pt.load(tmp_path / "theirs")
+    assert list(back.root.heads) == ["choose"]
+    assert_same(model.root, back.root)

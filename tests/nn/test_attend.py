@@ -162,7 +162,7 @@ def test_t5_bias_is_the_peers() -> None:
 def test_groups_cover_every_token_once_and_waste_little() -> None:
     lengths = [3, 90, 5, 80, 4, 4, 31, 2]
     layout = self_layout(random_packed(lengths))
-    groups, back = padded_groups(layout)
+    groups, back = padded_groups(layout).groups, padded_groups(layout).queries.back
     rows = torch.cat([group.queries.flatten()[group.real_queries.flatten()] for group in groups])
     assert sorted(rows.tolist()) == list(range(sum(lengths)))
     assert sorted(back.tolist()) == sorted(set(back.tolist()))

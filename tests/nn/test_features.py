@@ -106,3 +106,14 @@ def test_a_frozen_model_is_features_for_a_task(kind: str, objective: str, tmp_pa
         torch.equal(x, y) for x, y in zip(again.backbone.parameters(), load(begun).backbone.parameters(), strict=True)
     )
     assert [row["label"] for row in task.predict(["a good film a", "a bad film b"])] == ["1", "0"]
+
+
+def test_a_tagger_stands_on_elmo_and_its_own_words(tmp_path: Path) -> None:
+    begun = start("elmo", tmp_path)
+    lines = [f"a O\n{'good' if i % 2 else 'bad'} B-X\nfilm O\nzebra{i} {'B-Y' if i % 2 else 'O'}\n" for i in range(40)]
+    (tmp_path / "train.conll").write_text("\n".join(lines), encoding="utf-8")
+    task = pt.finetune(
+        begun, tmp_path / "train.conll", dev=tmp_path / "train.conll", out=tmp_path / "task", strategy="frozen", epochs=12, batch=pt.Batching(sequences=8),
+        objective="tag on elmo16/bilstm", optimizer=pt.Optimizer(lr=2e-2), seeds=1, report=False,
+    )  # fmt: skip
+    assert task.results["dev/accuracy"] > 0.9, task.results

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+import pretune as pt
 from conftest import KOREAN, RUSSIAN, english_documents
 from pretune.backbones.encoder import Encoder
 from pretune.backbones.encoder_decoder import EncoderDecoder
@@ -31,6 +35,7 @@ from pretune.text.preparing import Settings, make_store
 from pretune.text.sequences import Template
 from pretune.text.store import Store
 from pretune.text.tokenizer_training import Kind, train
+from pretune.training.runs import Run
 
 KINDS: list[Kind] = ["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items"]
 TEMPLATE = Template(single=("start", "A", "separator"), pair=("B", "separator"))
@@ -134,3 +139,37 @@ def _layer(width: int, pattern: Pattern = full, decoder: bool = False) -> Layer:
         parts["cross"] = CrossAttention(width, 2)
     parts["feed_forward"] = FeedForward(width, 2 * width)
     return Layer(**{name: PreNorm(part, LayerNorm(width)) for name, part in parts.items()})
+
+
+COLORS, BEASTS = ["red", "green", "blue", "black"], ["cat", "dog", "fox", "owl"]
+
+
+@cache
+def few_words() -> Path:
+    """The folder of a tokenizer that knows a few words, for tasks that are learned in seconds."""
+    folder = Path(tempfile.mkdtemp())
+    words = f"{' '.join(COLORS)} {' '.join(BEASTS)} the a and is not one two i saw it , . abcdefghijklmnopqrstuvwxyz @"
+    train([Document(words, folder, 1)] * 9, "wordpiece", 200, lowercase=True).save(folder)
+    return folder
+
+
+def learn(objective: str, train: Path, out: Path, dev: Path | None = None, epochs: float = 8, **options: Any) -> Run:
+    """Train a tiny model for a task from scratch."""
+    settings: dict[str, Any] = {"optimizer": pt.Optimizer(lr=2e-3), "batch": pt.Batching(sequences=32, length=32)}
+    settings |= {"seeds": 1, "report": False}
+    return pt.finetune(
+        "bert-tiny",
+        train,
+        out=out,
+        dev=dev,
+        objective=objective,
+        epochs=epochs,
+        tokenizer=few_words(),
+        **settings | options,
+    )
+
+
+def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
+    """A .jsonl file."""
+    path.write_text("".join(json.dumps(dict(row), ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path

@@ -14,10 +14,23 @@ from pretune.model import Root
 from pretune.nn import attention
 from pretune.objectives import Data, parse_objective
 from pretune.text.labeled import Labeled
+from pretune.text.questions import Questions, Span
 from pretune.text.sequences import Packing
+from pretune.text.tagged import Tagged
 from pretune.training.streams import Stream
 
-NAMES = ["mlm(unit=span,boundary=true)+sop", "nsp+rtd", "item", "tlm", "trtd", "mlm+dlm", "bilm", "plm"]
+NAMES = [
+    "mlm(unit=span,boundary=true)+sop",
+    "nsp+rtd",
+    "item",
+    "tlm",
+    "trtd",
+    "mlm+dlm",
+    "bilm",
+    "plm",
+    "tag",
+    "answer",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -26,12 +39,14 @@ def test_a_step_is_one_graph_for_all_batches(name: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(attention, "attend", lambda q, k, v, *others, **more: q * k + v)
     monkeypatch.setattr(attention, "attend_self", lambda qkv, *others, **more: qkv[:, 0] * qkv[:, 1] + qkv[:, 2])
     torch.manual_seed(0)
-    root, mixture = Root(two_ways(VOCABULARY) if name == "bilm" else bert()), parse_objective(name)
+    root, mixture = Root(two_ways(VOCABULARY) if name == "bilm" else bert()), parse_objective(name, labels=("O", "X"))
     for objective in mixture.objectives:
         root.heads[objective.name] = objective.head(root.backbone)
     data = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents))
     pairs = Labeled(Path("pairs"), {}, ["a call", "it"] * 50, ["is not", "an expression"] * 50)
-    data.rows = {"tlm": pairs, "trtd": pairs, "mlm+dlm": dialogues()}.get(name)
+    words = Tagged(Path("words"), {}, [["a", "call"], ["it"]] * 50, [["O", "X"], ["O"]] * 50)
+    asked = Questions(Path("asked"), {}, pairs.texts, pairs.pairs or [], [[Span("is", 0)], []] * 50)
+    data.rows = {"tlm": pairs, "trtd": pairs, "mlm+dlm": dialogues(), "tag": words, "answer": asked}.get(name)
     stream = Stream(mixture.joints[0], data, Packing(256, LENGTH, fixed=True), seed=0)
     batches = [stream.batch(0, index, 0.0) for index in (0, len(stream.epoch_plan(0)) - 1)]
     torch._dynamo.reset()

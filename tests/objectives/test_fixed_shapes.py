@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from material import data, dialogues, parallel
 from pretune.objectives import parse_objective
+from pretune.text.questions import Questions, Span
 from pretune.text.sequences import Packing
+from pretune.text.tagged import Tagged
 from pretune.training.streams import Stream
 
+NAMES = ["tlm", "tlm(rate=1)", "trtd(rate=1)", "dlm", "mlm+dlm(turns=5)", "bilm", "tag", "tag+mlm", "answer(stride=20)"]
 
-@pytest.mark.parametrize("name", ["tlm", "tlm(rate=1)", "trtd(rate=1)", "dlm", "mlm+dlm(turns=5)", "bilm"])
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("tokens", "length"), [(512, 96), (160, 96), (64, 64)])
 def test_every_pack_fits(name: str, tokens: int, length: int) -> None:
-    rows = dialogues() if "dlm" in name else parallel()
-    source = replace(data(), rows=rows, languages={"de": 0, "en": 1, "ru": 2} if "t" in name else {}, exponent=0.3)
-    stream = Stream(parse_objective(name).joints[0], source, Packing(tokens, length, fixed=True), seed=1)
+    rows: Any = dialogues() if "dlm" in name else parallel()
+    if "tag" in name:
+        rows = Tagged(
+            Path("x"), {}, words := [text.split() for text in rows.texts], [["O"] * len(row) for row in words]
+        )
+    if "answer" in name:
+        rows = Questions(Path("x"), {}, rows.pairs, [" ".join(rows.texts[i : i + 5]) for i in range(len(rows))])
+        rows.answers = [[Span(passage[:9], 0)] for passage in rows.passages]
+    source = replace(
+        data(),
+        rows=rows,
+        languages={"de": 0, "en": 1, "ru": 2} if "tlm" in name or "trtd" in name else {},
+        exponent=0.3,
+    )
+    stream = Stream(parse_objective(name, labels=("O",)).joints[0], source, Packing(tokens, length, fixed=True), seed=1)
     shapes = set()
     for epoch in range(3):
         for index in range(len(stream.epoch_plan(epoch))):

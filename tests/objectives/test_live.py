@@ -26,8 +26,22 @@ def test_every_objective_is_shown_and_those_with_other_data_say_so() -> None:
     for name, row in rows.items():
         assert row["reads"] and row["says"], name
     noted = {name for name, row in rows.items() if "our own" in row.get("note", "")}
-    assert noted == {"tlm", "trtd", "translate", "dlm", "item", "classify", "nsp", "sop", "skip_thought"}
+    tasks = {name for name, kind in OBJECTIVES.items() if hasattr(kind, "answers")}
+    assert noted == {"tlm", "trtd", "translate", "dlm", "item", "nsp", "sop", "skip_thought"} | tasks
     assert rows == {row["objective"]: row for row in examples()}
+
+
+def test_tasks_say_what_is_right() -> None:
+    rows = {name: one(name) for name in ("classify", "regress", "choose", "match", "rank", "contrast", "entity")}
+    assert rows["classify"]["says"] == one("classify(multi=true)")["says"] == "positive"
+    assert rows["regress"]["says"] == "5"
+    for name in ("choose", "entity", "rank"):
+        reads, says = (rows[name][key].split(" / ") for key in ("reads", "says"))
+        assert len(reads) == len(says) == 2 and sorted(says) == ["0", "1"]
+    assert rows["choose"]["reads"].split(" / ")[1] == "[CLS] He opened the tap. [SEP] Water flowed. [SEP]"
+    assert rows["contrast"]["says"] == "1 with 2, 3 with 4"
+    assert rows["match"]["reads"] == "[CLS] the river *bank* [SEP] a *bank* lends money [SEP]"
+    assert rows["match"]["says"] == "other"
 
 
 def test_the_papers_example_of_spans_as_printed() -> None:

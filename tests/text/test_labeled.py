@@ -66,6 +66,24 @@ def test_what_was_guessed_is_shown(
     assert "text = 'sentence', label = 'label'; override with --text, --pair, --label" in capsys.readouterr().err
 
 
+def test_further_roles_and_fields_of_fields(tmp_path: Path) -> None:
+    rows = [
+        {"text": "a b", "label": "x", "target": {"span": "b", "at": 2}, "qid": 7},
+        {"text": "c", "label": "y", "qid": 8},
+    ]
+    path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
+    roles = {"span": ["target.span"], "group": ["query_id", "qid"], "odd": ["odd"]}
+    table = read_labeled(path, roles=roles)
+    assert table.columns == {"text": "text", "label": "label", "span": "target.span", "group": "qid"}
+    assert table.more == {"span": ["b", None], "group": [7, 8]}
+    assert table.take([1]).more == {"span": [None], "group": [8]}
+    assert read_labeled(path, {"group": "target.at"}, roles=roles).more["group"] == [2, None]
+    with pytest.raises(PretuneError, match=r"no column 'qd' for the group; .* did you mean 'qid'"):
+        read_labeled(path, {"group": "qd"}, roles=roles)
+    with pytest.raises(PretuneError, match="unknown column role 'grop'; did you mean 'group'"):
+        read_labeled(path, {"grop": "qid"}, roles=roles)
+
+
 @pytest.mark.parametrize(
     ("content", "columns", "message"),
     [
@@ -83,3 +101,9 @@ def test_bad_files_are_refused_with_place_and_advice(
 ) -> None:
     with pytest.raises(PretuneError, match=message):
         read_labeled(write(tmp_path / "a.csv", content), columns)
+
+
+def test_columns_called_by_their_roles_are_found(tmp_path: Path) -> None:
+    file = tmp_path / "pairs.jsonl"
+    file.write_text('{"text": "a", "pair": "b", "label": "x"}\n{"text": "c", "pair": "d", "label": "y"}\n')
+    assert read_labeled(file, {}).pairs == ["b", "d"]

@@ -50,6 +50,40 @@ def test_a_sequence_too_long_for_a_pack_is_refused() -> None:
         make_plan(np.array([3, 9]), tokens=8, sequences=4)
 
 
+@given(
+    st.lists(st.tuples(st.integers(1, 12), st.integers(0, 9)), max_size=60),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 9),
+)
+def test_groups_stay_together_and_in_order(rows: list[tuple[int, int]], fixed: bool, shuffle: bool, seed: int) -> None:
+    lengths, groups = (np.array([row[i] for row in rows], dtype=np.int64) for i in (0, 1))
+    most = int(np.bincount(groups, minlength=1).max())
+    tokens = int(np.bincount(groups, lengths, minlength=1).max()) + 20
+    slots = most + 2 + -(-tokens // 12)
+    plan = make_plan(
+        lengths, tokens=tokens, sequences=slots if fixed else most + 2, seed=seed, shuffle=shuffle,
+        filler=12 if fixed else None, rows=most + 2 if fixed else None, groups=groups,
+    )  # fmt: skip
+    packs = [plan.pack(index) for index in range(len(plan))]
+    assert sorted(x for pack in packs for x in pack.tolist()) == list(range(len(rows)))
+    for pack in packs:
+        assert 1 <= len(pack) <= most + 2 and lengths[pack].sum() <= tokens
+        assert not fixed or len(pack) + -(-(tokens - lengths[pack].sum()) // 12) <= slots
+        for group in np.unique(groups[pack]):
+            assert pack[groups[pack] == group].tolist() == np.flatnonzero(groups == group).tolist()
+
+
+def test_a_group_too_large_for_a_pack_is_refused() -> None:
+    groups = np.array([0, 1, 0])
+    with pytest.raises(PretuneError, match="a group of 2 sequences of 9 tokens does not fit a pack of 8"):
+        make_plan(np.array([3, 1, 6]), tokens=8, sequences=4, groups=groups)
+    with pytest.raises(
+        PretuneError, match="a group of 2 sequences of 4 tokens does not fit a pack of 8 in 1 sequences"
+    ):
+        make_plan(np.array([3, 1, 1]), tokens=8, sequences=1, groups=groups)
+
+
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=30), st.integers(1, 5), st.integers(1, 12), st.integers(0, 9))
 def test_lanes_cover_every_token_once_and_continue(sizes: list[int], lanes: int, window: int, seed: int) -> None:
     offsets = np.concatenate([[0], np.cumsum(sizes)])

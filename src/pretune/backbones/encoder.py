@@ -34,12 +34,14 @@ class Encoder(nn.Module):
         vocabulary_head: Callable[[], nn.Module],
         pooler: Callable[[], nn.Module],
         classifier: Callable[[int], nn.Module] | None = None,
+        tagger: Callable[[], nn.Module] = nn.Identity,
         order: Sequence[int] | None = None,
         memory: int = 0,
     ) -> None:
         """`score` bends the logits of all layers (T5); `distances` gives them vectors of distances (DeBERTa).
 
-        `classifier`: how a sequence's vector becomes a logit a class, if not by a linear map with biases.
+        `classifier`: how a sequence's vector becomes a logit a class, if not by a linear map with biases. `tagger`: what
+        lies between a token's state and its tag (ModernBERT).
 
         `order`: which layer runs at each depth, where layers are shared between depths (ALBERT).
 
@@ -53,6 +55,7 @@ class Encoder(nn.Module):
         self.norm = norm if norm is not None else nn.Identity()
         self.vocabulary_head, self.pooler, self.memory = vocabulary_head, pooler, memory
         self.classifier = classifier if classifier is not None else partial(Linear, embed.width)
+        self.tagger = tagger
 
     @property
     def width(self) -> int:

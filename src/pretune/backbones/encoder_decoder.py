@@ -36,7 +36,7 @@ class EncoderDecoder(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.norm = norm if norm is not None else nn.Identity()
         self.vocabulary_head, self.pooler = encoder.vocabulary_head, encoder.pooler
-        self.classifier = encoder.classifier
+        self.classifier, self.tagger = encoder.classifier, encoder.tagger
 
     @property
     def width(self) -> int:

@@ -98,6 +98,7 @@ class Recurrent(nn.Module):
         self.window, self.backward = window, backward
         self.vocabulary_head, self.pooler = vocabulary_head, pooler
         self.classifier: Callable[[int], nn.Module] = partial(Linear, self.width)
+        self.tagger: Callable[[], nn.Module] = nn.Identity
         self.longest: int | None = None
 
     @property

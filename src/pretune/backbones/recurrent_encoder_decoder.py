@@ -111,6 +111,7 @@ class RecurrentEncoderDecoder(nn.Module):
         self.readout: Readout = "maxout" if readout is not None else "tanh" if alignment is not None else "none"
         self.vocabulary_head = vocabulary_head
         self.pooler: Callable[[], nn.Module] = nn.Identity
+        self.tagger: Callable[[], nn.Module] = nn.Identity
         self.classifier: Callable[[int], nn.Module] = partial(Linear, self._width)
         self.longest: int | None = None
 

@@ -42,6 +42,7 @@ class Reversible(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.vocabulary_head, self.pooler = vocabulary_head, pooler
         self.classifier: Callable[[int], nn.Module] = partial(Linear, self.width)
+        self.tagger: Callable[[], nn.Module] = nn.Identity
 
     @property
     def width(self) -> int:

@@ -34,6 +34,7 @@ class Backbone(Protocol):
     vocabulary_head: Callable[[], nn.Module]  # how this family goes from states to the vocabulary
     pooler: Callable[[], nn.Module]  # how it goes from a sequence's state to what a classifier stands on
     classifier: Callable[[int], nn.Module]  # and from there to a logit a class
+    tagger: Callable[[], nn.Module]  # how it goes from a token's state to what tags and answers stand on
 
     @property
     def width(self) -> int:

@@ -23,6 +23,7 @@ class Static(nn.Module):
         self.embed, self.depth = embed, 0
         self.longest: int | None = None
         self.pooler: Callable[[], nn.Module] = nn.Identity
+        self.tagger: Callable[[], nn.Module] = nn.Identity
         self.classifier: Callable[[int], nn.Module] = partial(Linear, embed.width)
         self.vocabulary_head: Callable[[], nn.Module] = nothing_to_predict
 

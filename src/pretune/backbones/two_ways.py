@@ -48,6 +48,7 @@ class TwoWays(nn.Module):
         self.vocabulary_head: Callable[[], nn.Module] = nothing_to_predict
         self.pooler = pooler
         self.classifier: Callable[[int], nn.Module] = partial(Linear, self.width)
+        self.tagger: Callable[[], nn.Module] = nn.Identity
 
     @property
     def stacks(self) -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pretune.backbones.encoder import Encoder
 from pretune.errors import PretuneError
 from pretune.families.bert import BertConfig, embeddings_of, layer_of, vocabulary_head_of
-from pretune.families.family import Family, Table
+from pretune.families.family import TOKEN_HEADS, Family, Table, token_classes
 from pretune.nn.blocks import Depth
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.heads import Transform
@@ -87,13 +87,18 @@ ALBERT = Family(
         ("albert.pooler.{p}", "heads.classify.pooler.dense.{p}"),
         ("sop_classifier.classifier.{p}", "heads.sop.output.{p}"),
         ("classifier.{p}", "heads.classify.output.{p}"),
+        ("albert.pooler.{p}", "heads.choose.pooler.dense.{p}"),
+        ("classifier.{p}", "heads.choose.output.{p}"),
+        *TOKEN_HEADS,
         prefix="albert.",
-        ignored=("albert.embeddings.position_ids", "predictions.decoder.{p}", "qa_outputs.{p}"),
+        ignored=("albert.embeddings.position_ids", "predictions.decoder.{p}"),
     ),
     classes={
         frozenset(): "AlbertModel",
         frozenset({"mlm"}): "AlbertForMaskedLM",
         frozenset({"mlm", "sop"}): "AlbertForPreTraining",
         frozenset({"classify"}): "AlbertForSequenceClassification",
+        frozenset({"choose"}): "AlbertForMultipleChoice",
+        **token_classes("Albert"),
     },
 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from pretune.backbones.encoder import Encoder
-from pretune.families.family import Family, Row, Table
+from pretune.families.family import TOKEN_HEADS, Family, Row, Table, token_classes
 from pretune.nn.attention import Attention
 from pretune.nn.blocks import Layer, PostNorm
 from pretune.nn.embeddings import Embeddings, Lookup
@@ -141,8 +141,11 @@ def table(name: str, *rows: Row) -> Table:
         (f"{name}.pooler.dense.{{p}}", "heads.classify.pooler.dense.{p}"),
         ("cls.seq_relationship.{p}", "heads.nsp.output.{p}"),
         ("classifier.{p}", "heads.classify.output.{p}"),
+        (f"{name}.pooler.dense.{{p}}", "heads.choose.pooler.dense.{p}"),
+        ("classifier.{p}", "heads.choose.output.{p}"),
+        *TOKEN_HEADS,
         prefix=f"{name}.",
-        ignored=(f"{name}.embeddings.position_ids", "cls.predictions.decoder.{p}", "qa_outputs.{p}"),
+        ignored=(f"{name}.embeddings.position_ids", "cls.predictions.decoder.{p}"),
         renamed={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
     )
 
@@ -155,6 +158,8 @@ def classes(name: str) -> Mapping[frozenset[str], str]:
         frozenset({"nsp"}): f"{name}ForNextSentencePrediction",
         frozenset({"mlm", "nsp"}): f"{name}ForPreTraining",
         frozenset({"classify"}): f"{name}ForSequenceClassification",
+        frozenset({"choose"}): f"{name}ForMultipleChoice",
+        **token_classes(name),
     }
 
 

@@ -92,13 +92,13 @@ BIG_BIRD = Family(
         ("cls.predictions.bias", "heads.mlm.bias"),
         ("classifier.dense.{p}", "heads.classify.pooler.dense.{p}"),
         ("classifier.out_proj.{p}", "heads.classify.output.{p}"),
+        ("classifier.{p}", "heads.tag.output.{p}"),
         prefix="bert.",
         ignored=(
             "bert.embeddings.position_ids",
             "bert.pooler.{p}",  # of pairs, which the published ones did not learn from
             "cls.seq_relationship.{p}",
             "cls.predictions.decoder.{p}",
-            "classifier.{p}",  # of tags
             "qa_classifier.{p}",
         ),
     ),
@@ -106,5 +106,6 @@ BIG_BIRD = Family(
         frozenset(): "BigBirdModel",
         frozenset({"mlm"}): "BigBirdForMaskedLM",
         frozenset({"classify"}): "BigBirdForSequenceClassification",
+        frozenset({"tag"}): "BigBirdForTokenClassification",
     },
 )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pretune.backbones.encoder import Encoder
 from pretune.errors import PretuneError
 from pretune.families.bert import BertConfig, embeddings_of, encoder_rows, layer_of, vocabulary_head_of
-from pretune.families.family import Family, Row, Table
+from pretune.families.family import TOKEN_HEADS, Family, Row, Table, token_classes
 from pretune.families.gpt import check_tied
 from pretune.nn.blocks import Layer
 from pretune.nn.convolution import Convolution, Convolved
@@ -148,6 +148,9 @@ def _table(*own: Row) -> Table:
         ("cls.predictions.bias", "heads.mlm.bias"),
         ("pooler.dense.{p}", "heads.classify.pooler.dense.{p}"),
         ("classifier.{p}", "heads.classify.output.{p}"),
+        ("pooler.dense.{p}", "heads.choose.pooler.dense.{p}"),
+        ("classifier.{p}", "heads.choose.output.{p}"),
+        *TOKEN_HEADS,
         prefix="deberta.",
         ignored=(
             "deberta.embeddings.position_ids",
@@ -156,7 +159,6 @@ def _table(*own: Row) -> Table:
             "mask_predictions.dense.{p}",  # of replaced tokens, in v3
             "mask_predictions.LayerNorm.{p}",
             "mask_predictions.classifier.{p}",
-            "qa_outputs.{p}",
         ),
         renamed={
             "lm_predictions.lm_head.bias": "cls.predictions.bias",
@@ -170,6 +172,7 @@ def _classes(name: str) -> Mapping[frozenset[str], str]:
         frozenset(): f"{name}Model",
         frozenset({"mlm"}): f"{name}ForMaskedLM",
         frozenset({"classify"}): f"{name}ForSequenceClassification",
+        **token_classes(name),
     }
 
 
@@ -201,5 +204,5 @@ DEBERTA_V2 = Family(
         ("deberta.encoder.conv.conv.{p}", "backbone.layers.0.convolution.{p}"),
         ("deberta.encoder.conv.LayerNorm.{p}", "backbone.layers.0.norm.{p}"),
     ),
-    classes=_classes("DebertaV2"),
+    classes={**_classes("DebertaV2"), frozenset({"choose"}): "DebertaV2ForMultipleChoice"},
 )

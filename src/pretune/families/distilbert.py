@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
 from pretune.families.bert import post_norm_layer
-from pretune.families.family import Family, Table
+from pretune.families.family import TOKEN_HEADS, Family, Table, token_classes
 from pretune.nn.attention import Attention
 from pretune.nn.blocks import Layer
 from pretune.nn.embeddings import Embeddings
@@ -92,12 +92,17 @@ DISTILBERT = Family(
         ("vocab_projector.bias", "heads.mlm.bias"),
         ("pre_classifier.{p}", "heads.classify.pooler.dense.{p}"),
         ("classifier.{p}", "heads.classify.output.{p}"),
+        ("pre_classifier.{p}", "heads.choose.pooler.dense.{p}"),
+        ("classifier.{p}", "heads.choose.output.{p}"),
+        *TOKEN_HEADS,
         prefix="distilbert.",
-        ignored=("distilbert.embeddings.position_ids", "vocab_projector.weight", "qa_outputs.{p}"),
+        ignored=("distilbert.embeddings.position_ids", "vocab_projector.weight"),
     ),
     classes={
         frozenset(): "DistilBertModel",
         frozenset({"mlm"}): "DistilBertForMaskedLM",
         frozenset({"classify"}): "DistilBertForSequenceClassification",
+        frozenset({"choose"}): "DistilBertForMultipleChoice",
+        **token_classes("DistilBert"),
     },
 )

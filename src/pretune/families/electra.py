@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
 from pretune.families.bert import BertConfig, embeddings_of, encoder_rows, layer_of, vocabulary_head_of
-from pretune.families.family import Family, Table
+from pretune.families.family import TOKEN_HEADS, Family, Table, token_classes
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.heads import Transform
 from pretune.nn.initialize import initialize
@@ -56,19 +56,19 @@ ELECTRA = Family(
         ("discriminator_predictions.dense_prediction.{p}", "heads.rtd.output.{p}"),
         ("classifier.dense.{p}", "heads.classify.pooler.dense.{p}"),
         ("classifier.out_proj.{p}", "heads.classify.output.{p}"),
+        ("sequence_summary.summary.{p}", "heads.choose.pooler.dense.{p}"),
+        ("classifier.{p}", "heads.choose.output.{p}"),
+        *TOKEN_HEADS,
         prefix="electra.",
-        ignored=(
-            "electra.embeddings.position_ids",
-            "generator_lm_head.weight",
-            "classifier.{p}",  # of tags
-            "qa_outputs.{p}",
-        ),
+        ignored=("electra.embeddings.position_ids", "generator_lm_head.weight"),
     ),
     classes={
         frozenset(): "ElectraModel",
         frozenset({"mlm"}): "ElectraForMaskedLM",
         frozenset({"rtd"}): "ElectraForPreTraining",
         frozenset({"classify"}): "ElectraForSequenceClassification",
+        frozenset({"choose"}): "ElectraForMultipleChoice",
+        **token_classes("Electra"),
     },
     companions=("generator",),
 )

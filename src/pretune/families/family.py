@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -17,6 +17,16 @@ Tensors = dict[str, Tensor]
 Row = tuple[str | Sequence[str], str]  # published name or names, our name
 # Objectives that write with an encoder-decoder: their head is its way from states to the vocabulary.
 WRITING = ("spans", "denoise", "mass", "shuffle", "translate")
+# The heads that most layouts have for tags and answers. What a published name means is up to the class that was saved.
+TOKEN_HEADS: tuple[Row, ...] = (
+    ("classifier.{p}", "heads.tag.output.{p}"),
+    ("qa_outputs.{p}", "heads.answer.output.{p}"),
+)
+
+
+def token_classes(name: str, answering: str = "QuestionAnswering") -> dict[frozenset[str], str]:
+    """The classes of `transformers` for tags and answers, under the name of a family."""
+    return {frozenset({"tag"}): f"{name}ForTokenClassification", frozenset({"answer"}): f"{name}For{answering}"}
 
 
 @dataclass(frozen=True)
@@ -102,14 +112,17 @@ class Table:
             tensors = dict.fromkeys(self.tied, tensors[there[0]]) | tensors
         return tensors
 
-    def read(self, tensors: Tensors, ours: Mapping[str, Tensor]) -> tuple[Tensors, list[str], list[str]]:
+    def read(
+        self, tensors: Tensors, ours: Mapping[str, Tensor], heads: Collection[str] = ()
+    ) -> tuple[Tensors, list[str], list[str]]:
         """Our parameters from a published checkpoint, the names of ours it lacks, and the names it has too many.
 
         `ours` are the parameters that are wanted; those without a place in the layout, or of another shape in the
-        checkpoint, count as lacking.
+        checkpoint, count as lacking. So does the output of a head whose name another one has there, of `heads`, which are
+        the checkpoint's.
         """
         tensors = self.today(tensors)
-        wrong = self.misfits(tensors, ours)
+        wrong = {*self.misfits(tensors, ours), *self._foreign(ours, heads)}
         found: Tensors = {}
         missing: list[str] = []
         used: set[str] = set()
@@ -125,6 +138,13 @@ class Table:
         extra = [n for n in tensors if n not in used and not any(p.fullmatch(n) for p in self.ignored)]
         return found, missing, extra
 
+    def _foreign(self, ours: Mapping[str, Tensor], heads: Collection[str]) -> list[str]:
+        """Those of our parameters that are of the output of a head, but belong to another one's in a checkpoint with `heads`."""
+        taken = {part for theirs, own in self.rows if _head(own) in heads for part in theirs}
+        strange = [(theirs, own) for theirs, own in self.rows if _head(own) not in heads and taken.intersection(theirs)]
+        outputs = [_pattern(own) for _, own in strange if ".output." in own]
+        return [name for name in ours if any(pattern.fullmatch(name) for pattern in outputs)]
+
     def misfits(self, tensors: Tensors, ours: Mapping[str, Tensor]) -> dict[str, list[str]]:
         """Our parameters that a checkpoint (as of `today`) has in another shape, and what is wrong with each part."""
         wrong: dict[str, list[str]] = {}
@@ -137,15 +157,20 @@ class Table:
                     wrong.setdefault(name, []).append(f"{part} is {has}, not {should}")
         return wrong
 
-    def write(self, ours: Mapping[str, Tensor]) -> tuple[Tensors, Tensors]:
-        """A published checkpoint of our parameters, and those for which the layout has no place (left)."""
+    def write(self, ours: Mapping[str, Tensor], heads: Collection[str] = ()) -> tuple[Tensors, Tensors]:
+        """A published checkpoint of our parameters, and those for which the layout has no place (left).
+
+        Two heads may have one place, as mlm and classify in ModernBERT: it is that of `heads`, of the class that is saved.
+        """
         published: Tensors = {}
         rest: Tensors = {}
+        places = {name: self.theirs(name) for name in ours}
+        owners: dict[str, str] = {}
+        for name in sorted(ours, key=lambda name: _head(name) not in heads):
+            owners.setdefault((places[name] or ("",))[0], name)
         for name, tensor in ours.items():
-            theirs = self.theirs(name)
-            if (
-                theirs is None or theirs[0] in published
-            ):  # two heads may have one place, as mlm and classify in ModernBERT
+            theirs = places[name]
+            if theirs is None or owners[theirs[0]] != name:
                 rest[name] = tensor
             elif len(theirs) == 1:
                 published[theirs[0]] = self._turned(theirs[0], tensor)
@@ -183,6 +208,11 @@ class Table:
         for old, new in self.renamed.items():
             name = name.replace(old, new)
         return name
+
+
+def _head(name: str) -> str | None:
+    """The head that a parameter of ours is of."""
+    return name.split(".")[1] if name.startswith("heads.") else None
 
 
 def _pattern(name: str) -> re.Pattern[str]:

@@ -15,7 +15,7 @@ from torch import nn
 
 from pretune.backbones.encoder import Encoder
 from pretune.errors import PretuneError
-from pretune.families.family import Family, Table
+from pretune.families.family import Family, Row, Table, token_classes
 from pretune.nn.attention import Attention
 from pretune.nn.blocks import Layer, PreNorm
 from pretune.nn.embeddings import Embeddings
@@ -126,12 +126,23 @@ def build(config: ModernBertConfig) -> Encoder:
         norm=norm(),
         vocabulary_head=lambda: VocabularyHead(config.vocab_size, transform(), config.decoder_bias),
         pooler=transform,
+        tagger=transform,
     )
     return initialize(encoder, config.initializer_range, config.zero_outputs)
 
 
 _LAYER = "model.layers.{i}"
 _OURS = "backbone.layers.{i}"
+
+
+def _head(name: str, transform: str) -> list[Row]:
+    """Of the heads of all tasks, which have the same names."""
+    return [
+        ("head.dense.{p}", f"heads.{name}.{transform}.dense.{{p}}"),
+        ("head.norm.{p}", f"heads.{name}.{transform}.norm.{{p}}"),
+        ("classifier.{p}", f"heads.{name}.output.{{p}}"),
+    ]
+
 
 MODERNBERT = Family(
     name="modernbert",
@@ -151,9 +162,10 @@ MODERNBERT = Family(
         ("head.dense.{p}", "heads.mlm.transform.dense.{p}"),
         ("head.norm.{p}", "heads.mlm.transform.norm.{p}"),
         ("decoder.bias", "heads.mlm.bias"),
-        ("head.dense.{p}", "heads.classify.pooler.dense.{p}"),
-        ("head.norm.{p}", "heads.classify.pooler.norm.{p}"),
-        ("classifier.{p}", "heads.classify.output.{p}"),
+        *_head("classify", "pooler"),
+        *_head("choose", "pooler"),
+        *_head("tag", "transform"),
+        *_head("answer", "transform"),
         prefix="model.",
         ignored=("decoder.weight",),
     ),
@@ -161,6 +173,8 @@ MODERNBERT = Family(
         frozenset(): "ModernBertModel",
         frozenset({"mlm"}): "ModernBertForMaskedLM",
         frozenset({"classify"}): "ModernBertForSequenceClassification",
+        frozenset({"choose"}): "ModernBertForMultipleChoice",
+        **token_classes("ModernBert"),
     },
     poolings={"cls": "start", "mean": "mean"},
 )

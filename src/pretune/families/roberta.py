@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
 from pretune.families.bert import BertConfig, embeddings_of, encoder_rows, layer_of, vocabulary_head_of
-from pretune.families.family import Family, Row, Table
+from pretune.families.family import TOKEN_HEADS, Family, Row, Table, token_classes
 from pretune.nn.blocks import Layer
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.heads import Transform
@@ -53,13 +53,14 @@ def table(name: str, *rows: Row) -> Table:
         ("lm_head.bias", "heads.mlm.bias"),
         ("classifier.dense.{p}", "heads.classify.pooler.dense.{p}"),
         ("classifier.out_proj.{p}", "heads.classify.output.{p}"),
+        (f"{name}.pooler.dense.{{p}}", "heads.choose.pooler.dense.{p}"),
+        ("classifier.{p}", "heads.choose.output.{p}"),
+        *TOKEN_HEADS,
         prefix=f"{name}.",
         ignored=(
             f"{name}.embeddings.position_ids",
             f"{name}.pooler.dense.{{p}}",
             "lm_head.decoder.{p}",
-            "classifier.{p}",  # of tags
-            "qa_outputs.{p}",
         ),
     )
 
@@ -70,6 +71,8 @@ def classes(name: str) -> Mapping[frozenset[str], str]:
         frozenset(): f"{name}Model",
         frozenset({"mlm"}): f"{name}ForMaskedLM",
         frozenset({"classify"}): f"{name}ForSequenceClassification",
+        frozenset({"choose"}): f"{name}ForMultipleChoice",
+        **token_classes(name),
     }
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from pretune.backbones.encoder import Encoder
 from pretune.errors import PretuneError
 from pretune.families.bert import post_norm_layer
-from pretune.families.family import Family, Table
+from pretune.families.family import TOKEN_HEADS, Family, Table, token_classes
 from pretune.nn.attention import Attention
 from pretune.nn.blocks import Layer
 from pretune.nn.embeddings import Embeddings, Lookup
@@ -106,12 +106,11 @@ XLM = Family(
         ("transformer.layer_norm2.{i}.{p}", f"{_OURS}.feed_forward.norm.{{p}}"),
         ("pred_layer.proj.bias", "heads.mlm.bias"),
         ("sequence_summary.summary.{p}", "heads.classify.output.{p}"),
+        *TOKEN_HEADS,
         prefix="transformer.",
         ignored=(
             "transformer.position_ids",
             "pred_layer.proj.weight",
-            "classifier.{p}",  # of tags
-            "qa_outputs.{p}",
             "qa_outputs.start_logits.dense.{p}",
             "qa_outputs.end_logits.dense_{i}.{p}",
             "qa_outputs.end_logits.LayerNorm.{p}",
@@ -122,6 +121,7 @@ XLM = Family(
         frozenset(): "XLMModel",
         frozenset({"mlm"}): "XLMWithLMHeadModel",
         frozenset({"classify"}): "XLMForSequenceClassification",
+        **token_classes("XLM", "QuestionAnsweringSimple"),
     },
     older={"n_words": "vocab_size", "pad_index": "pad_token_id"},
 )

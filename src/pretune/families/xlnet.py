@@ -14,7 +14,7 @@ from functools import partial
 
 from pretune.backbones.encoder import Encoder
 from pretune.errors import PretuneError
-from pretune.families.family import Family, Table
+from pretune.families.family import TOKEN_HEADS, Family, Table, token_classes
 from pretune.families.gpt import check_tied
 from pretune.nn.attention import ScoredAttention
 from pretune.nn.blocks import Layer, PostNorm
@@ -116,11 +116,12 @@ XLNET = Family(
         ("lm_loss.bias", "heads.plm.bias"),
         ("sequence_summary.summary.{p}", "heads.classify.pooler.dense.{p}"),
         ("logits_proj.{p}", "heads.classify.output.{p}"),
+        ("sequence_summary.summary.{p}", "heads.choose.pooler.dense.{p}"),
+        ("logits_proj.{p}", "heads.choose.output.{p}"),
+        *TOKEN_HEADS,
         prefix="transformer.",
         ignored=(
             "lm_loss.weight",
-            "classifier.{p}",  # of tags
-            "qa_outputs.{p}",
             "start_logits.dense.{p}",
             "end_logits.dense_{i}.{p}",
             "end_logits.LayerNorm.{p}",
@@ -133,6 +134,8 @@ XLNET = Family(
         frozenset(): "XLNetModel",
         frozenset({"plm"}): "XLNetLMHeadModel",
         frozenset({"classify"}): "XLNetForSequenceClassification",
+        frozenset({"choose"}): "XLNetForMultipleChoice",
+        **token_classes("XLNet", "QuestionAnsweringSimple"),
     },
     poolings={"": "last"},
     older={"n_token": "vocab_size"},

@@ -61,7 +61,8 @@ def head_weights(attention: CrossAttention, x: Tensor, source: Tensor, layout: L
     q = attention.query(x).view(-1, attention.heads, attention.head_width)
     k = attention.keys_and_values(source)[0]
     scale = attention.head_width**-0.5 if attention.scale is None else attention.scale
-    groups, back = padded_groups(layout)
+    padded = padded_groups(layout)
+    groups, back = padded.groups, padded.queries.back
     longest = max((group.keys.shape[1] for group in groups), default=0)
     rows = []
     for group in groups:

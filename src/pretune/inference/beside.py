@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from pretune.errors import PretuneError
 from pretune.inference.ensemble import Answers, same_task
 from pretune.metrics import score
-from pretune.objectives.task import Answer
-from pretune.text.labeled import Excerpt, Row, read_excerpts
+from pretune.objectives.task import Answer, Task
+from pretune.text.labeled import Excerpt, Row, read_excerpts, table_rows
 
 ROWS = 1024  # answered at once
 
 
-def files_as_parts(files: Iterable[Path]) -> Iterator[Excerpt]:
-    """All rows of some tables, in order, never many of them at once."""
+def files_as_parts(task: Task, files: Iterable[Path]) -> Iterator[Excerpt]:
+    """All rows of some files, in order, never many of them at once."""
     for file in files:
-        yield from read_excerpts(file, ROWS)
-
-
-def texts_as_part(texts: Sequence[str]) -> Excerpt:
-    """Texts as a table with one column."""
-    rows: list[tuple[int, Row]] = [(number, {"text": text}) for number, text in enumerate(texts, 1)]
-    return Excerpt(Path("texts"), rows, rows[0][1])
+        yield from read_excerpts(file, ROWS, getattr(task, "rows", table_rows))
 
 
 class Beside:
     """Makes columns of answers, under names that the table does not have.
 
-    `probabilities` of all classes get a column each where they are wanted; else they stay `nested`, or are left out.
+    `probabilities` of all classes get a column each where they are wanted; else they stay `nested`, or are left out. Where a row
+    has several examples, the answers of each are lists.
 
     >>> row = {"text": "…", "label": "no"}
     >>> part = Excerpt(Path("x.csv"), [(2, row)], row)
@@ -42,9 +39,12 @@ class Beside:
         self.probabilities, self.nested = probabilities, nested
         self.names: dict[str, str] = {}  # of an answer → of its column
 
-    def __call__(self, part: Excerpt, answers: Sequence[Answer]) -> list[Row]:
-        """The rows of an excerpt, each with its answer."""
+    def __call__(self, part: Excerpt, answers: Sequence[Answer], lines: Sequence[int] | None = None) -> list[Row]:
+        """The rows of an excerpt, each with its answer; `lines` are those of the answers, where a row may have several."""
         flat = [self._flat(answer) for answer in answers]
+        if lines is not None:
+            counts = Counter(lines)
+            flat = listed(flat, [counts[line] for line, _ in part.rows])
         known = {name for _, row in part.rows for name in row} if not self.names else set()
         for name in (name for answer in flat for name in answer):
             self.names.setdefault(name, f"predicted_{name}" if name in known else name)
@@ -57,11 +57,24 @@ class Beside:
         return rows
 
     def _flat(self, answer: Answer) -> Answer:
-        classes: Mapping[str, float] = answer.get("probabilities", {})
-        if self.probabilities:
+        classes = answer.get("probabilities")
+        if self.probabilities and isinstance(classes, Mapping):
             columns = {f"probability_{label}": value for label, value in classes.items()}
             return {**{name: value for name, value in answer.items() if name != "probabilities"}, **columns}
-        return answer if self.nested else {n: v for n, v in answer.items() if n != "probabilities"}
+        return (
+            answer if self.nested or self.probabilities else {n: v for n, v in answer.items() if n != "probabilities"}
+        )
+
+
+def listed(answers: Sequence[Answer], counts: Sequence[int]) -> list[Answer]:
+    """One answer a row of so many, with a list for each of its parts.
+
+    >>> listed([{"answer": "a"}, {"answer": "b"}, {"answer": "c"}], [2, 1])
+    [{'answer': ['a', 'b']}, {'answer': ['c']}]
+    """
+    left = iter(answers)
+    rows = [list(islice(left, count)) for count in counts]
+    return [{name: [answer[name] for answer in row] for name in answers[0]} for row in rows]
 
 
 class Scores:

@@ -17,7 +17,7 @@ import torch
 
 from pretune.devices import choose_device
 from pretune.errors import PretuneError
-from pretune.inference.predict import Answerer, load_trained, task_of
+from pretune.inference.predict import Answerer, load_trained, read_part, task_of
 from pretune.objectives import Task
 from pretune.objectives.task import Answer
 from pretune.text.labeled import Excerpt
@@ -31,6 +31,7 @@ class Answers:
     together: list[Answer]  # by example
     columns: Mapping[str, str]  # role → column of the table
     truncated: int  # examples whose texts were cut, for the model with the shortest sequences
+    lines: list[int] | None = None  # of the examples, where a row may have several
 
 
 class Ensemble:
@@ -43,11 +44,14 @@ class Ensemble:
 
     def __call__(self, part: Excerpt, columns: Mapping[str, str], answered: bool = False) -> Answers:
         """Their answers to some rows of a table."""
-        examples = self.task.read(part, columns, answered=answered)
+        examples = read_part(self.task, part, columns, answered)
         answerers = [Answerer(model, task, examples) for model, task in self.members]
         each = [answer(self.device) for answer in answerers]
         together = each[0] if len(each) == 1 else [combine(self.task, said) for said in zip(*each, strict=True)]
-        return Answers(each, together, columns, max(answer.laid.truncated for answer in answerers))
+        truncated = max(answer.laid.truncated for answer in answerers)
+        return Answers(
+            each, together, columns, truncated, examples.lines if getattr(examples, "nested", False) else None
+        )
 
 
 def same_task(references: Sequence[str]) -> Task:
@@ -122,7 +126,7 @@ def with_columns(
     file, named = None, columns
     for part in parts:
         if part.file != file:
-            file, named = part.file, getattr(task.read(part, columns, answered=answered), "columns", columns)
+            file, named = part.file, getattr(read_part(task, part, columns, answered), "columns", columns)
         yield part, named
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,9 +17,10 @@ from pretune.objectives import Data, Mixture, Task
 from pretune.objectives.task import Answer
 from pretune.progress import say
 from pretune.randomness import Draws
-from pretune.text.labeled import Labeled
+from pretune.text.labeled import Excerpt
 
 Array = np.ndarray[Any, np.dtype[Any]]
+TEXTS = Path("texts")  # which stand in no file
 
 
 def task_of(reference: str | Path) -> tuple[Mixture, Task]:
@@ -51,9 +52,13 @@ class Answerer:
             say(f"{self.laid.truncated} of {len(self.laid)} texts are longer than {self.length} tokens and were cut")
         return self
 
-    @torch.no_grad()
     def __call__(self, device: torch.device | None = None) -> list[Answer]:
         """An answer an example, in order."""
+        return self.task.answers(self.outputs(device), self.laid, self.examples)
+
+    @torch.no_grad()
+    def outputs(self, device: torch.device | None = None) -> list[Array]:
+        """What comes out for each sequence, in order."""
         device = device or choose_device()
         root = self.model.root.to(device).eval()
         found: list[Array] = [np.empty(0)] * len(self.laid)
@@ -63,13 +68,33 @@ class Answerer:
             ends = np.cumsum(batch.lengths[-1] if self.task.each == "token" else np.ones(len(batch.rows), dtype=int))
             for place, part in zip(batch.rows, np.split(rows[: ends[-1]], ends[:-1]), strict=True):
                 found[place] = part if self.task.each == "token" else part[0]
-        return self.task.answers(found, self.laid, self.examples)
+        return found
+
+
+def texts_as_part(texts: Sequence[str], pairs: Sequence[str] | None = None) -> Excerpt:
+    """Texts, or pairs of them, as a table with a column or two."""
+    columns = {"text": texts} if pairs is None else {"text": texts, "pair": pairs}
+    rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+    return Excerpt(TEXTS, list(enumerate(rows, 1)), rows[0])
+
+
+def read_part(task: Task, part: Excerpt, columns: Mapping[str, str], answered: bool = False) -> Any:
+    """The examples of some rows."""
+    try:
+        return task.read(part, columns, answered=answered)
+    except PretuneError as error:
+        if part.file != TEXTS:
+            raise
+        raise PretuneError(f"{error} (does {task.name} take more than a text? Then give it a file)") from error
 
 
 def predict_texts(
     reference: str | Path, texts: Sequence[str] | str, pairs: Sequence[str] | None = None, partial: bool = False
 ) -> list[Answer]:
     """An answer for each text, or pair of texts."""
-    texts = [texts] if isinstance(texts, str) else list(texts)
+    texts = [texts] if isinstance(texts, str) else texts
+    if not texts:
+        return []
     model, task = load_trained(reference, partial)
-    return Answerer(model, task, Labeled(Path("texts"), {}, texts, None if pairs is None else list(pairs))).say_cut()()
+    part = texts_as_part(texts, pairs)
+    return Answerer(model, task, read_part(task, part, {name: name for name in part.first})).say_cut()()

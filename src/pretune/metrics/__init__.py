@@ -4,12 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pretune.metrics.answers import choose_threshold, score_answers
+from pretune.metrics.choices import score_choices
 from pretune.metrics.classification import most_frequent, score_classes
+from pretune.metrics.entities import score_tags
+from pretune.metrics.gaps import score_gaps
+from pretune.metrics.ranking import score_ranking
+from pretune.metrics.regression import score_numbers, score_similarities
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-SCORES: dict[str, Callable[[Sequence[dict[str, Any]], Any, Any], dict[str, float]]] = {"classify": score_classes}
+SCORES: dict[str, Callable[[Sequence[dict[str, Any]], Any, Any], dict[str, float]]] = {
+    "classify": score_classes,
+    "regress": score_numbers,
+    "choose": score_choices,
+    "match": score_classes,
+    "rank": score_ranking,
+    "contrast": score_similarities,
+    "entity": score_gaps,
+    "tag": score_tags,
+    "answer": score_answers,
+}
+CHOICES: dict[str, Callable[[Sequence[dict[str, Any]], Any, Any], dict[str, float]]] = {"answer": choose_threshold}
 
 
 def score(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> dict[str, float]:
@@ -30,3 +47,8 @@ def constant(task: Any, learned: Any, judged: Any) -> float:
         return 0.0
     usual = most_frequent(learned.labels)
     return score(task, [{"label": usual}] * len(judged), judged)[task.decides]
+
+
+def choose(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> dict[str, float]:
+    """Options of a task with which its answers to some examples would be best; most tasks have none to choose."""
+    return CHOICES[task.name](answers, examples, task) if task.name in CHOICES else {}

@@ -1,7 +1,8 @@
-"""How good a ranking is: hit rate, normalized discounted cumulative gain and reciprocal rank, for one right answer each."""
+"""How good a ranking is: reciprocal rank, normalized discounted cumulative gain, average precision, hit rate."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def ranking_metrics(ranks: Array, at: int = 10) -> dict[str, float]:
-    """Of the places of the right answers, 1 the best: how many are among the first `at`, and how high they stand there.
+    """Of the places of the right answers, one each, 1 the best: how many are among the first `at`, and how high they stand there.
 
     >>> ranking_metrics(np.array([1, 3, 11]))
     {'hit_rate@10': 0.6666666666666666, 'ndcg@10': 0.5, 'mrr': 0.4747474747474747}
@@ -22,3 +23,30 @@ def ranking_metrics(ranks: Array, at: int = 10) -> dict[str, float]:
         f"ndcg@{at}": float(gains.mean()),
         "mrr": float((1 / ranks).mean()),
     }
+
+
+def query_metrics(groups: Array, relevances: Array, scores: Array, at: int = 10) -> dict[str, float]:
+    """Means over queries that have a relevant candidate: 1 over the place of the first, nDCG among the first `at`, and
+    average precision; the last two from scikit-learn. Equal scores count against a candidate.
+
+    >>> query_metrics(np.array([0, 0, 1]), np.array([0, 1, 0]), np.array([2.0, 1.0, 0.0]))["mrr"]
+    0.5
+    """
+    from sklearn.metrics import average_precision_score, ndcg_score
+
+    found = []
+    for group in np.unique(groups):
+        relevant, score = relevances[groups == group], scores[groups == group]
+        if not (relevant > 0).any():
+            continue
+        place = 1 + int(((score >= score[relevant > 0].max()) & (relevant == 0)).sum())
+        gain = ndcg_score([relevant], [score], k=at) if len(score) > 1 else 1.0
+        found.append((1 / place, gain, average_precision_score(relevant > 0, score)))
+    means = np.mean(found, 0) if found else np.zeros(3)
+    return {name: float(value) for name, value in zip(("mrr", f"ndcg@{at}", "map"), means, strict=True)}
+
+
+def score_ranking(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
+    """The metrics of `rank`."""
+    scores = np.array([answer["score"] for answer in answers])
+    return query_metrics(examples.queries, np.array(examples.labels), scores)

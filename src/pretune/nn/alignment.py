@@ -57,7 +57,8 @@ class Alignment(nn.Module):
 
     def forward(self, queries: Tensor, keys: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         """(n, …) and (m, …) → (n, keys' width) contexts, and (n, longest source) weights."""
-        groups, back = padded_groups(layout)
+        padded = padded_groups(layout)
+        groups, back = padded.groups, padded.queries.back
         prepared = self.prepare(keys)
         positions = layout.queries.columns["position"]
         contexts, weights = [], []

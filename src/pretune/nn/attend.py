@@ -24,7 +24,7 @@ from torch import Tensor
 
 from pretune.nn.block_mask import block_mask
 from pretune.nn.kernels import ours
-from pretune.nn.layout import Group, Indexed, Layout, padded_groups
+from pretune.nn.layout import Group, Indexed, Layout, Rows, narrowed, padded_groups
 from pretune.nn.patterns import Columns, Pattern
 
 Path = Literal["dense", "flash", "flex", "tiles"]
@@ -141,7 +141,7 @@ def _flex(
     scale: float | None,
     stages: int | None,
 ) -> Tensor:
-    queries, keys = layout.queries, layout.keys
+    queries, keys = narrowed(layout.queries), narrowed(layout.keys)
     bend = None
     if score is not None:
 
@@ -193,12 +193,13 @@ def _dense(
     scale: float | None,
     dropout: float,
 ) -> Tensor:
-    groups, back = padded_groups(layout)
+    padded = padded_groups(layout)
+    groups = padded.groups
+    own_rows = _pad(q, [(group.queries, group.every_query) for group in groups], padded.queries)
+    key_rows, value_rows = (_pad(x, [(group.keys, group.every_key) for group in groups], padded.keys) for x in (k, v))
     rows = []
-    for number, group in enumerate(groups):
+    for number, (group, own, keys, values) in enumerate(zip(groups, own_rows, key_rows, value_rows, strict=True)):
         seen, blind = _seen(layout, group, pattern, number)
-        own = _gather(q, group.queries, group.every_query)  # (b, heads, Lq, d)
-        keys, values = _gather(k, group.keys, group.every_key), _gather(v, group.keys, group.every_key)
         if score is None:
             out = F.scaled_dot_product_attention(own, keys, values, seen, dropout_p=dropout, scale=scale)
         else:
@@ -208,14 +209,47 @@ def _dense(
         rows.append(out.transpose(1, 2).reshape(-1, *q.shape[1:-1], v.shape[-1]))  # (b · Lq, heads, d)
     if len(groups) == 1 and groups[0].every_query is not None:
         return rows[0]
-    return torch.cat(rows)[back]
+    at = padded.queries
+    return _FromRows.apply(torch.cat(rows), at.at, at.back, at.spare)  # type: ignore[no-untyped-call, no-any-return]
 
 
-def _gather(x: Tensor, at: Tensor, every: int | None) -> Tensor:
-    """(n, heads, d) → (b, heads, L, d)."""
-    if every is None:
-        return x[at].transpose(1, 2)
-    return x.view(at.shape[0], every, *x.shape[1:])[:, : at.shape[1]].transpose(1, 2)
+def _pad(x: Tensor, groups: list[tuple[Tensor, int | None]], rows: Rows) -> list[Tensor]:
+    """(n, heads, d) → (b, heads, L, d) for each group, a view where sequences lie in order."""
+    if len(groups) == 1 and (every := groups[0][1]) is not None:
+        b, longest = groups[0][0].shape
+        return [x.view(b, every, *x.shape[1:])[:, :longest].transpose(1, 2)]
+    parts = _ToRows.apply(x, rows.at, rows.back, rows.lost).split([at.numel() for at, _ in groups])  # type: ignore[no-untyped-call]
+    return [part.view(*at.shape, *x.shape[1:]).transpose(1, 2) for part, (at, _) in zip(parts, groups, strict=True)]
+
+
+class _ToRows(torch.autograd.Function):
+    """Tokens laid out in padded rows. Nothing is learned from rows that only pad, so that the backward looks up too: adding
+    gradients up by index takes a CPU longer than the attention itself."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, at: Tensor, back: Tensor, lost: Tensor | None) -> Tensor:
+        ctx.save_for_backward(back, lost)
+        return x.index_select(0, at)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        back, lost = ctx.saved_tensors
+        grad = slopes[0].index_select(0, back)
+        return grad if lost is None else grad.masked_fill(lost[:, None, None], 0.0), None, None, None
+
+
+class _FromRows(torch.autograd.Function):
+    """Padded rows back as tokens; rows that only pad have no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, at: Tensor, back: Tensor, spare: Tensor) -> Tensor:
+        ctx.save_for_backward(at, spare)
+        return rows.index_select(0, back)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        at, spare = ctx.saved_tensors
+        return slopes[0].index_select(0, at).masked_fill(spare[:, None, None], 0.0), None, None, None
 
 
 def _seen(layout: Layout, group: Group, pattern: Pattern, number: int) -> tuple[Tensor | None, Tensor | None]:

@@ -113,11 +113,18 @@ def _wrapped(number: int) -> int:
 
 def stop_dropout(root: nn.Module) -> bool:
     """No dropout from now on, that of attention weights included; whether there was any."""
-    stopped = False
+    stopped = stop_attention_dropout(root)
     for module in root.modules():
         if isinstance(module, Dropout) and module.share:
             module.share, stopped = 0.0, True
-        elif isinstance(getattr(module, "dropout", None), float) and module.dropout:
+    return stopped
+
+
+def stop_attention_dropout(root: nn.Module) -> bool:
+    """No dropout on attention weights, which no fast path has; whether there was any."""
+    stopped = False
+    for module in root.modules():
+        if isinstance(getattr(module, "dropout", None), float) and module.dropout:
             module.dropout, stopped = 0.0, True  # type: ignore[assignment]
     return stopped
 

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretune.nn.dropout import Dropout
 from pretune.nn.feed_forward import Activation
 from pretune.nn.linear import Linear
 
@@ -87,4 +88,19 @@ class Transform(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(m, width) → (m, outputs)."""
         out: Tensor = self.norm(self.activation(self.dense(x)))
+        return out
+
+
+class TokenHead(nn.Module):
+    """So many logits for every token, after what the family has before them (ModernBERT a transform) and dropout."""
+
+    def __init__(self, width: int, outputs: int, transform: nn.Module, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.transform = transform
+        self.dropout = Dropout(dropout)
+        self.output = Linear(width, outputs)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(m, width) → (m, outputs)."""
+        out: Tensor = self.output(self.dropout(self.transform(states)))
         return out

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -46,6 +47,16 @@ class Side:
             sequence = self.sequence.long()
             self.cache["bounds"] = self.offsets[sequence], self.offsets[sequence + 1]
         return self.cache["bounds"]  # type: ignore[no-any-return]
+
+
+def narrowed(side: Side) -> Side:
+    """The same with numbers of 32 bits, which kernels compare for every pair of tokens in a fraction of the time."""
+    if "narrowed" not in side.cache:
+        columns = {name: x.int() if x.dtype == torch.int64 else x for name, x in side.columns.items()}
+        # What kernels look up must be there before: they cannot make it.
+        known = {"sequence": side.sequence, "bounds": side.bounds}
+        side.cache["narrowed"] = replace(side, columns=columns, cache=known)
+    return side.cache["narrowed"]  # type: ignore[no-any-return]
 
 
 class Indexed:
@@ -142,14 +153,44 @@ class Group:
     every_key: int | None
 
 
-def padded_groups(layout: Layout) -> tuple[list[Group], Tensor]:
-    """The sequences in a few groups of similar length, and the index (n,) that puts their padded rows back in order."""
+@dataclass
+class Rows:
+    """The padded rows of one side, those of all groups: which token each is, and which row each token is."""
+
+    at: Tensor  # (rows,)
+    back: Tensor  # (n,)
+    spare: Tensor  # (rows,) rows that only pad
+    lost: Tensor | None  # (n,) tokens in no row: keys that nobody asks
+
+
+@dataclass
+class Groups:
+    """The sequences of a layout in a few groups of similar length."""
+
+    groups: list[Group]
+    sizes: tuple[int, int | None]  # tokens of the queries, and of the keys where these are others
+
+    @cached_property
+    def queries(self) -> Rows:
+        """Of all groups."""
+        return _rows([(group.queries, group.real_queries) for group in self.groups], self.sizes[0])
+
+    @cached_property
+    def keys(self) -> Rows:
+        """Of all groups."""
+        if self.sizes[1] is None:
+            return self.queries
+        return _rows([(group.keys, group.real_keys) for group in self.groups], self.sizes[1])
+
+
+def padded_groups(layout: Layout) -> Groups:
+    """Made once for all layers."""
     if "groups" not in layout.cache:
         layout.cache["groups"] = _make_groups(layout)
     return layout.cache["groups"]  # type: ignore[no-any-return]
 
 
-def _make_groups(layout: Layout) -> tuple[list[Group], Tensor]:
+def _make_groups(layout: Layout) -> Groups:
     device = layout.queries.offsets.device
     starts_q, lengths_q = starts_and_lengths(layout.queries)
     starts_k, lengths_k = starts_and_lengths(layout.keys)
@@ -161,20 +202,26 @@ def _make_groups(layout: Layout) -> tuple[list[Group], Tensor]:
     else:
         order = present[np.argsort(-lengths_k[present], kind="stable")]
         bounds = _cut(lengths_k[order])
-    groups, back = [], np.empty(len(layout.queries), dtype=np.int64)
-    rows = 0  # padded query rows so far
+    groups = []
     for first, last in pairwise(bounds):
         members = order[first:last]
         queries, real_queries = _padded(starts_q[members], lengths_q[members])
         keys, real_keys = _padded(starts_k[members], lengths_k[members])
-        back[queries[real_queries]] = rows + np.flatnonzero(real_queries.ravel())
-        rows += queries.size
         tensors = [torch.from_numpy(x).to(device) for x in (queries, keys, real_queries, real_keys)]
         even = bool(real_queries.all() and real_keys.all() and keys.size)
         every_query = queries.shape[1] if (alike or slots) and real_queries.all() else None
         every_key = len(layout.keys) // len(present) if alike or slots else None
         groups.append(Group(tensors[0], tensors[1], tensors[2], tensors[3], even, every_query, every_key))
-    return groups, torch.from_numpy(back).to(device)
+    return Groups(groups, (len(layout.queries), None if layout.queries is layout.keys else len(layout.keys)))
+
+
+def _rows(groups: list[tuple[Tensor, Tensor]], tokens: int) -> Rows:
+    """From the (b, L) indices of each group, and which of them are real."""
+    at, real = (torch.cat([part.flatten() for part in parts]) for parts in zip(*groups, strict=True))
+    places = real.nonzero().squeeze(1)
+    back = torch.full((tokens,), -1, device=at.device).index_copy(0, at[places], places)
+    lost = back < 0
+    return Rows(at, back.clamp(min=0), ~real, lost if bool(lost.any()) else None)
 
 
 def starts_and_lengths(side: Side) -> tuple[Array, Array]:

@@ -20,25 +20,33 @@ from torch import nn
 
 from pretune.backbones.states import Backbone
 from pretune.errors import PretuneError, nearest
+from pretune.objectives.answer import Answers
 from pretune.objectives.autoencode import Autoencode
 from pretune.objectives.bilm import BiLM
+from pretune.objectives.choose import Choose
 from pretune.objectives.classify import Classify
+from pretune.objectives.contrast import Contrast
 from pretune.objectives.denoise import Denoise
 from pretune.objectives.dlm import DLM
+from pretune.objectives.entity import Entity
 from pretune.objectives.item import Item
 from pretune.objectives.lm import LM
 from pretune.objectives.mass import Mass
+from pretune.objectives.match import Match
 from pretune.objectives.mlm import MLM
 from pretune.objectives.nsp import NSP
 from pretune.objectives.objective import Data, Grows, LearnsFromRows, Loss, Objective, TwoSided
 from pretune.objectives.on import On
 from pretune.objectives.plm import PLM
 from pretune.objectives.prefix import Prefix
+from pretune.objectives.rank import Rank
+from pretune.objectives.regress import Regress
 from pretune.objectives.rtd import RTD
 from pretune.objectives.shuffle import Shuffle
 from pretune.objectives.skip_thought import SkipThought
 from pretune.objectives.sop import SOP
 from pretune.objectives.spans import Spans
+from pretune.objectives.tag import Tag
 from pretune.objectives.task import Task
 from pretune.objectives.tlm import TLM
 from pretune.objectives.translate import Translate
@@ -53,7 +61,7 @@ OBJECTIVES: dict[str, type[Any]] = {
     for objective in (
         *(MLM, TLM, RTD, TRTD, NSP, SOP, DLM, LM, BiLM, PLM, Prefix, Autoencode, Item),
         *(Spans, Denoise, Mass, Shuffle, Translate, SkipThought),
-        Classify,
+        *(Classify, Tag, Answers, Regress, Choose, Match, Rank, Contrast, Entity),
     )
 }
 

@@ -17,15 +17,18 @@ import numpy as np
 import torch
 
 from pretune.errors import PretuneError
-from pretune.objectives import OBJECTIVES, Data, Joint, TwoSided, parse_objective
+from pretune.objectives import OBJECTIVES, Data, Joint, Objective, Task, TwoSided, parse_objective
 from pretune.objectives.rtd import draw, filling
 from pretune.randomness import Draws
 from pretune.text.dialogues import QUERY, RESPONSE, Dialogues
 from pretune.text.documents import Document
+from pretune.text.grouped import Candidates, Grouped
 from pretune.text.labeled import Labeled
 from pretune.text.preparing import Settings, make_store
+from pretune.text.questions import Questions, Span
 from pretune.text.sequences import Packing, Sequences, Template
 from pretune.text.store import Store
+from pretune.text.tagged import Tagged
 from pretune.text.tokenizer import Tokenizer
 from pretune.text.tokenizer_training import train
 
@@ -47,6 +50,22 @@ PAIRS = (("I am happy to join with you", "je suis heureux de vous rejoindre"), (
 TURNS = (("Where are you?", "At the station.", "Stay there!"), ("Is it raining?", "Not yet.", "Then let us walk."))
 HISTORIES = ("book-7 book-2 book-4 book-9 book-1 book-3 book-8", "book-2 book-4 book-7 book-1 book-9 book-5")
 LABELED = (("a delightful film", "positive"), ("two hours I want back", "negative"))
+ALIKE, SCORES = (("a plane takes off", "an air plane is taking off"), ("a man sings", "a dog barks")), (5.0, 0.4)
+FAUCET = Candidates(
+    ("The sink was full.", "Water flowed."), ("He opened the tap.",) * 2, ("The sink was full.", "Water flowed."), (1,)
+)
+RIVER = Candidates(
+    ("Paris", "the Seine"),
+    ("Paris lies on the Seine.",) * 2,
+    ("Paris is a river.", "the Seine is a river."),
+    (1,),
+    ("the Seine",),
+)
+BANKS, SENSES = (("the river bank", "a bank lends money"), ("a bank", "the bank")), ("other", "same")
+MARKS = (((10, 14), (2, 6)), ((2, 6), (4, 8)))
+TOGETHER = {"choose": 2, "rank": 2, "contrast": 4, "entity": 2}  # sequences that say something only together
+TAGGED = ((["Alex", "is", "in", "Los", "Angeles"], ["B-PER", "O", "O", "B-LOC", "I-LOC"]),)
+ASKED = (("Where is the party?", "I am happy that the party is at your house today.", "at your house"),)
 
 
 @dataclass(frozen=True)
@@ -74,16 +93,32 @@ class Material:
                     roles = [QUERY, RESPONSE, QUERY] * len(TURNS)
                     turns = Dialogues(file, [turn for turns in TURNS for turn in turns], roles, [3] * len(TURNS))
                     return replace(data, rows=turns), "dialogues of our own"
-                case "classify":
-                    return replace(data, rows=labeled(file)), "labeled texts of our own"
+                case "classify" | "regress" | "choose" | "match" | "rank" | "contrast" | "entity" | "tag" | "answer":
+                    return replace(data, rows=task_rows(part, file)), "examples of our own"
                 case "item":
                     return from_store(data, self.histories), "histories of our own"
         return from_store(data, self.text), ""
 
 
-def labeled(file: Path) -> Labeled:
-    """Texts with a label each."""
-    return Labeled(file, {}, [text for text, _ in LABELED], None, [label for _, label in LABELED])
+def task_rows(task: Objective, file: Path) -> Labeled | Grouped | Tagged | Questions:
+    """Examples of a task."""
+    name = task.name
+    if name == "tag":
+        return Tagged(file, {}, [words for words, _ in TAGGED], [tags for _, tags in TAGGED])
+    if name == "answer":
+        answers = [[Span(text, passage.find(text))] for _, passage, text in ASKED]
+        return Questions(file, {}, [row[0] for row in ASKED], [row[1] for row in ASKED], answers)
+    if name in ("choose", "entity"):
+        return Grouped(file, {}, [FAUCET if name == "choose" else RIVER], [1])
+    if name == "classify":
+        labels = [(label,) if getattr(task, "multi", False) else label for _, label in LABELED]
+        return Labeled(file, {}, [text for text, _ in LABELED], None, labels)
+    first, second = ([pair[side] for pair in (BANKS if name == "match" else ALIKE)] for side in (0, 1))
+    if name == "match":
+        return Labeled(file, {}, first, second, list(SENSES), more={"spans": list(MARKS)})
+    if name == "rank":
+        return Labeled(file, {}, first[:1] * 2, second, [1.0, 0.0])
+    return Labeled(file, {}, first, second, list(SCORES) if name == "regress" else None)
 
 
 def from_store(data: Data, store: Store) -> Data:
@@ -106,15 +141,16 @@ def examples(text: str = SENTENCE, expressions: Iterable[str] | None = None, see
         return [
             {"objective": str(expression), **work(joint, material, seed)}
             for expression in expressions
-            for joint in parse_objective(expression, labels=[label for _, label in LABELED]).joints
+            for joint in parse_objective(expression).joints
         ]
 
 
 def make_material(text: str, folder: Path) -> Material:
     """Stores of the text and of what else there is, with one tokenizer."""
     paragraphs = [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
-    pairs = [side for pair in (*PAIRS, *LABELED, *TURNS) for side in pair]
-    everything = [*paragraphs, *DOCUMENTS, *HISTORIES, *pairs]
+    pairs = [side for pair in (*PAIRS, *LABELED, *TURNS, *ALIKE, *BANKS, *ASKED) for side in pair]
+    pairs += [side for group in (FAUCET, RIVER) for side in (*group.texts, *(group.pairs or ()))]
+    everything = [*paragraphs, *DOCUMENTS, *HISTORIES, *pairs, *(" ".join(words) for words, _ in TAGGED)]
     tokenizer = train([Document(t, folder, 1) for t in everything], "items", 1 << 16, sentinels=SENTINELS)
     stores = {}
     for name, texts in (("text", paragraphs), ("documents", DOCUMENTS), ("histories", HISTORIES)):
@@ -127,8 +163,10 @@ def make_material(text: str, folder: Path) -> Material:
 
 def work(joint: Joint, material: Material, seed: int) -> dict[str, str]:
     """Let an objective arrange and corrupt its first sequence; other text where it cannot use this."""
-    draws, packing = Draws(seed), Packing(tokens=LENGTH, length=LENGTH, sequences=1)
     data, note = material.of(joint)
+    parts = tuple((weight, part.fit(data.rows) if isinstance(part, Task) else part) for weight, part in joint.parts)
+    joint, count = Joint(parts), max(TOGETHER.get(part.name, 1) for _, part in parts)
+    draws, packing = Draws(seed), Packing(tokens=LENGTH * count, length=LENGTH, sequences=count)
     try:
         epoch = joint.arrange(data, packing, draws)
     except PretuneError:
@@ -152,6 +190,10 @@ def render(joint: Joint, sequences: Sequences, tokenizer: Tokenizer, seed: int) 
         sequences = fill(sequences, term, tokenizer, seed)
         row["note"] = "fills of a generator that has learned nothing yet"
     words = spell(sequences.ids, tokenizer)
+    if "span" in sequences.columns:
+        words = [f"*{word}*" if mark else word for word, mark in zip(words, sequences.columns["span"], strict=True)]
+    if len(sequences.lengths) > 1:
+        words = " / ".join(" ".join(part) for part in apart(sequences, tokenizer)).split()
     if "prefix" in sequences.columns:
         cut = int(np.count_nonzero(sequences.columns["prefix"]))
         words = [*words[:cut], "|", *words[cut:]]
@@ -175,12 +217,21 @@ def fill(sequences: Sequences, term: str, tokenizer: Tokenizer, seed: int) -> Se
 
 def say_target(joint: Joint, term: str, sequences: Sequences, tokenizer: Tokenizer) -> str:
     """The targets of a term in words."""
-    at, target = sequences.targets[term]
+    at, target, *_ = sequences.targets[term]
+    if term == "regress":
+        return ", ".join(f"{value:g}" for value in target)
+    if term in ("choose", "rank", "entity"):
+        return ", ".join(" / ".join(f"{share:g}" for share in row) for row in target)
+    if term == "contrast":
+        return ", ".join(f"{first + 1} with {second + 1}" for first, second in sorted(at.tolist()))
     if term in ("rtd", "trtd"):
         return " ".join("r" if new else "o" for new in sequences.ids != target)
-    if term in (*CLASSES, "classify"):
-        labels = CLASSES.get(term) or next(part.labels for part in joint.objectives if part.name == term)  # type: ignore[attr-defined]
-        return ", ".join(labels[int(number)] for number in target)
+    labels = CLASSES.get(term) or next((getattr(p, "labels", None) for p in joint.objectives if p.name == term), None)
+    if labels:
+        numbers = target.nonzero()[1] if target.ndim > 1 else target
+        return ", ".join(labels[int(number)] for number in numbers)
+    if term == "answer":
+        return "; ".join(" ".join(spell(sequences.ids[first : last + 1], tokenizer)) for first, last in at)
     if at.ndim > 1 and term == "bilm":
         ways = [spell(target[at[:, 1] == way], tokenizer) for way in (0, 1)]
         return f"{' '.join(ways[0])}; and from the end: {' '.join(ways[1])}"

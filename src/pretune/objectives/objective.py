@@ -60,6 +60,11 @@ class Data:
         assert self.rows is not None
         return TokenRows.make(self.rows, self.tokenizer)
 
+    @cached_property
+    def tokens(self) -> Any:
+        """The examples of a task that have a way of their own to be tokenized, once."""
+        return self.rows.tokenize(self.tokenizer)
+
 
 @dataclass
 class Loss:

@@ -29,6 +29,7 @@ class Seen:
         self.features = features
         self.width = features.width
         self.pooler: Callable[[], nn.Module] = nn.Identity
+        self.tagger: Callable[[], nn.Module] = nn.Identity
         self.classifier: Callable[[int], nn.Module] = partial(Linear, features.width)
 
     def __call__(self, *packed: Packed, **options: Any) -> States:
@@ -66,6 +67,15 @@ class On:
     def fit(self, examples: Any) -> Self:
         """With what the task must know of some examples."""
         return replace(self, task=self.task.fit(examples))
+
+    def finish(self, head: Any) -> Self:
+        """With what the task kept apart while it learned in its own head."""
+        return replace(self, task=self.task.finish(head.head)) if hasattr(self.task, "finish") else self
+
+    def begin(self, head: Any) -> None:
+        """The reverse."""
+        if hasattr(self.task, "begin"):
+            self.task.begin(head.head)
 
     def head(self, backbone: Backbone) -> nn.Module:
         """Features and head."""

@@ -6,13 +6,17 @@
     outputs(head, backbone, batch) → tensor        a row a sequence, or a row a token
     answers(outputs, laid, examples) → answers     one for each example, in order
 
-To add one, write these beside the four of an objective, and its scores in pretune/metrics. With `combine(answers)`, which makes
-one answer of what several models say of an example, it is also for ensembles.
+To add one, write these beside the four of an objective, and its scores in pretune/metrics. What `fit` finds are fields made
+by `fitted`, which are no options. A task that keeps something apart from the parameters while it learns has `finish(head)`,
+which puts it into them when training ends and returns the task without it, and `begin(head)`, which undoes that for a head
+that was trained before. With `combine(answers)`, which makes one answer of what several models say of an example, it is also
+for ensembles. A task whose files are no tables has `rows(file)`, which makes rows of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
@@ -31,6 +35,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Answer = dict[str, Any]
 
 
+def fitted(default: Any) -> Any:
+    """A field of a task that `fit` fills."""
+    return field(default=default, metadata={"fitted": True})
+
+
 class Examples(Protocol):
     """The examples of a file, in order."""
 
@@ -46,13 +55,19 @@ class Examples(Protocol):
     def place(self, row: int) -> str:
         """Where an example stands, for messages."""
 
+    def show(self, row: int) -> dict[str, Any]:
+        """What of an example stands beside its answer."""
+
 
 @runtime_checkable
 class Task(Objective, Protocol):
     """An objective with examples and answers."""
 
     each: ClassVar[Literal["sequence", "token"]]  # what has a row of the outputs
-    decides: ClassVar[str]  # the metric by which models are compared
+
+    @property
+    def decides(self) -> str:
+        """The metric by which models are compared."""
 
     def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Any:
         """Examples of a file, or of some of its rows; those to be answered need not have the right answers."""
@@ -60,7 +75,10 @@ class Task(Objective, Protocol):
     def fit(self, examples: Any) -> Self: ...
 
     def lay_out(self, data: Data, length: int) -> Arrangement:
-        """Sequences of at most `length` tokens. `labels["example"]` says whose each is; without it, a sequence an example."""
+        """Sequences of at most `length` tokens. `labels["example"]` says whose each is; without it, a sequence an example.
+
+        Those of one `labels["group"]` are seen in the same batch.
+        """
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor: ...
 

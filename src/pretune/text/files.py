@@ -31,10 +31,19 @@ def file_format(path: Path) -> str | None:
     >>> file_format(Path("news.jsonl.xz"))
     '.jsonl'
     """
+    return found if (found := ending(path)) in FORMATS else None
+
+
+def ending(path: Path) -> str:
+    """How a name ends, compression aside.
+
+    >>> ending(Path("dev.conllu.gz"))
+    '.conllu'
+    """
     suffixes = [s.lower() for s in path.suffixes]
     if suffixes and suffixes[-1] in COMPRESSIONS:
         suffixes.pop()
-    return suffixes[-1] if suffixes and suffixes[-1] in FORMATS else None
+    return suffixes[-1] if suffixes else ""
 
 
 def find_files(paths: Paths, formats: Sequence[str] = FORMATS) -> list[Path]:
@@ -175,3 +184,13 @@ def decode(data: bytes, path: Path, line: int, errors: Errors) -> str:
             f"{path}, line {line}: not valid UTF-8 (byte 0x{data[error.start]:02x} at column {error.start + 1}); "
             "convert the file, or go on with --errors replace"
         ) from error
+
+
+def checked(text: str, place: str) -> str:
+    """A text that JSON may have spelled with halves of surrogate pairs, which are refused."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise PretuneError(f"{place} holds half of a surrogate pair, which is no text; mend it") from error
+    return text

@@ -1,17 +1,24 @@
-"""Labeled files: rows with a text (or a pair of them) and a label; columns guessed, shown, and overridable."""
+"""Labeled files: rows with a text (or a pair of them) and a label; columns guessed, shown, and overridable.
+
+A Table is a file whose columns have roles. `read_labeled` gives it those of text, pair and label, and what further roles a task
+has; a task whose rows are of another kind uses a Table itself (text/grouped.py).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pretune.errors import PretuneError, nearest
 from pretune.progress import say
 from pretune.text.documents import csv_reader, read_jsonl, read_parquet, read_table
-from pretune.text.files import Errors, file_format, find_files
+from pretune.text.files import Errors, checked, file_format, find_files
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 LABELS = (
@@ -19,17 +26,26 @@ LABELS = (
     "similarity", "is_duplicate", "quality", "y",
 )  # fmt: skip
 PAIRS = (
-    ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("text1", "text2"),
+    ("text", "pair"), ("text", "text_pair"), ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("text1", "text2"),
     ("text_a", "text_b"), ("question", "sentence"), ("question", "passage"), ("query", "passage"),
-    ("query", "document"), ("#1 string", "#2 string"), ("first", "second"),
+    ("query", "document"), ("query", "candidate"), ("anchor", "positive"), ("#1 string", "#2 string"), ("first", "second"),
 )  # fmt: skip
 TEXTS = (
     "text", "sentence", "review", "content", "body", "message", "comment", "tweet", "utterance", "question",
     "document", "title",
 )  # fmt: skip
+SEPARATORS = ";|,"  # between labels of one row
 SAMPLE = 1000  # rows looked at when guessing
-ROLES = ("text", "pair", "label")
+LISTED = 3  # bad rows that a message names
+ROLES = ("text", "pair", "label")  # those that are options of their own
+USUAL: dict[str, Sequence[str]] = {
+    "text": (*TEXTS, *(first for first, _ in PAIRS)),
+    "pair": [second for _, second in PAIRS],
+    "label": LABELS,
+}
+KNOWN = {name for usual in USUAL.values() for name in usual}  # which make a first row a header
 
+Array = np.ndarray[Any, np.dtype[Any]]
 Row = dict[str, Any]
 
 
@@ -41,8 +57,9 @@ class Labeled:
     columns: dict[str, str]  # role → column, e.g. {"text": "sentence", "label": "label"}
     texts: list[str] = field(default_factory=list)
     pairs: list[str] | None = None
-    labels: list[str] | None = None
+    labels: list[Any] | None = None  # of a row: a string, a number, or a tuple of strings
     lines: list[int] = field(default_factory=list)  # where each row stands in the file
+    more: dict[str, list[Any]] = field(default_factory=dict)  # role → cells, for further roles of a task
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -52,34 +69,55 @@ class Labeled:
         chosen = list(rows)
         pairs, labels = (None if c is None else [c[row] for row in chosen] for c in (self.pairs, self.labels))
         texts, lines = [self.texts[row] for row in chosen], [self.lines[row] for row in chosen]
-        return Labeled(self.file, self.columns, texts, pairs, labels, lines)
+        more = {role: [cells[row] for row in chosen] for role, cells in self.more.items()}
+        return Labeled(self.file, self.columns, texts, pairs, labels, lines, more)
+
+    @property
+    def queries(self) -> Array:
+        """(rows,) numbers, the same for rows of one `group`."""
+        known = [str(group) for group in self.more.get("group", self.texts)]
+        return np.unique(np.array(known, dtype=object), return_inverse=True)[1].astype(np.int64)
 
     def asked(self, row: int) -> str:
-        """What a row asks, whatever its label: two that ask the same are one."""
-        whole = self.texts[row] if self.pairs is None else f"{self.texts[row]}\0{self.pairs[row]}"
-        return whole.casefold().strip()
+        """What a row asks, whatever its label: two that ask the same are one. Rows of one `group` are one, too."""
+        if "group" in self.more:
+            return str(self.more["group"][row])
+        parts = [self.texts[row], *([] if self.pairs is None else [self.pairs[row]])]
+        parts += [str(self.more["spans"][row])] if "spans" in self.more else []
+        return "\0".join(parts).casefold().strip()
 
     def place(self, row: int) -> str:
         """Where a row stands, for messages."""
-        return f"{self.file}, line {self.lines[row]}"
+        return f"{self.file}, line {self.lines[row]}" if self.lines else f"{self.file}, row {row + 1}"
+
+    def show(self, row: int) -> dict[str, Any]:
+        """What of a row stands beside its answer."""
+        return {"text": self.texts[row], **({} if self.pairs is None else {"pair": self.pairs[row]})}
 
 
 @dataclass(frozen=True)
 class Excerpt:
-    """Some rows of a table, and the line each stands on: a part of a large file that is read as a whole one is."""
+    """Some rows of a file, and the line each stands on: a part of a large one that is read as a whole one is."""
 
     file: Path
     rows: list[tuple[int, Row]]
     first: Row  # of the file: it says which columns there are
 
 
-def read_excerpts(file: str | Path, rows: int, errors: Errors = "strict") -> Iterator[Excerpt]:
-    """A table in parts of so many rows, in order, however large it is.
-
-    >>> for part in read_excerpts("large.csv", 1000): print(len(part.rows))  # doctest: +SKIP
-    """
+def table_rows(file: str | Path, errors: Errors = "strict") -> Iterator[tuple[int, Row]]:
+    """All rows of a table, and the line each stands on."""
     (path,) = find_files(file, FORMATS)[:1]
-    left = _rows(path, _header(path, errors), errors)
+    return _rows(path, _header(path, errors), errors)
+
+
+def read_excerpts(
+    path: Path, rows: int, read: Callable[[Path], Iterator[tuple[int, Row]]] = table_rows
+) -> Iterator[Excerpt]:
+    """A file in parts of so many rows, in order, however large it is; `read` makes rows of it.
+
+    >>> for part in read_excerpts(Path("large.csv"), 1000): print(len(part.rows))  # doctest: +SKIP
+    """
+    left = read(path)
     part = list(islice(left, rows))
     if not part:
         raise PretuneError(f"{path}: no rows in it")
@@ -95,57 +133,132 @@ def read_labeled(
     *,
     errors: Errors = "strict",
     labels: bool = True,
+    label: Callable[[Any], Any] | None = None,
+    roles: Mapping[str, Sequence[str]] | None = None,
 ) -> Labeled:
     """Read a .csv, .tsv, .jsonl or .parquet file of examples, or an excerpt of one.
 
     `columns` says which column is the `text`, the `pair` (a second text) and the `label`; what it leaves open is guessed
-    from names, then from contents, and shown. A table without a header has columns 1, 2, 3 …
+    from names, then from contents, and shown. A table without a header has columns 1, 2, 3 … A field inside another of a
+    .jsonl file is OUTER.INNER. `label` makes a label of a cell, one string if nothing else is said; a ValueError of its
+    says what is wrong with the cell. `roles` are further ones, and the usual names of their columns.
 
     >>> rows = read_labeled("train.csv", {"label": "sentiment"})  # doctest: +SKIP
     """
-    path = file.file if isinstance(file, Excerpt) else find_files(file, FORMATS)[0]
-    given = {role: name for role, name in (columns or {}).items() if name}
-    for role in given:
-        if role not in ROLES:
-            raise PretuneError(f"unknown column role {role!r}; {nearest(role, ROLES)}")
-    names = None if isinstance(file, Excerpt) else _header(path, errors)
+    further = dict(roles or {})
+    table = Table.open(file, columns or {}, {**USUAL, **further}, errors)
+    found = guess_columns(table.sample, table.given, labels) | table.named(further)
+    table.settle(found, needed=("text", "label") if labels else ("text",))
+    made = Labeled(table.path, found, pairs=[] if "pair" in found else None, labels=[] if "label" in found else None)
+    made.more = {role: [] for role in further if role in found}
+    for line, row in table.rows():
+        made.lines.append(line)
+        made.texts.append(table.text(row, found["text"], line))
+        if made.pairs is not None:
+            made.pairs.append(table.text(row, found["pair"], line))
+        if made.labels is not None:
+            made.labels.append(table.cell(row, found["label"], line, label or one_label))
+        for role, cells in made.more.items():
+            cells.append(row.get(found[role]))
+    return made
 
-    def rows() -> Iterator[tuple[int, Row]]:
-        return iter(file.rows) if isinstance(file, Excerpt) else _rows(path, names, errors)
 
-    sample = [row for _, row in islice(rows(), SAMPLE)]
-    if not sample:
-        raise PretuneError(f"{path}: no rows in it")
-    first = file.first if isinstance(file, Excerpt) else sample[0]
-    found = guess_columns(sample, given, labels)
-    known = ", ".join(map(repr, first))
-    for role, name in found.items():
-        if name not in first:
-            raise PretuneError(f"{path}: no column {name!r} for the {role}; it has {known}; {nearest(name, first)}")
-    if "text" not in found or (labels and "label" not in found):
-        missing = "text" if "text" not in found else "label"
-        raise PretuneError(f"{path}: cannot tell which column is the {missing} among {known}; name it with --{missing}")
-    if set(found) != set(given):
-        guessed = ", ".join(f"{role} = {name!r}" for role, name in found.items())
-        note = " (no header: columns are numbered)" if names is not None else ""
-        say(f"{path}: {guessed}{note}; override with --text, --pair, --label")
-    table = Labeled(path, found, pairs=[] if "pair" in found else None, labels=[] if "label" in found else None)
-    for line, row in rows():
-        table.lines.append(line)
-        table.texts.append(_text(row, found["text"], path, line))
-        if table.pairs is not None:
-            table.pairs.append(_text(row, found["pair"], path, line))
-        if table.labels is not None:
-            table.labels.append(_label(row, found["label"], path, line))
-    return table
+@dataclass
+class Table:
+    """A file, or an excerpt of one, whose columns have roles, some of them given."""
+
+    path: Path
+    roles: Collection[str]
+    given: dict[str, str]  # role → column
+    first: Row  # which says which columns there are
+    sample: list[Row]
+    names: list[str] | None  # of the columns, where the file has no header
+    rows: Callable[[], Iterator[tuple[int, Row]]]  # all of them, and the line each stands on
+
+    @classmethod
+    def open(
+        cls, file: str | Path | Excerpt, columns: Mapping[str, str], roles: Mapping[str, Sequence[str]], errors: Errors
+    ) -> Table:
+        """Look at the first rows of a file whose columns can have these roles, under these usual names."""
+        given = {role: name for role, name in columns.items() if name}
+        for role in given:
+            if role not in roles:
+                raise PretuneError(f"unknown column role {role!r}; {nearest(role, roles)}")
+        path = file.file if isinstance(file, Excerpt) else find_files(file, FORMATS)[0]
+        known = {name for usual in roles.values() for name in usual}
+        names = None if isinstance(file, Excerpt) else _header(path, errors, known)
+
+        def rows() -> Iterator[tuple[int, Row]]:
+            found = file.rows if isinstance(file, Excerpt) else _rows(path, names, errors)
+            return ((line, _flat(row)) for line, row in found)
+
+        sample = [row for _, row in islice(rows(), SAMPLE)]
+        if not sample:
+            raise PretuneError(f"{path}: no rows in it")
+        first = _flat(file.first) if isinstance(file, Excerpt) else sample[0]
+        return cls(path, roles, given, first, sample, names, rows)
+
+    def named(self, roles: Mapping[str, Sequence[str]]) -> dict[str, str]:
+        """Role → column: what is given, else the first of a role's usual names that is there."""
+        lower = {name.lower(): name for name in self.first}
+        guesses = {role: next((lower[name] for name in usual if name in lower), None) for role, usual in roles.items()}
+        found = {role: self.given.get(role) or guess for role, guess in guesses.items()}
+        return {role: name for role, name in found.items() if name}
+
+    def settle(self, found: Mapping[str, str], needed: Collection[str]) -> None:
+        """Refuse columns that are not there and roles without a column; show what was guessed."""
+        known = ", ".join(map(repr, self.first))
+        for role, names in found.items():
+            for name in self.several(names):
+                if name not in self.first:
+                    hint = nearest(name, self.first)
+                    raise PretuneError(f"{self.path}: no column {name!r} for the {role}; it has {known}; {hint}")
+        for role in needed:
+            if role not in found:
+                raise PretuneError(
+                    f"{self.path}: cannot tell which column is the {role} among {known}; name it with {option(role)}"
+                )
+        if set(found) != set(self.given):
+            guessed = ", ".join(f"{role} = {name!r}" for role, name in found.items())
+            note = " (no header: columns are numbered)" if self.names is not None else ""
+            options = ", ".join(option(role) for role in self.roles if role in ROLES or role in found)
+            say(f"{self.path}: {guessed}{note}; override with {options}")
+
+    def several(self, names: str) -> list[str]:
+        """The columns of a role that has more than one, with commas between their names."""
+        return [names] if names in self.first else names.split(",")
+
+    def text(self, row: Row, name: str, line: int) -> str:
+        """A cell as text."""
+        value = row.get(name)
+        if value is None:
+            raise PretuneError(f"{self.path}, line {line}: no {name!r}")
+        return checked(value if isinstance(value, str) else str(value), f"{self.path}, line {line}: {name!r}")
+
+    def cell(self, row: Row, name: str, line: int, read: Callable[[Any], Any]) -> Any:
+        """What `read` makes of a cell; its ValueError gets a place."""
+        try:
+            return read(row.get(name))
+        except ValueError as error:
+            raise PretuneError(f"{self.path}, line {line}: {error} in {name!r}") from error
+
+
+def option(role: str) -> str:
+    """How the column of a role is named on the command line."""
+    return f"--{role}" if role in ROLES else f"--columns.{role}"
+
+
+def drop_or_refuse(what: str, bad: Sequence[str], drop: bool) -> None:
+    """Count and list examples that are no good: left out where that was asked for, else refused."""
+    listed = ", ".join(bad[:LISTED]) + (" …" if len(bad) > LISTED else "")
+    if not drop:
+        raise PretuneError(f"{what}: {listed}; mend them, or leave them out with --drop-bad")
+    say(f"{what}: {listed}; they were left out")
 
 
 def column_names(path: Path, errors: Errors = "strict") -> list[str]:
     """The columns of a table."""
-    row = next(_rows(path, _header(path, errors), errors), None)
-    if row is None:
-        raise PretuneError(f"{path}: no rows in it")
-    return list(row[1])
+    return list(Table.open(path, {}, USUAL, errors).first)
 
 
 def _rows(path: Path, names: list[str] | None, errors: Errors) -> Iterator[tuple[int, Row]]:
@@ -158,12 +271,19 @@ def _rows(path: Path, names: list[str] | None, errors: Errors) -> Iterator[tuple
             return read_table(path, errors, names=names)
 
 
-def _header(path: Path, errors: Errors) -> list[str] | None:
+def _flat(row: Row) -> Row:
+    """With the fields of fields, by names with a dot."""
+    inside = [
+        (f"{outer}.{name}", x) for outer, inner in row.items() if isinstance(inner, dict) for name, x in inner.items()
+    ]
+    return {**row, **dict(inside)} if inside else row
+
+
+def _header(path: Path, errors: Errors, known: Collection[str] = KNOWN) -> list[str] | None:
     """Numbers as names where a table has no header, else None: its first row is data when it reads like data."""
     if file_format(path) not in (".csv", ".tsv"):
         return None
     first = [cell.strip() for cell in next(filter(None, csv_reader(path, errors)), [])]
-    known = {*LABELS, *TEXTS, *(name for pair in PAIRS for name in pair)}
     if any(cell.lower() in known for cell in first) or not any(map(_reads_like_data, first)):
         return None
     return [str(i + 1) for i in range(len(first))]
@@ -222,22 +342,52 @@ def _text_by_content(sample: list[Row], taken: set[str]) -> str | None:
     return best if best is not None and sizes[best] else None
 
 
-def _text(row: Row, name: str, path: Path, line: int) -> str:
-    value = row.get(name)
-    if value is None:
-        raise PretuneError(f"{path}, line {line}: no {name!r}")
-    text = value if isinstance(value, str) else str(value)
-    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):  # which JSON escapes can spell
-        raise PretuneError(f"{path}, line {line}: {name!r} holds half of a surrogate pair, which is no text; mend it")
-    return text
+def one_label(value: Any) -> str:
+    """A cell with one label.
 
-
-def _label(row: Row, name: str, path: Path, line: int) -> str:
-    value = row.get(name)
+    >>> one_label(True)
+    'true'
+    """
     if isinstance(value, bool):
         return str(value).lower()
     if value is None or value == "":
-        raise PretuneError(f"{path}, line {line}: no label in {name!r}")
+        raise ValueError("no label")
     if isinstance(value, list | dict):
-        raise PretuneError(f"{path}, line {line}: {name!r} holds {type(value).__name__}, not a single label")
+        raise ValueError(f"a {type(value).__name__} in place of a single label")
     return str(value).strip()
+
+
+def some_labels(value: Any) -> Any:
+    """A cell with any number of labels: a list, or a text that is cut when all are known."""
+    if isinstance(value, list):
+        return tuple(dict.fromkeys(one_label(item) for item in value))
+    return "" if value in (None, "") else one_label(value)
+
+
+def split_labels(cells: Sequence[Any]) -> list[tuple[str, ...]]:
+    """The labels of each of some cells: texts are cut at the first of ; | , that any of them has.
+
+    >>> split_labels(["red; blue", "", "light, very light"])
+    [('red', 'blue'), (), ('light, very light',)]
+    """
+    texts = [cell for cell in cells if isinstance(cell, str)]
+    mark = next((mark for mark in SEPARATORS if any(mark in text for text in texts)), SEPARATORS[0])
+    cut = [cell.split(mark) if isinstance(cell, str) else cell for cell in cells]
+    return [tuple(dict.fromkeys(label.strip() for label in labels if label.strip())) for labels in cut]
+
+
+def number(value: Any) -> float:
+    """A cell with a number.
+
+    >>> number(" 3.50 ")
+    3.5
+    """
+    if value is None or value == "":
+        raise ValueError("no number")
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        found = math.nan
+    if isinstance(value, bool) or not math.isfinite(found):
+        raise ValueError(f"{value!r} is not a number")
+    return found

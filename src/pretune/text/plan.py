@@ -13,6 +13,7 @@ import numpy as np
 
 from pretune.errors import PretuneError
 from pretune.randomness import Draws, permutation
+from pretune.text.store import spans_to_indices
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -44,32 +45,47 @@ def make_plan(
     shuffle: bool = True,
     filler: int | None = None,
     rows: int | None = None,
+    groups: Array | None = None,
 ) -> Plan:
     """Fill packs one after the other with shuffled sequences: at most `tokens` and at most `sequences` in each.
 
     With `filler`, what a pack leaves of its tokens counts as sequences too, of that many tokens each; `rows` is then how
-    many that are not filler there may be.
+    many that are not filler there may be. Sequences of the same number in `groups` stay together, in their order.
 
     >>> plan = make_plan(np.array([3, 5, 2]), tokens=8, sequences=4, shuffle=False)
     >>> [plan.pack(i).tolist() for i in range(len(plan))]
     [[0, 1], [2]]
+    >>> plan = make_plan(np.array([3, 5, 2]), tokens=8, sequences=4, shuffle=False, groups=np.array([0, 1, 0]))
+    >>> [plan.pack(i).tolist() for i in range(len(plan))]
+    [[0, 2], [1]]
     """
-    if len(lengths) and int(lengths.max()) > tokens:
-        raise PretuneError(f"a sequence of {int(lengths.max())} tokens does not fit a pack of {tokens}")
-    order = permutation(len(lengths), seed, "plan", epoch) if shuffle else np.arange(len(lengths))
-    ends = np.cumsum(np.asarray(lengths, dtype=np.int64)[order])
+    lengths, most = np.asarray(lengths, dtype=np.int64), min(sequences, rows or sequences)
+    members, sizes, totals = np.arange(len(lengths)), np.ones_like(lengths), lengths  # every sequence is a group
+    if groups is not None:
+        _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+        members = np.argsort(group, kind="stable")
+        totals = np.bincount(group, lengths, len(sizes)).astype(np.int64)
+    if len(totals) and (int(totals.max()) > tokens or int(sizes.max()) > most):
+        largest = int(np.argmax(totals)) if int(totals.max()) > tokens else int(np.argmax(sizes))
+        what = "a sequence" if sizes[largest] == 1 else f"a group of {sizes[largest]} sequences"
+        limit = f"{tokens}" if sizes[largest] <= most else f"{tokens} in {most} sequences"
+        raise PretuneError(f"{what} of {int(totals[largest])} tokens does not fit a pack of {limit}")
+    order = permutation(len(totals), seed, "plan", epoch) if shuffle else np.arange(len(totals))
+    ends, counts = (np.concatenate([[0], np.cumsum(x[order])]) for x in (totals, sizes))  # of tokens, of sequences
     bounds = [0]
     while bounds[-1] < len(order):
         first = bounds[-1]
-        before = int(ends[first - 1]) if first else 0
-        fits = min(int(np.searchsorted(ends, before + tokens, side="right")), first + min(sequences, rows or sequences))
+        fits = min(
+            int(np.searchsorted(x, x[first] + limit, side="right")) - 1 for x, limit in ((ends, tokens), (counts, most))
+        )
         if filler is not None:
-            left = tokens - (ends[first:fits] - before)
+            left = tokens - (ends[first + 1 : fits + 1] - ends[first])
             # Sequences and filler together, which grow with each sequence, for none is longer than one of filler.
-            slots = np.arange(1, len(left) + 1) + -(-left // filler)
+            slots = counts[first + 1 : fits + 1] - counts[first] + -(-left // filler)
             fits = first + max(1, int(np.searchsorted(slots, sequences, side="right")))
         bounds.append(fits)
-    return Plan(order, np.array(bounds, dtype=np.int64))
+    starts = np.cumsum(sizes) - sizes
+    return Plan(members[spans_to_indices(starts[order], sizes[order])], counts[bounds])
 
 
 @dataclass(frozen=True)

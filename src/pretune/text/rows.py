@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,11 +43,20 @@ class TokenRows:
         words[starts[lengths > 0]] = True
         shape = (len(texts), len(rows.texts))
         made = cls(ids, words, starts.reshape(shape).T, lengths.reshape(shape).T)
-        if tokenizer.characters:
-            made.odd = np.flatnonzero(ids == tokenizer.role("unknown"))
-            flat = [text for column in texts for text in column]
-            made.spelled = _spell_unknown(made.odd, starts, flat, tokenizer)
+        made.spell_unknown([text for column in texts for text in column], starts, tokenizer)
         return made
+
+    def spell_unknown(self, texts: Sequence[str], starts: Array, tokenizer: Tokenizer) -> None:
+        """Keep how unknown words are spelled, for a tokenizer that spells; `starts` is where the ids of each text begin."""
+        if not tokenizer.characters:
+            return
+        self.odd = np.flatnonzero(self.ids == tokenizer.role("unknown"))
+        words: list[str] = []
+        owner = np.searchsorted(starts, self.odd, side="right") - 1  # empty texts share a start with the one after them
+        for text in np.unique(owner):
+            places = tokenizer.places([texts[text]])
+            words += [texts[text][slice(*places[number])] for number in self.odd[owner == text] - starts[text]]
+        self.spelled = spell(words, tokenizer.characters)
 
     def gather(self, starts: Array, lengths: Array) -> Array:
         """Ids of some spans end to end."""
@@ -62,16 +71,6 @@ class TokenRows:
         places = spans_to_indices(starts, lengths)
         at = np.flatnonzero(np.isin(places, self.odd))
         return at, self.spelled[np.searchsorted(self.odd, places[at])]
-
-
-def _spell_unknown(odd: Array, starts: Array, texts: list[str], tokenizer: Tokenizer) -> Array:
-    """The spellings of unknown words, given which of all ids they are and where each text's ids start."""
-    words: list[str] = []
-    owner = np.searchsorted(starts, odd, side="right") - 1  # empty texts share a start with the text after them
-    for text in np.unique(owner):
-        places = tokenizer.places([texts[text]])
-        words += [texts[text][slice(*places[number])] for number in odd[owner == text] - starts[text]]
-    return spell(words, tokenizer.characters)
 
 
 def arrange_rows(

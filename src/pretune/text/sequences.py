@@ -71,6 +71,21 @@ class Template:
         items = [*((item, 0, 0) for item in self.single), *further, *((item, 0, 2) for item in self.last)]
         return [(item, part, segment if self.segments else 0) for item, part, segment in items]
 
+    def sizes(self, spans: Array) -> Array:
+        """(m, items) tokens of each item, for texts of so many tokens, (m, texts).
+
+        >>> Template(single=("start", "A", "separator"), pair=("B", "separator")).sizes(np.array([[3, 2]])).tolist()
+        [[1, 3, 1, 2, 1]]
+        """
+        items = self.items(spans.shape[1])
+        sizes = np.ones((len(spans), len(items)), dtype=np.int64)
+        for number, (item, part, _) in enumerate(items):
+            if item in "AB":
+                sizes[:, number] = spans[:, part]
+            elif part:
+                sizes[:, number] = spans[:, part] > 0
+        return sizes
+
 
 class Columns(dict[str, Array]):
     """Columns by name; `late` ones are made when somebody asks for them first."""
@@ -93,7 +108,7 @@ class Sequences:
     index: Array  # (b,) which sequences of the epoch these are: a coordinate of every draw
     columns: dict[str, Array] = field(default_factory=dict)  # (n,) special, word, segment …
     labels: dict[str, Array] = field(default_factory=dict)  # (b,) what an arrangement knows of a sequence
-    targets: dict[str, tuple[Array, Array]] = field(default_factory=dict)  # term → at, target
+    targets: dict[str, tuple[Array, ...]] = field(default_factory=dict)  # term → at, target, and weight if it is not 1
     pattern: Pattern | None = None
     positions: Array | None = None
     second: Sequences | None = None  # the target side of an encoder-decoder
@@ -128,6 +143,7 @@ class Arrangement:
     labels: dict[str, Array] = field(default_factory=dict)  # (m,)
     truncated: int = 0  # how many texts were cut to fit
     columns: dict[str, Array] = field(default_factory=dict)  # (m, k) what a column says of each text and its template
+    tokens: dict[str, Array] = field(default_factory=dict)  # (tokens of the source,) what it says of each; else -1
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -152,12 +168,7 @@ class Arrangement:
         texts = 1 + max((part for part in range(1, spans.shape[1]) if (spans[:, part] > 0).any()), default=0)
         items = self.template.items(texts)
         part_of, segments = (np.array([item[i] for item in items]) for i in (1, 2))
-        sizes = np.ones((count, len(items)), dtype=np.int64)  # tokens of each item of each sequence
-        for number, (item, part, _) in enumerate(items):
-            if item in "AB":
-                sizes[:, number] = spans[:, part]
-            elif part:
-                sizes[:, number] = spans[:, part] > 0
+        sizes = self.template.sizes(spans[:, :texts])
         ends = np.cumsum(sizes.ravel()).reshape(sizes.shape)
         begins = ends - sizes
         total = int(ends[-1, -1]) if count else 0
@@ -185,13 +196,18 @@ class Arrangement:
             columns["characters"] = self.tokenizer.spelling[ids]
             for at, first, size in places:
                 odd, spelled = self.source.odd_words(first, size)
-                columns["characters"][at[odd]] = spelled
+                if len(odd):
+                    columns["characters"][at[odd]] = spelled
         values = {name: value[chosen][:, part_of] for name, value in self.columns.items()}  # (count, items)
         if segments.any():
             known = np.where(segments > 1, segments, values.get("segment", segments))
             values["segment"] = np.broadcast_to(known, sizes.shape)
         for name, value in values.items():
             columns[name] = np.repeat(value.ravel(), sizes.ravel())
+        for name, value in self.tokens.items():
+            columns[name] = np.full(total, -1, dtype=np.int64)
+            for at, first, size in places:
+                columns[name][at] = value[spans_to_indices(first, size)]
         sequences = Sequences(
             ids=ids,
             lengths=sizes.sum(1),
@@ -257,11 +273,14 @@ class PlannedEpoch:
 
 
 def plan_epoch(arrangement: Arrangement, packing: Packing, draws: Draws, shuffle: bool = True) -> PlannedEpoch:
-    """Shuffle an arrangement into packs."""
-    return PlannedEpoch(arrangement, plan_lengths(arrangement.lengths, packing, draws, shuffle))
+    """Shuffle an arrangement into packs; those of one `group`, where it knows of groups, stay together."""
+    groups = arrangement.labels.get("group")
+    return PlannedEpoch(arrangement, plan_lengths(arrangement.lengths, packing, draws, shuffle, groups))
 
 
-def plan_lengths(lengths: Array, packing: Packing, draws: Draws, shuffle: bool = True) -> Plan:
+def plan_lengths(
+    lengths: Array, packing: Packing, draws: Draws, shuffle: bool = True, groups: Array | None = None
+) -> Plan:
     """Shuffle sequences of some lengths into packs."""
     return make_plan(
         lengths,
@@ -272,6 +291,7 @@ def plan_lengths(lengths: Array, packing: Packing, draws: Draws, shuffle: bool =
         shuffle=shuffle,
         filler=packing.length if packing.fixed else None,
         rows=packing.rows,
+        groups=groups,
     )
 
 
@@ -283,6 +303,7 @@ MODEL_COLUMNS = (
     "stream",
     "prefix",
     "fresh",
+    "span",
     "global",
     "characters",
 )  # those a model looks at; the others are ours
@@ -312,9 +333,10 @@ def collate(sequences: Sequences, capacity: Capacity | None = None, filler: int 
     )
     targets, counts = {}, {"tokens": float(sum(len(side.ids) for side in sides))}
     for side in sides:
-        for term, (at, target) in side.targets.items():
+        for term, (at, target, *weights) in side.targets.items():
             room = None if capacity is None else capacity.targets.get(term, capacity.tokens)
-            targets[term] = make_targets(at, target, capacity=room)
-            counts[term] = float(len(at))
+            weight = weights[0] if weights else None
+            targets[term] = make_targets(at, target, weight, room)
+            counts[term] = float(len(at) if weight is None else weight.sum())
     lengths = tuple(side.lengths for side in sides)
     return Batch(packed, targets, counts, rows=sequences.index, lengths=lengths, pooled=sequences.pooled)

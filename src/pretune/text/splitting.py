@@ -26,8 +26,7 @@ def split(examples: Any, share: float = SHARE, seed: int = 0) -> tuple[list[int]
         groups[examples.asked(row)].append(row)
     by_label: dict[str, list[list[int]]] = defaultdict(list)
     for members in groups.values():
-        label = examples.labels[members[0]] if getattr(examples, "labels", None) else ""
-        by_label[str(label)].append(members)
+        by_label[stratum(examples, members[0])].append(members)
     judged: list[int] = []
     draws = Draws(seed)
     for kinds in by_label.values():
@@ -41,6 +40,13 @@ def split(examples: Any, share: float = SHARE, seed: int = 0) -> tuple[list[int]
             taken += len(kinds[number])
     chosen = set(judged)
     return [row for row in range(len(examples)) if row not in chosen], sorted(judged)
+
+
+def stratum(examples: Any, row: int) -> str:
+    """What an example shares with others of its kind: its label, of several the first; numbers are all of one kind."""
+    label = examples.labels[row] if getattr(examples, "labels", None) else ""
+    label = next(iter(label), "") if isinstance(label, tuple) else label
+    return label if isinstance(label, str) else ""
 
 
 def warn_of_leaks(learn: Any, judge: Any) -> int:

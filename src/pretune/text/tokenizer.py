@@ -19,6 +19,7 @@ import tokenizers
 
 from pretune.atomic import write_bytes, write_json
 from pretune.errors import PretuneError
+from pretune.text.remembered import remember
 from pretune.text.spelling import spell_vocabulary
 from pretune.text.words import WordStarts
 
@@ -53,6 +54,7 @@ TRAINED_SPECIALS = {
     "end": "[SEP]",
 }
 JOINT, CUT = "\ue000\ue0f0\ue000", "\ue000\ue0f1\ue000"  # private characters: between parts, inside spelled specials
+SOME = 1000  # texts tokenized at once where places are kept, which take memory
 TARGET = "target_tokenizer"  # the folder inside, of the tokenizer of second texts
 CHARACTERS = "max_characters_per_token"  # as ELMo's options.json calls it
 SENTINELS = ("<extra_id_{}>", "▁<extra_id_{}>")  # T5's tokens, mT5's pieces
@@ -172,7 +174,7 @@ class Tokenizer:
 
     def encode_many(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
         """Ids of many texts end to end, and the number of ids of each."""
-        return self.encode_parts([[text] for text in texts])
+        return remember(self.digest, texts, lambda: self.encode_parts([[text] for text in texts]))
 
     def encode_parts(self, documents: Sequence[Sequence[str]]) -> tuple[Ids, Ids]:
         """Ids of texts that come in parts (sentences), end to end, and the number of ids of each part.
@@ -218,6 +220,25 @@ class Tokenizer:
             cuts = [match.start() + 1 for match in self._spelled.finditer(text)]
             text, origin = edited(text, origin, [(cut, cut, CUT) for cut in cuts])
         return text, origin
+
+    def encode_with_offsets(self, texts: Sequence[str]) -> tuple[Ids, Ids, Ids]:
+        """As `encode_many`, and where each id begins and ends in its text, in characters, (n, 2).
+
+        A mark of a space has the place of that space; what a character becomes has all of its place.
+        """
+        ours = [self._jointed.token_to_id(token) or 0 for token in (JOINT, CUT)]
+        empty = np.empty((0, 2), dtype=np.int64)
+        ids, lengths, offsets = [empty[:, 0]], list[int](), [empty]
+        for first in range(0, len(texts), SOME):
+            traced = [self._trace(text) for text in texts[first : first + SOME]]
+            encodings = self._jointed.encode_batch([text for text, _ in traced], add_special_tokens=False)
+            for (_, origin), encoding in zip(traced, encodings, strict=True):
+                found = np.array(encoding.ids, dtype=np.int64)
+                real = ~np.isin(found, ours)
+                ids.append(found[real])
+                lengths.append(int(real.sum()))
+                offsets.append(origin[np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)][real])
+        return np.concatenate(ids).astype(self.dtype), np.array(lengths, dtype=np.int64), np.concatenate(offsets)
 
     def _tame(self, text: str) -> str:
         """The text without our joints, and cut inside anything the model itself would take for a special token."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,16 @@ from pretune.devices import choose_device, deterministic
 from pretune.errors import PretuneError
 from pretune.inference.predict import Answerer
 from pretune.inference.static_vectors import fill_in
-from pretune.metrics import score
+from pretune.metrics import choose, score
 from pretune.model import Model, family_of, load_model, make_model, random_twin
 from pretune.nn.recurrent import asks_the_host
 from pretune.objectives import OBJECTIVES, Data, Mixture, Task, parse_objective
+from pretune.objectives.on import On
+from pretune.objectives.task import Answer
 from pretune.presets import preset_names
 from pretune.progress import say
-from pretune.text.sequences import Packing
+from pretune.text.labeled import ROLES
+from pretune.text.sequences import Arrangement, Packing
 from pretune.text.splitting import FEWEST, split, warn_of_leaks
 from pretune.text.tokenizer import Tokenizer
 from pretune.text.vectors import read_vectors
@@ -43,6 +46,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "batch": {"sequences": 32, "length": 128},
     "watching": {"save": 0, "log": 10},
 }
+# What some tasks have otherwise: passages are read in windows of so many tokens (Devlin et al., 2019).
+SETTINGS_OF: dict[str, dict[str, Any]] = {"answer": {"batch": {"sequences": 32, "length": 384}}}
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,9 @@ class Plan:
     def recipe(self) -> dict[str, Any]:
         """Everything that decides the outcome, under the names of the verb's options."""
         content = as_recipe(self, leave_out=("out", "device", "columns"))
-        return {**content, **dict(self.columns)}
+        own = {role: name for role, name in self.columns.items() if role in ROLES}
+        further = {role: name for role, name in self.columns.items() if role not in ROLES}
+        return {**content, **own, **({"columns": further} if further else {})}
 
 
 def make_plan(model: str, given: dict[str, Any]) -> Plan:
@@ -85,7 +92,8 @@ def make_plan(model: str, given: dict[str, Any]) -> Plan:
         "batch": Batching,
         "watching": Watching,
     }
-    filled = {name: fill(kind, given.pop(name, None), SETTINGS[name]) for name, kind in sections.items()}
+    usual = SETTINGS | SETTINGS_OF.get(find_task(parse_objective(given["objective"])).name, {})
+    filled = {name: fill(kind, given.pop(name, None), usual[name]) for name, kind in sections.items()}
     return Plan(model=model, **given, **filled)
 
 
@@ -100,11 +108,15 @@ class Material:
     taken: list[int]  # rows of the file that were taken for judging, where there was no file for that
 
 
+def asked_for(plan: Plan) -> tuple[Mixture, Task]:
+    """The objectives of a plan, and the task among them, which knows nothing of its examples yet."""
+    mixture = parse_objective(plan.objective, pooling=family_of(plan.model).poolings.get("", "start"))
+    return mixture, find_task(mixture)
+
+
 def read_material(plan: Plan) -> Material:
     """Read the examples; those to judge by are a file, or taken from the others."""
-    pooling = family_of(plan.model).poolings.get("", "start")
-    mixture = parse_objective(plan.objective, pooling=pooling)
-    task = find_task(mixture)
+    mixture, task = asked_for(plan)
     rows = task.read(plan.train, plan.columns)
     dev, taken = None, list[int]()
     if plan.dev:
@@ -125,7 +137,7 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
     material = material or read_material(plan)
     mixture, task, rows, dev = material.mixture, material.task, material.rows, material.dev
     device = choose_device(plan.device)
-    model = starting_model(plan, mixture)
+    model = starting_model(plan, mixture, task)
     labels = list(getattr(task, "labels", ()))
     model.labels, model.objective = labels, plan.objective
     length = check_length(min(plan.batch.length or 128, model.backbone.longest or 1 << 30), model)
@@ -144,9 +156,11 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
     data = Data(model.need_tokenizer(), model.family.template, rows=rows)
     arrangement = task.lay_out(data, length)
     if arrangement.truncated:
-        say(f"{rows.file}: {arrangement.truncated} of {len(rows)} rows are longer than {length} tokens and were cut")
+        say(
+            f"{rows.file}: {arrangement.truncated} of {len(arrangement)} texts are longer than {length} tokens and were cut"
+        )
     fixed = device.type == "cuda"
-    packing = row_packing(arrangement.lengths, plan.batch.sequences or 32, length, fixed)
+    packing = row_packing(arrangement, plan.batch.sequences or 32, length, fixed)
     streams = make_streams(strategy.wrap(mixture, task), data, tokens=packing.tokens, packing=packing, seed=plan.seed)
     epoch = len(streams.streams[0].epoch_plan(0))
     steps = max(1, round(plan.epochs * epoch))
@@ -166,7 +180,8 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
         graphed=fixed and not asks_the_host(model.root),
         starts=starts,
         recompute=bool(plan.batch.recompute),
-        evaluate=evaluator(answer, device) if answer is not None else None,
+        # The model that is saved answers once more anyway.
+        evaluate=evaluator(answer, device) if answer is not None and watching.evaluate else None,
         decides=task.decides,
     )
     try:
@@ -177,14 +192,41 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
         raise KeyboardInterrupt from None
     strategy.finish(model)
     model.root.compute_in(torch.float32)
+    if hasattr(task, "finish"):
+        task = task.finish(model.root.heads[task.name])
+    _, asked = asked_for(plan)
+    answers: list[Answer] = []
+    if answer is not None:
+        answer.task = task
+        outputs = answer.outputs(device)
+        answers = task.answers(outputs, answer.laid, dev)
+        best = choose(task, answers, dev)
+        if best := {name: value for name, value in best.items() if getattr(asked, name) is None}:
+            task = with_options(task, best)
+            answers = task.answers(outputs, answer.laid, dev)
+    model.options = found_out(asked, task)
     model.save(plan.out)
     results: dict[str, Any] = {"model": plan.model, "objective": plan.objective, "rows": len(rows)}
     results |= {"truncated": arrangement.truncated, "labels": labels, **last}
     if answer is not None:
-        answers = answer(device)
         results |= {f"dev/{name}": value for name, value in score(task, answers, dev).items()}
         write_bytes(plan.out / ANSWERS, "".join(json.dumps(a, ensure_ascii=False) + "\n" for a in answers).encode())
     return finish_run(plan.out, results)
+
+
+def found_out(asked: Task, task: Task) -> dict[str, Any]:
+    """The options that a task did not get from whoever asked for it, but from its examples; what is `fitted` is none."""
+    if isinstance(task, On):
+        return found_out(asked.task, task.task)  # type: ignore[attr-defined]
+    names = [option.name for option in fields(task) if not option.metadata.get("fitted")]  # type: ignore[arg-type]
+    return {name: getattr(task, name) for name in names if getattr(task, name) != getattr(asked, name)}
+
+
+def with_options(task: Any, options: Mapping[str, Any]) -> Task:
+    """A task with other options."""
+    if isinstance(task, On):
+        return replace(task, task=with_options(task.task, options))  # type: ignore[return-value]
+    return replace(task, **options)
 
 
 def find_task(mixture: Mixture) -> Task:
@@ -196,7 +238,7 @@ def find_task(mixture: Mixture) -> Task:
     return tasks[0]
 
 
-def starting_model(plan: Plan, mixture: Mixture) -> Model:
+def starting_model(plan: Plan, mixture: Mixture, task: Task) -> Model:
     """The pretrained model; or a preset with random weights, which needs a tokenizer."""
     if plan.model in preset_names():
         if plan.tokenizer is None:
@@ -208,17 +250,28 @@ def starting_model(plan: Plan, mixture: Mixture) -> Model:
     elif plan.scratch:
         model = random_twin(load_model(plan.model, partial=plan.partial), plan.seed)
     else:
-        return load_model(plan.model, mixture, seed=plan.seed, partial=plan.partial)
+        model = load_model(plan.model, mixture, seed=plan.seed, partial=plan.partial)
+        own = f"heads.{getattr(task, 'head_of', task.name)}."
+        if hasattr(task, "begin") and not any(name.startswith(own) for name in model.untrained):
+            task.begin(model.root.heads[task.name])
+        return model
     model.add_heads(mixture.objectives, plan.seed)
     return model
 
 
-def row_packing(lengths: Any, rows: int, length: int, fixed: bool) -> Packing:
-    """So many rows to a pack. Fixed shapes have room for almost every draw of rows; a rare one has a row fewer."""
+def row_packing(arrangement: Arrangement, rows: int, length: int, fixed: bool) -> Packing:
+    """So many sequences to a pack, or a group that has more of them.
+
+    Fixed shapes have room for almost every draw of sequences; a rare one has a sequence fewer.
+    """
+    lengths, groups = arrangement.lengths, arrangement.labels.get("group", np.arange(len(arrangement)))
+    _, group = np.unique(groups, return_inverse=True)
+    rows = max(rows, int(np.bincount(group).max(initial=1)))
     if not fixed:
         return Packing(tokens=rows * length, length=length, sequences=rows)
     usual = rows * lengths.mean() + 4 * lengths.std() * rows**0.5
-    tokens = int(np.clip(-(-usual // 128) * 128, length, rows * length))
+    longest = max(length, int(np.bincount(group, lengths).max(initial=0)))
+    tokens = int(np.clip(-(-usual // 128) * 128, longest, rows * length))
     slots = rows + -(-tokens // length)  # filler takes some
     return Packing(tokens=tokens, length=length, sequences=slots, fixed=True, rows=rows)
 

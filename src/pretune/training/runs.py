@@ -59,7 +59,7 @@ class Run:
         return (self.folder / RESULTS).is_file()
 
     def predict(self, texts: Any, **options: Any) -> list[dict[str, Any]]:
-        """Labels and probabilities for texts, with a model trained to classify."""
+        """An answer for each text, with a model trained for a task: a label, tags; with `pairs`, spans of these."""
         from pretune.inference.predict import predict_texts
 
         return predict_texts(self.folder, texts, **options)

@@ -111,6 +111,7 @@ def keep_heads(model: Any, names: str, reference: str) -> None:
     from torch import nn
 
     from pretune.errors import PretuneError
+    from pretune.objectives import OBJECTIVES
 
     wanted = [] if names == "none" else names.split("+")
     heads = model.root.heads
@@ -119,8 +120,15 @@ def keep_heads(model: Any, names: str, reference: str) -> None:
             raise PretuneError(f"{reference}: no head {name!r}; it has {', '.join(heads) or 'none'}")
     if sorted(wanted) != sorted(heads):
         options = dict(re.findall(r"([a-z_]+)(\([^)]*\))?", model.objective))
-        model.objective = "+".join(f"{name}{options.get(name, '')}" for name in wanted)
-    model.labels = model.labels if "classify" in wanted else []
+        # A head that two objectives share is named by the one that was trained.
+        own = [
+            name
+            for name in wanted
+            if name in options or not any(heads[name] is heads[x] for x in options if x in heads)
+        ]
+        model.objective = "+".join(f"{name}{options.get(name, '')}" for name in own)
+    if not any(hasattr(OBJECTIVES[name], "answers") for name in wanted):  # labels are a task's
+        model.labels, model.options = [], {}
     model.root.heads = nn.ModuleDict({name: head for name, head in heads.items() if name in wanted})
     model.untrained = [
         name for name in model.untrained if name.split(".")[0] != "heads" or name.split(".")[1] in wanted

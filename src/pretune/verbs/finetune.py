@@ -1,7 +1,8 @@
-"""`finetune`: a pretrained model and labeled rows in, a classifier out."""
+"""`finetune`: a pretrained model and examples of a task in, a model for that task out."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ def finetune(
     text: str | None = None,
     pair: str | None = None,
     label: str | None = None,
+    columns: Mapping[str, str] | None = None,
     objective: str = "classify",
     strategy: str = "full",
     epochs: float = 3.0,
@@ -39,7 +41,8 @@ def finetune(
     partial: bool = False,
     vectors: str | Path | None = None,
 ) -> Run:
-    """Fine-tune a model to classify texts or pairs of texts.
+    """Fine-tune a model for a task: to classify texts or pairs of them, rate, choose, compare or rank them, tag words, answer
+    questions from passages.
 
     Columns are guessed from names and contents, shown, and overridable.
 
@@ -48,19 +51,23 @@ def finetune(
     model
         A run, a model folder, or a preset (random weights; then with --tokenizer).
     train
-        Labeled rows: .csv, .tsv, .jsonl or .parquet.
+        Labeled rows: .csv, .tsv, .jsonl or .parquet; to tag words, CoNLL's columns, .conllu, .jsonl or .parquet; to answer,
+        SQuAD's .json, .jsonl or .parquet.
     out
         Folder of the new run.
     dev
         Rows to evaluate on. Without them a fifth of the others is set aside, of 50 or more.
     text
-        Column of the text.
+        Column of the text: words, questions.
     pair
-        Column of the second text.
+        Column of the second text: passages.
     label
-        Column of the label.
+        Column of the label: tags, answers. Columns without names are numbered from 1.
+    columns
+        Columns of what else a task reads, e.g. --columns.choices options.
     objective
-        classify, classify(pooling=mean), classify on mix/bilstm, classify on elmo/biattentive, classify+0.5*lm …
+        classify, classify(multi=true), tag, answer, regress, choose, match, rank, contrast, entity; classify(pooling=mean),
+        classify on mix/bilstm, classify on elmo/biattentive, classify+0.5*lm …
     strategy
         What moves: full, frozen, top(4), gradual, lora(8); and reset(1), freelb(3), joined with +; auto chooses.
     epochs
@@ -72,7 +79,7 @@ def finetune(
     schedule
         kind, warmup, final.
     batch
-        sequences (rows in a step), length.
+        sequences (in a step), length.
     watching
         log, evaluate, save, keep, patience (end after so many evaluations, one an epoch, without a better one).
     seed
@@ -108,12 +115,13 @@ def finetune(
     from pretune.progress import say
     from pretune.training.finetuning import make_plan, read_material
     from pretune.training.seeds import finetune_seeds
+    from pretune.verbs.inputs import name_columns
 
     given = {
         "train": str(train),
         "dev": str(dev) if dev is not None else None,
         "out": Path(out),
-        "columns": {role: name for role, name in (("text", text), ("pair", pair), ("label", label)) if name},
+        "columns": name_columns(columns, text=text, pair=pair, label=label),
         "objective": objective,
         "strategy": strategy,
         "epochs": epochs,

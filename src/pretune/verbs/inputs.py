@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pretune.text.store import Store
+
+OTHERS = (".conll", ".conllu", ".json")  # endings of files that some tasks read
 
 
 def store_and_paths(
@@ -20,6 +22,15 @@ def store_and_paths(
     if isinstance(data, Store):
         return data, [data.folder]
     return None, [data] if isinstance(data, str | Path) else list(data or [])
+
+
+def name_columns(further: Mapping[str, str] | None, **given: str | None) -> dict[str, str]:
+    """Role → column, of options of their own and of all others.
+
+    >>> name_columns({"group": "qid"}, text="query", pair=None)
+    {'group': 'qid', 'text': 'query'}
+    """
+    return {**(further or {}), **{role: name for role, name in given.items() if name}}
 
 
 def split_runs(model: Any, inputs: Sequence[str | Path] | str | Path) -> tuple[list[str], list[str | Path]]:
@@ -37,21 +48,23 @@ def split_runs(model: Any, inputs: Sequence[str | Path] | str | Path) -> tuple[l
 def split_files(inputs: Sequence[str | Path] | str | Path) -> tuple[list[Path], list[str]]:
     """Files of rows, or texts.
 
-    A file is what ends like one and exists, or has no space in it (so that a mistyped name is found out); all else is text.
+    A file is what exists, or ends like one and has no space in it (so that a mistyped name is found out); all else is text.
 
     >>> split_files(["It is in a.csv", "no file"])
     ([], ['It is in a.csv', 'no file'])
     """
     from pretune.errors import PretuneError
-    from pretune.text.files import file_format, find_files
+    from pretune.text.files import ending, find_files
     from pretune.text.labeled import FORMATS
 
     files: list[Path] = []
     texts: list[str] = []
     for given in [inputs] if isinstance(inputs, str | os.PathLike) else inputs:
         spaced = any(letter.isspace() for letter in str(given))
-        ends = file_format(Path(given)) in FORMATS
-        if isinstance(given, os.PathLike) or (ends and (not spaced or os.path.isfile(given))):
+        ends = ending(Path(given)) in (*FORMATS, *OTHERS)
+        if os.path.isfile(given):
+            files.append(Path(given))
+        elif isinstance(given, os.PathLike) or (ends and not spaced):
             files += find_files(given, FORMATS)
         else:
             texts.append(given)

@@ -95,7 +95,7 @@ def _objectives() -> list[dict[str, Any]]:
 
     rows = []
     for name, kind in sorted(OBJECTIVES.items()):
-        options = ", ".join(f"{f.name}={f.default!r}" for f in fields(kind) if f.name != "labels")
+        options = ", ".join(f"{f.name}={f.default!r}" for f in fields(kind) if not f.metadata.get("fitted"))
         module = __import__(kind.__module__, fromlist=["_"]).__doc__ or ""
         rows.append({"objective": name, "what": module.splitlines()[0], "options": options})
     return rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,6 +23,7 @@ def predict(
     text: str | None = None,
     pair: str | None = None,
     label: str | None = None,
+    columns: Mapping[str, str] | None = None,
     probabilities: bool = False,
     score: bool = False,
     out: str | Path | None = None,
@@ -39,13 +40,16 @@ def predict(
     model
         A fine-tuned run or model folder.
     inputs
-        Further runs for the same task, then texts, or files of rows: .csv, .tsv, .jsonl or .parquet.
+        Further runs for the same task, then texts, or files of the kind that the model was fine-tuned on: .csv, .tsv, .jsonl
+        or .parquet; of words CoNLL's columns or .conllu; of questions SQuAD's .json.
     text
-        Column of the text.
+        Column of the text: words, questions.
     pair
-        Column of the second text.
+        Column of the second text: passages.
     label
         Column of the right answer, for --score.
+    columns
+        Columns of what else the task reads, e.g. --columns.choices options.
     probabilities
         With a column for the probability of each class.
     score
@@ -66,11 +70,12 @@ def predict(
     from contextlib import ExitStack
 
     from pretune.errors import PretuneError
-    from pretune.inference.beside import Beside, Scores, files_as_parts, texts_as_part
-    from pretune.inference.ensemble import answer_parts
+    from pretune.inference.beside import Beside, Scores, files_as_parts
+    from pretune.inference.ensemble import answer_parts, same_task
+    from pretune.inference.predict import texts_as_part
     from pretune.progress import progress, say
     from pretune.text.tables import check_suffix, table_writer
-    from pretune.verbs.inputs import split_files, split_runs
+    from pretune.verbs.inputs import name_columns, split_files, split_runs
 
     runs, rest = split_runs(model, inputs)
     files, texts = split_files(rest)
@@ -86,10 +91,10 @@ def predict(
         raise PretuneError(f"--processes {processes}: at least one process has to answer")
     if label and not score:
         raise PretuneError("--label names the right answers, which are for --score")
-    columns = {role: name for role, name in (("text", text), ("pair", pair), ("label", label)) if name}
-    parts = files_as_parts(files) if files else [texts_as_part(texts)]
+    named = name_columns(columns, text=text, pair=pair, label=label)
+    parts = files_as_parts(same_task(runs), files) if files else [texts_as_part(texts)]
     answered = answer_parts(
-        runs, parts, columns if files else {"text": "text"}, answered=score, processes=processes, partial=partial
+        runs, parts, named if files else {"text": "text"}, answered=score, processes=processes, partial=partial
     )
     beside, scores = Beside(probabilities, nested=out is None), Scores(runs)
     kept: list[dict[str, Any]] = []
@@ -98,7 +103,7 @@ def predict(
         write: Any = kept.extend if out is None else stack.enter_context(table_writer(out))
         bar = stack.enter_context(progress("predicting"))
         for part, answers in answered:
-            write(beside(part, answers.together))
+            write(beside(part, answers.together, answers.lines))
             if score:
                 scores.add(part.file, answers)
             rows, truncated = rows + len(part.rows), truncated + answers.truncated
@@ -108,7 +113,13 @@ def predict(
     facts = {"scores": scores.table()} if score else {}
     if out is not None:
         return Rows("written", [{"file": str(out), "rows": rows}], facts=facts)
-    return Rows("predictions", kept, hidden=("probabilities",), shown=SHOWN if files else None, facts=facts)
+    return Rows(
+        "predictions",
+        kept,
+        hidden=("probabilities", "entities", "candidates"),
+        shown=SHOWN if files else None,
+        facts=facts,
+    )
 
 
 def fill(
@@ -165,7 +176,7 @@ def embed(
     inputs: Sequence[str | Path] | str | Path = (),
     *,
     text: str | None = None,
-    pooling: Literal["mean", "max", "start", "last"] = "mean",
+    pooling: Literal["mean", "max", "start", "last"] | None = None,
     layer: int = -1,
     out: str | Path | None = None,
     partial: bool = False,
@@ -181,7 +192,8 @@ def embed(
     text
         Column of the text.
     pooling
-        What stands for a text: the mean or maximum of its tokens, or its first or last one.
+        What stands for a text: the mean or maximum of its tokens, or its first or last one; what it was trained with
+        (contrast), else the mean.
     layer
         0 are the embeddings, -1 the top layer.
     out

@@ -16,9 +16,9 @@ from torch import Tensor
 from pretune.nn.dropout import salting, threshold
 from pretune.nn.kernels.kept import keeps
 
-# Numbers a program holds at once, whole rows of them, by measurement (perf/gpu_kernels.py --scan).
-FORWARD = {"held": 2048, "num_warps": 4}
-BACKWARD = {"held": 4096, "num_warps": 4}
+# Numbers a program holds at once, whole rows of them, by the row's width and measurement (perf/gpu_kernels.py --scan).
+FORWARD = {256: {"held": 4096, "num_warps": 4}, 1024: {"held": 2048, "num_warps": 4}}
+BACKWARD = {512: {"held": 4096, "num_warps": 2}, 1024: {"held": 4096, "num_warps": 4}}
 PROGRAMS = 1056  # of the backward: eight for each of 132 processors
 
 
@@ -80,9 +80,14 @@ def _backward(
     tl.store(part + width, grad_bias, mask=column < width)
 
 
-def _sizes(width: int, held: int, **launch: int) -> dict[str, int]:
-    block = triton.next_power_of_2(width)
-    return {"width": width, "block": block, "rows": max(1, held // block), **launch}
+def chosen(width: int, choices: dict[int, dict[str, int]]) -> dict[str, int]:
+    """What is held for rows of this width."""
+    return next((choice for most, choice in choices.items() if width <= most), choices[max(choices)])
+
+
+def _sizes(width: int, choices: dict[int, dict[str, int]]) -> dict[str, int]:
+    block, choice = triton.next_power_of_2(width), chosen(width, choices)
+    return {"width": width, "block": block, "rows": max(1, choice["held"] // block), "num_warps": choice["num_warps"]}
 
 
 @torch.library.custom_op("pretune::add_norm", mutates_args=(), device_types="cuda")
@@ -93,7 +98,7 @@ def add_norm(
     n, width = x.shape
     out, total = torch.empty_like(x), torch.empty_like(x)
     mean, scale = (torch.empty(n, dtype=torch.float32, device=x.device) for _ in range(2))
-    sizes = _sizes(width, **FORWARD)
+    sizes = _sizes(width, FORWARD)
     _forward[(triton.cdiv(n, sizes["rows"]),)](
         x.contiguous(), y.contiguous(), weight, bias, seed, salting(salt), out, total, mean, scale, n, eps,
         threshold(share), 1.0 / (1.0 - share), **sizes,
@@ -126,7 +131,7 @@ def add_norm_backward(
     parts = torch.empty(PROGRAMS, 2, width, dtype=torch.float32, device=total.device)
     _backward[(PROGRAMS,)](
         slope.contiguous(), total, mean, scale, weight, seed, salting(salt), grad_x, grad_y, parts, n,
-        threshold(share), 1.0 / (1.0 - share), **_sizes(width, **BACKWARD),
+        threshold(share), 1.0 / (1.0 - share), **_sizes(width, BACKWARD),
     )  # fmt: skip
     return grad_x, grad_y, parts.sum(0)
 

@@ -1,0 +1,59 @@
+"""Two evaluations of one suite, task by task: is the second better than the first?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pretune.errors import PretuneError
+from pretune.evaluation.official import METRICS
+from pretune.evaluation.paired import compare
+from pretune.evaluation.runner import ASKED, RESULT, read_answers, read_lines, rows_path
+from pretune.evaluation.suite import SuiteTask, find_suite
+
+
+def compare_evaluations(first: Path, second: Path) -> list[dict[str, Any]]:
+    """Each metric of each task that both have: both scores, the difference, its interval, and how likely it is by chance."""
+    asked = [_asked(folder) for folder in (first, second)]
+    if asked[0]["suite"] != asked[1]["suite"]:
+        raise PretuneError(f"{first} is of {asked[0]['suite']}, {second} of {asked[1]['suite']}; give two of one suite")
+    made = []
+    for name, task in find_suite(asked[0]["suite"]).tasks.items():
+        if not all((folder / name / RESULT).is_file() for folder in (first, second)):
+            continue
+        rows = read_lines(rows_path(first, name, task.scored))
+        if rows != read_lines(rows_path(second, name, task.scored)):
+            raise PretuneError(f"{task.title}: the two were judged by different rows")
+        ours, theirs = (_each_seed(folder, task) for folder in (first, second))
+        for metric in task.metrics:
+            found = compare(METRICS[metric], rows, ours, theirs)
+            made.append(
+                {
+                    "task": task.title,
+                    "metric": metric,
+                    "first": found.first,
+                    "second": found.second,
+                    "difference": found.difference,
+                    "from": found.low,
+                    "to": found.high,
+                    "p": found.p,
+                }
+            )
+    if not made:
+        raise PretuneError(f"{first} and {second} have no finished task in common")
+    return made
+
+
+def _asked(folder: Path) -> dict[str, Any]:
+    path = folder / ASKED
+    if not path.is_file():
+        raise PretuneError(f"{folder}: no evaluation of a suite here (no {ASKED})")
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def _each_seed(folder: Path, task: SuiteTask) -> list[list[dict[str, Any]]]:
+    seeds = folder / (task.taught_by or task.name) / "seeds"
+    found = sorted(seeds.glob(f"*/answers/{task.name}.{task.scored}.jsonl"))
+    return [read_answers(path.parent.parent, task.name, task.scored) for path in found]

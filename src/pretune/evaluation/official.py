@@ -1,0 +1,146 @@
+"""The metrics of suites, by name, as their makers define them: of the rows of a file and the answers to them.
+
+A kind of task that is new to suites needs nothing here but a metric that knows its answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pretune.errors import PretuneError, nearest
+from pretune.metrics.answers import answer_metrics
+from pretune.metrics.diagnostics import by_phenomenon, matthews, parity
+from pretune.metrics.entities import entity_metrics, word_accuracy
+from pretune.metrics.ranking import query_metrics
+from pretune.metrics.regression import correlations
+from pretune.metrics.several_answers import several_answers_metrics
+from pretune.metrics.texts import bleu, chrf, exact_match, rouge
+
+Rows = Sequence[Mapping[str, Any]]  # of a suite, see evaluation/suite.py
+Answers = Sequence[Mapping[str, Any]]  # of a task, in the same order
+
+
+def official(names: Sequence[str], rows: Rows, answers: Answers) -> dict[str, float]:
+    """Some metrics.
+
+    >>> official(["accuracy"], [{"label": 1}, {"label": 0}], [{"label": "1"}, {"label": "1"}])
+    {'accuracy': 0.5}
+    """
+    for name in names:
+        if name not in METRICS:
+            raise PretuneError(f"no metric {name!r} of suites; {nearest(name, METRICS)}")
+    return {name: METRICS[name](rows, answers) for name in names}
+
+
+def phenomena(rows: Rows, answers: Answers) -> list[dict[str, Any]]:
+    """Scores of a diagnostic set by category and phenomenon."""
+    return by_phenomenon([row.get("categories", {}) for row in rows], *_labels(rows, answers))
+
+
+def _labels(rows: Rows, answers: Answers) -> tuple[list[str], list[str]]:
+    """Right answers and given ones; a choice is called by its number, which files give from 0, or as a letter."""
+    chosen = "choice" in answers[0]
+    expected = [_number(row["label"]) if chosen else str(row["label"]) for row in rows]
+    return expected, [str(answer["choice"] if chosen else answer["label"]) for answer in answers]
+
+
+def _number(label: Any) -> str:
+    text = str(label).strip()
+    return str(ord(text.upper()) - ord("A")) if len(text) == 1 and text.isalpha() else text
+
+
+def _accuracy(rows: Rows, answers: Answers) -> float:
+    return float(np.mean([a == b for a, b in zip(*_labels(rows, answers), strict=True)]))
+
+
+def _f1(rows: Rows, answers: Answers) -> float:
+    """Of the class that is called 1, or of the last by name."""
+    from sklearn.metrics import f1_score
+
+    expected, given = _labels(rows, answers)
+    known = {*expected, *given}
+    positive = "1" if known <= {"0", "1"} else max(known)
+    sides = ([label == positive for label in side] for side in (expected, given))
+    return float(f1_score(*sides, zero_division=0))
+
+
+def _macro_f1(rows: Rows, answers: Answers) -> float:
+    """The mean over the classes that there are."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(*_labels(rows, answers), average="macro", zero_division=0))
+
+
+def _several(name: str) -> Callable[[Rows, Answers], float]:
+    def metric(rows: Rows, answers: Answers) -> float:
+        expected, given = ([label in ("1", "true") for label in side] for side in _labels(rows, answers))
+        return several_answers_metrics([row["group"] for row in rows], expected, given)[name]
+
+    return metric
+
+
+def _correlation(name: str) -> Callable[[Rows, Answers], float]:
+    return lambda rows, answers: correlations([float(row["label"]) for row in rows], [a["value"] for a in answers])[
+        name
+    ]
+
+
+def _spans(name: str) -> Callable[[Rows, Answers], float]:
+    def metric(rows: Rows, answers: Answers) -> float:
+        expected = [[span["text"] for span in row["label"]] for row in rows]
+        return answer_metrics(expected, [answer["answer"] for answer in answers])[name]
+
+    return metric
+
+
+def _gaps(name: str) -> Callable[[Rows, Answers], float]:
+    """The best over the right answers of each query, as ReCoRD counts: which is as SQuAD does."""
+    return lambda rows, answers: answer_metrics([row["answers"] for row in rows], [a["answer"] for a in answers])[name]
+
+
+def _tags(rows: Rows, answers: Answers) -> tuple[list[list[str]], list[list[str]]]:
+    return [row["label"] for row in rows], [answer["tags"] for answer in answers]
+
+
+def _ndcg(rows: Rows, answers: Answers) -> float:
+    """Mean over queries, those with the same text, among the first ten."""
+    queries = np.unique(np.array([str(row["text"]) for row in rows], dtype=object), return_inverse=True)[1]
+    relevance = np.array([float(row["label"]) for row in rows])
+    return query_metrics(queries, relevance, np.array([answer["score"] for answer in answers]))["ndcg@10"]
+
+
+def _texts(judge: Callable[[Sequence[str], Sequence[str]], float]) -> Callable[[Rows, Answers], float]:
+    return lambda rows, answers: judge([row["label"] for row in rows], [answer["answer"] for answer in answers])
+
+
+def _rouge(name: str) -> Callable[[Rows, Answers], float]:
+    return _texts(lambda expected, written: rouge(expected, written)[name])
+
+
+METRICS: dict[str, Callable[[Rows, Answers], float]] = {
+    "accuracy": _accuracy,
+    "f1": _f1,
+    "macro_f1": _macro_f1,
+    "matthews": lambda rows, answers: matthews(*_labels(rows, answers)),
+    "parity": lambda rows, answers: parity([row["group"] for row in rows], _labels(rows, answers)[1]),
+    "f1a": _several("f1a"),
+    "exact_questions": _several("exact_questions"),
+    "pearson": _correlation("pearson"),
+    "spearman": _correlation("spearman"),
+    "answer_exact": _spans("exact_match"),
+    "answer_f1": _spans("f1"),
+    "gap_exact": _gaps("exact_match"),
+    "gap_f1": _gaps("f1"),
+    "entity_f1": lambda rows, answers: entity_metrics(*_tags(rows, answers))["f1"],
+    "word_accuracy": lambda rows, answers: word_accuracy(*_tags(rows, answers)),
+    "ndcg": _ndcg,
+    "bleu": _texts(bleu),
+    "chrf": _texts(chrf),
+    "exact_match": _texts(exact_match),
+    "rouge1": _rouge("rouge1"),
+    "rouge2": _rouge("rouge2"),
+    "rougeL": _rouge("rougeL"),
+}

@@ -1,0 +1,172 @@
+"""Answers as the makers of a suite want them: a zip with a file a task, checked before it is written and whenever asked.
+
+GLUE takes tables, index and prediction; SuperGLUE and Russian SuperGLUE a JSON object a line, MultiRC's and MuSeRC's nested as
+their questions are.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pretune.atomic import write_bytes
+from pretune.errors import PretuneError
+from pretune.evaluation.suite import Suite, SuiteTask
+
+Rows = Sequence[Mapping[str, Any]]
+Answers = Sequence[Mapping[str, Any]]
+DATE = (1980, 1, 1, 0, 0, 0)  # the same answers make the same zip
+HEADER = "index\tprediction"
+
+
+def write_submission(path: Path, suite: Suite, answered: Mapping[str, tuple[Rows, Answers]]) -> list[str]:
+    """Write a zip of the answers to test rows, task by task; the tasks of the suite that it lacks come back.
+
+    `answered`: task → its test rows, and the answer to each.
+    """
+    written = io.BytesIO()
+    with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, (rows, answers) in answered.items():
+            task = suite.tasks[name]
+            if not task.submission:
+                raise PretuneError(f"{suite.title} takes no submissions")
+            archive.writestr(zipfile.ZipInfo(task.submission["file"], DATE), submission_file(task, rows, answers))
+    write_bytes(path, written.getvalue())
+    missing = check_submission(path, suite, {name: len(rows) for name, (rows, _) in answered.items()})
+    return missing
+
+
+def submission_file(task: SuiteTask, rows: Rows, answers: Answers) -> str:
+    """The content of a task's file."""
+    if task.submission["file"].endswith(".tsv"):
+        lines = [f"{number}\t{_cell(answer)}" for number, answer in enumerate(answers)]
+        return "\n".join([HEADER, *lines]) + "\n"
+    if task.format == "multirc":
+        made = _nested(rows, answers)
+    else:
+        pairs = zip(rows, answers, strict=True)
+        made = [{"idx": row.get("id", i), "label": _value(task, answer)} for i, (row, answer) in enumerate(pairs)]
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in made)
+
+
+def _cell(answer: Mapping[str, Any]) -> str:
+    """A similarity with three places, between those that there are; else a label."""
+    return f"{min(5.0, max(0.0, answer['value'])):.3f}" if "value" in answer else str(answer["label"])
+
+
+def _value(task: SuiteTask, answer: Mapping[str, Any]) -> Any:
+    """A label as the suite spells it: a number stays one, true may be True."""
+    given = next(answer[key] for key in ("label", "choice", "answer") if key in answer)
+    spelled = {str(label).lower(): label for label in task.submission.get("labels", ())}
+    return spelled.get(str(given).lower(), given)
+
+
+def _nested(rows: Rows, answers: Answers) -> list[dict[str, Any]]:
+    passages: dict[Any, dict[Any, list[dict[str, Any]]]] = {}
+    for row, answer in zip(rows, answers, strict=True):
+        passage, question, number = row["id"]
+        found = {"idx": number, "label": int(answer["label"])}
+        passages.setdefault(passage, {}).setdefault(question, []).append(found)
+    return [
+        {"idx": p, "passage": {"questions": [{"idx": q, "answers": told} for q, told in questions.items()]}}
+        for p, questions in passages.items()
+    ]
+
+
+# -- checking -------------------------------------------------------------------------------------------------------
+
+
+def check_submission(path: str | Path, suite: Suite, counts: Mapping[str, int] | None = None) -> list[str]:
+    """Refuse a zip that the suite's server would; the tasks it lacks come back.
+
+    `counts`: how many answers a task must have, where that is not as many as its official test file has rows.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            inside = {name: archive.read(name) for name in archive.namelist()}
+    except (OSError, zipfile.BadZipFile) as error:
+        raise PretuneError(f"{path}: not a zip file ({error})") from error
+    expected = {task.submission["file"]: task for task in suite.tasks.values() if task.submission}
+    for name in inside:
+        if name not in expected:
+            raise PretuneError(f"{path}: {suite.title} knows no {name}; it takes {', '.join(expected)}")
+    for name, content in inside.items():
+        _check_file(f"{path}, {name}", expected[name], content, (counts or {}).get(expected[name].name))
+    return [task.name for name, task in expected.items() if name not in inside]
+
+
+def _check_file(where: str, task: SuiteTask, content: bytes, count: int | None) -> None:
+    try:
+        lines = content.decode("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise PretuneError(f"{where}: not UTF-8 ({error})") from error
+    check = _check_table if task.submission["file"].endswith(".tsv") else _check_objects
+    found = check(where, task, lines)
+    known = task.counts.get("test")
+    wanted = [count] if count is not None else [known] if isinstance(known, int) else list(known or [])
+    if wanted and found not in wanted:
+        raise PretuneError(f"{where}: {found:,} answers, where {task.title}'s test has {wanted[0]:,}")
+
+
+def _check_table(where: str, task: SuiteTask, lines: list[str]) -> int:
+    if not lines or lines[0] != HEADER:
+        raise PretuneError(f"{where}, line 1: not the header {HEADER!r}")
+    for number, line in enumerate(lines[1:]):
+        index, _, label = line.partition("\t")
+        if index != str(number):
+            raise PretuneError(f"{where}, line {number + 2}: index {index!r}, where {number} comes next")
+        _check_label(f"{where}, line {number + 2}", task, label)
+    return len(lines) - 1
+
+
+def _check_objects(where: str, task: SuiteTask, lines: list[str]) -> int:
+    found = 0
+    seen = set()
+    for number, line in enumerate(lines, 1):
+        place = f"{where}, line {number}"
+        try:
+            row = json.loads(line)
+            if row["idx"] in seen:
+                raise PretuneError(f"{place}: idx {row['idx']} a second time")
+            seen.add(row["idx"])
+            if task.format == "multirc":
+                labels = [a["label"] for question in row["passage"]["questions"] for a in question["answers"]]
+            else:
+                labels = [row["label"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise PretuneError(f"{place}: not an answer with idx and label ({error!r})") from error
+        for label in labels:
+            _check_label(place, task, label)
+        found += len(labels)
+    return found
+
+
+def _check_label(where: str, task: SuiteTask, label: Any) -> None:
+    allowed = LABELS.get(task.kind, _any_label)(task)
+    if not allowed(label):
+        raise PretuneError(f"{where}: {label!r} is no answer of {task.title}")
+
+
+def _any_label(task: SuiteTask) -> Callable[[Any], bool]:
+    """One of the labels that the suite spells out, or any that is not empty."""
+    labels = task.submission.get("labels")
+    return lambda label: label in labels if labels else isinstance(label, str) and bool(label.strip())
+
+
+def _in_range(task: SuiteTask) -> Callable[[Any], bool]:
+    low, high = task.submission["labels"]
+
+    def inside(label: Any) -> bool:
+        try:
+            return bool(low <= float(label) <= high)
+        except ValueError:
+            return False
+
+    return inside
+
+
+LABELS: dict[str, Callable[[SuiteTask], Callable[[Any], bool]]] = {"regress": _in_range}

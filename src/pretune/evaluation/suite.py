@@ -1,0 +1,321 @@
+"""Suites: their declarations, and the rows of their files in the roles of our tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from pretune.errors import PretuneError, nearest
+from pretune.evaluation.layouts import LAYOUTS, layout_of, read_layout
+from pretune.progress import say
+from pretune.recipe import merge, read_recipe
+from pretune.suites import suite_names
+
+MALFORMED = 0.01  # of the rows to learn from may be left out; more, and the file is broken
+NAMED = 3  # of them are named
+EXTRA = ("id", "group", "categories")  # roles that are no task's: what metrics and submissions need to know
+ANSWERS = ("label", "answers")  # roles that rows for a submission need not have
+Row = dict[str, Any]
+Roles = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class SuiteTask:
+    """A task of a suite; see pretune/suites for what the fields mean."""
+
+    name: str
+    title: str
+    kind: str
+    metrics: Sequence[str]
+    files: Mapping[str, Any]
+    roles: Roles
+    splits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    format: str | None = None
+    values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    leave_out: Mapping[str, str] = field(default_factory=dict)
+    counts: Mapping[str, Any] = field(default_factory=dict)
+    categories: Sequence[str] = ()
+    group: str = ""
+    length: int | None = None
+    scored: str = "dev"  # the split that a row of the table is about
+    submission: Mapping[str, Any] = field(default_factory=dict)
+    version: Any = 1
+    source: str = ""
+    like: str = ""
+    language: str = ""
+    taught_by: str = ""  # the task whose model answers here, where this has nothing to learn from
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Role → column of the rows that are made: every role has its own name."""
+        return {role: role for role in self.roles if role not in EXTRA}
+
+    def where(self, split: str, data: Path) -> list[list[Path]]:
+        """The files of a split: one after the other, each one or several side by side. Empty: they are not all there."""
+        given = self.files.get(split)
+        names = [] if given is None else [given] if isinstance(given, str) else list(given)
+        found = [_first(name, data) for name in names]
+        return found if all(found) else []
+
+    def read(self, split: str, data: Path, *, subsets: bool = False) -> SuiteRows:
+        """The rows of a split. With `subsets`, as many as there are will do."""
+        paths = self.where(split, data)
+        if not paths:
+            raise PretuneError(f"{data}: no {self.files.get(split, split)} for {self.title}")
+        made = SuiteRows(self, split, paths[0][0])
+        bad: list[str] = []
+        for together in paths:
+            for place, row in self._rows(split, together):
+                where = f"{together[0]}, {place}"
+                if isinstance(row, PretuneError):
+                    bad.append(f"{where}: {row}")
+                elif row:
+                    made.rows.append(row)
+                    made.places.append(where)
+        if bad and (split != "train" or len(bad) > max(NAMED, MALFORMED * len(made.rows))):
+            more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+            raise PretuneError(f"{bad[0]}{more}; mend the file, or fetch it again")
+        for message in bad[:NAMED]:
+            say(f"{message}; left out")
+        if len(bad) > NAMED:
+            say(f"{paths[0][0]}: {len(bad) - NAMED} more rows could not be read and were left out")
+        made.check_length(subsets)
+        return made
+
+    def _rows(self, split: str, paths: Sequence[Path]) -> Iterator[tuple[str, Row | PretuneError]]:
+        own = self.splits.get(split, {})
+        roles = own.get("roles", self.roles)
+        layout = own.get("format") or self.format or layout_of(paths[0])
+        if layout not in LAYOUTS:
+            raise PretuneError(f"{paths[0]}: no layout {layout!r} of suites; {nearest(layout, LAYOUTS)}")
+        numbered = any(isinstance(column, int) for role in roles.values() for column in _several(role))
+        for place, row in read_layout(paths, layout, header=not numbered):
+            yield place, row if isinstance(row, PretuneError) else self._in_roles(row, roles, split)
+
+    def _in_roles(self, row: Row, roles: Roles, split: str) -> Row | PretuneError:
+        """A row of the file as a row of the task; empty where it is no example."""
+        made: Row = {}
+        for role, column in roles.items():
+            cells = [_cell(row, name) for name in _several(column)]
+            if None in cells:
+                if role in EXTRA or (role in ANSWERS and split == "test"):
+                    continue
+                name = _several(column)[cells.index(None)]
+                return PretuneError(f"no {name!r} among {', '.join(map(repr, row)) or 'nothing'}")
+            value = cells if role == "choices" and len(cells) > 1 else cells[0]
+            if len(cells) > 1 and role != "choices":
+                value = " ".join(map(str, cells))
+            if isinstance(value, bool):
+                value = str(value).lower()
+            if role in self.leave_out and value == self.leave_out[role]:
+                return {}
+            made[role] = self.values.get(role, {}).get(str(value), value)
+        if self.categories:
+            made["categories"] = {name: _phenomena(row.get(name)) for name in self.categories if row.get(name)}
+        return made
+
+
+@dataclass
+class SuiteRows:
+    """The rows of a split, each a dictionary of roles, and where each stands."""
+
+    task: SuiteTask
+    split: str
+    file: Path
+    rows: list[Row] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def expected(self) -> list[int]:
+        """How many rows the official file has; several releases differ, and of some it is not known."""
+        count = self.task.counts.get(self.split, [])
+        return [count] if isinstance(count, int) else list(count)
+
+    @property
+    def complete(self) -> bool:
+        """Whether there are as many rows as in the official file."""
+        return not self.expected or len(self) in self.expected
+
+    @property
+    def answered(self) -> bool:
+        """Whether all rows have right answers."""
+        return all(any(role in row for role in ANSWERS) for row in self.rows)
+
+    def check_length(self, subsets: bool) -> None:
+        """Refuse a file to be judged by that is not whole; of one to learn from, say so."""
+        if not self.rows:
+            raise PretuneError(f"{self.file}: no rows in it")
+        if self.complete:
+            return
+        what = f"{self.file}: {len(self):,} rows, where {self.task.title}'s {self.split} has {self.expected[0]:,}"
+        if self.split == "train" or subsets:
+            say(f"{what}; scores are not those of the whole task")
+        else:
+            raise PretuneError(f"{what}; fetch it again, or take it as it is with --subsets")
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Tasks in the order of the table's columns."""
+
+    name: str
+    title: str
+    source: str
+    tasks: Mapping[str, SuiteTask]
+    averages: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    scale: int = 100  # what the field prints for 1
+
+    def chosen(self, names: Sequence[str]) -> Suite:
+        """Some of the tasks; a task in several languages may be named for all."""
+        known = {*self.tasks, *(task.like for task in self.tasks.values() if task.language)}
+        for name in names:
+            if name not in known:
+                raise PretuneError(f"{self.title} has no task {name!r}; {nearest(name, known)}")
+        wanted = {
+            name: task
+            for name, task in self.tasks.items()
+            if not names or name in names or (task.language and task.like in names)
+        }
+        return replace(self, tasks=wanted)
+
+    def there(self, data: Path) -> tuple[dict[str, SuiteTask], dict[str, str]]:
+        """The tasks whose files are in a folder, and why the others are not."""
+        here: dict[str, SuiteTask] = {}
+        missing: dict[str, str] = {}
+        for name, task in self.tasks.items():
+            # One that has another's model is worth answering for a submission alone.
+            judged = (
+                task.scored if not task.taught_by or task.where(task.scored, data) or not task.submission else "test"
+            )
+            needed = [judged] if task.taught_by else ["train", judged]
+            lacking = [split for split in needed if not task.where(split, data)]
+            if lacking:
+                missing[name] = "no " + ", no ".join(
+                    str(task.files[task.scored if split == judged else split]) for split in lacking
+                )
+            else:
+                here[name] = task
+        for name, task in list(here.items()):
+            if task.taught_by and task.taught_by not in here:
+                missing[name] = f"its model is that of {task.taught_by}, which is missing"
+                del here[name]
+        if not here:
+            raise PretuneError(f"{data}: none of {self.title}'s tasks is here; expected, for example, {_example(self)}")
+        return here, missing
+
+
+def find_suite(name: str | Path, language: str = "") -> Suite:
+    """A suite by name, or from a YAML file of one's own. `language`: the one to learn in, where files have it in their names.
+
+    >>> list(find_suite("superglue").tasks)[:3]
+    ['boolq', 'cb', 'copa']
+    """
+    if str(name) in suite_names():
+        content = read_recipe(Path(str(files("pretune.suites") / f"{name}.yaml")))
+    elif Path(name).suffix in (".yaml", ".yml"):
+        content = read_recipe(name)
+    else:
+        raise PretuneError(f"unknown suite {str(name)!r}; {nearest(str(name), suite_names())}")
+    declared = content.get("tasks", {})
+    tasks: dict[str, SuiteTask] = {}
+    for own in declared:
+        for task in _declare(str(own), declared, language, str(name)):
+            tasks[task.name] = task
+    known = {"title", "source", "tasks", "averages", "scale"}
+    for key in content.keys() - known:
+        raise PretuneError(f"{name}: a suite has no {key!r}; {nearest(str(key), known)}")
+    return Suite(
+        Path(name).stem, content.get("title", str(name)), content.get("source", ""), tasks,
+        content.get("averages", {}), content.get("scale", 100),
+    )  # fmt: skip
+
+
+def _declare(name: str, declared: Mapping[str, Any], language: str, suite: str) -> list[SuiteTask]:
+    """A task, or one for each language."""
+    content, taught = _inherited(name, declared, suite), ""
+    at = name
+    while not _inherited(at, declared, suite)["files"].get("train") and declared[at].get("like"):
+        at = taught = declared[at]["like"]
+    languages = content.pop("languages", None)
+    known = {f.name for f in fields(SuiteTask)}
+    for key in content.keys() - known:
+        raise PretuneError(f"{suite}, {name}: a task of a suite has no {key!r}; {nearest(str(key), known)}")
+    try:
+        if not languages:
+            return [SuiteTask(name=name, **{**content, "taught_by": taught})]
+        first = language or languages[0]
+        made = []
+        for tongue in dict.fromkeys([first, *languages]):
+            own = {split: _in_language(file, tongue) for split, file in content["files"].items()}
+            if tongue != first:
+                own.pop("train", None)
+            told = {"title": f"{content['title']} {tongue}", "like": name, "language": tongue}
+            taught = "" if tongue == first else f"{name}-{first}"
+            made.append(SuiteTask(name=f"{name}-{tongue}", **{**content, **told, "files": own, "taught_by": taught}))
+        return made
+    except TypeError as error:
+        raise PretuneError(f"{suite}, {name}: {str(error).split('__init__() ')[-1]}") from error
+
+
+def _inherited(name: str, declared: Mapping[str, Any], suite: str) -> dict[str, Any]:
+    """A task's keys, with those of what it is like; files, roles, splits and counts are its own."""
+    if name not in declared:
+        raise PretuneError(f"{suite}: no task {name!r} to be like; {nearest(name, declared)}")
+    content = dict(declared[name])
+    if "like" not in content:
+        return content
+    other = _inherited(content["like"], declared, suite)
+    own = {key: content.get(key, {}) for key in ("files", "counts", "splits")}
+    return {**merge(other, content), **own, "roles": content.get("roles", other["roles"]), "like": content["like"]}
+
+
+def _in_language(name: Any, language: str) -> Any:
+    if isinstance(name, list):
+        return [_in_language(one, language) for one in name]
+    return name.replace("{language}", language)
+
+
+def _first(name: str, data: Path) -> list[Path]:
+    """The first of some names that exists; `a.{b,c}` are two files, which must both be there."""
+    for choice in name.split("|"):
+        paths = [data / one for one in _expand(choice.strip())]
+        if all(path.exists() for path in paths):
+            return paths
+    return []
+
+
+def _expand(name: str) -> list[str]:
+    """
+    >>> _expand("train.{en,de}")
+    ['train.en', 'train.de']
+    """
+    before, brace, rest = name.partition("{")
+    inside, _, after = rest.partition("}")
+    return [before + part + after for part in inside.split(",")] if brace else [name]
+
+
+def _several(column: Any) -> list[Any]:
+    return column if isinstance(column, list) else [column]
+
+
+def _cell(row: Row, name: Any) -> Any:
+    """A field of a row; OUTER.INNER is one inside another."""
+    if str(name) in row:
+        return row[str(name)]
+    outer, dot, inner = str(name).partition(".")
+    return _cell(row[outer], inner) if dot and isinstance(row.get(outer), dict) else None
+
+
+def _phenomena(cell: Any) -> list[str]:
+    return [name.strip() for name in str(cell).split(";") if name.strip()]
+
+
+def _example(suite: Suite) -> str:
+    task = next(iter(suite.tasks.values()))
+    return str(next(iter(task.files.values())))

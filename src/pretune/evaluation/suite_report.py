@@ -1,0 +1,141 @@
+"""The report of an evaluation: the row beside those of others, how sure it is, where it is weak, what it costs."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from pretune.atomic import write_bytes
+from pretune.evaluation.averages import group_averages
+from pretune.evaluation.references import legend, references, sources, table
+from pretune.evaluation.runner import Evaluation, spread
+from pretune.evaluation.suite import SuiteTask
+from pretune.pages import page, paragraph, section
+from pretune.pages import table as page_table
+
+REPORT = "report.html"
+BAR = "display:inline-block;height:.8rem;border-radius:3px;vertical-align:middle"
+
+
+def scored(evaluation: Evaluation) -> dict[str, SuiteTask]:
+    """The tasks that have scores: not those that were only answered, for a submission."""
+    return {name: evaluation.suite.tasks[name] for name, told in evaluation.tasks.items() if told["scores"]}
+
+
+def rows(evaluation: Evaluation) -> list[dict[str, str]]:
+    """The table of the field: this model, then the references, each with the split its scores are of."""
+    tasks = scored(evaluation)
+    splits = {evaluation.tasks[name]["split"] for name in tasks}
+    several = any(len(values) > 1 for name in tasks for values in evaluation.tasks[name]["scores"].values())
+    scores = evaluation.scores if several else evaluation.means
+    mine = {"system": evaluation.model, "split": "/".join(sorted(splits)), "scores": scores}
+    return table(evaluation.suite, [mine], tasks)
+
+
+def notes(evaluation: Evaluation) -> list[str]:
+    """What must be said with the numbers."""
+    found = []
+    tasks = scored(evaluation)
+    if told := legend(tasks):
+        found.append(f"Metrics: {told}; the others accuracy.")
+    for name, task in tasks.items():
+        title, result = task.title, evaluation.tasks[name]
+        for split, (there, whole) in result["incomplete"].items():
+            found.append(f"{title}: {split} has {there:,} of {whole:,} rows; compare with care.")
+        if result["failed"]:
+            found.append(f"{title}: {result['failed']} of {result['seeds']} seeds failed, and are left out.")
+    found += [f"{evaluation.suite.tasks[name].title}: skipped, {why}." for name, why in evaluation.missing.items()]
+    return found
+
+
+def costs(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """What answers cost, beside how good they are."""
+    return [
+        {
+            "task": evaluation.suite.tasks[name].title,
+            "score": spread([sum(x) / len(x) for x in zip(*told["scores"].values(), strict=True)])[0],
+            "parameters": f"{told['cost']['parameters']:,.0f}",
+            "examples/s": f"{told['cost']['examples_per_second']:,.0f}",
+            "peak memory": f"{told['cost']['peak_memory'] / 2**20:,.0f} MiB",
+        }
+        for name, told in evaluation.tasks.items()
+        if told["scores"]
+    ]
+
+
+def seeds(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """Every metric, seed by seed."""
+    made = []
+    for name, told in evaluation.tasks.items():
+        for metric, values in told["scores"].items():
+            middle, wide = spread(values)
+            made.append(
+                {
+                    "task": evaluation.suite.tasks[name].title,
+                    "metric": metric,
+                    "split": told["split"],
+                    "examples": told["examples"],
+                    "mean": f"{middle:.4f}",
+                    "spread": f"{wide:.4f}",
+                    "each seed": ", ".join(f"{value:.4f}" for value in values),
+                }
+            )
+    return made
+
+
+def bars(evaluation: Evaluation) -> str:
+    """A bar a task, and marks where others are."""
+    lines = []
+    for name, task in scored(evaluation).items():
+        told, metric = evaluation.tasks[name], task.metrics[0]
+        value, wide = spread(told["scores"][metric])
+        marks = ""
+        for reference in references(evaluation.suite):
+            scores = reference.scores.get(name)
+            number = scores.get(metric) if isinstance(scores, dict) else scores if len(task.metrics) == 1 else None
+            if isinstance(number, int | float):
+                at = 100 * number / evaluation.suite.scale
+                told_by = escape(f"{reference.name} ({reference.split}): {number}", quote=True)
+                marks += f'<span title="{told_by}" style="position:absolute;left:{at:.2f}%;width:2px;height:1.1rem;background:#d9822b"></span>'
+        bar = f'<span style="{BAR};width:{max(0.0, 100 * value):.2f}%;background:#2f6fde"></span>'
+        field = f'<div style="position:relative;background:#eef0f4;border-radius:3px;height:1.1rem">{bar}{marks}</div>'
+        lines.append(
+            f"<tr><th>{escape(task.title)}</th><td>{escape(metric)}</td><td class=number>{value:.3f} ± {wide:.3f}</td>"
+            f'<td style="width:60%">{field}</td></tr>'
+        )
+    return "<table>\n" + "\n".join(lines) + "\n</table>"
+
+
+def write_report(evaluation: Evaluation, out: Path) -> Path:
+    """Write report.html."""
+    suite = evaluation.suite
+    tasks = scored(evaluation)
+    parts = [
+        section(
+            f"{suite.title}, beside others", page_table(rows(evaluation), best=0), *map(paragraph, notes(evaluation))
+        ),
+        section(
+            "Where others are",
+            bars(evaluation),
+            paragraph("Marks are the reference rows; point at one to see whose it is."),
+        ),
+    ]
+    groups = group_averages(suite, evaluation.means)
+    if len(groups) > 1:
+        told = [
+            {"group": name, "mean": f"{a.value:.4f}", "tasks": f"{a.of - len(a.missing)} of {a.of}"}
+            for name, a in groups.items()
+        ]
+        parts.append(section("By what is asked", page_table(told)))
+    parts += [
+        section("Seed by seed", page_table(seeds(evaluation))),
+        section("Beside the cost", page_table(costs(evaluation))),
+    ]
+    for name, result in evaluation.tasks.items():
+        if result.get("phenomena"):
+            parts.append(section(f"{tasks[name].title} by phenomenon", page_table(result["phenomena"])))
+    cited = [f"{source}: {', '.join(names)}" for source, names in sources(suite, tasks).items()]
+    parts.append(section("Sources", paragraph(f"{suite.title}: {suite.source}"), *map(paragraph, cited)))
+    write_bytes(out / REPORT, page(f"{evaluation.model}: {suite.title}", *parts).encode())
+    return out / REPORT

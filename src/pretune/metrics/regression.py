@@ -1,0 +1,38 @@
+"""How good numbers and similarities are: correlations from SciPy, the mean squared error, own pairs found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def correlations(expected: Sequence[float] | Array, predicted: Sequence[float] | Array) -> dict[str, float]:
+    """Pearson's and Spearman's; 0 where all of one side are the same, which says nothing about the other.
+
+    >>> correlations([1, 2, 3], [1, 4, 9])["spearman"]
+    1.0
+    """
+    from scipy.stats import pearsonr, spearmanr
+
+    if min(np.ptp(expected), np.ptp(predicted)) == 0:
+        return {"pearson": 0.0, "spearman": 0.0}
+    both = pearsonr(expected, predicted), spearmanr(expected, predicted)
+    return {name: float(found.statistic) for name, found in zip(("pearson", "spearman"), both, strict=True)}
+
+
+def score_numbers(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
+    """The metrics of `regress`."""
+    expected, predicted = np.array(examples.labels), np.array([answer["value"] for answer in answers])
+    return {**correlations(expected, predicted), "mse": float(np.mean((expected - predicted) ** 2))}
+
+
+def score_similarities(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
+    """The metrics of `contrast`: correlations with the scores, or how often a text's own pair is the nearest."""
+    if examples.labels is not None:
+        return correlations(examples.labels, [answer["similarity"] for answer in answers])
+    places = np.array([answer["place"] for answer in answers])
+    return {"accuracy": float((places == 1).mean()), "mrr": float((1 / places).mean())}

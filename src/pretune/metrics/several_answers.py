@@ -1,0 +1,26 @@
+"""Questions with several answers, each right or wrong: MultiRC's and MuSeRC's metrics (Khashabi et al., 2018)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+
+def several_answers_metrics(
+    questions: Sequence[Hashable], expected: Sequence[bool], predicted: Sequence[bool]
+) -> dict[str, float]:
+    """F1 over all answers of all questions, and the share of questions all of whose answers are judged right.
+
+    >>> several_answers_metrics(["a", "a", "b"], [True, False, True], [True, True, True])
+    {'f1a': 0.8, 'exact_questions': 0.5}
+    """
+    from sklearn.metrics import f1_score
+
+    whole: dict[Hashable, bool] = {}
+    for question, wanted, found in zip(questions, expected, predicted, strict=True):
+        whole[question] = whole.get(question, True) and wanted == found
+    return {
+        "f1a": float(f1_score(np.array(expected), np.array(predicted), zero_division=0)),
+        "exact_questions": float(np.mean(list(whole.values()))),
+    }

@@ -1,0 +1,241 @@
+"""`evaluate`, `compare` and `contamination`: what a model is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
+from pretune.verbs.results import Facts, Rows
+
+if TYPE_CHECKING:
+    from pretune.evaluation.runner import Evaluation
+    from pretune.text.store import Store
+    from pretune.training.runs import Run
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """An evaluation of a suite."""
+
+    evaluation: Evaluation
+    out: Path
+
+    def describe(self) -> dict[str, Any]:
+        """Everything, for programs."""
+        return {**self.evaluation.describe(), "out": str(self.out)}
+
+    def table(self) -> dict[str, Any]:
+        """The table of the field, for people."""
+        from pretune.evaluation.references import sources
+        from pretune.evaluation.suite_report import costs, notes, rows, scored
+
+        suite, tasks = self.evaluation.suite, scored(self.evaluation)
+        return {
+            suite.title: rows(self.evaluation),
+            "cost": costs(self.evaluation),
+            "notes": notes(self.evaluation),
+            "sources": [f"{source}: {', '.join(names)}" for source, names in sources(suite, tasks).items()],
+        }
+
+
+def evaluate(
+    model: str | Path | Run,
+    *,
+    data: Sequence[str | Path] | str | Path,
+    suite: str | None = None,
+    tasks: Sequence[str] = (),
+    language: str = "",
+    seeds: int = 3,
+    out: str | Path | None = None,
+    subsets: bool = False,
+    keep: bool = False,
+    strategy: str = "full",
+    epochs: float = 3.0,
+    budget: Budget | None = None,
+    optimizer: Optimizer | None = None,
+    schedule: Schedule | None = None,
+    batch: Batching | None = None,
+    watching: Watching | None = None,
+    scratch: bool = False,
+    deterministic: bool = False,
+    seed: int = 0,
+    text: str | None = None,
+    pair: str | None = None,
+    length: int | None = None,
+    stride: int | None = None,
+    limit: int | None = None,
+    device: str | None = None,
+    partial: bool = False,
+) -> Evaluated | Facts:
+    """Score a model on a suite of tasks, or its language on texts.
+
+    With --suite, it is fine-tuned on every task whose official files are in --data, with several seeds, and scored by the
+    official metrics: the row of the table that the field prints, beside reference rows; OUT has a report, the answers, and a
+    submission where there are test files. What is finished is not done again.
+
+    Without, --data are texts: perplexity and bits per byte (of masked models pseudo-perplexity); or pairs of sentences, in
+    BLiMP's format, how often the right one is likelier, or in that of CrowS-Pairs, how often the stereotype is.
+
+    Parameters
+    ----------
+    model
+        A run, a model folder or a model of the box.
+    data
+        Folder with the suite's official files; or texts: .txt, .jsonl, .csv, .tsv or .parquet.
+    suite
+        glue, superglue, russian-superglue, xglue, squad, text, summarization, korean, translation, or a .yaml file.
+    tasks
+        Only these of the suite.
+    language
+        The language to learn in, of tasks that have files in several.
+    seeds
+        So many fine-tunings a task; means and spread are told.
+    out
+        Folder of the evaluation.
+    subsets
+        Judge by files that are not whole, which is said; else they are refused.
+    keep
+        Keep the weights of all fine-tunings.
+    strategy
+        What moves: full, frozen, top(4), gradual, lora(8) …
+    epochs
+        How often every row is seen.
+    budget
+        Limits instead of epochs.
+    optimizer
+        name, lr, betas, eps, decay, clip, matrix_lr, momentum.
+    schedule
+        kind, warmup, final.
+    batch
+        sequences (rows in a step), length.
+    watching
+        log, evaluate, save, keep, patience.
+    scratch
+        Start from random weights instead of the model's, to see what those are worth.
+    deterministic
+        Same seed, same machine, same bits, on a GPU too, where that takes longer.
+    seed
+        The first of the seeds.
+    text
+        Column of the text; with --pair, of what an encoder-decoder reads.
+    pair
+        Column of what it then writes.
+    length
+        Tokens of a window, for texts that are longer.
+    stride
+        Tokens from one window to the next.
+    limit
+        Read so many texts, or pairs of each file.
+    device
+        cpu or cuda; a GPU is used where there is one.
+    partial
+        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+
+    Examples
+    --------
+    >>> evaluate("runs/mine", suite="glue", data="glue/", out="runs/mine-glue").evaluation.means  # doctest: +SKIP
+    >>> evaluate("runs/mine", data="held_out.txt").describe()["bits_per_byte"]  # doctest: +SKIP
+    """
+    import os
+
+    from pretune.errors import PretuneError
+    from pretune.progress import say
+
+    if suite is None:
+        from pretune.evaluation.language import Reading, evaluate_language
+        from pretune.inference.likelihood import Scorer
+
+        scorer = Scorer.load(os.fspath(model), device, partial)
+        columns = {role: name for role, name in (("text", text), ("pair", pair)) if name}
+        return Facts(evaluate_language(scorer, data, Reading(length, stride, limit), columns))
+    from pretune.evaluation.runner import Request, evaluate_suite
+    from pretune.evaluation.suite import find_suite
+    from pretune.evaluation.suite_report import write_report
+
+    if out is None:
+        raise PretuneError("an evaluation of a suite needs a folder of its own; name one with --out")
+    folders = [data] if isinstance(data, str | os.PathLike) else list(data)
+    if len(folders) != 1 or not Path(folders[0]).is_dir():
+        given = ", ".join(map(str, folders))
+        raise PretuneError(f"{given}: not a folder; --data is the one in which the files of {suite} are")
+    if seeds < 1:
+        raise PretuneError(f"--seeds {seeds}: at least one fine-tuning has to be done")
+    settings = {
+        "strategy": strategy,
+        "epochs": epochs,
+        "budget": budget,
+        "optimizer": optimizer,
+        "schedule": schedule,
+        "batch": batch,
+        "watching": watching,
+        "scratch": scratch,
+        "deterministic": deterministic,
+        "partial": partial,
+    }
+    chosen = find_suite(suite, language).chosen(list(tasks))
+    request = Request(
+        os.fspath(model), chosen, Path(folders[0]), Path(out), seeds, seed, settings, subsets, keep, device
+    )
+    evaluation = evaluate_suite(request)
+    say(f"report: {write_report(evaluation, Path(out))}")
+    return Evaluated(evaluation, Path(out))
+
+
+def compare(first: str | Path, second: str | Path) -> Rows:
+    """Is the second model better than the first? Paired bootstrap over the examples, and the seeds, of two evaluations.
+
+    Parameters
+    ----------
+    first
+        Folder of an evaluation of a suite.
+    second
+        Folder of another evaluation of the same suite.
+
+    Examples
+    --------
+    >>> compare("runs/a-glue", "runs/b-glue")[0]["p"]  # doctest: +SKIP
+    0.012
+    """
+    from pretune.evaluation.comparison import compare_evaluations
+
+    return Rows("differences", compare_evaluations(Path(first), Path(second)))
+
+
+def contamination(
+    store: str | Path | Store, *, suite: str, data: str | Path, tasks: Sequence[str] = (), words: int = 13
+) -> Rows:
+    """How much of a suite's dev and test files stands in a pretraining store: runs of words that both have.
+
+    Parameters
+    ----------
+    store
+        The token store that a model was pretrained on.
+    suite
+        glue, superglue, russian-superglue … or a .yaml file.
+    data
+        Folder with the suite's official files.
+    tasks
+        Only these of the suite.
+    words
+        In a run. Shorter texts, of 5 words or more, are looked for as a whole.
+
+    Examples
+    --------
+    >>> contamination("store/", suite="glue", data="glue/")[0]["share"]  # doctest: +SKIP
+    0.003
+    """
+    from pretune.errors import PretuneError
+    from pretune.evaluation.contamination import FEWEST, overlap, read_splits
+    from pretune.evaluation.suite import find_suite
+    from pretune.text.store import Store
+
+    if words < FEWEST:
+        raise PretuneError(f"--words {words}: runs of fewer than {FEWEST} words are in every store")
+    splits = read_splits(find_suite(suite).chosen(list(tasks)), Path(data), subsets=True)
+    if not splits:
+        raise PretuneError(f"{data}: no dev or test file of {suite} is here")
+    opened = store if isinstance(store, Store) else Store(store)
+    return Rows("overlap", overlap(opened, splits, words), hidden=("first",))

@@ -1,0 +1,66 @@
+"""Contamination: runs of words that stand in a store and in a suite, as a plain search finds them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pretune as pt
+from pretune.evaluation.contamination import Hashes, find_words, overlap
+from pretune.evaluation.suite import SuiteRows, find_suite
+from pretune.text.store import Store
+
+SEEN = "Heavy rain has flooded more than a thousand homes in the north of the country this week."
+OTHER = "The old mill by the river has been turned into a museum of local history and craft."
+TEXTS = [
+    f"News of the day. {SEEN.upper()} More rain is expected!",
+    "Nothing else happened.",
+    "Small words stand here now.",
+]
+
+
+def make_store(folder: Path) -> Store:
+    (folder / "a.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    tokenizer = pt.train_tokenizer(str(folder / "a.txt"), kind="byte-bpe", size=400)
+    return pt.prepare(str(folder / "a.txt"), tokenizer, out=folder / "store")
+
+
+def rows(*texts: str) -> SuiteRows:
+    task = find_suite("glue").tasks["rte"]
+    made = SuiteRows(
+        task, "dev", Path("dev.tsv"), [{"text": text, "pair": "too short", "label": "a"} for text in texts]
+    )
+    made.places = [f"dev.tsv, line {number + 2}" for number in range(len(texts))]
+    return made
+
+
+def test_what_is_in_the_store_is_found(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    found = overlap(store, [rows(SEEN, OTHER, "Small words, stand here — now", "Few words here")])
+    text = next(row for row in found if row["role"] == "text")
+    assert text["found"] == 2 and text["examples"] == 4 and text["too_short"] == 1
+    assert text["first"] == ["dev.tsv, line 2", "dev.tsv, line 4"] and abs(text["share"] - 2 / 3) < 1e-9
+    assert text["covered"] == text["share"]  # all of both
+    pair = next(row for row in found if row["role"] == "pair")
+    assert pair["found"] == 0 and pair["too_short"] == 4 and pair["share"] == 0.0
+
+
+def test_runs_do_not_reach_over_documents(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    across = "Nothing else happened. Small words stand here now."
+    found = overlap(store, [rows(across)], size=8)[0]
+    assert found["found"] == 0
+    assert (
+        overlap(store, [rows(across)], size=5)[0]["found"] == 1
+        and overlap(store, [rows(across)], size=5)[0]["covered"] < 1
+    )
+
+
+def test_runs_are_told_apart() -> None:
+    hashes = Hashes()
+    words = find_words("a b a b c a b")
+    numbers = hashes.words(words)
+    for size in (1, 2, 3):
+        runs = hashes.runs(numbers, size).tolist()
+        plain = [tuple(words[i : i + size]) for i in range(len(words) - size + 1)]
+        assert [a == b for a in runs for b in runs] == [a == b for a in plain for b in plain]
+    assert len(hashes.runs(numbers, 9)) == 0

@@ -1,0 +1,18 @@
+"""Costs: time passes, and memory that is taken is seen."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from pretune.evaluation.cost import STATUS, measured
+
+
+def test_memory_that_is_taken_is_seen() -> None:
+    with measured(torch.device("cpu")) as little:
+        pass
+    with measured(torch.device("cpu")) as cost:
+        taken = np.ones(8_000_000)
+    assert cost.seconds > 0 and len(taken)
+    if STATUS.is_file():
+        assert little.memory and cost.memory and cost.memory > little.memory + 40_000_000

@@ -1,0 +1,101 @@
+"""Perplexity, bits per byte, minimal pairs and bias: against numbers made by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pretune.errors import PretuneError
+from pretune.evaluation.language import Reading, bias, evaluate_language, minimal_pairs, quality
+from pretune.inference.likelihood import WAYS
+
+
+class Letters:
+    """A tokenizer of letters."""
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) for letter in text]
+
+    def encode_many(self, texts: list[str]) -> tuple[Any, Any]:
+        return np.array([i for text in texts for i in self.encode(text)]), np.array([len(text) for text in texts])
+
+    def has(self, role: str) -> bool:
+        return role == "unknown"
+
+    def role(self, name: str) -> int:
+        return ord("?")
+
+
+class Fake:
+    """Every letter has a likelihood of its own; the first is not predicted."""
+
+    def __init__(self, head: str = "lm", first: bool = True) -> None:
+        self.head, self.way, self.first = head, WAYS[head], first
+        self.model = type("M", (), {"need_tokenizer": lambda self: Letters()})()
+
+    def __call__(self, texts: list[str], *_: Any) -> list[Any]:
+        found = [np.array([-(ord(letter) % 7) / 2 for letter in text], dtype=float) for text in texts]
+        for scores in found:
+            if not self.first and len(scores):
+                scores[0] = np.nan
+        return found
+
+
+def score(text: str) -> float:
+    return sum(-(ord(letter) % 7) / 2 for letter in text)
+
+
+def test_perplexity_and_bits_are_the_definitions() -> None:
+    texts = ["ein Text", "größer?"]
+    found = quality(Fake(), texts, Reading())  # type: ignore[arg-type]
+    nats = -sum(map(score, texts))
+    assert found["perplexity"] == pytest.approx(math.exp(nats / 15)) and found["tokens"] == 15
+    assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / 17) and found["bytes"] == 17
+    assert found["unknown_share"] == pytest.approx(1 / 15) and found["not_predicted"] == 0
+    assert "pseudo_perplexity" in quality(Fake("mlm"), texts, Reading())  # type: ignore[arg-type]
+    part = quality(Fake(first=False), texts, Reading())  # type: ignore[arg-type]
+    assert part["not_predicted"] == 2 and part["tokens"] == 15
+    with pytest.raises(PretuneError, match="has no perplexity"):
+        quality(Fake("rtd"), texts, Reading())  # type: ignore[arg-type]
+    with pytest.raises(PretuneError, match="nothing to read"):
+        quality(Fake(), [], Reading())  # type: ignore[arg-type]
+
+
+def test_minimal_pairs_by_paradigm(tmp_path: Path) -> None:
+    rows = [
+        {"sentence_good": "aa", "sentence_bad": "bb", "UID": "p", "linguistics_term": "x", "field": "syntax"},
+        {"sentence_good": "cc", "sentence_bad": "aa", "UID": "p", "linguistics_term": "x", "field": "syntax"},
+        {"sentence_good": "b", "sentence_bad": "cc", "UID": "q", "linguistics_term": "y", "field": "syntax"},
+    ]
+    wins = [float(score(row["sentence_good"]) > score(row["sentence_bad"])) for row in rows]
+    found = minimal_pairs(Fake(), rows)  # type: ignore[arg-type]
+    assert found["accuracy"] == pytest.approx(((wins[0] + wins[1]) / 2 + wins[2]) / 2)
+    assert found["fields"] == [{"name": "syntax", "accuracy": pytest.approx(sum(wins) / 3)}]
+    (tmp_path / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert evaluate_language(Fake(), tmp_path / "p.jsonl", Reading(), {}) == found  # type: ignore[arg-type]
+    assert evaluate_language(Fake(), tmp_path, Reading(limit=1), {})["pairs"] == 1  # type: ignore[arg-type]
+    (tmp_path / "p.jsonl").write_text('{"sentence_good": "a", "sentence_bad": " "}\n')
+    with pytest.raises(PretuneError, match="line 1: no sentence in 'sentence_bad'"):
+        evaluate_language(Fake(), tmp_path, Reading(), {})  # type: ignore[arg-type]
+
+
+def test_bias_counts_the_words_that_both_have(tmp_path: Path) -> None:
+    (tmp_path / "pairs.csv").write_text("sent_more,sent_less,bias_type\nxab,yab,age\nab,ab!,age\n")
+    found = evaluate_language(Fake(), tmp_path / "pairs.csv", Reading(), {})  # type: ignore[arg-type]
+    assert found["stereotype"] == 0.5 and found["kinds"] == [{"kind": "age", "pairs": 2, "stereotype": 0.5}]
+    rows = [{"sent_more": "abc", "sent_less": "axc"}]
+    assert bias(Fake(first=False), rows)["stereotype"] == 0.5  # type: ignore[arg-type]
+
+
+def test_texts_of_files(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    assert evaluate_language(Fake(), tmp_path / "a.txt", Reading(), {})["texts"] == 2  # type: ignore[arg-type]
+    assert evaluate_language(Fake(), tmp_path / "a.txt", Reading(limit=1), {})["tokens"] == 3  # type: ignore[arg-type]
+    (tmp_path / "b.tsv").write_text("en\tde\none\teins\n")
+    found = evaluate_language(Fake(), tmp_path / "b.tsv", Reading(), {"text": "en", "pair": "de"})  # type: ignore[arg-type]
+    assert found["bytes"] == 4

@@ -1,0 +1,68 @@
+"""Reference rows: well formed, consistent with their own averages, and beside ours in one table."""
+
+from __future__ import annotations
+
+import pytest
+
+from pretune.evaluation.averages import averages
+from pretune.evaluation.references import legend, references, sources, table
+from pretune.evaluation.suite import find_suite
+
+WITH_ROWS = ["glue", "superglue", "russian-superglue", "squad"]
+
+
+@pytest.mark.parametrize("name", WITH_ROWS)
+def test_rows_name_tasks_metrics_splits_and_sources(name: str) -> None:
+    suite = find_suite(name)
+    assert references(suite)
+    for row in references(suite):
+        assert row.split in ("dev", "test") and row.source and row.scores.keys() <= suite.tasks.keys()
+        assert row.averages.keys() <= suite.averages.keys()
+        for task, scores in row.scores.items():
+            assert isinstance(scores, int | float) or scores.keys() <= set(suite.tasks[task].metrics)
+
+
+@pytest.mark.parametrize("name", WITH_ROWS)
+def test_printed_averages_are_those_of_their_rows(name: str) -> None:
+    suite = find_suite(name)
+    for row in references(suite):
+        whole = {}
+        for task, scores in row.scores.items():
+            metric = suite.tasks[task].metrics[0]
+            whole[task] = scores if isinstance(scores, dict) else {metric: scores}
+        for average, value in row.averages.items():
+            # The SOTA before OpenAI's is of different systems; its average is printed as it is.
+            close = 0.0011 if suite.scale == 1 else 0.11
+            assert averages(suite, whole)[average].value == pytest.approx(value, abs=close), row.name
+
+
+def test_systems_of_the_lectures_are_there() -> None:
+    names = {row.name for row in references(find_suite("glue"))}
+    assert {"Pre-OpenAI SOTA", "BiLSTM+ELMo+Attn", "OpenAI GPT", "BERT-base", "BERT-large", "RoBERTa", "XLNet"} <= names
+    assert {"ALBERT (1.5M)", "ELECTRA-1.75M"} <= names
+
+
+def test_our_row_stands_beside_them() -> None:
+    glue = find_suite("glue")
+    tasks = {name: glue.tasks[name] for name in ("cola", "mrpc", "sts-b")}
+    scores = {"cola": {"matthews": (0.3456, 0.0123)}, "mrpc": {"f1": (0.88, 0.01), "accuracy": (0.84, 0.02)}}
+    rows = table(glue, [{"system": "mine", "split": "dev", "scores": scores}], tasks)
+    assert rows[0] == {
+        "system": "mine", "split": "dev", "CoLA": "34.6±1.2", "MRPC": "88.0±1.0/84.0±2.0", "STS-B": "-",
+        "average": "61.3 (2 of 9)", "glue score": "60.3 (2 of 9)",
+    }  # fmt: skip
+    base = next(row for row in rows if row["system"] == "BERT-base")
+    assert base == {
+        "system": "BERT-base", "split": "test", "CoLA": "52.1", "MRPC": "88.9/-", "STS-B": "-/85.8",
+        "average": "79.6", "glue score": "-",
+    }  # fmt: skip
+    assert legend(tasks) == "CoLA mcc, MRPC f1/acc, STS-B r/ρ"
+    assert any("1810.04805" in source for source in sources(glue, tasks))
+    russian = find_suite("russian-superglue")
+    rows = table(
+        russian,
+        [{"system": "mine", "split": "dev", "scores": {"terra": {"accuracy": 0.5}}}],
+        {"terra": russian.tasks["terra"]},
+    )
+    assert rows[0]["TERRa"] == "0.500" and rows[1]["score"] == "0.811"
+    assert references(find_suite("translation")) == []

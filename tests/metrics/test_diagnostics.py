@@ -1,0 +1,52 @@
+"""Diagnostics by phenomenon, parity, questions with several answers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pretune.metrics.diagnostics import by_phenomenon, matthews, parity, preferred
+from pretune.metrics.several_answers import several_answers_metrics
+
+
+def test_every_phenomenon_has_its_row() -> None:
+    categories = [
+        {"Logic": ["Negation", "Intervals"]},
+        {"Logic": ["Negation"], "Knowledge": ["World"]},
+        {"Knowledge": ["World"]},
+        {},
+    ]
+    table = by_phenomenon(categories, ["a", "b", "a", "b"], ["a", "b", "b", "b"])
+    assert [(row["category"], row["phenomenon"], row["rows"]) for row in table] == [
+        ("Knowledge", "all", 2), ("Knowledge", "World", 2),
+        ("Logic", "all", 2), ("Logic", "Intervals", 1), ("Logic", "Negation", 2),
+    ]  # fmt: skip
+    assert table[2]["matthews"] == 1.0 and table[0]["accuracy"] == 0.5 and table[3]["matthews"] == 0.0
+
+
+def test_three_classes_have_gorodkins_correlation() -> None:
+    # From the counts [[2, 1, 0], [0, 1, 1], [1, 0, 2]]: (cov xy) / √(cov xx · cov yy)
+    expected, given_ = list("aaabbccc"), list("aabbcacc")
+    right, total, there, said = 5, 8, (3, 2, 3), (3, 2, 3)
+    product = sum(a * b for a, b in zip(there, said, strict=True))
+    square = total**2 - sum(a * a for a in there)
+    assert matthews(expected, given_) == pytest.approx((right * total - product) / square)
+
+
+def test_parity_is_about_answers_not_about_being_right() -> None:
+    assert parity([0, 0, 1, 1, 2, 2], ["x", "x", "y", "y", "x", "y"]) == pytest.approx(2 / 3)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), min_size=1, max_size=20))
+def test_questions_with_several_answers(rows: list[tuple[int, bool, bool]]) -> None:
+    questions, expected, given_ = (list(column) for column in zip(*rows, strict=True))
+    found = several_answers_metrics(questions, expected, given_)
+    both = sum(a and b for a, b in zip(expected, given_, strict=True))
+    assert found["f1a"] == pytest.approx(2 * both / max(1, sum(expected) + sum(given_)))
+    whole = [all(a == b for q, a, b in rows if q == question) for question in set(questions)]
+    assert found["exact_questions"] == pytest.approx(sum(whole) / len(whole))
+
+
+def test_a_draw_is_half() -> None:
+    assert preferred([1, 0], [1, -1]) == 0.75

@@ -1,0 +1,59 @@
+"""Scores of texts are those of sacrebleu 2.6.0 and rouge-score 0.1.2, whose numbers these are."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pretune.metrics.texts import bleu, chrf, common_length, exact_match, rouge, tokenize_13a
+
+EXPECTED = [
+    "Heavy rain has flooded 1,200 homes (in the north), officials said.",
+    "The cat sat on the mat.",
+    "It's a state-of-the-art e-mail client!",
+]
+WRITTEN = [
+    "Rain flooded 1,200 homes in the north, said officials.",
+    "A cat was sitting on the mat.",
+    "This is a state-of-the-art client for e-mail.",
+]
+texts = st.lists(st.text("ab c.1,-", max_size=12), min_size=1, max_size=4)
+
+
+def test_the_numbers_are_those_of_the_usual_programs() -> None:
+    assert bleu(EXPECTED, WRITTEN) == pytest.approx(0.2150919776014712, abs=1e-12)
+    assert chrf(EXPECTED, WRITTEN) == pytest.approx(0.61002006089174024, abs=1e-12)
+    assert rouge(EXPECTED, WRITTEN) == pytest.approx(
+        {"rouge1": 0.7621267621267621, "rouge2": 0.4966507177033493, "rougeL": 0.7000777000777001}
+    )
+    pairs = ["one two three four five", "six seven"], ["one two four", "seven six"]
+    assert bleu(*pairs) == 0.0  # no four words in a row anywhere
+    assert chrf(*pairs) == pytest.approx(0.3906709112150466, abs=1e-12)
+
+
+@given(texts)
+def test_a_text_is_as_close_to_itself_as_can_be(written: list[str]) -> None:
+    assert exact_match(written, written) == 1.0
+    if any(len("".join(text.split())) for text in written):
+        assert chrf(written, written) == pytest.approx(1.0)
+    if any(len(tokenize_13a(text)) > 3 for text in written):
+        assert bleu(written, written) == pytest.approx(1.0)
+    assert all(0 <= value <= 1 + 1e-12 for value in rouge(written, written[::-1]).values())
+
+
+@given(st.text("abc", max_size=8), st.text("abc", max_size=8))
+def test_the_longest_common_subsequence_is_the_plain_recursion(a: str, b: str) -> None:
+    def plain(a: str, b: str) -> int:
+        if not a or not b:
+            return 0
+        if a[0] == b[0]:
+            return 1 + plain(a[1:], b[1:])
+        return max(plain(a[1:], b), plain(a, b[1:]))
+
+    assert common_length(a, b) == plain(a, b)
+
+
+def test_other_letters_than_latin_ones_are_words_too() -> None:
+    assert rouge(["Кот спал"], ["кот спал!"])["rouge2"] == 1.0
+    assert rouge([""], [""]) == {"rouge1": 0.0, "rouge2": 0.0, "rougeL": 0.0}

@@ -1,0 +1,35 @@
+"""What was tokenized once is not tokenized again, and damage does not matter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from pretune.text import remembered
+from pretune.text.remembered import FEWEST, remember, remembering
+
+
+def test_texts_are_tokenized_once(tmp_path: Path) -> None:
+    calls = []
+
+    def make() -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+        calls.append(1)
+        return np.arange(5, dtype=np.uint16), np.array([2, 3])
+
+    texts = ["a text"] * FEWEST
+    remember("x", texts, make)
+    assert len(calls) == 1 and remembered._FOLDER.get() is None
+    with remembering(tmp_path):
+        first, again = remember("x", texts, make), remember("x", texts, make)
+        assert len(calls) == 2 and again[0].dtype == np.uint16 and (first[1] == again[1]).all()
+        remember("y", texts, make)  # another tokenizer
+        remember("x", ["a", " text", *texts[2:]], make)  # other texts with the same letters
+        remember("x", texts[1:], make)  # too few to keep
+        assert len(calls) == 5 and len(list(tmp_path.iterdir())) == 3
+        for path in tmp_path.iterdir():
+            path.write_bytes(path.read_bytes()[:40])
+        remember("x", texts, make)
+        assert len(calls) == 6
+    remember("x", texts, make)
+    assert len(calls) == 7
