@@ -1,11 +1,13 @@
 """The recurrent layers of AWD-LSTM and ELMo in training, one by one, beside a bare torch.nn.LSTM in the same run.
 
-    python perf/recurrent.py [--device cuda] [--lanes 80] [--time 70] [--rounds 5] [--json]
+    python perf/recurrent.py [--device cuda] [--lanes 80] [--rounds 5] [--json]
 
 Forward and backward of a layer as it trains: ours on packed lanes, with weight drop and locked dropout (AWD-LSTM), or
 projection and residual (ELMo), both ways in turn; theirs on a dense block of the same numbers, without any of it. On a GPU
-both are cuDNN's, in bf16; on a CPU both in fp32. Then the same where documents begin inside lanes, beside a PackedSequence
-of the same rows. Rounds of the two take turns, and the best of each counts.
+both are cuDNN's, in bf16; on a CPU both in fp32, on one core, by processor time. Then the same where documents begin inside
+lanes, beside a PackedSequence of the same rows. Windows are those of the presets: 70 tokens of AWD-LSTM, 20 of ELMo; so are
+the lanes, 80 on a GPU (WikiText-2) and 20 on a CPU (the Penn Treebank). A mask of weights costs the same however many tokens
+a step has. Rounds of the two take turns, and the best of each counts.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from pretune.nn.recurrent import Recurrence, RecurrentLayer, Rows
 from pretune.packed import Packed, pack
 
 DOCUMENT = 300  # tokens, where documents begin inside lanes
+WINDOWS = {"AWD-LSTM": 70, "ELMo": 20}  # tokens of a lane in a step
 
 
 def layers() -> dict[str, tuple[RecurrentLayer, nn.LSTM]]:
@@ -51,14 +54,15 @@ def lanes(count: int, length: int, documents: bool) -> Packed:
 
 
 def seconds(step: Callable[[], None], device: torch.device, least: float = 0.3) -> float:
-    """Of one call, over as many as take some time."""
-    done, started = 0, time.perf_counter()
-    while time.perf_counter() - started < least:
+    """Of one call, over as many as take some time: on a GPU by the clock, on a CPU the processor's own, whoever else is on it."""
+    clock = time.perf_counter if device.type == "cuda" else time.process_time
+    done, started = 0, clock()
+    while clock() - started < least:
         step()
         done += 1
         if device.type == "cuda":
             torch.cuda.synchronize()
-    return (time.perf_counter() - started) / done
+    return (clock() - started) / done
 
 
 def stepping(run: Callable[[], Tensor], gradient: Tensor, parameters: list[Any]) -> Callable[[], None]:
@@ -117,22 +121,23 @@ def main() -> None:
     """Print a ratio for each layer."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--lanes", type=int, default=None, help="80 on a GPU, 8 on a CPU")
-    parser.add_argument("--time", type=int, default=70)
+    parser.add_argument("--lanes", type=int, default=None, help="80 on a GPU, 20 on a CPU")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
-    count = arguments.lanes or (80 if device.type == "cuda" else 8)
+    torch.set_num_threads(1)
+    count = arguments.lanes or (80 if device.type == "cuda" else 20)
     found = []
     for documents in (False, True):
-        packed = lanes(count, arguments.time, documents)
-        found += [compare(name, *pair, packed, device, arguments.rounds) for name, pair in layers().items()]
-    result = {"machine": machine(), "lanes": count, "time": arguments.time, "layers": found}
+        for name, pair in layers().items():
+            packed = lanes(count, WINDOWS[name.split()[0]], documents)
+            found.append(compare(name, *pair, packed, device, arguments.rounds))
+    result = {"machine": machine(), "lanes": count, "layers": found}
     if arguments.json:
         print(json.dumps(result))
         return
-    print(result["machine"], f"{count} lanes of {arguments.time}")
+    print(result["machine"], f"{count} lanes")
     for row in found:
         line = f"{row['ours_ms']:.2f} ms, bare {row['bare_ms']:.2f} ms: {row['ratio']:.2f}x"
         print(f"{row['layer']}, {row['rows']}: {line}")
