@@ -19,6 +19,7 @@ from pretune.verbs.export import export
 from pretune.verbs.finetune import finetune
 from pretune.verbs.generate import generate
 from pretune.verbs.histories import histories
+from pretune.verbs.imports import import_model
 from pretune.verbs.neighbors import neighbors
 from pretune.verbs.phrases import phrases
 from pretune.verbs.prepare import prepare
@@ -26,8 +27,11 @@ from pretune.verbs.pretrain import pretrain
 from pretune.verbs.quickstart import quickstart
 from pretune.verbs.show import show
 from pretune.verbs.tokenizer import inspect_tokenizer, train_tokenizer
+from pretune.verbs.translate import translate
 from pretune.verbs.tune import tune
+from pretune.verbs.ulmfit import ulmfit
 from pretune.verbs.use import embed, fill, predict
+from pretune.verbs.vectors import train_vectors
 
 if TYPE_CHECKING:
     from pretune.model import Model, load
@@ -61,6 +65,7 @@ __all__ = [
     "finetune",
     "generate",
     "histories",
+    "import_model",
     "inspect_tokenizer",
     "load",
     "neighbors",
@@ -71,7 +76,10 @@ __all__ = [
     "quickstart",
     "show",
     "train_tokenizer",
+    "train_vectors",
+    "translate",
     "tune",
+    "ulmfit",
 ]
 
 _LATER = {  # loaded when first asked for

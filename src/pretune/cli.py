@@ -47,6 +47,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "adapt": pretune.adapt,
     "finetune": pretune.finetune,
     "tune": pretune.tune,
+    "ulmfit": pretune.ulmfit,
     "evaluate": pretune.evaluate,
     "compare": pretune.compare,
     "contamination": pretune.contamination,
@@ -55,13 +56,17 @@ VERBS: dict[str, Callable[..., Any]] = {
     "fill": pretune.fill,
     "embed": pretune.embed,
     "generate": pretune.generate,
+    "translate": pretune.translate,
     "neighbors": pretune.neighbors,
+    "vectors train": pretune.train_vectors,
+    "import": pretune.import_model,
     "export": pretune.export,
     "show": pretune.show,
     "bench device": pretune.bench_device,
 }
 GROUPS = {
     "tokenizer": "Train a tokenizer, or look at how one splits text.",
+    "vectors": "Train word vectors.",
     "bench": "Measure what this machine can do.",
 }
 NO_ACCESS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)

@@ -19,6 +19,7 @@ from pretune.errors import PretuneError, nearest
 from pretune.families import find_family
 from pretune.families.family import Family
 from pretune.nn.adaptive import AdaptiveEmbeddings
+from pretune.nn.characters import SpelledEmbeddings
 from pretune.nn.dropout import stop_attention_dropout
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.initialize import Undrawn
@@ -70,7 +71,7 @@ class Root(nn.Module):
     def compute_in(self, kind: torch.dtype) -> None:
         """Activations are of this type from the embeddings on; parameters stay as they are."""
         for module in self.modules():
-            if isinstance(module, Embeddings | AdaptiveEmbeddings):
+            if isinstance(module, Embeddings | AdaptiveEmbeddings | SpelledEmbeddings):
                 module.compute = kind
 
 
@@ -229,10 +230,11 @@ def make_model(
     seed: int = 0,
     padding: int | None = None,
     languages: Sequence[str] = (),
+    target: int | None = None,
 ) -> Model:
     """A model of a preset's shape with random parameters; `vocabulary` and `padding` are its tokenizer's.
 
-    Of several `languages` each gets a vector, where the family has them.
+    `target` is the size of a vocabulary of translations, where that is another one. Of several `languages` each gets a vector, where the family has them.
 
     >>> make_model("bert-tiny").backbone.width
     128
@@ -242,6 +244,10 @@ def make_model(
     config = family.read_config(preset["config"])
     if vocabulary is not None:
         config = replace(config, vocab_size=vocabulary)
+    if hasattr(config, "target_vocab_size") and (vocabulary is not None or target is not None):
+        config = replace(config, target_vocab_size=target)
+    elif target is not None:
+        raise PretuneError(f"{name} has one vocabulary for both sides; leave out tokenizer.target")
     if padding is not None and hasattr(config, "pad_token_id"):  # where RoBERTa's positions start depends on it
         config = replace(config, pad_token_id=padding)
     if len(languages) > 1 and hasattr(config, "lang2id"):

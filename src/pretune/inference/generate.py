@@ -79,8 +79,8 @@ class Reader:
     ) -> None:
         """`slots`: tokens that a sequence may come to have. `source`: what an encoder reads, where there is one."""
         self.backbone, self.head, self.source = model.backbone, model.root.heads[head], source
-        self.vocabulary = model.need_tokenizer().size  # rows beyond only round the size
-        self.cache = Cache(sequences, slots)
+        self.vocabulary = model.need_tokenizer().target.size  # rows beyond only round the size
+        self.cache: Any = getattr(self.backbone, "cache", Cache)(sequences, slots)
 
     def read(self, ids: Sequence[Sequence[int]]) -> Tensor:
         """The next tokens of every sequence → (sequences, vocabulary) logits after the last of them, on the host."""

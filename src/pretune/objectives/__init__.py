@@ -3,6 +3,7 @@
 mlm                       one objective
 mlm(rate=0.3)             with options
 classify on mix/bilstm    a task on a learned mix of all layers, with LSTMs between them and its head
+classify on elmo/biattentive    the same beside vectors of words of its own, with the layers of BCN
 mlm+nsp, classify+0.5*lm  joint: one arranges, each corrupts in turn, one forward, all losses
 0.9*mlm|0.1*lm            alternating: packs are shared out by weight
 a: classify|b: classify   tasks with names of their own
@@ -23,6 +24,7 @@ from torch import nn
 from pretune.backbones.states import Backbone
 from pretune.errors import PretuneError, nearest
 from pretune.objectives.answer import Answers
+from pretune.objectives.autoencode import Autoencode
 from pretune.objectives.bilm import BiLM
 from pretune.objectives.choose import Choose
 from pretune.objectives.classify import Classify
@@ -63,7 +65,7 @@ from pretune.text.tokenizer import Tokenizer
 OBJECTIVES: dict[str, type[Any]] = {
     objective.name: objective
     for objective in (
-        *(MLM, TLM, RTD, TRTD, NSP, SOP, DLM, LM, BiLM, PLM, Prefix, Item),
+        *(MLM, TLM, RTD, TRTD, NSP, SOP, DLM, LM, BiLM, PLM, Prefix, Autoencode, Item),
         *(Spans, Denoise, Mass, Shuffle, Translate, SkipThought),
         *(Classify, Tag, Answers, Regress, Choose, Match, Rank, Contrast, Entity, Prompt, Generate),
     )

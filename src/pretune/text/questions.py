@@ -96,6 +96,8 @@ class TokenPassages:
         flat = np.concatenate([asked, ids])
         begins, ends = (np.concatenate([np.zeros(len(asked), dtype=np.int64), side]) for side in offsets.T)
         rows = TokenRows(flat, tokenizer.word_starts(flat), starts, np.stack([sizes, lengths[which]], 1))
+        counts = np.concatenate([sizes, lengths])
+        rows.spell_unknown([*questions.questions, *distinct], np.cumsum(counts) - counts, tokenizer)
         return cls(rows, begins, ends)
 
     def spans(self, answers: Sequence[Sequence[Span]]) -> Array:

@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pretune.atomic import write_bytes, write_json
 from pretune.devices import choose_device, deterministic
 from pretune.errors import PretuneError
 from pretune.inference.predict import Answerer
+from pretune.inference.static_vectors import fill_in
 from pretune.metrics import choose, constant, score
 from pretune.model import Model, family_of, load_model, make_model, random_twin
+from pretune.nn.recurrent import asks_the_host
 from pretune.objectives import OBJECTIVES, Data, Mixture, Named, Task, parse_objective
 from pretune.objectives.named import kind_of
 from pretune.objectives.on import On
@@ -30,6 +32,7 @@ from pretune.text.sequences import Arrangement, Packing
 from pretune.text.shots import draw_few
 from pretune.text.splitting import FEWEST, split, warn_of_leaks
 from pretune.text.tokenizer import Tokenizer
+from pretune.text.vectors import read_vectors
 from pretune.training.loop import Stopped, Training, train
 from pretune.training.optimizers import scale_rates
 from pretune.training.pretraining import ROUND_VOCABULARY, check_length
@@ -82,6 +85,7 @@ class Plan:
     teacher: tuple[str, ...] | None = None  # runs that label together; None: one is trained
     partial: bool = False  # whether the model may lack tensors, or have too many
     drop_bad: bool = False  # whether examples whose spans are not in their texts are left out
+    vectors: str | None = None  # a file of word vectors for words to start from
 
     def recipe(self) -> dict[str, Any]:
         """Everything that decides the outcome, under the names of the verb's options."""
@@ -188,6 +192,8 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
     labels = list(getattr(task, "labels", ()))
     model.labels, model.tasks, model.objective = labels, {}, plan.objective
     length = check_length(min(plan.batch.length or 128, model.backbone.longest or 1 << 30), model)
+    if plan.vectors is not None:
+        fill_in(model, read_vectors(plan.vectors), plan.vectors)
     strategy = strategy_of(plan, model, [task], len(rows), dev is not None)
     starts = strategy.prepare(model, plan.seed)
     answer = Answerer(model, task, dev, length).say_cut() if dev is not None else None  # refuses unknown labels
@@ -239,8 +245,7 @@ def learn(
         seed=plan.seed,
         device=device,
         run=plan.out,
-        # torch's LSTMs ask the host for lengths, which a recording cannot.
-        graphed=device.type == "cuda" and not any(isinstance(module, nn.LSTM) for module in model.root.modules()),
+        graphed=device.type == "cuda" and not asks_the_host(model.root),
         starts=starts,
         recompute=bool(plan.batch.recompute),
         # The model that is saved answers once more anyway.

@@ -46,6 +46,7 @@ def finetune(
     resume: bool = False,
     device: str | None = None,
     partial: bool = False,
+    vectors: str | Path | None = None,
 ) -> Run:
     """Fine-tune a model for a task: to classify texts or pairs of them, rate, choose, compare or rank them, tag words, answer
     questions from passages, write texts; or for several tasks at once.
@@ -75,7 +76,8 @@ def finetune(
         Leave out examples whose answers or spans are not in their texts; without it they are listed, and refused.
     objective
         classify, classify(multi=true), tag, answer, regress, choose, match, rank, contrast, entity, generate, prompt;
-        classify(pooling=mean), classify on mix/bilstm, classify+0.5*lm …; of several tasks, a: classify | b: generate …, or one
+        classify(pooling=mean), classify on mix/bilstm, classify on elmo/biattentive,
+        classify+0.5*lm …; of several tasks, a: classify | b: generate …, or one
         for all.
     strategy
         What moves: full, frozen, top(4), gradual, lora(8); and reset(1), freelb(3), joined with +; auto chooses.
@@ -122,6 +124,8 @@ def finetune(
         cpu or cuda; a GPU is used where there is one.
     partial
         Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+    vectors
+        A file of word vectors (word2vec, GloVe, fastText) that words start from: the task's own (`on elmo300`), or the model's.
 
     Examples
     --------
@@ -161,6 +165,7 @@ def finetune(
         "confident": confident,
         "soft": soft,
         "teacher": tuple(one_or_more(teacher)) or None,
+        "vectors": str(vectors) if vectors is not None else None,
         "seed": seed,
         "seeds": seeds,
         "tokenizer": str(tokenizer) if tokenizer is not None else None,

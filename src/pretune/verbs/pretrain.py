@@ -34,6 +34,7 @@ def pretrain(
     resume: bool = False,
     device: str | None = None,
     partial: bool = False,
+    vectors: str | Path | None = None,
 ) -> Run:
     """Pretrain a model on raw text, under a budget.
 
@@ -81,6 +82,8 @@ def pretrain(
         cpu or cuda; a GPU is used where there is one.
     partial
         Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+    vectors
+        A file of word vectors (word2vec, GloVe, fastText) that words start from.
 
     Examples
     --------
@@ -104,6 +107,7 @@ def pretrain(
         "watching": watching,
         "deterministic": deterministic,
         "partial": partial,
+        "vectors": str(vectors) if vectors is not None else None,
     }
     plan = pretraining.make_plan(os.fspath(model), paths, out, given, seed, device)
     return pretraining.pretrain(plan, store, resume)
