@@ -13,6 +13,7 @@ from pretune.atomic import write_bytes
 from pretune.evaluation.calibration import calibration
 from pretune.evaluation.controls import controls
 from pretune.evaluation.intervals import COVERAGE, intervals
+from pretune.evaluation.learning_curve import FILE as CURVE
 from pretune.metrics import judge_each, score
 from pretune.metrics.judging import Judged
 from pretune.objectives.named import kind_of
@@ -138,7 +139,27 @@ class TaskReport:
         if worst := self.worst():
             parts.append(section("The worst answers", table(worst)))
         parts.append(section("How it learned", self.curve()))
+        if (points := self.run.folder / CURVE).is_file() and not self.name:
+            parts.append(self.by_labels(json.loads(points.read_text(encoding="utf-8"))))
         return parts
+
+    def by_labels(self, points: list[dict[str, Any]]) -> str:
+        """How good with fewer examples."""
+        learners = [name for name in points[0] if name != "examples"]
+        lines = []
+        for name in learners:
+            lines += [Line(name, [(point["examples"], point[name]["mean"]) for point in points])]
+            many = min(len(point[name]["each"]) for point in points)
+            if many > 1:
+                each = ([(point["examples"], point[name]["each"][i]) for point in points] for i in range(many))
+                lines += [Line(name, one, faint=True) for one in each]
+        rows = [
+            {"examples": f"{point['examples']:,}"}
+            | {name: f"{point[name]['mean']:.4f} ± {point[name]['sd']:.4f}" for name in learners}
+            for point in points
+        ]
+        drawn = chart(lines, across="examples", up=self.material.decides) if len(points) > 1 else ""
+        return section("With fewer examples", table(rows), drawn)
 
 
 def short(text: str) -> str:

@@ -40,6 +40,8 @@ def finetune(
     seed: int = 0,
     seeds: int | None = None,
     report: bool = True,
+    curve: Sequence[int] = (),
+    control: bool = False,
     tokenizer: str | Path | None = None,
     scratch: bool = False,
     deterministic: bool = False,
@@ -112,6 +114,10 @@ def finetune(
         than 10,000 examples, unless it is given.
     report
         Write report.html: scores with intervals, controls, confusions, calibration, the worst examples.
+    curve
+        Train on so many of the examples too, e.g. 50 100 500, three seeds each; the report draws how good each was.
+    control
+        Train from random weights too, at every size of the curve, or on all examples where there is none.
     tokenizer
         For a preset: the tokenizer to use.
     scratch
@@ -135,6 +141,7 @@ def finetune(
     import os
 
     from pretune.errors import PretuneError
+    from pretune.evaluation.learning_curve import check_sizes, learning_curve
     from pretune.evaluation.task_report import write_report
     from pretune.progress import say
     from pretune.training.finetuning import make_plan, read_material
@@ -174,6 +181,8 @@ def finetune(
     }
     plan = make_plan(os.fspath(model), given)
     material: Any
+    if (curve or control) and (isinstance(plan.train, Mapping) or unlabeled is not None):
+        raise PretuneError("--curve and --control are for one task and its labeled rows; leave them out")
     if isinstance(plan.train, Mapping):
         if unlabeled is not None:
             raise PretuneError("--unlabeled is for one task; leave it out, or train the tasks one by one")
@@ -187,7 +196,11 @@ def finetune(
         run, material = self_train(plan, finetune_seeds, resume)
     else:
         material = read_material(plan)
+        if curve or control:
+            check_sizes(material, curve)
         run = finetune_seeds(plan, material, resume)
+        if curve or control:
+            learning_curve(plan, material, run, curve, control)
     if report and (page := write_report(run, material)):
         say(f"report: {page}")
     return run
