@@ -40,7 +40,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("file", ["more.csv", "more.txt"])
 def test_a_student_learns_from_what_its_teacher_is_sure_of(file: str, material: Path, tmp_path: Path) -> None:
     run = tune(
-        material / "start", material / "train.csv", tmp_path / "run", "classify(pooling=mean)", steps=20,
+        material / "start", material / "train.csv", tmp_path / "run", "classify(pooling=mean)", steps=40,
         shots=5, unlabeled=material / file, confident=0.7,
     )  # fmt: skip
     results = run.results

@@ -15,6 +15,7 @@ from typing import Any
 
 from pretune.atomic import write_bytes
 from pretune.errors import PretuneError
+from pretune.inference.ensemble import combine
 from pretune.inference.predict import Answerer, load_trained
 from pretune.metrics import score
 from pretune.model import load, load_model
@@ -202,5 +203,5 @@ def compare(runs: Sequence[Run], ways: Sequence[str]) -> dict[str, float]:
     task = members[0][1]
     rows = task.read(dev, {role: name for role, name in runs[0].recipe.items() if role in ("text", "label")})
     said = [Answerer(model, own, rows)() for model, own in members]
-    together = [task.combine(answers) for answers in zip(*said, strict=True)]  # type: ignore[attr-defined]
+    together = combine(task, said, rows)
     return {**found, "both": float(score(task, together, rows)["accuracy"])}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def neighbors(
     model: str | Path | Run,
     word: str,
-    text: str | None = None,
+    text: str = "",
     *,
     in_: Sequence[str | Path] | str | Path = (),
     uses: int = 3,
@@ -68,4 +68,4 @@ def neighbors(
     files = find_files(paths) if paths else [example("messages_train.csv"), example("messages_test.csv")]
     documents = (document.text for document in read_documents(files))
     options = {"top": top, "layer": layer, "most": words, "language": language, "partial": partial, "uses": uses}
-    return Rows("neighbors", find_neighbors(os.fspath(model), word, text, documents, **options))  # type: ignore[arg-type]
+    return Rows("neighbors", find_neighbors(os.fspath(model), word, text or None, documents, **options))  # type: ignore[arg-type]
