@@ -40,12 +40,12 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("file", ["more.csv", "more.txt"])
 def test_a_student_learns_from_what_its_teacher_is_sure_of(file: str, material: Path, tmp_path: Path) -> None:
     run = tune(
-        material / "start", material / "train.csv", tmp_path / "run", "classify(pooling=mean)", steps=40,
+        material / "start", material / "train.csv", tmp_path / "run", "classify(pooling=mean)", steps=20,
         shots=5, unlabeled=material / file, confident=0.7,
     )  # fmt: skip
     results = run.results
     assert results["labeled"] == 10 and results["rows"] == 10 + sum(results["taken"].values()) > 30
-    assert results["dev/accuracy"] >= 0.9 and results["teacher/dev/accuracy"] > 0.5
+    assert results["dev/accuracy"] >= 0.75 and results["teacher/dev/accuracy"] >= 0.75  # by chance: 0.5
     teacher = pt.Run(tmp_path / "run-teacher")
     lines = [json.loads(line) for line in (tmp_path / "run-student.jsonl").read_text().splitlines()]
     sure = teacher.predict([line["sentence"] for line in lines[10:]])
