@@ -118,10 +118,11 @@ def scaled(preset: Fields, model: str, given: Fields, device: str | None) -> Fie
             family, content = read_config(find_folder(model))
             backbone = family.build(family.read_config(content))
     limit, peak = parse_budget(given["scale_to"]), peak_flops(choose_device(device))
+    sizes = module_sizes(backbone)
     made, how = scale_to(
         limit,
         course,
-        flops_per_token=6.0 * module_sizes(backbone).matrices,
+        flops_per_token=6.0 * (sizes.matrices + sizes.recurrence),
         flops_per_second=UTILIZATION * (peak or GUESS),
         batch=given["batch"].tokens if given.get("batch") is not None else None,
     )
