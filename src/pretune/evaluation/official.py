@@ -43,11 +43,16 @@ def phenomena(rows: Rows, answers: Answers) -> list[dict[str, Any]]:
 def _labels(rows: Rows, answers: Answers) -> tuple[list[str], list[str]]:
     """Right answers and given ones; a choice is called by its number, which files give from 0, or as a letter."""
     chosen = "choice" in answers[0]
-    expected = [_number(row["label"]) if chosen else str(row["label"]) for row in rows]
+    expected = [choice_number(row["label"]) if chosen else str(row["label"]) for row in rows]
     return expected, [str(answer["choice"] if chosen else answer["label"]) for answer in answers]
 
 
-def _number(label: Any) -> str:
+def choice_number(label: Any) -> str:
+    """The number of a choice, from 0, where files may have a letter.
+
+    >>> choice_number("B")
+    '1'
+    """
     text = str(label).strip()
     return str(ord(text.upper()) - ord("A")) if len(text) == 1 and text.isalpha() else text
 
