@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,12 @@ import torch
 import pretune as pt
 from pretune.inference.ask import EMPTY, Asker, Question, calibrated
 from pretune.inference.generate import Writer
+from pretune.inference.rewriting import Rewriter
+from pretune.nn.patterns import causal
 from pretune.packed import pack_lists
+from pretune.text.documents import Document
 from pretune.text.labeled import Labeled
+from pretune.text.tokenizer_training import train
 from tiny import read, tiny, tune
 
 WORDS = ["red", "water", "fire", "tree", "stone", "cloud"]
@@ -160,5 +165,82 @@ def test_models_that_cannot_answer_say_why(tmp_path: Path) -> None:
     masked = tiny("bert-tiny", tokenizer, tmp_path / "bert", "mlm")
     with pytest.raises(pt.PretuneError, match="fills one gap with a word; give the answers"):
         pt.ask(masked, ["fire"], cloze="It was [MASK].")
-    with pytest.raises(pt.PretuneError, match="use `pretune generate`"):
-        pt.ask(tiny("t5-tiny", tokenizer, tmp_path / "t5"), ["fire"], answers=["good", "bad"])
+
+
+def test_encoder_decoders_read_the_examples_and_write_the_answer(tmp_path: Path) -> None:
+    tokenizer = read(["it was good bad . fire water"] * 9)
+    folder = tiny("t5-tiny", tokenizer, tmp_path / "t5", "generate")
+    loaded = Rewriter.load(folder)
+    examples = Labeled(Path("x"), {}, ["water"], labels=["bad"], lines=[1])
+    asker = Asker(loaded, Question("{text} it was [MASK].", ["good", "bad . bad"], "good:good/bad . bad:bad . bad"))
+    shown = Asker(loaded, replace(asker.question, labels=(), words="", shown=examples, before="fire fire"))
+    words, asked = ["good", "bad . bad"], rows("fire", "water fire")
+    for ask, before in ((asker, ""), (shown, "fire fire water it was bad. ")):
+        for text, scores in zip(asked.texts, ask.rank(asked, [words] * 2), strict=True):
+            source = [*tokenizer.encode(f"{before}{text} it was"), tokenizer.role("end")]
+            for word, score in zip(words, scores, strict=True):
+                ids = tokenizer.encode(word)
+                written = pack_lists([[tokenizer.role("padding"), *ids[:-1]]], pattern=causal)
+                with torch.no_grad():
+                    states = loaded.model.backbone(pack_lists([source]), written).last
+                    logits = loaded.model.root.heads["generate"](states, loaded.model.backbone.embed.tokens)
+                chances = logits[:, : tokenizer.size].log_softmax(-1).gather(1, torch.tensor(ids)[:, None])
+                assert score == pytest.approx(float(chances.sum()), abs=1e-5)
+    assert asker.rank(asked, [words] * 2, each_token=True)[0][1] == pytest.approx(
+        asker.rank(asked, [words] * 2)[0][1] / 3
+    )
+    answers = pt.ask(folder, ["fire"], cloze="{text} it was [MASK]", answers=["good", "bad"])
+    assert sum(answers[0]["probabilities"].values()) == pytest.approx(1)
+    assert isinstance(pt.ask(folder, ["fire"], cloze="{text} it was [MASK]", tokens=3)[0]["answer"], str)
+
+
+def test_examples_that_do_not_fit_are_left_out(writer: Path) -> None:
+    loaded = Writer.load(writer / "start")
+    shown = Labeled(Path("x"), {}, ["fire " * 300, "red", "tree"], labels=["cold"] * 3, lines=[1, 2, 3])
+    asker = Asker(loaded, Question("{text} feels [MASK]", shown=shown, before="stone"))
+    asked = rows("water")
+    assert asker.prompt(asked) == "stone\n\nred feels cold\n\ntree feels cold\n\nwater feels"
+    assert len(asker(asked)) == 1
+
+
+# Prompts as lecture notes print them: answers to questions about a text, a translation aside, a sum.
+BORN = "Порфирий Петрович родился в Москве в 1938 году."
+LECTURES = [
+    (
+        Question(
+            "Q: {text}\n\nA: [MASK]",
+            before=BORN,
+            shown=Labeled(Path("x"), {}, ["Где родился Порфирий Петрович?"], labels=["В Москве."], lines=[1]),
+        ),
+        "В каком году родился Порфирий Петрович?",
+        " В 1938 году.",
+        f"{BORN}\n\nQ: Где родился Порфирий Петрович?\n\nA: В Москве.\n\n"
+        "Q: В каком году родился Порфирий Петрович?\n\nA: В 1938 году.",
+    ),
+    (
+        Question("{text}, but like they say in French: [MASK] [I'm not a fool]."),
+        "I'm not the cleverest man in the world",
+        " Je ne suis pas un imbecile",
+        "I'm not the cleverest man in the world, but like they say in French: Je ne suis pas un imbecile",
+    ),
+    (
+        Question("Q: {text}\n\nA: [MASK]."),
+        "What is 65360 plus 16204?",
+        " 81564",
+        "Q: What is 65360 plus 16204?\n\nA: 81564",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("question", "text", "answer", "whole"), LECTURES, ids=["question", "aside", "sum"])
+def test_prompts_are_those_of_the_lectures(
+    question: Question, text: str, answer: str, whole: str, tmp_path: Path
+) -> None:
+    tokenizer = train([Document(BORN * 9, Path("texts"), 1)], "byte-bpe", 400)
+    loaded = Writer.load(tiny("gpt2-tiny", tokenizer, tmp_path / "gpt2"))
+    asker, asked = Asker(loaded, question), rows(text)
+    assert asker.prompt(asked) + asker.cloze(asked).space + answer.strip() == whole
+    laid = asker.lay_out(asked, 1)
+    assert (
+        tokenizer.decode(laid.take(np.arange(1)).ids.tolist()) + answer == whole
+    )  # to the byte, as the model reads it

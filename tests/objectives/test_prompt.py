@@ -128,11 +128,15 @@ def test_shots_are_drawn_by_seed_and_named(capsys: pytest.CaptureFixture[str], m
     assert len(draw_shots(rows, 15, 0)) == 25 and "'b' has 10" in capsys.readouterr().err
 
 
+PAIR = Labeled(Path("x"), {}, ["A"], ["B"], more={"more": ["{pair}"]})
+
+
 def test_words_and_clozes() -> None:
     assert name_words("good/bad", ["0", "1"]) == ["good", "bad"]
     assert Cloze.parse("[MASK] is it").pieces == ("{text}", " [MASK]", " is it")
-    assert Cloze.parse("{text}? [MASK], {pair}", pair=True).fill("A", "B", "yes") == "A? yes, B"
-    assert Cloze.parse("so [MASK]", pair=True).fill("A", "B", "yes") == "A B so yes"
+    assert Cloze.parse("{text}? [MASK], {pair}", pair=True).fill(PAIR, 0, "yes") == "A? yes, B"
+    assert Cloze.parse("{text} {more}: [MASK]", more=["more"]).fill(PAIR, 0, "no") == "A {pair}: no"
+    assert Cloze.parse("so [MASK]", pair=True).fill(PAIR, 0, "yes") == "A B so yes"
     assert Cloze.parse("a\\nb [MASK]").pieces[1] == " a\nb"
     assert Cloze.parse("{text}: [MASK]!").before().pieces == ("{text}", ":")
 

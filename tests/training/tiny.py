@@ -30,7 +30,7 @@ def read(texts: Sequence[str], size: int = 200) -> Tokenizer:
 
 def tiny(name: str, tokenizer: Tokenizer, folder: Path, objective: str = "") -> Path:
     """A random model in a folder, with the heads of some objectives."""
-    preset = make_model(name, 256, padding=tokenizer.roles["padding"])
+    preset = make_model(name, max(256, tokenizer.size), padding=tokenizer.roles["padding"])
     config = replace(preset.config, **SIZES[name])
     torch.manual_seed(0)
     model = Model(preset.family, config, Root(preset.family.build(config)), tokenizer, objective)

@@ -1,13 +1,13 @@
 """Clozes: a text with a gap that an answer fills, as in `{text} It was [MASK].` (Schick and Schütze, 2021, PET).
 
-{text} and {pair} stand for the texts of a row; where neither is there, they come first. [MASK] is the gap, whatever a tokenizer's own
-token is; a model that writes goes on there instead.
+{text} and {pair} stand for the texts of a row, further names in braces for what else it has; where there is none of them, the texts
+come first. [MASK] is the gap, whatever a tokenizer's own token is; a model that writes goes on there instead.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from pretune.errors import PretuneError
@@ -16,7 +16,6 @@ from pretune.text.labeled import Labeled
 from pretune.text.tokenizer import Tokenizer
 
 TEXT, PAIR, GAP = "{text}", "{pair}", "[MASK]"
-_SLOT = re.compile(r"(\s*(?:\{text\}|\{pair\}|\[MASK\]))")
 
 
 @dataclass(frozen=True)
@@ -30,10 +29,11 @@ class Cloze:
     pieces: tuple[str, ...]
 
     @classmethod
-    def parse(cls, text: str, pair: bool = False) -> Cloze:
-        """Read a cloze for rows of one text, or of a pair."""
+    def parse(cls, text: str, pair: bool = False, more: Collection[str] = ()) -> Cloze:
+        """Read a cloze for rows of one text, or of a pair, that have `more` under these names."""
         text = text.replace("\\n", "\n")
-        if TEXT not in text and PAIR not in text:
+        slots = [TEXT, PAIR, *(f"{{{name}}}" for name in more)]
+        if not any(slot in text for slot in slots):
             text = " ".join([TEXT, *([PAIR] if pair else []), text])
         if text.count(GAP) != 1:
             raise PretuneError(
@@ -45,7 +45,8 @@ class Cloze:
                 if pair
                 else f"cloze {text!r}: there are no pairs of texts for {PAIR}"
             )
-        return cls(tuple(filter(None, _SLOT.split(text))))
+        either = "|".join(map(re.escape, [*slots, GAP]))
+        return cls(tuple(filter(None, re.split(rf"(\s*(?:{either}))", text))))
 
     @property
     def space(self) -> str:
@@ -60,21 +61,29 @@ class Cloze:
 
     def parts(self, rows: Labeled, tokenizer: Tokenizer) -> list[Part]:
         """What the sequences of some rows are composed of."""
+        slots = slots_of(rows)
         found: list[Part] = []
         for piece in self.pieces:
-            if piece.endswith(GAP):
+            name = piece.lstrip()
+            if name == GAP:
                 found.append((tokenizer.role("mask"),))
-            elif piece.endswith((TEXT, PAIR)):
-                texts = rows.texts if piece.endswith(TEXT) else rows.pairs or []
-                found.append([piece[: -len(TEXT)] + text for text in texts])
+            elif name in slots:
+                found.append([piece[: -len(name)] + str(text) for text in slots[name]])
             elif ids := tokenizer.encode(piece):
                 found.append(tuple(ids))
         return found
 
-    def fill(self, text: str, pair: str, answer: str) -> str:
-        """The whole text with an answer in it."""
-        values = {TEXT: text, PAIR: pair, GAP: answer}
-        return re.sub(r"\{text\}|\{pair\}|\[MASK\]", lambda slot: values[slot[0]], "".join(self.pieces))
+    def fill(self, rows: Labeled, row: int, answer: str = "") -> str:
+        """The whole text of a row with an answer in it."""
+        values = {name: str(texts[row]) for name, texts in slots_of(rows).items()} | {GAP: answer}
+        named = ((piece, piece.lstrip()) for piece in self.pieces)
+        return "".join(piece[: -len(name)] + values[name] if name in values else piece for piece, name in named)
+
+
+def slots_of(rows: Labeled) -> Mapping[str, Sequence[str]]:
+    """What stands for each slot, row by row."""
+    more = {f"{{{name}}}": cells for name, cells in rows.more.items()}
+    return {TEXT: rows.texts, **({} if rows.pairs is None else {PAIR: rows.pairs}), **more}
 
 
 def name_words(words: str, labels: Sequence[str]) -> list[str]:
