@@ -105,7 +105,9 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
                 values = [line[key] for line in own]
                 cells.append(f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(own) > 1 else ""))
             seconds = mean(line["seconds"] for line in own)
-            rows.append(f"| {name} | {own[0]['parameters'] / 1e6:.1f} M | {' | '.join(cells)} | {seconds:.0f} | {len(own)} |")
+            rows.append(
+                f"| {name} | {own[0]['parameters'] / 1e6:.1f} M | {' | '.join(cells)} | {seconds:.0f} | {len(own)} |"
+            )
     return "\n".join(rows)
 
 

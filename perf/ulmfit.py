@@ -1,0 +1,241 @@
+"""ULMFiT on TREC and IMDb with 100, 500 and all labels: its recipe, the classifier without its three tricks, and from scratch.
+
+    pretune pretrain docs/recipes/ulmfit-short.yaml --data CORPUS --out LM
+    python perf/ulmfit.py adapt --lm LM --data TASKS --out FOLDER [--tasks TREC]
+    python perf/ulmfit.py run --data TASKS --out FOLDER [--tasks TREC] [--labels 100 500 all] [--arms ulmfit …] [--seeds 0 1 2]
+    python perf/ulmfit.py table FOLDER --plot docs/ulmfit.png
+
+TASKS has the official TREC/{train,test}.txt and IMDb/{train,test}.tsv. `adapt` is the second stage, once for a task, on all its
+training texts without their labels. Every line of FOLDER/results.jsonl is one classifier, judged on TREC's test or the first 5,000
+of IMDb's, shuffled. Rows to learn from are drawn anew for each seed, the same for all arms. Arms: `ulmfit`; `full`, the same start,
+but all layers at one rate, which does not change; `scratch`, the same network with random weights. The two others have each rate of
+RATES, and the better one counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from common import machine
+
+ARMS = {"ulmfit": "ULMFiT", "full": "without its tricks", "scratch": "from scratch"}
+RATES = {"ulmfit": (1e-2,), "full": (1e-3, 4e-3), "scratch": (1e-3, 4e-3)}
+LM_EPOCHS = {"TREC": 10.0, "IMDb": 2.0}
+LENGTH = {"TREC": 64, "IMDb": 250}  # tokens that the classifier reads
+JUDGED = 5000
+
+
+def epochs(labels: int) -> float:
+    """Of a classifier."""
+    return 50.0 if labels < 200 else 20.0 if labels < 1000 else 8.0 if labels < 10000 else 3.0
+
+
+def read(task: str, file: Path) -> list[dict[str, str]]:
+    """Rows of an official file."""
+    if task == "TREC":
+        lines = file.read_text(encoding="latin-1").splitlines()
+        return [{"text": line.partition(" ")[2], "label": line.partition(":")[0]} for line in lines]
+    lines = file.read_text(encoding="utf-8").split("\n")[1:]  # some have separators of other kinds inside
+    return [dict(zip(("text", "label"), line.split("\t")[:1:-1], strict=True)) for line in lines if line]
+
+
+def rows_of(task: str, data: Path) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """To learn from and to judge by, shuffled."""
+    ending = "txt" if task == "TREC" else "tsv"
+    parts = [read(task, data / task / f"{part}.{ending}") for part in ("train", "test")]
+    for part in parts:
+        random.Random(0).shuffle(part)
+    return parts[0], parts[1][:JUDGED]
+
+
+def draw(rows: Sequence[dict[str, str]], count: int, seed: int) -> list[dict[str, str]]:
+    """Some rows, at least one of each class."""
+    order = random.Random(seed).sample(list(rows), len(rows))
+    firsts = list({row["label"]: row for row in reversed(order)}.values())
+    return (firsts + [row for row in order if row not in firsts])[:count] if count < len(rows) else order
+
+
+def write(rows: Sequence[dict[str, str]], file: Path) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return file
+
+
+def adapt(options: argparse.Namespace) -> None:
+    """The second stage."""
+    from pretune.training.ulmfit import Stages
+    from pretune.training.ulmfit import adapt as go_on
+
+    for task in options.tasks:
+        train, _ = rows_of(task, Path(options.data))
+        texts = write([{"text": row["text"]} for row in train], Path(options.out) / task / "texts.jsonl")
+        stages = Stages(
+            train=str(texts), dev=None, columns={}, lm_epochs=options.epochs or LM_EPOCHS[task], language="lines"
+        )
+        start = time.perf_counter()
+        run = go_on(options.lm, [texts], Path(options.out) / task / "forward", stages)
+        print(task, f"{time.perf_counter() - start:.0f} s", json.dumps(run.results), flush=True)
+
+
+def run(options: argparse.Namespace) -> None:
+    """A line for each classifier that is not there yet."""
+    import pretune as pt
+    from pretune.training.ulmfit import OBJECTIVE, OPTIMIZER, SCHEDULE
+
+    os.environ["PRETUNE_PROGRESS"] = "none"
+    out = Path(options.out)
+    done = [(line["task"], line["labels"], line["seed"], line["arm"], line["rate"]) for line in load(out)]
+    for task in options.tasks:
+        train, test = rows_of(task, Path(options.data))
+        dev = write(test, out / task / "test.jsonl")
+        for labels in options.labels:
+            count = len(train) if labels == "all" else int(labels)
+            for seed in options.seeds:
+                file = write(draw(train, count, seed), out / task / f"train-{labels}-{seed}.jsonl")
+                for arm in options.arms:
+                    for rate in options.rates or RATES[arm]:
+                        if (task, labels, seed, arm, rate) in done:
+                            continue
+                        folder = out / task / f"{arm}-{labels}-{seed}-{rate:g}"
+                        shutil.rmtree(folder, ignore_errors=True)
+                        start = time.perf_counter()
+                        result = pt.finetune(
+                            out / task / "forward" / "texts",
+                            file,
+                            dev=dev,
+                            out=folder,
+                            objective=OBJECTIVE,
+                            strategy="gradual" if arm == "ulmfit" else "full",
+                            epochs=options.epochs or epochs(count),
+                            optimizer=replace(OPTIMIZER, lr=rate, **({} if arm == "ulmfit" else {"layer_decay": 1.0})),
+                            schedule=pt.Schedule(kind="constant", warmup=0.0) if arm == "full" else SCHEDULE,
+                            batch=pt.Batching(sequences=32 if count < 10000 else 64, length=LENGTH[task]),
+                            scratch=arm == "scratch",
+                            seed=seed,
+                            seeds=1,
+                            report=False,
+                        ).results
+                        line = {
+                            "task": task,
+                            "labels": labels,
+                            "seed": seed,
+                            "arm": arm,
+                            "rate": rate,
+                            "error": 100 * (1 - result["dev/accuracy"]),
+                            "seconds": time.perf_counter() - start,
+                            **machine(),
+                        }
+                        shutil.rmtree(folder)
+                        print(json.dumps(line), flush=True)
+                        with (out / f"results{options.part}.jsonl").open("a", encoding="utf-8") as results:
+                            results.write(json.dumps(line) + "\n")
+
+
+def load(folder: Path) -> list[dict[str, Any]]:
+    """All lines so far, of all processes."""
+    files = sorted(folder.glob("results*.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def best(lines: Sequence[dict[str, Any]], task: str, labels: str, arm: str) -> tuple[float, list[float]] | None:
+    """Of an arm's rates the one with the lowest mean error, and its errors."""
+    own = [line for line in lines if (line["task"], line["labels"], line["arm"]) == (task, labels, arm)]
+    errors = {rate: [line["error"] for line in own if line["rate"] == rate] for rate in {line["rate"] for line in own}}
+    return min(errors.items(), key=lambda item: mean(item[1]), default=None)
+
+
+def sizes(lines: Sequence[dict[str, Any]], task: str) -> list[str]:
+    return sorted({line["labels"] for line in lines if line["task"] == task}, key=lambda x: (x == "all", x.zfill(9)))
+
+
+def table(lines: Sequence[dict[str, Any]]) -> str:
+    """Errors in percent, means over seeds with their deviation, as Markdown."""
+    rows = ["| task | labels | " + " | ".join(ARMS.values()) + " |", "| --- | ---: | ---: | ---: | ---: |"]
+    for task in LM_EPOCHS:
+        for labels in sizes(lines, task):
+            cells = []
+            for arm in ARMS:
+                found = best(lines, task, labels, arm)
+                spread = f" ± {stdev(found[1]):.1f}" if found and len(found[1]) > 1 else ""
+                cells.append(f"{mean(found[1]):.1f}{spread} ({found[0]:g})" if found else "–")
+            rows.append(f"| {task} | {labels} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def plot(lines: Sequence[dict[str, Any]], file: Path) -> None:
+    """Error against labels, as in the paper."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    whole = {"TREC": 5452, "IMDb": 25000}
+    figure, axes = pyplot.subplots(1, len(whole), figsize=(10, 4))
+    for axis, task in zip(axes, whole, strict=True):
+        names = sizes(lines, task)
+        for arm, name in ARMS.items():
+            found = [(labels, best(lines, task, labels, arm)) for labels in names]
+            points = [(whole[task] if at == "all" else int(at), one[1]) for at, one in found if one]
+            axis.errorbar(
+                [at for at, _ in points],
+                [mean(errors) for _, errors in points],
+                [stdev(errors) if len(errors) > 1 else 0.0 for _, errors in points],
+                fmt="o-",
+                label=name,
+                capsize=2,
+            )
+        axis.set_xscale("log")
+        axis.set_xticks([whole[task] if at == "all" else int(at) for at in names], names)
+        axis.minorticks_off()
+        axis.set_title(task)
+        axis.set_xlabel("labels")
+        axis.set_ylim(bottom=0)
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("error, %")
+    axes[0].legend()
+    figure.tight_layout()
+    figure.savefig(file, dpi=130)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for name in ("adapt", "run"):
+        verb = verbs.add_parser(name)
+        verb.add_argument("--data", required=True)
+        verb.add_argument("--out", required=True)
+        verb.add_argument("--tasks", nargs="+", default=list(LM_EPOCHS), choices=list(LM_EPOCHS))
+        verb.add_argument("--epochs", type=float, help="instead of the usual number")
+        if name == "adapt":
+            verb.add_argument("--lm", required=True)
+        else:
+            verb.add_argument("--labels", nargs="+", default=["100", "500", "all"])
+            verb.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
+            verb.add_argument("--rates", type=float, nargs="+", help="instead of the usual ones")
+            verb.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+            verb.add_argument("--part", default="", help="of the file's name, where several processes share the folder")
+    last = verbs.add_parser("table")
+    last.add_argument("folder")
+    last.add_argument("--plot")
+    options = parser.parse_args()
+    if options.verb != "table":
+        {"adapt": adapt, "run": run}[options.verb](options)
+        return
+    lines = load(Path(options.folder))
+    print(table(lines))
+    if options.plot:
+        plot(lines, Path(options.plot))
+
+
+if __name__ == "__main__":
+    main()
