@@ -1,0 +1,99 @@
+"""Several processes: the same losses as one, checkpoints that another number of them goes on from, clear words when they disagree."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from canary import make
+from pretune.training import checkpoints
+from pretune.training.checkpoints import list_checkpoints
+from pretune.training.loop import train
+
+SCRIPT = Path(__file__).with_name("together.py")
+
+
+def scenario(name: str, folder: Path) -> Any:
+    path = os.pathsep.join(filter(None, [str(SCRIPT.parent), *sys.path]))
+    answer = subprocess.run(
+        [sys.executable, str(SCRIPT), name, str(folder)], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+    errors = "\n".join(file.read_text()[-1500:] for file in sorted(folder.rglob("errors-*")))
+    assert answer.returncode == 0, answer.stderr[-3000:] + errors
+    return json.loads(answer.stdout.splitlines()[-1])
+
+
+def test_losses_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
+    """Replicas and shards, dropout on, packs that cannot be dealt evenly, optimizers that look at whole matrices."""
+    found = scenario("same", tmp_path)
+    for size in ("2", "3"):
+        assert found[size] is not None, (tmp_path / size / "errors-0").read_text()
+        for name, losses in found[size].items():
+            tolerance = 1e-3 if name.startswith("bf16") else 1e-6
+            assert losses == pytest.approx(found["1"][name], rel=tolerance), (size, name)
+    assert found["2"]["bf16"] != found["2"]["sharded"]  # it does round
+
+
+def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
+    found = scenario("resumed", tmp_path)
+    assert set(found["errors"]) == {""}
+    assert_same(tmp_path, "whole", "two, then one", "one, then three", "replicas, then shards", "full")
+    assert_same(tmp_path, "lane", "lanes")
+    names = {path.name for path in list_checkpoints(tmp_path / "replicas, then shards" / "run")[-1].iterdir()}
+    kinds = ("average", "optimizer", "root")
+    assert names == {"state.json", *(f"{kind}-0000{rank}-of-00002.safetensors" for kind in kinds for rank in range(2))}
+    # One process had no room: it says so, the others end too, and the checkpoint before is what there is.
+    others, told = found["full"]
+    assert others == "SystemExit: 1"
+    assert "root-00001-of-00002.safetensors: no room to write it (File too large); free some space" in told
+    assert found["left"] == ["step-00000002"]
+
+
+def assert_same(folder: Path, first: str, *others: str) -> None:
+    def losses(way: str) -> list[float]:
+        lines = map(json.loads, (folder / way / "run" / "metrics.jsonl").read_text().splitlines())
+        return [line.get("mlm", line.get("lm")) for line in lines]
+
+    expected = load_file(folder / first / "run" / "final.safetensors")
+    for way in others:
+        assert losses(way) == pytest.approx(losses(first), rel=1e-5), way
+        for name, tensor in load_file(folder / way / "run" / "final.safetensors").items():
+            torch.testing.assert_close(tensor, expected[name], atol=1e-4, rtol=1e-3, msg=f"{way}: {name}")
+
+
+def test_processes_that_disagree_are_told_apart(tmp_path: Path) -> None:
+    found = scenario("disagreeing", tmp_path)
+    told = {name: said for name, (said, other) in found.items() if other == "SystemExit: 1"}
+    assert told.keys() == found.keys()  # one of them tells, and both end
+    assert "does not have the recipe of process 0" in told["recipe"] and "optimizer.lr, seed differ" in told["recipe"]
+    assert "does not have the data of process 0" in told["data"] and "documents, store differ" in told["data"]
+    assert "run: process 1" in told["folder"] and "must be a folder that all machines share" in told["folder"]
+    assert not (tmp_path / "machine-0" / "run").exists()
+    assert "nothing-here" in told["first"]
+
+
+def test_checkpoints_are_written_while_the_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = threading.Event()
+    save = checkpoints.save
+
+    def slow(tensors: dict[str, torch.Tensor]) -> bytes:
+        assert later.wait(10), "the training waits for its checkpoint"
+        return save(tensors)
+
+    monkeypatch.setattr(checkpoints, "save", slow)
+    training = make("mlm+nsp", 6, tmp_path, save=2)
+    training.evaluate = lambda: {"seen": float(later.set() is None)}
+    training.watching = replace(training.watching, evaluate=3)
+    train(training)
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000004", "step-00000006"]
