@@ -15,10 +15,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import pretune
 from canary import make
 from pretune.training import checkpoints
 from pretune.training.checkpoints import list_checkpoints
 from pretune.training.loop import train
+from pretune.training.settings import Batching, Budget, Watching
 
 SCRIPT = Path(__file__).with_name("together.py")
 
@@ -81,6 +83,40 @@ def test_processes_that_disagree_are_told_apart(tmp_path: Path) -> None:
     assert "run: process 1" in told["folder"] and "must be a folder that all machines share" in told["folder"]
     assert not (tmp_path / "machine-0" / "run").exists()
     assert "nothing-here" in told["first"]
+
+
+def test_torchrun_survives_the_loss_of_a_worker(tmp_path: Path, english: list[str]) -> None:
+    """The command line, unchanged, from a file of text: a worker is killed in the middle of a step, and all go on."""
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(" ".join(part.split()) for part in english[:20]), encoding="utf-8")
+    batch = Batching(tokens=512, pack=128, length=64)
+    watching = Watching(log=1, save=2)
+    tokenizer = {"kind": "wordpiece", "size": 400}
+    expected = pretune.pretrain(
+        "bert-tiny", text, out=tmp_path / "alone", budget=Budget(steps=8), batch=batch, watching=watching,
+        tokenizer=tokenizer,
+    )  # fmt: skip
+    recipe = tmp_path / "alone" / "recipe.yaml"
+    launch = ["--nproc-per-node", "2", "--max-restarts", "1", "--monitor-interval", "0.1", "--rdzv-backend", "c10d"]
+    answer = subprocess.run(
+        [
+            sys.executable, "-m", "torch.distributed.run", *launch, "--rdzv-endpoint", "localhost:0",
+            str(SCRIPT.with_name("lost_worker.py")), "pretrain", "--recipe", str(recipe), "--out", str(tmp_path / "lost"),
+            "--json",
+        ],
+        capture_output=True, text=True, check=False, env={**os.environ, "PRETUNE_PROGRESS": ""},
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stderr[-3000:]
+    assert "(exitcode: -9) local_rank: 1" in answer.stderr and "going on from step" in answer.stderr
+    assert json.loads(answer.stdout.splitlines()[-1])["finished"]  # told by one process alone
+    assert len(answer.stdout.splitlines()) == 1
+    found, wanted = (
+        [line.get("mlm", line.get("dev/mlm")) for line in pretune.Run(run).metrics()]
+        for run in (tmp_path / "lost", expected)
+    )
+    assert found == pytest.approx(wanted, rel=1e-5)
+    mine, theirs = (load_file(run / "model.safetensors") for run in (tmp_path / "lost", expected.folder))
+    torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-3)
 
 
 def test_checkpoints_are_written_while_the_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from torch import nn
 
 from pretune.errors import PretuneError
 from pretune.model import Root
+from pretune.training.rendezvous import fresh_store
 
 Parallel = Literal["replicate", "shard"]
 Reduce = Literal["fp32", "bf16"]
@@ -46,7 +47,9 @@ class World:
                 torch.cuda.set_device(local)
                 # What hosts tell each other goes beside the GPUs: nobody waits for their queues.
                 backend = "cpu:gloo,cuda:nccl"
-            dist.init_process_group(backend)
+            store = fresh_store()
+            rank, size = (-1 if store is None else int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size)
         return cls(dist.get_rank(), dist.get_world_size())
 
     @property

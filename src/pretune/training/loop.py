@@ -371,6 +371,7 @@ def _restore(
             slots.setdefault(int(slot), {})[key] = tensor.to(t.device, copy=True)
     if t.restore_carry is not None:
         t.carry = {slot: t.restore_carry(tensors) for slot, tensors in slots.items()}
+    say(f"going on from step {state['step']}")
     return Clock.resumed(t.budget, state["clock"]), state["feed"]
 
 
