@@ -39,7 +39,7 @@ def progress(title: str, total: float | None = None) -> Iterator[Bar]:
     ...         bar.update(i + 1, note="words")
     """
     if silent():
-        yield _Silent()
+        yield Silent()
     elif sys.stderr.isatty():
         with _rich_bar(title, total) as bar:
             yield bar
@@ -49,9 +49,11 @@ def progress(title: str, total: float | None = None) -> Iterator[Bar]:
         bar.finish()
 
 
-class _Silent:
+class Silent:
+    """Tells nothing."""
+
     def update(self, done: float, note: str = "") -> None:
-        pass
+        """Nothing happens."""
 
 
 class _Plain:

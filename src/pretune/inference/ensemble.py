@@ -12,9 +12,11 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing import get_context, parent_process
+from pathlib import Path
 
 import torch
 
+from pretune.cluster import Engine, check_seen, everywhere, on_cluster
 from pretune.devices import choose_device
 from pretune.errors import PretuneError
 from pretune.inference.predict import Answerer, load_trained, read_part, task_of
@@ -89,12 +91,19 @@ def answer_parts(
     answered: bool = False,
     processes: int = 1,
     partial: bool = False,
+    engine: Engine = "local",
 ) -> Iterator[tuple[Excerpt, Answers]]:
     """Excerpts and the answers to them, in order.
 
-    Several processes work on a CPU, each with models of its own; there are never more than two excerpts for each.
+    Several processes work on a CPU, each with models of its own; there are never more than two excerpts for each. Those of a
+    cluster take a GPU each, where it has any.
     """
     jobs = with_columns(same_task(references), parts, columns, answered)
+    if engine == "ray":
+        models = tuple(everywhere(reference) for reference in references)
+        calls = ((models, partial, part, named, answered) for part, named in jobs)
+        yield from ((job[2], answers) for job, answers in on_cluster(answer_excerpt, calls, on_gpu=True))
+        return
     if processes == 1:
         ensemble = Ensemble(references, partial)
         yield from ((part, ensemble(part, named, answered)) for part, named in jobs)
@@ -148,6 +157,16 @@ def _begin(threads: int) -> None:
 
 
 _ensemble = cache(Ensemble)
+
+
+def answer_excerpt(
+    references: tuple[str, ...], partial: bool, part: Excerpt, columns: Mapping[str, str], answered: bool
+) -> Answers:
+    """A job of the cluster."""
+    for reference in references:
+        if os.path.isabs(reference):
+            check_seen(Path(reference))
+    return _ensemble(references, partial, choose_device())(part, columns, answered)
 
 
 def _work(

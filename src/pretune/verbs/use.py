@@ -28,6 +28,7 @@ def predict(
     score: bool = False,
     out: str | Path | None = None,
     processes: int = 1,
+    engine: Literal["local", "ray"] = "local",
     partial: bool = False,
 ) -> Rows:
     """Answers of a fine-tuned model, or the mean of several models': as many as there are texts or rows, in order.
@@ -58,6 +59,8 @@ def predict(
         Write rows and answers to this .csv, .tsv, .jsonl or .parquet file.
     processes
         Share the rows out to so many processes, on a CPU.
+    engine
+        This machine (local), or a Ray cluster (ray): that of RAY_ADDRESS, with the runs where all its machines see them.
     partial
         Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
 
@@ -94,7 +97,13 @@ def predict(
     named = name_columns(columns, text=text, pair=pair, label=label)
     parts = files_as_parts(same_task(runs), files) if files else [texts_as_part(texts)]
     answered = answer_parts(
-        runs, parts, named if files else {"text": "text"}, answered=score, processes=processes, partial=partial
+        runs,
+        parts,
+        named if files else {"text": "text"},
+        answered=score,
+        processes=processes,
+        partial=partial,
+        engine=engine,
     )
     beside, scores = Beside(probabilities, nested=out is None), Scores(runs)
     kept: list[dict[str, Any]] = []
