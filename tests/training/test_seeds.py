@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +15,7 @@ import pretune as pt
 from pretune import PretuneError
 from pretune.text.labeled import Labeled
 from pretune.text.splitting import split, warn_of_leaks
+from pretune.training import seeds
 from pretune.training.finetuning import ANSWERS, SPLIT
 from small_task import start
 
@@ -38,6 +41,23 @@ def test_the_best_of_three_seeds_is_kept_and_all_are_told(tmp_path: Path) -> Non
     judged = json.loads((tmp_path / "run" / SPLIT).read_text())["judged"]
     assert len(answers) == len(judged)
     assert run.predict(["good red stone"])[0]["label"] in ("yes", "no")
+
+
+def test_seeds_on_several_devices_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = tune(tmp_path / "here", seeds=2, budget=pt.Budget(steps=3))
+    shared = []
+
+    def share_out(
+        work: Any, jobs: Any, devices: int
+    ) -> list[Any]:  # without the processes, which start as if from nothing
+        shared.append(devices)
+        return [work(*pickle.loads(pickle.dumps(job))) for job in jobs]
+
+    monkeypatch.setattr(seeds, "share_out", share_out)
+    there = tune(tmp_path / "there", seeds=2, budget=pt.Budget(steps=3), devices=2)
+    assert shared == [2] and there.results["seeds"] == here.results["seeds"]
+    first, second = ((run.folder / "model.safetensors").read_bytes() for run in (here, there))
+    assert first == second
 
 
 def test_runs_that_learned_nothing_are_counted(tmp_path: Path) -> None:

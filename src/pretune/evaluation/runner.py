@@ -30,13 +30,15 @@ from pretune.inference.predict import Answerer, load_trained
 from pretune.objectives import OBJECTIVES
 from pretune.progress import say
 from pretune.text.remembered import remembering
-from pretune.training.finetuning import Plan, make_plan, read_material
+from pretune.training.finetuning import Material, Plan, make_plan, read_material
 from pretune.training.pretraining import count_parameters
 from pretune.training.runs import environment
 from pretune.training.seeds import one_seed
 from pretune.training.settings import Batching
+from pretune.workers import share_out
 
 ASKED, RESULT, RESULTS, SUBMISSION = "suite.json", "result.json", "results.json", "submission.zip"
+COST = "cost.json"
 TOKENS = "tokens"  # tokenized rows, which every seed needs again
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 Answers = list[dict[str, Any]]
@@ -56,6 +58,7 @@ class Request:
     subsets: bool = False
     keep: bool = False  # the weights of every seed
     device: str | None = None
+    devices: int = 1  # which fine-tunings are shared out to
 
     def told(self) -> dict[str, Any]:
         """All that decides the outcome."""
@@ -129,9 +132,19 @@ def evaluate_suite(request: Request) -> Evaluation:
                 rows = task.read(split, request.data, subsets=request.subsets)
                 write_lines(rows_path(request.out, name, split), rows.rows)
     teaching = {name: task for name, task in here.items() if not task.taught_by}
+    taught_by = {
+        name: {name: task} | {other: t for other, t in here.items() if t.taught_by == name}
+        for name, task in teaching.items()
+    }
+    if request.devices > 1:
+        jobs = [
+            (request, task, taught_by[name], seed) for name, task in teaching.items() for seed in _left(request, task)
+        ]
+        say(f"{len(jobs)} fine-tunings on {request.devices} devices")
+        share_out(learn, jobs, request.devices)
     with remembering(request.out / TOKENS):
         for number, (name, task) in enumerate(teaching.items(), 1):
-            taught = {name: task} | {other: t for other, t in here.items() if t.taught_by == name}
+            taught = taught_by[name]
             say(f"{task.title} ({number} of {len(teaching)})")
             evaluate_task(request, task, taught)
     found = {name: json.loads((request.out / name / RESULT).read_text(encoding="utf-8")) for name in here}
@@ -171,19 +184,12 @@ def evaluate_task(request: Request, task: SuiteTask, taught: Mapping[str, SuiteT
     rows = {name: _rows(request.out, own) for name, own in taught.items()}
     plan = plan_of(request, task, rows[task.name])
     material = None
-    folders = []
-    for number in range(request.seeds):
-        seed = request.seed + number
-        own = replace(plan, seed=seed, out=request.out / task.name / "seeds" / str(seed))
-        folders.append(own.out)
-        if not (own.out / "cost.json").is_file():
-            say(f"seed {seed} ({number + 1} of {request.seeds})")
-            material = material or read_material(plan)
-            run = one_seed(own, material)
-            scored = {n: (t, {t.scored: rows[n][t.scored]}) for n, t in taught.items() if t.scored in rows[n]}
-            costs = answer_with(own, scored) if run else {}
-            write_json(own.out / "cost.json", costs)
-    learned = [folder for folder in folders if json.loads((folder / "cost.json").read_text(encoding="utf-8"))]
+    for seed in _left(request, task):
+        say(f"seed {seed} ({seed - request.seed + 1} of {request.seeds})")
+        material = material or read_material(plan)
+        learn_seed(plan, material, rows, taught, seed)
+    folders = [_seed_folder(request, task, request.seed + number) for number in range(request.seeds)]
+    learned = [folder for folder in folders if json.loads((folder / COST).read_text(encoding="utf-8"))]
     if not learned:
         raise PretuneError(f"{request.out / task.name}: all {request.seeds} seeds failed; lower the learning rate")
     best = max(learned, key=lambda folder: _decides(task, rows[task.name][task.scored], folder))
@@ -198,6 +204,38 @@ def evaluate_task(request: Request, task: SuiteTask, taught: Mapping[str, SuiteT
         for folder in folders:
             for weights in (path for pattern in WEIGHTS for path in folder.glob(pattern)):
                 weights.unlink()
+
+
+def learn_seed(
+    plan: Plan,
+    material: Material,
+    rows: Mapping[str, Mapping[str, SuiteRows]],
+    taught: Mapping[str, SuiteTask],
+    seed: int,
+) -> None:
+    """Fine-tune with a seed, and answer what is scored; `cost.json` says that it is done."""
+    own = replace(plan, seed=seed, out=plan.out.parent / str(seed))
+    run = one_seed(own, material)
+    scored = {n: (t, {t.scored: rows[n][t.scored]}) for n, t in taught.items() if t.scored in rows[n]}
+    write_json(own.out / COST, answer_with(own, scored) if run else {})
+
+
+def learn(request: Request, task: SuiteTask, taught: Mapping[str, SuiteTask], seed: int) -> None:
+    """The same in a process that has nothing of it yet."""
+    with remembering(request.out / TOKENS):
+        rows = {name: _rows(request.out, own) for name, own in taught.items()}
+        plan = plan_of(request, task, rows[task.name])
+        learn_seed(plan, read_material(plan), rows, taught, seed)
+
+
+def _left(request: Request, task: SuiteTask) -> list[int]:
+    """The seeds of a task that are not done yet."""
+    seeds = range(request.seed, request.seed + request.seeds)
+    return [seed for seed in seeds if not (_seed_folder(request, task, seed) / COST).is_file()]
+
+
+def _seed_folder(request: Request, task: SuiteTask, seed: int) -> Path:
+    return request.out / task.name / "seeds" / str(seed)
 
 
 def _finished(request: Request, name: str) -> bool:
@@ -276,7 +314,7 @@ def answer_with(
 def _result(task: SuiteTask, rows: Mapping[str, SuiteRows], folders: Sequence[Path], seeds: int) -> dict[str, Any]:
     scored = rows[task.scored]
     each = [official(task.metrics, scored.rows, read_answers(folder, task.name, task.scored)) for folder in folders]
-    costs = [json.loads((folder / "cost.json").read_text(encoding="utf-8"))[task.name] for folder in folders]
+    costs = [json.loads((folder / COST).read_text(encoding="utf-8"))[task.name] for folder in folders]
     told: dict[str, Any] = {
         "split": task.scored,
         "examples": len(scored),

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cache
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -23,6 +21,7 @@ from pretune.inference.predict import Answerer, load_trained, read_part, task_of
 from pretune.objectives import Task
 from pretune.objectives.task import Answer
 from pretune.text.labeled import Excerpt
+from pretune.workers import begin
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ def answer_parts(
         yield from ((part, ensemble(part, named, answered)) for part, named in jobs)
         return
     threads = max(1, torch.get_num_threads() // processes)
-    pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=_begin, initargs=(threads,))
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=begin, initargs=(threads,))
     waiting: deque[tuple[Excerpt, Future[Answers]]] = deque()
     try:
         for part, named in jobs:
@@ -140,20 +139,6 @@ def with_columns(
 
 
 # -- in a process of several ----------------------------------------------------------------------------------------
-
-
-def _begin(threads: int) -> None:
-    """Ctrl-C is for the process that started this one, and this one ends when that does, however it does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(threads)
-    parent = parent_process()
-    assert parent is not None
-
-    def end() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=end, daemon=True).start()
 
 
 _ensemble = cache(Ensemble)

@@ -11,8 +11,9 @@ from typing import Any
 from pretune.errors import PretuneError
 from pretune.metrics import constant
 from pretune.progress import say
-from pretune.training.finetuning import Material, Plan, finetune
+from pretune.training.finetuning import Material, Plan, finetune, read_material
 from pretune.training.runs import RECIPE, RESULTS, Run, finish_run, start_run
+from pretune.workers import share_out
 
 FOLDER = "seeds"
 MANY = 10_000  # examples, from which on one seed tells enough
@@ -30,12 +31,26 @@ def finetune_seeds(plan: Plan, material: Material, resume: bool = False) -> Run:
     if plan.seeds is None:
         say(f"{len(material.rows):,} examples are few: {count} seeds, the best one kept; --seeds 1 is quicker")
     start_run(plan.out, "finetune", plan.recipe(), resume)
+    plans = {
+        seed: replace(plan, seed=seed, seeds=1, devices=1, out=plan.out / FOLDER / str(seed))
+        for seed in range(plan.seed, plan.seed + count)
+    }
     runs: dict[int, Run | None] = {}
-    for number in range(count):
-        seed = plan.seed + number
-        say(f"seed {seed} ({number + 1} of {count})")
-        runs[seed] = one_seed(replace(plan, seed=seed, seeds=1, out=plan.out / FOLDER / str(seed)), material)
+    if plan.devices > 1:
+        say(f"{count} seeds on {plan.devices} devices")
+        runs = dict(
+            zip(plans, share_out(seed_elsewhere, [(plan, own) for own in plans.values()], plan.devices), strict=True)
+        )
+    else:
+        for number, (seed, own) in enumerate(plans.items(), 1):
+            say(f"seed {seed} ({number} of {count})")
+            runs[seed] = one_seed(own, material)
     return keep_best(plan, material, runs)
+
+
+def seed_elsewhere(plan: Plan, own: Plan) -> Run | None:
+    """A seed of a plan, in a process that has nothing of it yet."""
+    return one_seed(own, read_material(plan))
 
 
 def one_seed(plan: Plan, material: Material) -> Run | None:
