@@ -137,7 +137,7 @@ def parallelize(root: Root, world: World, how: Parallel, reduce: Reduce = "fp32"
 
         # XLNet has parameters that only some batches need: for queries, for segments.
         idle = any(getattr(module, "idle", False) for module in root.modules())
-        replica = DistributedDataParallel(root, find_unused_parameters=idle)
+        replica = DistributedDataParallel(root, find_unused_parameters=idle, gradient_as_bucket_view=True)
         if reduce == "bf16":
             replica.register_comm_hook(world.size, lambda size, bucket: mean_in_bf16(size, bucket))  # type: ignore[misc]
         return replica
