@@ -45,6 +45,8 @@ def test_losses_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None
             tolerance = 1e-3 if name.startswith("bf16") else 1e-6
             assert losses == pytest.approx(found["1"][name], rel=tolerance), (size, name)
     assert found["2"]["bf16"] != found["2"]["sharded"]  # it does round
+    # Two steps of two packs a process: gradients of all, or of the rest and two layers, are exchanged once a step.
+    assert found["exchanged"] == {"replicate": 2, "shard": 6}
 
 
 def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
@@ -78,8 +80,11 @@ def test_processes_that_disagree_are_told_apart(tmp_path: Path) -> None:
     found = scenario("disagreeing", tmp_path)
     told = {name: said for name, (said, other) in found.items() if other == "SystemExit: 1"}
     assert told.keys() == found.keys()  # one of them tells, and both end
-    assert "does not have the recipe of process 0" in told["recipe"] and "optimizer.lr, seed differ" in told["recipe"]
-    assert "does not have the data of process 0" in told["data"] and "documents, store differ" in told["data"]
+    assert (
+        "does not have the recipe of process 0" in told["recipe"]
+        and "these differ: optimizer.lr, seed;" in told["recipe"]
+    )
+    assert "does not have the data of process 0" in told["data"] and "these differ: documents, store;" in told["data"]
     assert "run: process 1" in told["folder"] and "must be a folder that all machines share" in told["folder"]
     assert not (tmp_path / "machine-0" / "run").exists()
     assert "nothing-here" in told["first"]

@@ -30,7 +30,7 @@ from pretune.training import agreement
 from pretune.training.loop import train
 from pretune.training.settings import Budget, Optimizer, fill
 
-STEPS = 4
+STEPS = 3
 
 
 def together(size: int, act: Callable[..., Any], folder: Path, *arguments: Any) -> list[Any]:
@@ -88,12 +88,24 @@ def same_everywhere() -> dict[str, list[float]]:
     if size < 3:
         found["bf16"] = losses("mlm+nsp", STEPS, reduce="bf16")
         found["bf16 shards"] = losses("mlm+nsp", STEPS, "shard", reduce="bf16")
-    for name in ("muon", "lamb") if size == 3 else ("adam", "radam", "muon", "lamb", "sgd", "asgd"):
+    for name in ("muon", "lamb"):
         found[name] = optimized(name, "shard")
     if size == 2:
         with pytest.raises(PretuneError, match="adafactor takes means over whole rows"):
             optimized("adafactor", "shard")
     found["mean"] = optimized("adamw", "shard", ema=0.5)
+    return found
+
+
+def exchanges() -> dict[str, int]:
+    """How often gradients are exchanged in two steps of two packs for each of two processes."""
+    found = {}
+    for parallel, name in (("replicate", "gloo:all_reduce"), ("shard", "c10d::_reduce_scatter_base_")):
+        training = make("mlm+nsp", 2, None, parallel, pack=128)
+        with torch.profiler.profile(record_shapes=True) as profile:
+            train(training)
+        large = [e for e in profile.events() if e.name == name and (parallel == "shard" or e.input_shapes[0][0] > 100)]
+        found[parallel] = len(large)
     return found
 
 
@@ -181,7 +193,10 @@ def disagreeing(folder: Path) -> dict[str, Any]:
 
 
 SCENARIOS: dict[str, Callable[[Path], Any]] = {
-    "same": lambda folder: {n: together(n, same_everywhere, folder / str(n))[0] for n in (1, 2, 3)},
+    "same": lambda folder: {
+        **{n: together(n, same_everywhere, folder / str(n))[0] for n in (1, 2, 3)},
+        "exchanged": together(2, exchanges, folder / "exchanged")[0],
+    },
     "resumed": resumed,
     "disagreeing": disagreeing,
 }

@@ -33,7 +33,7 @@ def agree(world: World, what: str, facts: Mapping[str, Any]) -> None:
             raise_once(
                 world,
                 f"process {rank} (on {host}) does not have the {what} of process 0 (on {told[0][0]}): "
-                f"{', '.join(different)} differ; start all with the same command, on the same files",
+                f"these differ: {', '.join(different)}; start all with the same command, on the same files",
             )
 
 
