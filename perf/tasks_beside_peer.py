@@ -5,7 +5,7 @@
 
 TASKS is a folder with the official files of CoLA, SST-2, MRPC, STS-B, RTE, TREC and CoNLL-2003. Sides: `ours`; `peer`, eager and
 padded, without dropout on attention weights, as ours; `peer-default`, with what its configuration says. Every line of FILE is one
-fine-tuning; seconds are of all of it, from reading the files to the scores on dev.
+fine-tuning; seconds are of all of it, from reading the files to the scores on dev; ours without its report, which the peer has none of.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ def ours(model: str, task: Task, rows: Sequence[list[dict[str, Any]]], seed: int
         run = pt.finetune(
             model, str(files[0]), dev=str(files[1]), out=Path(name) / "run", objective=task.kind, epochs=task.epochs,
             optimizer=pt.Optimizer(lr=RATE), batch=pt.Batching(sequences=ROWS, length=LENGTH), seeds=1, seed=seed,
+            report=False,
         )  # fmt: skip
         return {key.removeprefix("dev/"): value for key, value in run.results.items() if key.startswith("dev/")}
 

@@ -15,6 +15,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "models.md"
 
 # Of each family: who published it, and the tests that hold it against `transformers`.
 ABOUT = {
+    "word-vectors": ("word2vec, Mikolov et al., 2013; GloVe, Pennington et al., 2014; fastText, Bojanowski et al., 2017", ""),
     "bert": ("BERT, Devlin et al., 2019; SpanBERT, Joshi et al., 2020", "test_bert.py test_presets.py"),
     "roberta": ("RoBERTa, Liu et al., 2019", "test_roberta.py test_presets.py"),
     "xlm-roberta": ("XLM-R, Conneau et al., 2020", "test_roberta.py test_presets.py"),
@@ -34,16 +35,23 @@ ABOUT = {
     "gpt2": ("GPT-2, Radford et al., 2019; GPT-3's sizes, Brown et al., 2020", "test_gpt.py"),
     "transfo-xl": ("Transformer-XL, Dai et al., 2019", "test_transfo_xl.py"),
     "reformer": ("Reformer, Kitaev et al., 2020", "test_reformer.py"),
+    "lstm": ("AWD-LSTM, Merity et al., 2018; ULMFiT, Howard and Ruder, 2018; semi-supervised sequence learning, Dai and Le, 2015", ""),
+    "elmo": ("ELMo, Peters et al., 2018", ""),
     "elmo-transformer": ("ELMo's biLM of Transformer layers, Peters et al., 2018", ""),
     "t5": ("T5 and T5 1.1, Raffel et al., 2020", "test_t5.py test_encoder_decoder_presets.py"),
     "mt5": ("mT5, Xue et al., 2021", "test_t5.py test_encoder_decoder_presets.py"),
     "bart": ("BART, Lewis et al., 2020", "test_bart.py test_encoder_decoder_presets.py"),
     "mbart": ("mBART, Liu et al., 2020", "test_bart.py test_encoder_decoder_presets.py"),
+    "seq2seq": ("sequence to sequence, Sutskever et al., 2014; attention, Bahdanau et al., 2015, Luong et al., 2015; Skip-Thought, Kiros et al., 2015; CoVe, McCann et al., 2017", ""),
     "marian": ("the Transformer, Vaswani et al., 2017, and MASS, Song et al., 2019, as Marian lays them out", "test_bart.py test_encoder_decoder_presets.py"),
 }  # fmt: skip
 NOT_LIKE_THE_PEER = {
     "big_bird": "yes, of each text by itself (below)",
     "transfo-xl": "no: `transformers` 5 has it no more; numbers that its last version gave",
+    "word-vectors": "no: there is nothing to compute; files in tests/text/test_vectors.py",
+    "lstm": "no: no peer has it; its layers are torch's in tests/nn/test_recurrent.py, properties in tests/families/test_recurrent_families.py",
+    "elmo": "no: no peer has it; the released layout in tests/families/test_elmo_published.py",
+    "seq2seq": "no: no peer has it; properties in tests/backbones/test_recurrent_encoder_decoder.py",
     "elmo-transformer": "no: no peer has it; properties in tests/objectives/test_bilm.py",
     "performer": "no: no peer has it; properties in tests/families/test_performer.py and tests/nn/test_favor.py",
 }
@@ -67,6 +75,8 @@ PUBLISHED = {
     "t5-small": "60M", "t5-base": "220M", "t5-large": "770M", "t5-3b": "2.8B", "t5-11b": "11B",
     "mt5-small": "300M", "mt5-base": "580M", "mt5-large": "1.2B", "mt5-xl": "3.7B", "mt5-xxl": "13B",
     "bart-base": "140M", "bart-large": "400M", "mbart-large-cc25": "680M",
+    "awd-lstm-ptb": "24M", "awd-lstm-wt2": "33M", "elmo-original": "93.6M", "elmo-medium": "28.0M", "elmo-small": "13.6M",
+    "seq2seq-2014": "384M (with its softmax)",
     "transformer-base": "65M", "transformer-big": "213M",
 }  # fmt: skip
 HEADS = {

@@ -16,6 +16,7 @@ from pretune.model import load_model
 from pretune.objectives import parse_objective
 from pretune.suites import suite_names
 from small_task import start
+from tiny import read, tiny
 
 PAGE = (Path(__file__).parent.parent / "docs" / "evaluation.md").read_text(encoding="utf-8")
 
@@ -48,6 +49,7 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     model = load_model(start() / "start", parse_objective("mlm"))
     model.objective = "mlm"
     model.save("tiny")
+    tiny("gpt2-tiny", read(texts), Path("runs/gpt2"), "lm")
     blocks = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     for line in "".join(blocks).replace("pretune-small-en", "tiny").splitlines():
         words = shlex.split(line)[1:]
@@ -56,3 +58,4 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
         assert stop.value.code in (0, None), capsys.readouterr().err
     told = capsys.readouterr().out
     assert "BERT-base" in told and "pseudo perplexity" in told and "difference" in told and "too short" in told
+    assert "runs/gpt2, zero-shot" in told and "runs/gpt2, 2-shot" in told

@@ -13,6 +13,7 @@ import torch
 
 import pretune as pt
 from pretune.model import load
+from pretune.text.tagged import read_tagged
 from pretune.training.runs import Run
 
 PEOPLE, PLACES = ["Anna", "Boris", "Clara", "Denis"], ["Tver", "Oslo", "Lima"]
@@ -121,10 +122,15 @@ def test_texts_and_files_are_tagged(tagger: Run, folder: Path, tmp_path: Path) -
     out = tmp_path / "answers.jsonl"
     printed = run("predict", tagger.folder, folder / "dev.conll").stdout
     assert "B-PER" in printed and "probabilities" not in printed
-    run("predict", tagger.folder, folder / "dev.conll", "--out", out)
+    pt.predict(tagger, folder / "dev.conll", out=out)
     rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert len(rows) == 30
     assert all(len(row["1"]) == len(row["3"]) == len(row["tags"]) for row in rows)
+    pt.predict(tagger, folder / "dev.conll", out=tmp_path / "tagged.conll")
+    again = read_tagged(tmp_path / "tagged.conll")
+    assert (again.words, again.tags) == ([row["1"] for row in rows], [row["tags"] for row in rows])
+    together = pt.predict([tagger, tagger], folder / "dev.conll", score=True)
+    assert together.facts["scores"][0]["f1"] == together.facts["scores"][2]["f1"] == tagger.results["dev/f1"]
 
 
 def test_a_tagger_serves_in_transformers(tagger: Run) -> None:
@@ -226,6 +232,8 @@ def test_questions_are_answered_from_texts_and_files(answerer: Run, folder: Path
         len(lines) == 30
         and {"question", "context", "answer", "start", "end", "score", "probability"} <= lines[0].keys()
     )
+    scores = pt.predict([answerer, answerer], folder / "dev.json", score=True).facts["scores"]
+    assert scores[0]["f1"] == scores[2]["f1"] == answerer.results["dev/f1"]
     with pytest.raises(pt.PretuneError, match=r"no text 'passage' .* give it a file"):
         answerer.predict(["who?"])
 

@@ -379,7 +379,7 @@ def test_adapt_goes_on_from_a_model_and_compares(pretrained: Run, text: Path, tm
 def test_neighbors_are_words_in_their_contexts(pretrained: Run, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("A function returns the value.\nThe list is empty. Names are strings!\n\n", encoding="utf-8")
-    rows = pt.neighbors(pretrained, "Value", "A function returns the value.", data=corpus, top=4)
+    rows = pt.neighbors(pretrained, "Value", "A function returns the value.", in_=corpus, top=4)
     assert rows[0]["word"] == "value" and rows[0]["similarity"] == pytest.approx(1.0, abs=1e-3)
     assert rows[0]["text"] == "A function returns the value."
     assert len({row["word"] for row in rows}) == 4

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 from pretune.errors import PretuneError
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
 from pretune.verbs.adapt import adapt
+from pretune.verbs.ask import ask
 from pretune.verbs.bench import bench_device
 from pretune.verbs.evaluate import compare, contamination, evaluate
 from pretune.verbs.export import export
 from pretune.verbs.finetune import finetune
 from pretune.verbs.generate import generate
 from pretune.verbs.histories import histories
+from pretune.verbs.imports import import_model
 from pretune.verbs.neighbors import neighbors
 from pretune.verbs.phrases import phrases
 from pretune.verbs.prepare import prepare
@@ -25,8 +27,11 @@ from pretune.verbs.pretrain import pretrain
 from pretune.verbs.quickstart import quickstart
 from pretune.verbs.show import show
 from pretune.verbs.tokenizer import inspect_tokenizer, train_tokenizer
+from pretune.verbs.translate import translate
 from pretune.verbs.tune import tune
+from pretune.verbs.ulmfit import ulmfit
 from pretune.verbs.use import embed, fill, predict
+from pretune.verbs.vectors import train_vectors
 
 if TYPE_CHECKING:
     from pretune.model import Model, load
@@ -49,6 +54,7 @@ __all__ = [
     "Watching",
     "__version__",
     "adapt",
+    "ask",
     "bench_device",
     "compare",
     "contamination",
@@ -59,6 +65,7 @@ __all__ = [
     "finetune",
     "generate",
     "histories",
+    "import_model",
     "inspect_tokenizer",
     "load",
     "neighbors",
@@ -69,7 +76,10 @@ __all__ = [
     "quickstart",
     "show",
     "train_tokenizer",
+    "train_vectors",
+    "translate",
     "tune",
+    "ulmfit",
 ]
 
 _LATER = {  # loaded when first asked for

@@ -47,20 +47,26 @@ VERBS: dict[str, Callable[..., Any]] = {
     "adapt": pretune.adapt,
     "finetune": pretune.finetune,
     "tune": pretune.tune,
+    "ulmfit": pretune.ulmfit,
     "evaluate": pretune.evaluate,
     "compare": pretune.compare,
     "contamination": pretune.contamination,
     "predict": pretune.predict,
+    "ask": pretune.ask,
     "fill": pretune.fill,
     "embed": pretune.embed,
     "generate": pretune.generate,
+    "translate": pretune.translate,
     "neighbors": pretune.neighbors,
+    "vectors train": pretune.train_vectors,
+    "import": pretune.import_model,
     "export": pretune.export,
     "show": pretune.show,
     "bench device": pretune.bench_device,
 }
 GROUPS = {
     "tokenizer": "Train a tokenizer, or look at how one splits text.",
+    "vectors": "Train word vectors.",
     "bench": "Measure what this machine can do.",
 }
 TOGETHER = ("pretrain", "adapt")  # verbs that several processes carry out together

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,12 @@ from pretune.errors import PretuneError, nearest
 from pretune.families import find_family
 from pretune.families.family import Family
 from pretune.nn.adaptive import AdaptiveEmbeddings
+from pretune.nn.characters import SpelledEmbeddings
 from pretune.nn.dropout import stop_attention_dropout
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.initialize import Undrawn
-from pretune.objectives import OBJECTIVES, Joint, Loss, Mixture, Objective, parse_objective
+from pretune.objectives import OBJECTIVES, Joint, Loss, Mixture, Named, Objective, parse_objective
+from pretune.objectives.named import kind_of
 from pretune.objectives.on import OnHead
 from pretune.packed import Batch
 from pretune.presets import find_preset, preset_names
@@ -70,7 +71,7 @@ class Root(nn.Module):
     def compute_in(self, kind: torch.dtype) -> None:
         """Activations are of this type from the embeddings on; parameters stay as they are."""
         for module in self.modules():
-            if isinstance(module, Embeddings | AdaptiveEmbeddings):
+            if isinstance(module, Embeddings | AdaptiveEmbeddings | SpelledEmbeddings):
                 module.compute = kind
 
 
@@ -93,6 +94,9 @@ class Model:
     labels: list[str] = field(default_factory=list)  # classes in order, for classifiers
     untrained: list[str] = field(default_factory=list)  # parameters that its checkpoint did not have: these are random
     options: dict[str, Any] = field(default_factory=dict)  # what else a task found in its examples: a threshold …
+    tasks: dict[str, dict[str, Any]] = field(
+        default_factory=dict
+    )  # labels and options of each, where there are several
 
     @property
     def backbone(self) -> Any:
@@ -206,7 +210,8 @@ class Model:
         if labels:
             config["id2label"] = {str(i): label for i, label in enumerate(labels)}
             config["label2id"] = {label: i for i, label in enumerate(labels)}
-        config["pretune"] = {"objective": self.objective} | ({"options": self.options} if self.options else {})
+        found = {"options": self.options, "tasks": self.tasks}
+        config["pretune"] = {"objective": self.objective} | {name: value for name, value in found.items() if value}
         return config
 
     def _special_ids(self, tokenizer: Tokenizer, config: dict[str, Any]) -> dict[str, int]:
@@ -225,10 +230,11 @@ def make_model(
     seed: int = 0,
     padding: int | None = None,
     languages: Sequence[str] = (),
+    target: int | None = None,
 ) -> Model:
     """A model of a preset's shape with random parameters; `vocabulary` and `padding` are its tokenizer's.
 
-    Of several `languages` each gets a vector, where the family has them.
+    `target` is the size of a vocabulary of translations, where that is another one. Of several `languages` each gets a vector, where the family has them.
 
     >>> make_model("bert-tiny").backbone.width
     128
@@ -238,6 +244,10 @@ def make_model(
     config = family.read_config(preset["config"])
     if vocabulary is not None:
         config = replace(config, vocab_size=vocabulary)
+    if hasattr(config, "target_vocab_size") and (vocabulary is not None or target is not None):
+        config = replace(config, target_vocab_size=target)
+    elif target is not None:
+        raise PretuneError(f"{name} has one vocabulary for both sides; leave out tokenizer.target")
     if padding is not None and hasattr(config, "pad_token_id"):  # where RoBERTa's positions start depends on it
         config = replace(config, pad_token_id=padding)
     if len(languages) > 1 and hasattr(config, "lang2id"):
@@ -300,14 +310,15 @@ def trained_for(reference: str | Path) -> Mixture | None:
     objective = ours.get("objective") or "+".join(tasks.get(head, head) for head in sorted(heads))
     pooling = family.poolings.get(getattr(family.read_config(content), "classifier_pooling", ""), "start")
     known = {"labels": labels, "pooling": pooling, **ours.get("options", {})}
-    return parse_objective(objective, **known) if objective else None
+    return parse_objective(objective, ours.get("tasks"), **known) if objective else None
 
 
 def _heads_in(family: Family, content: Mapping[str, Any]) -> set[str]:
     """The heads that a checkpoint may have: those of its class, and what it was trained for."""
-    trained = re.sub(r"\([^)]*\)", "", content.get("pretune", {}).get("objective", ""))
+    trained = content.get("pretune", {}).get("objective", "")
+    parts = parse_objective(trained).objectives if trained else ()
     published = (heads for heads, name in family.classes.items() if name == class_in(content))
-    return set(re.findall("[a-z_]+", trained)).union(*published)
+    return {name for part in parts for name in (kind_of(part), part.name)}.union(*published)
 
 
 def load(reference: str | Path, *, partial: bool = False) -> Model:
@@ -339,11 +350,14 @@ def load_model(reference: str | Path, objectives: Mixture | None = None, seed: i
     with Undrawn():
         model = Model(family, config, Root(family.build(config)), _tokenizer(folder))
     model.objective = content.get("pretune", {}).get("objective", "")
-    model.labels, model.options = labels_in(content), content.get("pretune", {}).get("options", {})
+    model.labels, ours = labels_in(content), content.get("pretune", {})
+    model.options, model.tasks = ours.get("options", {}), ours.get("tasks", {})
     if objectives is not None:
         model.add_heads(objectives.objectives, seed)
     wanted = model.root.tensors()
-    found, missing, extra = family.table.read(tensors, wanted, _heads_in(family, content))
+    heads = _heads_in(family, content)
+    found, missing, extra = family.table.read(tensors, wanted, heads)
+    found |= _of_its_kind(family, tensors, wanted, objectives, heads)
     # A head of another shape (another number of classes) counts as missing.
     found |= {n: t for n, t in head_tensors.items() if n in wanted and t.shape == wanted[n].shape}
     missing = [name for name in missing if name not in found]
@@ -366,6 +380,23 @@ def load_model(reference: str | Path, objectives: Mixture | None = None, seed: i
             "they do not belong together"
         )
     return model
+
+
+def _of_its_kind(
+    family: Family,
+    tensors: Mapping[str, Tensor],
+    wanted: Mapping[str, Tensor],
+    objectives: Mixture | None,
+    heads: Collection[str],
+) -> dict[str, Tensor]:
+    """What a checkpoint has for heads of tasks with names of their own, such as BERT's pooler: all start from the same."""
+    found: dict[str, Tensor] = {}
+    for task in (part for part in (objectives.objectives if objectives else ()) if isinstance(part, Named)):
+        own, kind = f"heads.{task.name}.", f"heads.{getattr(task.task, 'head_of', task.kind)}."
+        twins = {kind + name.removeprefix(own): tensor for name, tensor in wanted.items() if name.startswith(own)}
+        read, _, _ = family.table.read(dict(tensors), twins, heads)
+        found |= {own + name.removeprefix(kind): tensor for name, tensor in read.items()}
+    return found
 
 
 def _check(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 PLAIN_EVERY = 5.0  # seconds between lines where stderr is not a terminal
+Result = TypeVar("Result")
 
 
 class Bar(Protocol):
@@ -28,6 +29,20 @@ def say(line: str) -> None:
     """One line on stderr for the user, unless PRETUNE_PROGRESS=none."""
     if not silent():
         print(line, file=sys.stderr, flush=True)
+
+
+def show(pieces: Generator[str, None, Result]) -> Result:
+    """A text on stderr as its pieces come, unless PRETUNE_PROGRESS=none; what comes of it in the end."""
+    silent = os.environ.get("PRETUNE_PROGRESS") == "none"
+    while True:
+        try:
+            piece = next(pieces)
+        except StopIteration as end:
+            say("")
+            result: Result = end.value
+            return result
+        if not silent:
+            print(piece, end="", file=sys.stderr, flush=True)
 
 
 @contextmanager

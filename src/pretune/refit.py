@@ -117,8 +117,7 @@ def _rebuilt(model: Model, config: Any) -> Model:
             shape[dimension] = config.vocab_size
             empty = getattr(module, tensor).new_zeros(shape)
             setattr(module, tensor, nn.Parameter(empty) if tensor in module._parameters else empty)
-    kept = {"labels": list(model.labels), "untrained": list(model.untrained), "options": dict(model.options)}
-    return Model(model.family, config, root, None, model.objective, **kept)  # type: ignore[arg-type]
+    return replace(model, config=config, root=root, tokenizer=None)
 
 
 def _vocabulary_tensors(root: Root) -> dict[str, int]:

@@ -10,13 +10,15 @@ import torch
 from torch import nn
 
 from material import store, two_ways
-from pretune.backbones.recurrent import LSTM
-from pretune.backbones.two_ways import TwoWays, reverse
+from pretune.backbones.recurrent import Recurrent
+from pretune.backbones.two_ways import TwoWays
 from pretune.families import FAMILIES
 from pretune.model import Model, Root, load_model, make_model
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.heads import VocabularyHead
 from pretune.nn.initialize import initialize
+from pretune.nn.layout import reverse
+from pretune.nn.recurrent import Recurrence, RecurrentLayer
 from pretune.objectives import parse_objective
 from pretune.packed import Packed, pack_lists
 
@@ -26,8 +28,12 @@ SENTENCES = [[5, 6, 7, 8], [9], [4, 5, 6], [11, 10, 9, 8, 7]]
 def recurrent(vocabulary: int, width: int = 12, layers: int = 2) -> TwoWays:
     torch.manual_seed(0)
     embed = Embeddings(vocabulary, width)
-    parts = {"vocabulary_head": lambda: VocabularyHead(vocabulary), "pooler": nn.Identity}
-    return initialize(TwoWays(*(LSTM(embed, layers, **parts) for _ in range(2))), 0.2)
+
+    def way() -> Recurrent:
+        cells = [RecurrentLayer(Recurrence(width, width)) for _ in range(layers)]
+        return Recurrent(embed, cells, vocabulary_head=lambda: VocabularyHead(vocabulary))
+
+    return initialize(TwoWays(way(), way()), 0.2)
 
 
 MADE: dict[str, Any] = {"attention": two_ways, "recurrent": recurrent}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
 import numpy as np
 import pytest
 
 from pretune.evaluation import paired
-from pretune.evaluation.official import METRICS
-from pretune.evaluation.paired import compare
+from pretune.evaluation.official import METRICS, PARTS
+from pretune.evaluation.paired import compare, compare_parts
 
 
 def answers(right: list[bool]) -> list[dict[str, str]]:
@@ -36,3 +39,56 @@ def test_equal_models_seldom_differ(monkeypatch: pytest.MonkeyPatch) -> None:
         for i in range(60)
     ]  # fmt: skip
     assert np.mean(np.array(seen) < 0.1) < 0.3
+
+
+def some(name: str, seed: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows of 40 examples, and answers to them, for a metric."""
+    chance = np.random.default_rng(seed)
+    words = [" ".join(chance.choice(list("abcd"), 7)) for _ in range(80)]
+    if name in ("pearson", "spearman"):
+        return [{"label": str(i % 6)} for i in range(40)], [{"value": float(x)} for x in chance.random(40)]
+    if name in ("entity_f1", "word_accuracy"):
+        tags = [chance.choice(["B-X", "I-X", "O"], 5).tolist() for _ in range(40)]
+        return [{"label": ["B-X", "O", "O", "B-X", "I-X"]}] * 40, [{"tags": row} for row in tags]
+    if name.startswith("answer_"):
+        return [{"label": [{"text": w}] if i % 4 else []} for i, w in enumerate(words[:40])], [
+            {"answer": w[:5]} for w in words[:40]
+        ]
+    if name.startswith("gap_"):
+        return [{"answers": [w, "a"]} for w in words[:40]], [{"answer": w[:3]} for w in words[:40]]
+    if name in ("bleu", "chrf", "exact_match") or name.startswith("rouge"):
+        said = chance.random(40) < 0.5
+        return [{"label": w} for w in words[:40]], [
+            {"answer": w if same else w[2:]} for w, same in zip(words, said, strict=False)
+        ]
+    if name == "ndcg":
+        return [{"text": f"q{i // 4}", "label": str(i % 3)} for i in range(40)], [
+            {"score": float(x)} for x in chance.random(40)
+        ]
+    labels = ["0", "1"] if name in ("f1", "f1a") else ["x", "y", "z"]
+    given = [{"label": str(label)} for label in chance.choice(labels, 40)]
+    return [{"label": labels[i % len(labels)], "group": i // 2} for i in range(40)], given
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_sums_are_the_official_metrics_and_their_draws(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paired, "ROUNDS", 12)
+    monkeypatch.setattr(paired, "TOGETHER", 5)
+    rows, _ = some(name, 0)
+    first, second = ([some(name, seed)[1] for seed in seeds] for seeds in ((0, 1, 2), (3, 4)))
+    for answers in (*first, *second):
+        assert PARTS[name](rows, answers).whole()[name] == pytest.approx(METRICS[name](rows, answers), abs=1e-12)
+    quick = compare_parts(name, *([PARTS[name](rows, answers) for answers in side] for side in (first, second)))
+    assert quick.first == pytest.approx(np.mean([METRICS[name](rows, a) for a in first]), abs=1e-12)
+    if name != "ndcg":  # of which queries are drawn, not rows
+        slow = compare(METRICS[name], rows, first, second)
+        assert vars(quick) == pytest.approx(vars(slow), abs=1e-9)
+
+
+def test_large_sets_are_quick() -> None:
+    chance = np.random.default_rng(0)
+    rows = [{"label": str(label)} for label in chance.integers(0, 2, 40_430)]
+    sides = [[[{"label": str(label)} for label in chance.integers(0, 2, 40_430)] for _ in range(2)] for _ in range(2)]
+    began = time.process_time()
+    found = compare_parts("f1", *([PARTS["f1"](rows, answers) for answers in side] for side in sides))
+    assert time.process_time() - began < 8 and found.low < 0 < found.high

@@ -14,8 +14,6 @@ from pretune.evaluation.suite import SuiteRows, find_suite
 from pretune.objectives import OBJECTIVES
 from pretune.suites import suite_names
 
-ARRIVING = {"generate"}  # kinds of tasks
-
 
 def write(path: Path, content: str | list[Any]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,7 +32,7 @@ def test_every_suite_is_well_formed(name: str) -> None:
     suite = find_suite(name)
     assert suite.title and suite.source and suite.tasks
     for task in suite.tasks.values():
-        assert task.kind.split("(")[0] in {*OBJECTIVES, *ARRIVING} and task.metrics and task.title
+        assert task.kind.split("(")[0] in OBJECTIVES and task.metrics and task.title
         assert task.format is None or task.format in LAYOUTS
         assert task.scored in task.files and ("train" in task.files or task.taught_by in suite.tasks)
         assert task.taught_by == "" or suite.tasks[task.taught_by].kind == task.kind

@@ -47,22 +47,22 @@ def make_run(folder: Path) -> Run:
 
 def test_a_report_says_what_the_answers_say(tmp_path: Path) -> None:
     dev = rows(40)
-    material = Material(parse_objective("classify"), TASK, rows(60), dev, [])
+    material = Material(parse_objective("classify"), TASK, TASK, rows(60), dev, [])
     report = TaskReport(make_run(tmp_path / "run"), material, answers(dev, {3, 8}))
     assert report.scores()[0]["this model"] == "0.9500"
     low, high = (float(x) for x in report.scores()[0]["95% interval"].split(" – "))
     assert low < 0.95 < high
     controls = {row["learner"]: row["accuracy"] for row in report.controls()}
     assert controls["this model"] == 0.95 and controls["always 'no'"] == 0.5 and controls["a bag of words"] == 1.0
-    assert [row["line"] for row in report.worst()] == [5, 10]
-    page = report.page()
+    assert [row["place"] for row in report.worst()] == ["line 5", "line 10"]
+    page = "".join(report.sections())
     assert "&lt;b&gt;thing" in page and "<b>thing" not in page
     assert ">19<" in report.confusion() and ">1<" in report.confusion()
 
 
 def test_without_answers_there_is_no_report(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
-    material = Material(parse_objective("classify"), TASK, rows(60), rows(4), [])
+    material = Material(parse_objective("classify"), TASK, TASK, rows(60), rows(4), [])
     assert write_report(run, material) is None
     lines = ['{"label": "no", "probability": 0.9, "probabilities": {"no": 0.9, "yes": 0.1}}'] * 4
     (run.folder / ANSWERS).write_text("\n".join(lines) + "\n")

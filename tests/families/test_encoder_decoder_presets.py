@@ -58,7 +58,9 @@ def test_presets_have_the_released_numbers_of_parameters(name: str) -> None:
 
 def test_every_preset_of_an_encoder_decoder_is_counted_and_complete() -> None:
     presets = {name: find_preset(name) for name in preset_names()}
-    writing = {name for name, preset in presets.items() if preset["objective"].split("(")[0] in WRITING}
+    # Recurrent ones are counted in test_recurrent_families.py.
+    layers = {name: preset for name, preset in presets.items() if preset["family"] not in ("seq2seq", "lstm")}
+    writing = {name for name, preset in layers.items() if preset["objective"].split("(")[0] in {*WRITING} - {"lm"}}
     assert {name for name in writing if not name.endswith("-tiny")} == set(COUNTS)
     for name in writing:
         assert {"source", "departures", "tokenizer", "batch", "optimizer", "schedule", "budget"} <= presets[name].keys()

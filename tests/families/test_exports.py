@@ -26,10 +26,11 @@ import pretune as pt
 from conftest import english_documents
 from peers import assert_same
 from pretune.families import FAMILIES
-from pretune.inference.predict import predict_texts
+from pretune.inference.predict import Answerer, predict_texts
 from pretune.model import Model, Root
 from pretune.objectives import parse_objective
 from pretune.text.documents import Document
+from pretune.text.questions import Questions
 from pretune.text.tokenizer import Tokenizer
 from pretune.text.tokenizer_training import Kind, train
 
@@ -111,3 +112,27 @@ def test_multiple_choice_goes_both_ways(name: str, tmp_path: Path) -> None:
     back = pt.load(tmp_path / "theirs")
     assert list(back.root.heads) == ["choose"]
     assert_same(model.root, back.root)
+
+
+@pytest.mark.parametrize("name", ["roberta", "longformer"])  # with tokens of the question that see all, and without
+def test_an_answerer_gives_the_same_logits_to_a_question(name: str, tmp_path: Path) -> None:
+    from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+
+    kind, small = SMALL[name]
+    family, words = FAMILIES[name], tokenizer(kind)
+    sizes = {"vocab_size": words.size, "max_position_embeddings": 90, "pad_token_id": words.role("padding")}
+    special = {"sep_token_id": words.role("separator"), "bos_token_id": words.role("start")}
+    config = family.read_config(small | sizes | special | {"initializer_range": 0.2})
+    model = Model(family, config, Root(family.build(config)), words, "answer")
+    (task,) = parse_objective("answer").objectives
+    model.add_heads([task])
+    model.save(tmp_path)
+    peer = AutoModelForQuestionAnswering.from_pretrained(tmp_path).eval()
+    dress = AutoTokenizer.from_pretrained(tmp_path)
+    question, passage = "What is an assignment?", "An assignment is a statement, an expression is not one."
+    with torch.no_grad():
+        out = peer(**dress([question], [passage], return_tensors="pt"))
+    theirs = torch.stack([out.start_logits, out.end_logits], -1)[0]
+    asked = Questions(Path("x"), {}, [question], [passage])
+    (ours,) = Answerer(model, task, asked).outputs(torch.device("cpu"))  # type: ignore[arg-type]
+    torch.testing.assert_close(torch.tensor(ours), theirs, atol=1e-5, rtol=1e-5)

@@ -190,7 +190,7 @@ def test_tokens_are_drawn_as_often_as_they_should(options: dict[str, Any]) -> No
     assert chisquare(counts[shares > 0], shares[shares > 0] / shares.sum() * draws).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("top_p", [0.01, 0.5, 0.9, 0.999, 1.0])
+@pytest.mark.parametrize("top_p", [0.01, 0.5, 0.9, 0.999])
 def test_the_nucleus_of_many_tokens_is_the_peers(top_p: float) -> None:
     from transformers import TopPLogitsWarper
 
@@ -198,7 +198,7 @@ def test_the_nucleus_of_many_tokens_is_the_peers(top_p: float) -> None:
     kept = TopPLogitsWarper(top_p)(None, logits.double()).isfinite().sum(-1)
     last = draw(logits, np.full(3, 1.0 - 1e-15), top_p=top_p)  # the least likely that may be drawn
     ranks = [int((row > row[token]).sum()) + 1 for row, token in zip(logits, last, strict=True)]
-    assert ranks == pytest.approx(kept.tolist(), abs=2 if top_p == 1.0 else 0)
+    assert ranks == kept.tolist()
 
 
 def test_the_ends_of_chance_draw_tokens_that_may_be_drawn() -> None:

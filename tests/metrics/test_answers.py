@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretune.metrics import choose, score
-from pretune.metrics.answers import answer_metrics, choose_threshold, judge
+from pretune.metrics.answers import answer_parts, choose_threshold, judge
 from pretune.objectives.answer import Answers
 from pretune.text.questions import Questions, Span
 
@@ -42,11 +42,11 @@ def test_they_are_the_official_ones(golds: list[str], said: str, exact: float, f
 
 
 def test_answered_and_unanswerable_apart() -> None:
-    found = answer_metrics([["b c"], [], []], ["the b", "", "x"])
+    found = answer_parts([["b c"], [], []], ["the b", "", "x"]).whole()
     parts = {"has_answer_exact_match": 0, "has_answer_f1": 2 / 3, "no_answer_exact_match": 0.5, "no_answer_f1": 0.5}
     assert found == pytest.approx({"exact_match": 1 / 3, "f1": 5 / 9, **parts})
-    assert set(answer_metrics([["x"]], ["x"])) == {"exact_match", "f1"}
-    assert set(answer_metrics([[]], [""])) == {"exact_match", "f1", "no_answer_exact_match", "no_answer_f1"}
+    assert set(answer_parts([["x"]], ["x"]).whole()) == {"exact_match", "f1"}
+    assert set(answer_parts([[]], [""]).whole()) == {"exact_match", "f1", "no_answer_exact_match", "no_answer_f1"}
 
 
 def answers(margins: list[float], texts: list[str]) -> list[dict[str, Any]]:

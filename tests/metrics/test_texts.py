@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretune.metrics.texts import bleu, chrf, common_length, exact_match, rouge, tokenize_13a
+from pretune.metrics import judge_each, score, scores_of_draws
+from pretune.metrics.texts import bleu, chrf, common_length, exact_match, rouge, tokenize_13a, word_f1
+from pretune.objectives.generate import Generate
+from pretune.text.labeled import Labeled
 
 EXPECTED = [
     "Heavy rain has flooded 1,200 homes (in the north), officials said.",
@@ -57,3 +64,26 @@ def test_the_longest_common_subsequence_is_the_plain_recursion(a: str, b: str) -
 def test_other_letters_than_latin_ones_are_words_too() -> None:
     assert rouge(["Кот спал"], ["кот спал!"])["rouge2"] == 1.0
     assert rouge([""], [""]) == {"rouge1": 0.0, "rouge2": 0.0, "rougeL": 0.0}
+
+
+@pytest.mark.parametrize("judged", ["exact", "words", "rouge", "bleu"])
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_task_has_the_metrics_of_its_texts_and_of_any_draw_of_them(judged: Any, closed: bool) -> None:
+    wanted, written = ["the cat sat", "a dog", "red , 1.5", "so"], ["the cat", "a dog", "", "so it is"]
+    task = Generate(judged=judged, closed=closed, labels=tuple(wanted))
+    answers = [{"answer": text} for text in written]
+
+    def examples(rows: list[int]) -> Labeled:
+        return Labeled(Path("x"), {}, ["…"] * len(rows), labels=[wanted[row] for row in rows], lines=rows)
+
+    found = score(task, answers, examples([0, 1, 2, 3]))
+    expected = {"exact_match": exact_match(wanted, written)}
+    expected |= {"word_f1": word_f1(wanted, written)} if judged == "words" else {}
+    expected |= rouge(wanted, written) if judged == "rouge" else {}
+    expected |= {"bleu": bleu(wanted, written), "chrf": chrf(wanted, written)} if judged == "bleu" else {}
+    assert expected.items() <= found.items() and ("accuracy" in found) == closed and task.decides in found
+    chances = [np.random.default_rng(0) for _ in range(2)]
+    for drawn in scores_of_draws(task, answers, examples([0, 1, 2, 3]), chances[0], 5):
+        rows = chances[1].integers(0, 4, 4).tolist()
+        assert drawn == pytest.approx(score(task, [answers[row] for row in rows], examples(rows)))
+    assert [one.good for one in judge_each(task, answers, examples([0, 1, 2, 3]))][1:3] == [1.0, 0.0]

@@ -54,7 +54,7 @@ def test_it_learns_where_to_look(tmp_path: Path) -> None:
     ]
     assert np.mean(right) == pytest.approx(run.results["dev/accuracy"])
     assert answers[0]["sentence2"] == rows(1, seed=1)[0]["sentence2"]
-    with pytest.raises(PretuneError, match=r"no span 1; it takes columns .* give it a file"):
+    with pytest.raises(PretuneError, match=r"cannot tell where span 1 is.* give it a file"):
         run.predict(["the cat saw the dog"])
 
 
@@ -82,18 +82,46 @@ def test_spans_are_given_by_offsets_or_by_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"start1": 4, "end1": 99}, r"line 1: no characters 4 to 99 in a text of 7 \('start1', 'end1'\)"),
-        ({"start1": 3, "end1": 3}, "line 1: no characters 3 to 3 in a text of 7"),
-        ({"start1": "x", "end1": 3}, "line 1: 'x' is not a number of characters in 'start1'"),
-        ({"word1": "dog"}, r"line 1: 'dog' \('word1'\) is not in its text; give its offsets"),
-        ({"word2": "cat"}, "line 1: no span 1; it takes columns start1, end1, or the word itself"),
+        (
+            {"start1": 4, "end1": 99, "word2": "cat"},
+            r"line 1: no characters 4 to 99 in a text of 7 \('start1', 'end1'\)",
+        ),
+        ({"start1": 3, "end1": 3, "word2": "cat"}, "line 1: no characters 3 to 3 in a text of 7"),
+        ({"start1": "x", "end1": 3, "word2": "cat"}, "line 1: 'x' is not a number of characters in 'start1'"),
+        (
+            {"word1": "dog", "word2": "cat"},
+            r"line 1: 'dog' \('word1'\) is not in its text; mend them, or leave them out with --drop-bad",
+        ),
+        ({"word2": "cat"}, "cannot tell where span 1 is; name its columns with --columns.start1"),
         ({"start1": 3, "end1": 4, "word2": "cat"}, "line 1: ' ' has no token of its own"),
     ],
 )
 def test_bad_spans_are_refused_with_their_place(tmp_path: Path, row: dict[str, object], message: str) -> None:
     file = write(tmp_path / "a.jsonl", [{"text": "red cat", "label": 1, **row}])
-    with pytest.raises(PretuneError, match=rf"a\.jsonl, {message}"):
+    place = (
+        r"a\.jsonl: "
+        if "cannot" in message
+        else r"a\.jsonl, "
+        if "token" in message
+        else r"a\.jsonl: the spans of 1 of 1 rows are not in their texts: "
+    )
+    with pytest.raises(PretuneError, match=place + message):
         Match(labels=("1",)).lay_out(Data(Tokenizer.load(few_words()), TEMPLATE, rows=read_marked(file)), 32)
+
+
+def test_rows_with_bad_spans_can_be_left_out(tmp_path: Path) -> None:
+    good = {"text": "red cat", "label": 1, "word1": "red", "word2": "cat"}
+    file = write(
+        tmp_path / "a.jsonl", [good, *({**good, "word1": word} for word in ("dog", "fox", "owl", "elk")), good]
+    )
+    with pytest.raises(
+        PretuneError, match=r"4 of 6 rows .*: line 2: 'dog' .*, line 3: .*, line 4: .* …; mend them, or"
+    ):
+        Match().read(file, {})
+    rows = Match(drop_bad=True).read(file, {})
+    assert rows.lines == [1, 6] and rows.more["spans"] == [((0, 3), (4, 7))] * 2 and rows.labels == ["1", "1"]
+    with pytest.raises(PretuneError, match=r"mend them$"):  # n rows in, n answers out
+        Match(drop_bad=True).read(file, {}, answered=False)
 
 
 def plain(text: str) -> str:

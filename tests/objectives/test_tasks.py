@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 import torch._dynamo
 from torch._dynamo.testing import CompileCounter
 
-from material import TEMPLATE, few_words, stack, write
+from material import BEASTS, COLORS, TEMPLATE, few_words, stack, write
 from pretune.inference import batches
 from pretune.inference.predict import Answerer
 from pretune.metrics import score
@@ -30,7 +31,41 @@ from pretune.text.tokenizer import Tokenizer
 from pretune.training.finetuning import row_packing
 from pretune.training.streams import Stream
 
+
+def labeled(count: int, seed: int = 0) -> list[dict[str, object]]:
+    """Texts whose label is their color."""
+    chance = random.Random(seed)
+    colors = [chance.choice(COLORS[:2]) for _ in range(count)]
+    return [{"text": f"i saw a {c} {chance.choice(BEASTS)}", "label": c, "id": i} for i, c in enumerate(colors)]
+
+
+def tagged(count: int, seed: int = 0) -> list[dict[str, object]]:
+    """Words, of which beasts are entities, with their colors."""
+    chance = random.Random(seed)
+    made = []
+    for _ in range(count):
+        few = [chance.choice(COLORS) for _ in range(chance.randint(0, 2))]
+        words, tags = ["i", "saw", *few, chance.choice(BEASTS), "and", "it"], ["O", "O"]
+        tags += ["B-X", *["I-X"] * len(few), "O", "O"]
+        made.append({"words": words, "tags": tags})
+    return made
+
+
+def asked(count: int, seed: int = 0) -> list[dict[str, object]]:
+    """Which color it was; none is the answer where there is none."""
+    chance = random.Random(seed)
+    made = []
+    for number in range(count):
+        color = chance.choice(COLORS) if number % 4 else ""
+        passage = f"{chance.choice(BEASTS)} and the {color} {chance.choice(BEASTS)} ."
+        made.append({"question": "it is ?", "passage": passage, "answers": [color] if color else []})
+    return made
+
+
 ROWS: dict[str, Any] = {
+    "classify": labeled,
+    "tag": tagged,
+    "answer(stride=4)": asked,
     "classify(multi=true,weights=balanced)": test_several_labels.rows,
     "regress": test_regress.rows,
     "choose": test_choose.rows,

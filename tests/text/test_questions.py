@@ -105,7 +105,7 @@ def test_bad_answers_are_counted_and_listed_and_refused_unless_dropped(tmp_path:
         ("a.json", "[]", r"not in SQuAD's layout, .* \(at the top"),
         ("a.json", '{"data": [{"paragraphs": [{"context": "x"}]}]}', r"data\[0\]\.paragraphs\[0\]: KeyError\('qas'\)"),
         ("a.json", squad({"id": "a", "question": "1"}), "question a: no field 'answers' among"),
-        ("a.json", squad({"id": "a", "question": 1, "answers": []}), "question a: no text 'question'"),
+        ("a.json", squad({"id": "a", "question": 1, "answers": []}), "question a: no text in 'question', but 1"),
         ("a.json", squad(), "no questions in it"),
         ("a.xml", "question,passage\n", "unknown kind of file"),
         ("a.jsonl", '{"question": "?", "answers": []}', r"line 1: no text 'passage' among 'question', 'answers'"),

@@ -29,7 +29,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [row for part in read_excerpts(path, 2) for _, row in part.rows]
 
 
-@pytest.mark.parametrize("suffix", KINDS)
+@pytest.mark.parametrize("suffix", [kind for kind in KINDS if kind != ".conll"])
 def test_what_is_written_in_parts_is_read_back(suffix: str, tmp_path: Path) -> None:
     found = read(write(tmp_path / f"a{suffix}", ROWS[:2], ROWS[2:]))
     typed = suffix in (".jsonl", ".parquet")
@@ -76,3 +76,16 @@ def test_an_empty_text_alone_in_its_line_is_a_row(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('text\nfirst\n""\nthird\n')
     for name in ("a.tsv", "a.csv"):
         assert [row["text"] for row in read(tmp_path / name)] == ["first", "", "third"]
+
+
+def test_columns_of_conll_have_what_each_word_has(tmp_path: Path) -> None:
+    rows = [
+        {"text": "Anna flew", "id": 7, "tags": ["B-PER", "O"], "entities": [{"label": "PER"}]},
+        {"text": "it rained", "id": 8, "tags": ["O", "O"], "entities": []},
+    ]
+    with table_writer(tmp_path / "a.conll") as write:
+        write(rows)
+    assert (tmp_path / "a.conll").read_text() == "Anna\tB-PER\nflew\tO\n\nit\tO\nrained\tO\n\n"
+    message = "row 1 has no words with something beside each"
+    with pytest.raises(PretuneError, match=message), table_writer(tmp_path / "b.conll") as write:
+        write([{"text": "a b c", "label": "x"}])

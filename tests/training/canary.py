@@ -24,7 +24,8 @@ from torch import nn
 
 from pretune.backbones.encoder import Encoder, Memory
 from pretune.backbones.encoder_decoder import EncoderDecoder
-from pretune.backbones.recurrent import LSTM, RecurrentState
+from pretune.backbones.recurrent import Recurrent, RecurrentState
+from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
 from pretune.backbones.reversible import Reversible
 from pretune.backbones.two_ways import TwoWays
 from pretune.families.albert import AlbertConfig
@@ -36,6 +37,8 @@ from pretune.families.performer import PerformerConfig
 from pretune.families.performer import build as build_performer
 from pretune.families.reformer import ReformerConfig
 from pretune.families.reformer import build as build_reformer
+from pretune.families.seq2seq import Seq2SeqConfig
+from pretune.families.seq2seq import build as build_seq2seq
 from pretune.families.t5 import T5Config
 from pretune.families.t5 import build as build_t5
 from pretune.families.transfo_xl import TransfoXLConfig
@@ -52,6 +55,7 @@ from pretune.nn.initialize import initialize
 from pretune.nn.linear import LayerNorm, Linear, RMSNorm
 from pretune.nn.patterns import Pattern, causal, full
 from pretune.nn.positions import Rotary, Sinusoidal
+from pretune.nn.recurrent import Recurrence, RecurrentLayer
 from pretune.objectives import Data, Mixture, alone, parse_objective
 from pretune.objectives.arrangements import spans_epoch
 from pretune.objectives.mlm import MLM
@@ -292,9 +296,39 @@ class Distill(MLM):
 # -- running them ---------------------------------------------------------------------------------------------------
 
 
-def lstm() -> LSTM:
-    made = LSTM(embeddings(positions=False), 2, vocabulary_head=head, pooler=partial(Linear, WIDTH, WIDTH))
-    return initialize(made, 0.1)
+def lstm() -> Recurrent:
+    """All kinds of dropout of AWD-LSTM."""
+    layers = [RecurrentLayer(Recurrence(WIDTH, WIDTH, drop=0.1), dropout=0.1) for _ in range(2)]
+    embed = Embeddings(VOCABULARY, WIDTH, word_dropout=0.02)
+    made = Recurrent(embed, layers, dropout=0.1, vocabulary_head=head, pooler=partial(Linear, WIDTH, WIDTH))
+    return initialize(made, 0.25)
+
+
+def two_lstms() -> TwoWays:
+    """ELMo's layers, each way with a text and a state of its own."""
+    embed = embeddings(positions=False)
+    ways = (
+        Recurrent(
+            embed,
+            [RecurrentLayer(Recurrence(WIDTH, 2 * WIDTH, projection=WIDTH), 0.1, residual=i > 0) for i in range(2)],
+            vocabulary_head=head,
+        )
+        for _ in range(2)
+    )
+    return initialize(TwoWays(*ways), 0.1)
+
+
+def rnn() -> RecurrentEncoderDecoder:
+    """Two ways, and a decoder that looks at both."""
+    config = Seq2SeqConfig(
+        vocab_size=VOCABULARY, embedding_size=WIDTH, hidden_size=WIDTH, encoder_layers=1, decoder_layers=1,
+        bidirectional=True, attention="additive", initializer_range=0.3,
+    )  # fmt: skip
+    return build_seq2seq(config)
+
+
+def restore_two_lstms(tensors: dict[str, Any]) -> Any:
+    return two_lstms().restore_carry(tensors)
 
 
 # -- bilm: two stacks on one embedding; tlm|mlm: one head for two objectives ----------------------------------------
@@ -320,6 +354,8 @@ CASES: dict[str, tuple[Any, Mixture, Any]] = {
     "spans": (encoder_decoder, alone(Spans()), None),
     "spans of t5": (t5, alone(Spans()), None),
     "stateful lstm": (lstm, parse_objective("lm(stateful=true)"), RecurrentState.from_tensors),
+    "stateful bilm": (two_lstms, parse_objective("bilm(stateful=true)"), restore_two_lstms),
+    "translate": (rnn, parse_objective("translate(smoothing=0)"), None),
     "mlm+nsp": (bert, parse_objective("mlm+nsp"), None),
     "shared layers": (shared, parse_objective("mlm"), None),
     "distances": (disentangled, parse_objective("mlm"), None),

@@ -241,3 +241,18 @@ def test_the_formula_with_vectors_of_distances(kind: str, furthest: int) -> None
     with FlopCounterMode(display=False) as counter:
         root(mixture.joints[0], batch).over(batch.counts).backward()
     assert counter.get_total_flops() == training_flops(root, batch)
+
+
+def test_recurrence_is_every_gate_once_a_token_on_both_sides() -> None:
+    from canary import rnn, two_lstms
+
+    batch = even_batch(1, 8, 3)
+    batch.targets, batch.counts = {}, {"tokens": 24.0}
+    gates = 4 * 64 * (32 + 32) + 32 * 64  # of a layer, and its projection
+    assert itemize(Root(two_lstms()), batch)["recurrence"] == 2 * 4 * gates * 24
+    batch = even_batch(2, 8, 3)
+    batch.targets, batch.counts = {}, {"tokens": 48.0}
+    items = itemize(Root(rnn()), batch)
+    layer = 4 * 32 * (32 + 32)
+    assert items["recurrence"] == 2 * (2 * layer + layer) * 24
+    assert items["cross attention"] == 4 * 64 * 3 * 8 * 8

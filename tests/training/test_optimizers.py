@@ -172,3 +172,10 @@ def test_lower_layers_move_more_slowly_where_that_is_asked_for() -> None:
     assert len(rates) == len(list(root.parameters()))
     decays = {p: group["weight_decay"] for group in adamw.param_groups for p in group["params"]}
     assert all(decays[p] == (0.01 if p.dim() > 1 else 0.0) for p in rates)
+
+
+def test_decay_that_is_part_of_the_gradient_must_be_asked_for() -> None:
+    assert fill(Optimizer, Optimizer(name="adam")).decay == 0.0
+    assert fill(Optimizer, Optimizer(name="adam", decay=0.1)).decay == 0.1
+    assert fill(Optimizer, None, {"name": "sgd", "decay": 1e-6}).decay == 1e-6
+    assert fill(Optimizer, Optimizer(name="lamb")).decay == fill(Optimizer, None).decay == 0.01

@@ -57,7 +57,10 @@ def test_a_compiled_step_equals_the_hosts(preset: str) -> None:
             assert gone < 0.06, (name, gone)
 
 
-def test_replayed_graphs_train_as_launched_kernels_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("names", [(), ("a", "b")], ids=["one task", "two, in turns"])
+def test_replayed_graphs_train_as_launched_kernels_do(
+    names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from pretune.training import finetuning
 
     start = make_model("bert-tiny", 1024)
@@ -71,12 +74,12 @@ def test_replayed_graphs_train_as_launched_kernels_do(tmp_path: Path, monkeypatc
         )
         run = pt.finetune(
             str(tmp_path / "start"),
-            example("messages_train.csv"),
+            {name: str(example("messages_train.csv")) for name in names} or example("messages_train.csv"),
             out=tmp_path / str(graphed),
             epochs=2,
             device="cuda",
             optimizer=pt.Optimizer(lr=1e-3),
             seeds=1,
         )
-        losses.append(run.results["classify"])
+        losses.append([run.results[name] for name in names or ("classify",)])
     assert losses[0] == pytest.approx(losses[1], rel=1e-2)

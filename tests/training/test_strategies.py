@@ -100,9 +100,13 @@ def test_lstms_over_a_packed_stream_are_those_over_each_sequence() -> None:
     packed = pack_lists(sequences)
     x = torch.randn(len(packed), 8)
     out = features([x], packed)
+    theirs = torch.nn.LSTM(8, 4, bidirectional=True, batch_first=True)
+    for cells, ending in ((features.lstms.ahead, ""), (features.lstms.back, "_reverse")):
+        for name, weight in zip(("weight_ih", "weight_hh", "bias_ih", "bias_hh"), cells.weights(x.dtype), strict=True):
+            getattr(theirs, f"{name}_l0{ending}").data.copy_(weight)
     start = 0
     for sequence in sequences:
-        alone, _ = features.lstms.cells(x[start : start + len(sequence)][None])
+        alone, _ = theirs(x[start : start + len(sequence)][None])
         assert torch.allclose(out[start : start + len(sequence)], alone[0], atol=1e-6)
         start += len(sequence)
 
@@ -121,6 +125,9 @@ def test_auto_says_what_it_chose(capsys: pytest.CaptureFixture[str], monkeypatch
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
     assert "frozen" in choose_strategy("auto", 10).parts
     assert "full" in choose_strategy("auto", 5000).parts
+    assert "full" in choose_strategy("auto", 10, "contrast", has_head=False).parts
+    with pytest.raises(PretuneError, match="strategy frozen: contrast has no parameters of its own"):
+        choose_strategy("frozen", 10, "contrast", has_head=False)
     assert "5,000 examples" in capsys.readouterr().err
 
 

@@ -41,7 +41,7 @@ def files() -> dict[str, list[Path]]:
 
 def learn(name: str, out: Path, **settings: Any) -> pt.Run:
     objective = find_preset(name)["objective"]
-    kind = "pairs" if objective == "translate" else "both" if "tlm" in objective else "text"
+    kind = "pairs" if objective.startswith("translate") else "both" if "tlm" in objective else "text"
     return pt.pretrain(name, files()[kind], out=out, **settings)
 
 

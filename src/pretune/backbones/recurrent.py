@@ -1,90 +1,165 @@
-"""Recurrent stacks: LSTM layers on packed streams, with state carried from batch to batch."""
+"""Recurrent stacks on packed streams, with state carried from batch to batch: AWD-LSTM, and each way of ELMo."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
 
 from pretune.backbones.states import Keep, States, kept
-from pretune.nn.embeddings import Embeddings
+from pretune.backbones.two_ways import reversed_packed
+from pretune.nn.layout import reverse
 from pretune.nn.linear import Linear
+from pretune.nn.recurrent import Locked, RecurrentLayer, Rows, State
 from pretune.packed import Packed
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass
 class RecurrentState:
-    """Hidden and cell state of each layer, (layers, lanes, width) each."""
+    """The state of each layer, (lanes, width) each part."""
 
-    hidden: Tensor
-    cell: Tensor
+    layers: list[State]
 
     def tensors(self) -> dict[str, Tensor]:
         """By name, for checkpoints."""
-        return {"hidden": self.hidden, "cell": self.cell}
+        return {f"{number}.{part}": x for number, state in enumerate(self.layers) for part, x in enumerate(state)}
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> RecurrentState:
         """The inverse of `tensors`."""
-        return cls(tensors["hidden"], tensors["cell"])
+        layers: dict[int, dict[int, Tensor]] = {}
+        for name, tensor in tensors.items():
+            number, part = map(int, name.split("."))
+            layers.setdefault(number, {})[part] = tensor
+        return cls([tuple(state[part] for part in sorted(state)) for _, state in sorted(layers.items())])
+
+    def select(self, rows: Tensor) -> RecurrentState:
+        """Those of some lanes."""
+        return RecurrentState([tuple(part[rows] for part in state) for state in self.layers])
 
 
-class LSTM(nn.Module):
-    """LSTM layers from left to right.
+class RecurrentCache:
+    """What a stack has read of some sequences so far, token by token: its state, and what it knows of a source."""
+
+    def __init__(self, sequences: int, slots: int) -> None:
+        """`slots`, how many tokens a sequence may come to have, take no room here."""
+        self.used: Array = np.zeros(sequences, dtype=np.int64)
+        self.state: RecurrentState | None = None
+        self.source: Any = None  # of an encoder-decoder, with a `select` of its own
+
+    def advance(self, packed: Packed, state: RecurrentState) -> None:
+        """These tokens were read."""
+        offsets = packed.offsets.cpu().numpy() if packed.host_offsets is None else packed.host_offsets
+        self.used, self.state = self.used + np.diff(offsets), state
+
+    def select(self, chosen: Array) -> None:
+        """Sequence i goes on from what sequence chosen[i] is."""
+        self.used = self.used[chosen]
+        if self.state is not None:
+            rows = torch.from_numpy(chosen).to(self.state.layers[0][0].device)
+            self.state = self.state.select(rows)
+        if self.source is not None:
+            self.source = self.source.select(chosen)
+
+
+class Recurrent(nn.Module):
+    """Layers of LSTM or GRU cells from left to right, on an embedding.
 
     Sequences are lanes: each goes on from the state its predecessor in the carry left. A column `fresh` marks tokens that
     begin a document; the state is reset there, which makes what follows a row of its own.
     """
 
+    cache = RecurrentCache  # what generation reads with
+
     def __init__(
         self,
-        embed: Embeddings,
-        layers: int,
+        embed: Any,
+        layers: Iterable[RecurrentLayer],
         *,
+        dropout: float = 0.0,
+        window: int | None = None,
         vocabulary_head: Callable[[], nn.Module],
-        pooler: Callable[[], nn.Module],
+        pooler: Callable[[], nn.Module] = nn.Identity,
+        backward: bool = False,
     ) -> None:
+        """`dropout` is that of the embeddings, locked; `window` how many steps gradients go back in time (None: all);
+        a `backward` stack reads every sequence from its end."""
         super().__init__()
         self.embed = embed
-        self.layers = nn.ModuleList(nn.LSTM(embed.width, embed.width) for _ in range(layers))
+        self.layers = nn.ModuleList(layers)
+        self.dropout = Locked(dropout)
+        self.window, self.backward = window, backward
         self.vocabulary_head, self.pooler = vocabulary_head, pooler
-        self.classifier = partial(Linear, embed.width)
-        self.tagger = nn.Identity
+        self.classifier: Callable[[int], nn.Module] = partial(Linear, self.width)
+        self.tagger: Callable[[], nn.Module] = nn.Identity
         self.longest: int | None = None
 
     @property
     def width(self) -> int:
-        """Width of the states."""
-        return self.embed.width
+        """Width of the top layer's states."""
+        return self.widths[-1]
+
+    @property
+    def widths(self) -> list[int]:
+        """Of the embeddings, and of each layer."""
+        cells: list[Any] = [layer.cells for layer in self.layers]
+        return [int(self.embed.width), *(one.outputs for one in cells)]
 
     @property
     def depth(self) -> int:
         """How many layers follow on the embeddings."""
         return len(self.layers)
 
-    def forward(self, packed: Packed, carry: RecurrentState | None = None, keep: Keep = "last") -> States:
-        """States of the kept layers, (n, width) each, and the state at each lane's end."""
-        wanted = kept(keep, len(self.layers))
-        rows = _rows(packed)
-        x = self.embed(packed)
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # how rows are laid out depends on the lengths, which differ from batch to batch
+    def forward(
+        self, packed: Packed, carry: RecurrentState | RecurrentCache | None = None, keep: Keep = "last"
+    ) -> States:
+        """States of the kept layers, (n, width of the layer) each, and the state at each lane's end."""
+        before = carry.state if isinstance(carry, RecurrentCache) else carry
+        if not len(packed):  # nothing but texts without tokens
+            x = self.embed(packed)
+            return States([x.new_zeros(0, self.widths[number]) for number in sorted(kept(keep, self.depth))], carry)
+        layers, end = self.states_and_end(packed, before, keep)
+        state = RecurrentState([tuple(part.detach() for part in parts) for parts in end.layers])
+        if not isinstance(carry, RecurrentCache):
+            return States(layers, state)
+        carry.advance(packed, state)
+        return States(layers, carry)
+
+    def states_and_end(
+        self, packed: Packed, before: RecurrentState | None = None, keep: Keep = "last"
+    ) -> tuple[list[Tensor], RecurrentState]:
+        """The kept layers, and the state at each lane's end, through which gradients go."""
+        if not self.backward:
+            return self.run(self.embed(packed), packed, before, keep)
+        turn = reverse(packed)
+        turned = reversed_packed(packed, turn)
+        layers, end = self.run(self.embed(turned), turned, before, keep)
+        return [x[turn] for x in layers], end
+
+    def run(
+        self, x: Tensor, packed: Packed, before: RecurrentState | None, keep: Keep
+    ) -> tuple[list[Tensor], RecurrentState]:
+        """The layers alone, on vectors (n, width of the embeddings) of the tokens."""
+        wanted, rows = kept(keep, self.depth), Rows.make(packed)
         lanes = packed.offsets.shape[0] - 1
         layers = [x] if 0 in wanted else []
-        hiddens, cells = [], []
+        x = self.dropout(x[rows.order], rows)
+        states: list[State] = []
         for number, layer in enumerate(self.layers):
-            before = None if carry is None else (carry.hidden[number], carry.cell[number])
-            stream = PackedSequence(x[rows.order], rows.batch_sizes)
-            out, (hidden, cell) = layer(stream, rows.initial(before, x))
-            x = torch.empty_like(out.data)
-            x[rows.order] = out.data
-            hiddens.append(rows.final(hidden[0], lanes))
-            cells.append(rows.final(cell[0], lanes))
+            initial = None if before is None else rows.initial(before.layers[number])
+            x, state = layer(x, rows, initial, self.window)
+            states.append(rows.final(state, lanes))
             if number + 1 in wanted:
-                layers.append(x)
-        return States(layers, RecurrentState(torch.stack(hiddens).detach(), torch.stack(cells).detach()))
+                layers.append(rows.back(x))
+        return layers, RecurrentState(states)
 
     def restore_carry(self, tensors: dict[str, Tensor]) -> RecurrentState:
         """Its state, from a checkpoint."""
@@ -93,51 +168,3 @@ class LSTM(nn.Module):
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
         """From the embedding to the top."""
         return [("embed", [self.embed]), *((f"layer {i}", [layer]) for i, layer in enumerate(self.layers))]
-
-
-@dataclass
-class _Rows:
-    """A Packed as torch's PackedSequence: rows sorted by falling length, tokens time step by time step."""
-
-    order: Tensor  # (n,) the token at each place of the packed sequence
-    batch_sizes: Tensor  # (time,)
-    lane: Tensor  # (rows,) in the sorted order
-    goes_on: Tensor  # (rows,) whether a row starts from its lane's carry
-    last: Tensor  # (rows,) whether a row is its lane's last
-
-    def initial(self, before: tuple[Tensor, Tensor] | None, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Hidden and cell state to start from: the lane's own, or zero."""
-        if before is None:
-            zero = x.new_zeros(1, len(self.lane), x.shape[1])
-            return zero, zero
-        states = (state.to(x.dtype)[self.lane] * self.goes_on[:, None] for state in before)
-        hidden, cell = (state.unsqueeze(0) for state in states)
-        return hidden, cell
-
-    def final(self, state: Tensor, lanes: int) -> Tensor:
-        """(lanes, width): the state after each lane's last row."""
-        out = state.new_zeros(lanes, state.shape[1])
-        out[self.lane[self.last]] = state[self.last]
-        return out
-
-
-def _rows(packed: Packed) -> _Rows:
-    offsets = packed.offsets.long()
-    fresh = packed.columns.get("fresh")
-    starts = torch.zeros(len(packed) + 1, dtype=torch.bool, device=offsets.device)
-    starts[offsets] = True
-    goes_on = starts.clone()[:-1]
-    if fresh is not None:
-        starts[:-1] |= fresh.bool()
-        goes_on &= ~fresh.bool()
-    begin = starts[:-1].nonzero().flatten()
-    end = torch.cat([begin[1:], begin.new_tensor([len(packed)])])
-    lane = torch.searchsorted(offsets[1:], begin, right=True)
-    last = torch.cat([lane[1:] != lane[:-1], lane.new_ones(1, dtype=torch.bool)])
-    lengths = end - begin
-    by_length = lengths.argsort(descending=True, stable=True)
-    begin, lengths = begin[by_length], lengths[by_length]
-    times = torch.arange(int(lengths[0]), device=offsets.device)
-    present = times[:, None] < lengths  # (time, rows)
-    order = (begin + times[:, None])[present]
-    return _Rows(order, present.sum(1).cpu(), lane[by_length], goes_on[begin], last[by_length])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,9 +12,22 @@ from torch import Tensor, nn
 
 from pretune.backbones.states import Backbone, Keep, States
 from pretune.errors import PretuneError
-from pretune.nn.layout import side_of
+from pretune.nn.layout import reverse
 from pretune.nn.linear import Linear
 from pretune.packed import Packed
+
+
+@dataclass
+class TwoCarries:
+    """What each of the two stacks hands on."""
+
+    ahead: Any
+    back: Any
+
+    def tensors(self) -> dict[str, Tensor]:
+        """By name, for checkpoints."""
+        both = {"ahead": self.ahead, "back": self.back}
+        return {f"{way}.{name}": tensor for way, carry in both.items() for name, tensor in carry.tensors().items()}
 
 
 class TwoWays(nn.Module):
@@ -27,6 +40,7 @@ class TwoWays(nn.Module):
     def __init__(self, ahead: Backbone, back: Backbone, *, pooler: Callable[[], nn.Module] = nn.Identity) -> None:
         super().__init__()
         assert ahead.embed is back.embed and isinstance(ahead, nn.Module) and isinstance(back, nn.Module)
+        assert ahead.width == back.width and ahead.depth == back.depth
         self.embed = ahead.embed
         self.ahead: Any = ahead
         self.back: Any = back
@@ -44,7 +58,7 @@ class TwoWays(nn.Module):
     @property
     def width(self) -> int:
         """Width of the states of both stacks together."""
-        return 2 * self.embed.width
+        return 2 * int(self.ahead.width)
 
     @property
     def depth(self) -> int:
@@ -64,6 +78,24 @@ class TwoWays(nn.Module):
         back = self.back(reversed_packed(packed, turn), keep=keep)
         return States([torch.cat([x, y[turn]], 1) for x, y in zip(ahead.layers, back.layers, strict=True)])
 
+    def apart(self, ahead: Packed, back: Packed, carry: TwoCarries | None = None) -> tuple[Tensor, Tensor, TwoCarries]:
+        """Each stack on a text of its own: their last states, in the order of the texts, and what both hand on.
+
+        What goes on after a forward stack's text is the text after it, and after a backward stack's, the one before it.
+        """
+        turn = reverse(back)
+        first = self.ahead(ahead, carry=None if carry is None else carry.ahead)
+        second = self.back(reversed_packed(back, turn), carry=None if carry is None else carry.back)
+        return first.last, second.last[turn], TwoCarries(first.carry, second.carry)
+
+    def restore_carry(self, tensors: dict[str, Tensor]) -> TwoCarries:
+        """What both hand on, from a checkpoint."""
+        ways: dict[str, dict[str, Tensor]] = {"ahead": {}, "back": {}}
+        for name, tensor in tensors.items():
+            way, _, rest = name.partition(".")
+            ways[way][rest] = tensor
+        return TwoCarries(self.ahead.restore_carry(ways["ahead"]), self.back.restore_carry(ways["back"]))
+
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
         """From the embedding to the top; layers of the same depth are one group."""
         pairs = zip(self.ahead.groups(), self.back.groups(), strict=True)
@@ -73,12 +105,6 @@ class TwoWays(nn.Module):
 def nothing_to_predict() -> nn.Module:
     """Both stacks together have seen every token."""
     raise PretuneError("a model that reads forward and backward apart learns by bilm alone; choose another for this")
-
-
-def reverse(packed: Packed) -> Tensor:
-    """(n,) for each token the one at its place when its sequence is read from the end; its own inverse."""
-    start, end = side_of(packed).bounds
-    return start + end - 1 - torch.arange(len(packed), device=packed.ids.device)
 
 
 def reversed_packed(packed: Packed, turn: Tensor) -> Packed:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pretune.errors import PretuneError
-from pretune.evaluation.official import METRICS
-from pretune.evaluation.paired import compare
+from pretune.evaluation.official import METRICS, PARTS
+from pretune.evaluation.paired import compare, compare_parts
 from pretune.evaluation.runner import ASKED, RESULT, read_answers, read_lines, rows_path
 from pretune.evaluation.suite import SuiteTask, find_suite
 
@@ -27,7 +27,11 @@ def compare_evaluations(first: Path, second: Path) -> list[dict[str, Any]]:
             raise PretuneError(f"{task.title}: the two were judged by different rows")
         ours, theirs = (_each_seed(folder, task) for folder in (first, second))
         for metric in task.metrics:
-            found = compare(METRICS[metric], rows, ours, theirs)
+            if metric in PARTS:
+                sums = [[PARTS[metric](rows, answers) for answers in side] for side in (ours, theirs)]
+                found = compare_parts(metric, sums[0], sums[1])
+            else:
+                found = compare(METRICS[metric], rows, ours, theirs)
             made.append(
                 {
                     "task": task.title,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pretune.metrics import score
+from pretune.metrics import scores_of_draws
 
 ROUNDS = 200
 COVERAGE = 0.95
@@ -17,11 +17,9 @@ def intervals(
     task: Any, answers: Sequence[dict[str, Any]], examples: Any, seed: int = 0
 ) -> dict[str, tuple[float, float]]:
     """Between which values each metric lies in 95 of 100 draws of as many examples, with some of them several times."""
-    chance = np.random.default_rng(seed)
     found: dict[str, list[float]] = {}
-    for _ in range(ROUNDS):
-        rows = chance.integers(0, len(answers), len(answers)).tolist()
-        for name, value in score(task, [answers[row] for row in rows], examples.take(rows)).items():
+    for scores in scores_of_draws(task, answers, examples, np.random.default_rng(seed), ROUNDS):
+        for name, value in scores.items():
             found.setdefault(name, []).append(value)
     tail = 100 * (1 - COVERAGE) / 2
     return {name: (float(np.percentile(x, tail)), float(np.percentile(x, 100 - tail))) for name, x in found.items()}

@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 
 from pretune.errors import PretuneError, nearest
-from pretune.metrics.answers import answer_metrics
+from pretune.metrics import cells
+from pretune.metrics.answers import answer_parts
 from pretune.metrics.diagnostics import by_phenomenon, matthews, parity
-from pretune.metrics.entities import entity_metrics, word_accuracy
-from pretune.metrics.ranking import query_metrics
+from pretune.metrics.entities import entity_parts
+from pretune.metrics.parts import Array, Parts, joined
+from pretune.metrics.ranking import query_parts
 from pretune.metrics.regression import correlations
 from pretune.metrics.several_answers import several_answers_metrics
-from pretune.metrics.texts import bleu, chrf, exact_match, rouge
+from pretune.metrics.texts import MEASURES
 
 Rows = Sequence[Mapping[str, Any]]  # of a suite, see evaluation/suite.py
 Answers = Sequence[Mapping[str, Any]]  # of a task, in the same order
@@ -43,11 +45,16 @@ def phenomena(rows: Rows, answers: Answers) -> list[dict[str, Any]]:
 def _labels(rows: Rows, answers: Answers) -> tuple[list[str], list[str]]:
     """Right answers and given ones; a choice is called by its number, which files give from 0, or as a letter."""
     chosen = "choice" in answers[0]
-    expected = [_number(row["label"]) if chosen else str(row["label"]) for row in rows]
+    expected = [choice_number(row["label"]) if chosen else str(row["label"]) for row in rows]
     return expected, [str(answer["choice"] if chosen else answer["label"]) for answer in answers]
 
 
-def _number(label: Any) -> str:
+def choice_number(label: Any) -> str:
+    """The number of a choice, from 0, where files may have a letter.
+
+    >>> choice_number("B")
+    '1'
+    """
     text = str(label).strip()
     return str(ord(text.upper()) - ord("A")) if len(text) == 1 and text.isalpha() else text
 
@@ -88,39 +95,90 @@ def _correlation(name: str) -> Callable[[Rows, Answers], float]:
     ]
 
 
-def _spans(name: str) -> Callable[[Rows, Answers], float]:
-    def metric(rows: Rows, answers: Answers) -> float:
-        expected = [[span["text"] for span in row["label"]] for row in rows]
-        return answer_metrics(expected, [answer["answer"] for answer in answers])[name]
-
-    return metric
+def _spans(rows: Rows, answers: Answers) -> Parts:
+    expected = [[span["text"] for span in row["label"]] for row in rows]
+    return answer_parts(expected, [answer["answer"] for answer in answers])
 
 
-def _gaps(name: str) -> Callable[[Rows, Answers], float]:
+def _gaps(rows: Rows, answers: Answers) -> Parts:
     """The best over the right answers of each query, as ReCoRD counts: which is as SQuAD does."""
-    return lambda rows, answers: answer_metrics([row["answers"] for row in rows], [a["answer"] for a in answers])[name]
+    return answer_parts([row["answers"] for row in rows], [answer["answer"] for answer in answers])
 
 
 def _tags(rows: Rows, answers: Answers) -> tuple[list[list[str]], list[list[str]]]:
     return [row["label"] for row in rows], [answer["tags"] for answer in answers]
 
 
-def _ndcg(rows: Rows, answers: Answers) -> float:
-    """Mean over queries, those with the same text, among the first ten."""
+def _queries(rows: Rows, answers: Answers) -> Parts:
+    """Means over queries, those with the same text, among the first ten."""
     queries = np.unique(np.array([str(row["text"]) for row in rows], dtype=object), return_inverse=True)[1]
     relevance = np.array([float(row["label"]) for row in rows])
-    return query_metrics(queries, relevance, np.array([answer["score"] for answer in answers]))["ndcg@10"]
+    return query_parts(queries, relevance, np.array([answer["score"] for answer in answers]))
 
 
-def _texts(judge: Callable[[Sequence[str], Sequence[str]], float]) -> Callable[[Rows, Answers], float]:
-    return lambda rows, answers: judge([row["label"] for row in rows], [answer["answer"] for answer in answers])
+def _texts(kind: str) -> Callable[[Rows, Answers], Parts]:
+    def make(rows: Rows, answers: Answers) -> Parts:
+        expected, written = [row["label"] for row in rows], [answer["answer"] for answer in answers]
+        return joined([measure(expected, written) for measure in MEASURES[kind]])
+
+    return make
 
 
-def _rouge(name: str) -> Callable[[Rows, Answers], float]:
-    return _texts(lambda expected, written: rouge(expected, written)[name])
+def _pearson(rows: Rows, answers: Answers) -> Parts:
+    a, b = np.array([float(row["label"]) for row in rows]), np.array([float(answer["value"]) for answer in answers])
+    a, b = a - a.mean(), b - b.mean()  # so that sums of squares lose nothing
+
+    def finish(sums: Array) -> dict[str, float]:
+        x, y, xx, yy, xy, n = sums
+        spread = np.sqrt(max(0.0, (n * xx - x * x) * (n * yy - y * y)))
+        return {"pearson": float((n * xy - x * y) / spread) if spread else 0.0}
+
+    return Parts(np.stack([a, b, a * a, b * b, a * b, np.ones_like(a)], 1), finish)
+
+
+def _cells(name: str, metric: cells.Metric) -> Callable[[Rows, Answers], Parts]:
+    return lambda rows, answers: cells.cell_parts(name, metric, *_labels(rows, answers))
+
+
+def _called(name: str, part: str, make: Callable[[Rows, Answers], Parts]) -> Callable[[Rows, Answers], Parts]:
+    """One metric of several, which has another name here."""
+
+    def renamed(rows: Rows, answers: Answers) -> Parts:
+        found = make(rows, answers)
+        return Parts(found.values, lambda sums: {name: found.finish(sums)[part]})
+
+    return renamed
+
+
+# Metrics that are made of sums over rows, or over queries, so that those of many draws of them are quickly known.
+PARTS: dict[str, Callable[[Rows, Answers], Parts]] = {
+    "accuracy": _cells("accuracy", cells.accuracy),
+    "f1": _cells("f1", cells.f1),
+    "macro_f1": _cells("macro_f1", cells.macro_f1),
+    "matthews": _cells("matthews", cells.matthews),
+    "f1a": _cells("f1a", cells.f1_of_right),
+    "pearson": _pearson,
+    "answer_exact": _called("answer_exact", "exact_match", _spans),
+    "answer_f1": _called("answer_f1", "f1", _spans),
+    "gap_exact": _called("gap_exact", "exact_match", _gaps),
+    "gap_f1": _called("gap_f1", "f1", _gaps),
+    "entity_f1": _called("entity_f1", "f1", lambda rows, answers: entity_parts(*_tags(rows, answers))),
+    "word_accuracy": _called(
+        "word_accuracy", "accuracy", lambda rows, answers: entity_parts(*_tags(rows, answers), plain=True)
+    ),
+    "ndcg": _called("ndcg", "ndcg@10", _queries),
+    **{name: _called(name, name, _texts("bleu")) for name in ("bleu", "chrf", "exact_match")},
+    **{name: _called(name, name, _texts("rouge")) for name in ("rouge1", "rouge2", "rougeL")},
+}
+
+
+def _whole(name: str) -> Callable[[Rows, Answers], float]:
+    return lambda rows, answers: PARTS[name](rows, answers).whole()[name]
 
 
 METRICS: dict[str, Callable[[Rows, Answers], float]] = {
+    **{name: _whole(name) for name in PARTS},
+    # Those of scikit-learn and SciPy are theirs; the sums above are tested against them.
     "accuracy": _accuracy,
     "f1": _f1,
     "macro_f1": _macro_f1,
@@ -130,17 +188,4 @@ METRICS: dict[str, Callable[[Rows, Answers], float]] = {
     "exact_questions": _several("exact_questions"),
     "pearson": _correlation("pearson"),
     "spearman": _correlation("spearman"),
-    "answer_exact": _spans("exact_match"),
-    "answer_f1": _spans("f1"),
-    "gap_exact": _gaps("exact_match"),
-    "gap_f1": _gaps("f1"),
-    "entity_f1": lambda rows, answers: entity_metrics(*_tags(rows, answers))["f1"],
-    "word_accuracy": lambda rows, answers: word_accuracy(*_tags(rows, answers)),
-    "ndcg": _ndcg,
-    "bleu": _texts(bleu),
-    "chrf": _texts(chrf),
-    "exact_match": _texts(exact_match),
-    "rouge1": _rouge("rouge1"),
-    "rouge2": _rouge("rouge2"),
-    "rougeL": _rouge("rougeL"),
 }

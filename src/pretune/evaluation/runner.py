@@ -1,9 +1,10 @@
-"""A suite, task by task: fine-tune with several seeds, answer, score by the official metrics; what is finished stays.
+"""A suite, task by task: fine-tune, or show examples, with several seeds, answer, score by the official metrics; what is finished stays.
 
 OUT/
   suite.json            what was asked for; another evaluation needs another folder
   TASK/rows/            its files, in the roles of our tasks: a row a line
-  TASK/seeds/N/         a fine-tuning, without its weights once it has answered, and answers/TASK.SPLIT.jsonl
+  TASK/seeds/N/         a fine-tuning, without its weights once it has answered, and answers/TASK.SPLIT.jsonl; where nothing is
+                        learned, the first prompt beside them
   TASK/result.json      scores of each seed, and what answers cost: the task is finished
   tokens/               texts as ids, which every seed needs again
   results.json, report.html, submission.zip
@@ -12,22 +13,29 @@ OUT/
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, Protocol
+
+import torch
 
 from pretune.atomic import write_bytes, write_json
 from pretune.devices import choose_device
 from pretune.errors import PretuneError
+from pretune.evaluation.asking import KINDS, Asking, kind_of, load_asked
 from pretune.evaluation.averages import averages, group_averages
 from pretune.evaluation.cost import measured
 from pretune.evaluation.official import official, phenomena
 from pretune.evaluation.submission import write_submission
 from pretune.evaluation.suite import ANSWERS, Suite, SuiteRows, SuiteTask
+from pretune.inference.generate import Writer
 from pretune.inference.predict import Answerer, load_trained
-from pretune.objectives import OBJECTIVES
+from pretune.inference.rewriting import Rewriter
+from pretune.model import Model
+from pretune.objectives import OBJECTIVES, Task
+from pretune.objectives.task import Answer
 from pretune.progress import say
 from pretune.text.remembered import remembering
 from pretune.training.finetuning import Material, Plan, make_plan, read_material
@@ -58,7 +66,8 @@ class Request:
     subsets: bool = False
     keep: bool = False  # the weights of every seed
     device: str | None = None
-    devices: int = 1  # which fine-tunings are shared out to
+    shots: int | None = None  # nothing is learned: so many examples are shown
+    devices: int = 1  # which seeds of all tasks are shared out to
 
     def told(self) -> dict[str, Any]:
         """All that decides the outcome."""
@@ -66,8 +75,10 @@ class Request:
             name: {k: v for k, v in asdict(value).items() if v is not None} if hasattr(value, "flat") else value
             for name, value in self.settings.items()
         }
-        versions = {name: task.version for name, task in self.suite.tasks.items()}
+        asked = self.shots is not None
+        versions = {n: [t.version, dict(t.prompt)] if asked else t.version for n, t in self.suite.tasks.items()}
         told = {"model": self.model, "suite": self.suite.name, "versions": versions, "seed": self.seed}
+        told["shots"] = self.shots
         return {**told, "settings": {name: value for name, value in sections.items() if value is not None}}
 
 
@@ -79,6 +90,14 @@ class Evaluation:
     model: str
     tasks: dict[str, dict[str, Any]] = field(default_factory=dict)  # task → what its result.json holds
     missing: dict[str, str] = field(default_factory=dict)
+    shots: int | None = None
+
+    @property
+    def system(self) -> str:
+        """What the row of the table is called."""
+        if self.shots is None:
+            return self.model
+        return f"{self.model}, {({0: 'zero', 1: 'one'}).get(self.shots, self.shots)}-shot"
 
     @property
     def scores(self) -> dict[str, dict[str, tuple[float, float]]]:
@@ -98,7 +117,9 @@ class Evaluation:
             for name, a in averages(self.suite, self.means).items()
         }
         groups = {name: a.value for name, a in group_averages(self.suite, self.means).items()}
-        told = {"suite": self.suite.name, "model": self.model, "averages": found, "groups": groups}
+        told: dict[str, Any] = {"suite": self.suite.name, "model": self.model, "averages": found, "groups": groups}
+        if self.shots is not None:
+            told["shots"] = self.shots
         return {**told, "tasks": self.tasks, "missing": self.missing}
 
 
@@ -113,18 +134,22 @@ def spread(values: Sequence[float]) -> tuple[float, float]:
 
 def evaluate_suite(request: Request) -> Evaluation:
     """All tasks whose files are there and whose kind is known; the others are named."""
-    suite = request.suite
-    here, missing = suite.there(request.data)
+    suite, asked = request.suite, request.shots is not None
+    here, missing = suite.there(request.data, learned=request.shots != 0)
     for name, task in list(here.items()):
-        kind = task.kind.split("(")[0]
+        kind = kind_of(task)
         if not hasattr(OBJECTIVES.get(kind), "answers"):
             missing[name] = f"there is no task of the kind {kind!r}"
+            del here[name]
+        elif asked and kind not in KINDS:
+            missing[name] = f"what {kind} answers cannot be asked for in words; fine-tune the model for it"
             del here[name]
     here = {name: task for name, task in here.items() if not task.taught_by or task.taught_by in here}
     for name, why in missing.items():
         say(f"{suite.tasks[name].title}: skipped, {why}")
     if not here:
         raise PretuneError(f"{request.data}: none of {suite.title}'s tasks that are here is of a kind that is known")
+    writer = writer_of(request)
     _begin(request)
     for name, task in here.items():  # a bad file is found before anything is learned
         if not _finished(request, name):
@@ -140,15 +165,15 @@ def evaluate_suite(request: Request) -> Evaluation:
         jobs = [
             (request, task, taught_by[name], seed) for name, task in teaching.items() for seed in _left(request, task)
         ]
-        say(f"{len(jobs)} fine-tunings on {request.devices} devices")
-        share_out(learn, jobs, request.devices)
+        say(f"{len(jobs)} seeds of all tasks on {request.devices} devices")
+        share_out(learn_elsewhere, jobs, request.devices)
     with remembering(request.out / TOKENS):
         for number, (name, task) in enumerate(teaching.items(), 1):
             taught = taught_by[name]
             say(f"{task.title} ({number} of {len(teaching)})")
-            evaluate_task(request, task, taught)
+            evaluate_task(request, task, taught, writer)
     found = {name: json.loads((request.out / name / RESULT).read_text(encoding="utf-8")) for name in here}
-    evaluation = Evaluation(suite, request.model, found, missing)
+    evaluation = Evaluation(suite, request.model, found, missing, request.shots)
     submit(request, here)
     write_json(request.out / RESULTS, evaluation.describe())
     return evaluation
@@ -176,18 +201,63 @@ def _begin(request: Request) -> None:
 # -- a task ---------------------------------------------------------------------------------------------------------
 
 
-def evaluate_task(request: Request, task: SuiteTask, taught: Mapping[str, SuiteTask]) -> None:
-    """Learn a task with each seed, and answer it, and those that have its model."""
+class Way(Protocol):
+    """How a model comes to answer a task."""
+
+    @property
+    def model(self) -> Model: ...
+
+    device: torch.device
+
+    def learn(self, seed: int, folder: Path) -> bool:
+        """Learn, into a folder that is named by the seed; False where that failed."""
+
+    def ready(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
+        """What answers some rows with what was learned in a folder, or by what is shown with its seed."""
+
+
+class FineTuning:
+    """A task is learned, and answered with what was learned."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.device = plan, choose_device(plan.device)
+        self.material: Material | None = None
+        self.loaded: tuple[Path, Model, Task] | None = None
+
+    @property
+    def model(self) -> Model:
+        """The one that answered last."""
+        assert self.loaded is not None
+        return self.loaded[1]
+
+    def learn(self, seed: int, folder: Path) -> bool:
+        """Fine-tune."""
+        self.material = self.material or read_material(self.plan)
+        return one_seed(replace(self.plan, seed=seed, out=folder), self.material) is not None
+
+    def ready(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
+        """Its rows, made ready for the model."""
+        if self.loaded is None or self.loaded[0] != folder:
+            self.loaded = folder, *load_trained(folder)
+        _, model, objective = self.loaded
+        length = min(self.plan.batch.length or 128, model.backbone.longest or 1 << 30)
+        columns = {role: name for role, name in task.columns.items() if role not in ANSWERS}
+        answerer = Answerer(model, objective, objective.read(rows.file, columns, answered=False), length)
+        return lambda: answerer(self.device)
+
+
+def evaluate_task(
+    request: Request, task: SuiteTask, taught: Mapping[str, SuiteTask], writer: Writer | Rewriter | None = None
+) -> None:
+    """Learn a task with each seed, or ask a model that writes, and answer it, and those that have its model."""
     if all(_finished(request, name) for name in taught):
         say(f"{task.title}: finished before")
         return
     rows = {name: _rows(request.out, own) for name, own in taught.items()}
-    plan = plan_of(request, task, rows[task.name])
-    material = None
+    way = way_to(request, task, rows[task.name], writer)
     for seed in _left(request, task):
         say(f"seed {seed} ({seed - request.seed + 1} of {request.seeds})")
-        material = material or read_material(plan)
-        learn_seed(plan, material, rows, taught, seed)
+        learn_seed(way, _seed_folder(request, task, seed), rows, taught)
     folders = [_seed_folder(request, task, request.seed + number) for number in range(request.seeds)]
     learned = [folder for folder in folders if json.loads((folder / COST).read_text(encoding="utf-8"))]
     if not learned:
@@ -195,7 +265,7 @@ def evaluate_task(request: Request, task: SuiteTask, taught: Mapping[str, SuiteT
     best = max(learned, key=lambda folder: _decides(task, rows[task.name][task.scored], folder))
     tests = {n: (t, {"test": rows[n]["test"]}) for n, t in taught.items() if "test" in rows[n] and t.submission}
     if tests and not all((best / "answers" / f"{name}.test.jsonl").is_file() for name in tests):
-        answer_with(replace(plan, out=best), tests)
+        answer_with(way, best, tests)
     for name, other in taught.items():
         there = other.scored in rows[name]
         told = _result(other, rows[name], learned, request.seeds) if there else {"scores": {}, "seeds": request.seeds}
@@ -206,26 +276,36 @@ def evaluate_task(request: Request, task: SuiteTask, taught: Mapping[str, SuiteT
                 weights.unlink()
 
 
+def way_to(
+    request: Request, task: SuiteTask, rows: Mapping[str, SuiteRows], writer: Writer | Rewriter | None = None
+) -> Way:
+    """How a task is answered: what asks a model that writes, or learns."""
+    if writer is None:
+        return FineTuning(plan_of(request, task, rows))
+    return Asking(writer, task, rows, request.shots or 0)
+
+
 def learn_seed(
-    plan: Plan,
-    material: Material,
-    rows: Mapping[str, Mapping[str, SuiteRows]],
-    taught: Mapping[str, SuiteTask],
-    seed: int,
+    way: Way, folder: Path, rows: Mapping[str, Mapping[str, SuiteRows]], taught: Mapping[str, SuiteTask]
 ) -> None:
-    """Fine-tune with a seed, and answer what is scored; `cost.json` says that it is done."""
-    own = replace(plan, seed=seed, out=plan.out.parent / str(seed))
-    run = one_seed(own, material)
+    """Learn with the seed of a folder, and answer what is scored; `cost.json` says that it is done."""
     scored = {n: (t, {t.scored: rows[n][t.scored]}) for n, t in taught.items() if t.scored in rows[n]}
-    write_json(own.out / COST, answer_with(own, scored) if run else {})
+    write_json(folder / COST, answer_with(way, folder, scored) if way.learn(int(folder.name), folder) else {})
 
 
-def learn(request: Request, task: SuiteTask, taught: Mapping[str, SuiteTask], seed: int) -> None:
+def learn_elsewhere(request: Request, task: SuiteTask, taught: Mapping[str, SuiteTask], seed: int) -> None:
     """The same in a process that has nothing of it yet."""
     with remembering(request.out / TOKENS):
         rows = {name: _rows(request.out, own) for name, own in taught.items()}
-        plan = plan_of(request, task, rows[task.name])
-        learn_seed(plan, read_material(plan), rows, taught, seed)
+        way = way_to(request, task, rows[task.name], writer_of(request))
+        learn_seed(way, _seed_folder(request, task, seed), rows, taught)
+
+
+def writer_of(request: Request) -> Writer | Rewriter | None:
+    """The model that is asked, where nothing is learned."""
+    if request.shots is None:
+        return None
+    return load_asked(request.model, request.device, bool(request.settings.get("partial")))
 
 
 def _left(request: Request, task: SuiteTask) -> list[int]:
@@ -285,26 +365,22 @@ def plan_of(request: Request, task: SuiteTask, rows: Mapping[str, SuiteRows]) ->
 
 
 def answer_with(
-    plan: Plan, wanted: Mapping[str, tuple[SuiteTask, Mapping[str, SuiteRows]]]
-) -> dict[str, dict[str, float]]:
+    way: Way, folder: Path, wanted: Mapping[str, tuple[SuiteTask, Mapping[str, SuiteRows]]]
+) -> dict[str, dict[str, Any]]:
     """A seed's answers to some splits, and what they cost, task by task."""
-    model, task = load_trained(plan.out)
-    device = choose_device(plan.device)
-    length = min(plan.batch.length or 128, model.backbone.longest or 1 << 30)
-    root = plan.out.parent.parent.parent
-    costs = {}
+    costs: dict[str, dict[str, Any]] = {}
     for name, (own, splits) in wanted.items():
         for split, rows in splits.items():
-            columns = {role: name for role, name in own.columns.items() if role not in ANSWERS}
-            examples = task.read(rows_path(root, name, split), columns, answered=False)
-            ready = Answerer(model, task, examples, length)
-            with measured(device) as cost:
-                answers = ready(device)
+            ready = way.ready(folder, own, rows)
+            with measured(way.device) as cost:
+                answers = ready()
             if len(answers) != len(rows):
                 raise PretuneError(f"{rows.file}: {len(rows)} examples, but {len(answers)} answers")
-            write_lines(plan.out / "answers" / f"{name}.{split}.jsonl", answers)
+            write_lines(folder / "answers" / f"{name}.{split}.jsonl", answers)
+            if isinstance(way, Asking):
+                write_bytes(folder / "answers" / f"{name}.{split}.prompt.txt", way.prompt.encode("utf-8", "replace"))
             costs[name] = {
-                "parameters": count_parameters(model),
+                "parameters": count_parameters(way.model),
                 "examples_per_second": len(rows) / max(cost.seconds, 1e-9),
                 "peak_memory": float(cost.memory or 0),
             }
@@ -324,6 +400,8 @@ def _result(task: SuiteTask, rows: Mapping[str, SuiteRows], folders: Sequence[Pa
         "cost": {key: mean(cost[key] for cost in costs) for key in costs[0]},
         "incomplete": {split: [len(found), found.expected[0]] for split, found in rows.items() if not found.complete},
     }
+    if (prompt := folders[0] / "answers" / f"{task.name}.{task.scored}.prompt.txt").is_file():
+        told["prompt"] = prompt.read_text(encoding="utf-8")
     if task.categories:
         told["phenomena"] = phenomena(scored.rows, read_answers(folders[0], task.name, task.scored))
     return told

@@ -42,6 +42,7 @@ class SuiteTask:
     length: int | None = None
     scored: str = "dev"  # the split that a row of the table is about
     submission: Mapping[str, Any] = field(default_factory=dict)
+    prompt: Mapping[str, Any] = field(default_factory=dict)  # how it is asked, see evaluation/asking.py
     version: Any = 1
     source: str = ""
     like: str = ""
@@ -184,8 +185,8 @@ class Suite:
         }
         return replace(self, tasks=wanted)
 
-    def there(self, data: Path) -> tuple[dict[str, SuiteTask], dict[str, str]]:
-        """The tasks whose files are in a folder, and why the others are not."""
+    def there(self, data: Path, learned: bool = True) -> tuple[dict[str, SuiteTask], dict[str, str]]:
+        """The tasks whose files are in a folder, and why the others are not; what is not learned needs none to learn from."""
         here: dict[str, SuiteTask] = {}
         missing: dict[str, str] = {}
         for name, task in self.tasks.items():
@@ -193,7 +194,7 @@ class Suite:
             judged = (
                 task.scored if not task.taught_by or task.where(task.scored, data) or not task.submission else "test"
             )
-            needed = [judged] if task.taught_by else ["train", judged]
+            needed = [judged] if task.taught_by or not learned else ["train", judged]
             lacking = [split for split in needed if not task.where(split, data)]
             if lacking:
                 missing[name] = "no " + ", no ".join(

@@ -11,10 +11,15 @@ from pretune.evaluation.averages import group_averages
 from pretune.evaluation.references import legend, references, sources, table
 from pretune.evaluation.runner import Evaluation, spread
 from pretune.evaluation.suite import SuiteTask
-from pretune.pages import page, paragraph, section
+from pretune.pages import commands, page, paragraph, section
 from pretune.pages import table as page_table
 
 REPORT = "report.html"
+SHOWN = {
+    0: "the model was asked, and no example shown",
+    1: "the model was shown one example, of each class where there are classes",
+}
+MANY = "the model was shown {} examples, so many of each class where there are classes"
 BAR = "display:inline-block;height:.8rem;border-radius:3px;vertical-align:middle"
 
 
@@ -29,7 +34,7 @@ def rows(evaluation: Evaluation) -> list[dict[str, str]]:
     splits = {evaluation.tasks[name]["split"] for name in tasks}
     several = any(len(values) > 1 for name in tasks for values in evaluation.tasks[name]["scores"].values())
     scores = evaluation.scores if several else evaluation.means
-    mine = {"system": evaluation.model, "split": "/".join(sorted(splits)), "scores": scores}
+    mine = {"system": evaluation.system, "split": "/".join(sorted(splits)), "scores": scores}
     return table(evaluation.suite, [mine], tasks)
 
 
@@ -39,6 +44,8 @@ def notes(evaluation: Evaluation) -> list[str]:
     tasks = scored(evaluation)
     if told := legend(tasks):
         found.append(f"Metrics: {told}; the others accuracy.")
+    if evaluation.shots is not None:
+        found.append(f"Nothing was learned: {SHOWN.get(evaluation.shots, MANY.format(evaluation.shots))}.")
     for name, task in tasks.items():
         title, result = task.title, evaluation.tasks[name]
         for split, (there, whole) in result["incomplete"].items():
@@ -135,7 +142,12 @@ def write_report(evaluation: Evaluation, out: Path) -> Path:
     for name, result in evaluation.tasks.items():
         if result.get("phenomena"):
             parts.append(section(f"{tasks[name].title} by phenomenon", page_table(result["phenomena"])))
+    asked = [
+        f"{task.title}\n\n{first}" for name, task in tasks.items() if (first := evaluation.tasks[name].get("prompt"))
+    ]
+    if asked:
+        parts.append(section("What was asked first", *map(commands, asked)))
     cited = [f"{source}: {', '.join(names)}" for source, names in sources(suite, tasks).items()]
     parts.append(section("Sources", paragraph(f"{suite.title}: {suite.source}"), *map(paragraph, cited)))
-    write_bytes(out / REPORT, page(f"{evaluation.model}: {suite.title}", *parts).encode())
+    write_bytes(out / REPORT, page(f"{evaluation.system}: {suite.title}", *parts).encode())
     return out / REPORT

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from pretune.atomic import write_bytes
 from pretune.evaluation.calibration import calibration
+from pretune.evaluation.controls import controls
 from pretune.evaluation.intervals import COVERAGE, intervals
-from pretune.metrics import score
-from pretune.metrics.classification import most_frequent
+from pretune.evaluation.learning_curve import FILE as CURVE
+from pretune.metrics import judge_each, score
+from pretune.metrics.judging import Judged
+from pretune.objectives.named import kind_of
 from pretune.pages import Line, chart, page, paragraph, section, table
 from pretune.progress import progress
-from pretune.training.bag_of_words import bag_of_words
 from pretune.training.finetuning import ANSWERS, Material
+from pretune.training.multitask import Tasks, answers_file
 from pretune.training.runs import Run
 
 REPORT = "report.html"
@@ -31,11 +35,18 @@ class TaskReport:
     run: Run
     material: Material
     answers: list[dict[str, Any]]
+    name: str = ""  # of the task, where the run has several
 
     @property
     def classifies(self) -> bool:
         """Whether there are classes that can be confused."""
-        return self.material.task.name == "classify" and all("probability" in answer for answer in self.answers)
+        kinds = ("classify", "match", "prompt")
+        return kind_of(self.material.task) in kinds and all("label" in answer for answer in self.answers)
+
+    @cached_property
+    def judged(self) -> list[Judged]:
+        """Every answer beside the right one."""
+        return judge_each(self.material.task, self.answers, self.material.dev)
 
     def scores(self) -> list[dict[str, Any]]:
         """Each metric, its interval, and mean and spread over seeds."""
@@ -44,27 +55,19 @@ class TaskReport:
         seeds = self.run.results.get("seeds", {})
         rows = []
         for name, value in score(task, self.answers, dev).items():
-            low, high = sure[name]
+            low, high = sure.get(name, (value, value))
             row = {"metric": name, "this model": f"{value:.4f}", f"{COVERAGE:.0%} interval": f"{low:.4f} – {high:.4f}"}
             if seeds:
-                spread = seeds[f"dev/{name}"]
+                spread = seeds["/".join(filter(None, ("dev", self.name, name)))]
                 row[f"{seeds['count']} seeds"] = f"{spread['mean']:.4f} ± {spread['sd']:.4f}"
             rows.append(row)
         return rows
 
     def controls(self) -> list[dict[str, Any]]:
-        """What costs nothing: the most frequent class, and a bag of words."""
+        """The model beside what costs nothing."""
         task, rows, dev = self.material.task, self.material.rows, self.material.dev
-        usual = most_frequent(rows.labels)
-        given = {
-            "this model": [answer["label"] for answer in self.answers],
-            "a bag of words": bag_of_words(joined(rows), rows.labels, joined(dev)),
-            f"always {usual!r}": [usual] * len(dev),
-        }
-        return [
-            {"learner": name, **score(task, [{"label": label} for label in labels], dev)}
-            for name, labels in given.items()
-        ]
+        given = {"this model": self.answers, **controls(task, rows, dev)}
+        return [{"learner": name, **score(task, answers, dev)} for name, answers in given.items()]
 
     def confusion(self) -> str:
         """A row for each right class, a column for each answer, darker where there are more."""
@@ -86,8 +89,8 @@ class TaskReport:
 
     def sureness(self) -> str:
         """How often answers of each probability are right."""
-        right = [a["label"] == label for a, label in zip(self.answers, self.material.dev.labels, strict=True)]
-        error, bins = calibration([answer["probability"] for answer in self.answers], right)
+        sure = [(judged.sure, judged.good >= 1) for judged in self.judged if judged.sure is not None]
+        error, bins = calibration([sure for sure, _ in sure], [right for _, right in sure])
         lines = [
             Line("this model", [(bin.sure, bin.right) for bin in bins]),
             Line("as sure as right", [(0.0, 0.0), (1.0, 1.0)], faint=True),
@@ -96,20 +99,15 @@ class TaskReport:
         return paragraph(text) + chart(lines, across="probability of the answer", up="share that is right")
 
     def worst(self) -> list[dict[str, Any]]:
-        """Wrong answers that it was most sure of."""
+        """The worst answers; of equally bad ones those that it was most sure of."""
         dev = self.material.dev
-        wrong = [row for row, answer in enumerate(self.answers) if answer["label"] != dev.labels[row]]
-        wrong.sort(key=lambda row: -self.answers[row]["probability"])
+        wrong = sorted((x for x in self.judged if x.good < 1), key=lambda x: (x.good, -(x.sure or 0.0)))
         rows = []
-        for row in wrong[:WORST]:
-            text = joined(dev)[row]
-            shown = text if len(text) < 300 else text[:297] + "…"
-            answer = self.answers[row]
-            right = f"{dev.labels[row]} ({answer['probabilities'].get(dev.labels[row], 0.0):.2f})"
-            rows.append(
-                {"text": shown, "right": right, "answer": f"{answer['label']} ({answer['probability']:.2f})",
-                 "line": dev.lines[row]}
-            )  # fmt: skip
+        for one in wrong[:WORST]:
+            sure = "" if one.sure is None else f" ({one.sure:.2f})"
+            shown = {**dev.show(one.row), "right": one.right, "answer": f"{one.answer}{sure}"}
+            rows.append({name: short(str(value)) for name, value in shown.items()})
+            rows[-1]["place"] = dev.place(one.row).removeprefix(f"{dev.file}, ")
         return rows
 
     def curve(self) -> str:
@@ -118,8 +116,8 @@ class TaskReport:
         points = [(line["step"], line[name]) for line in self.run.metrics() if name in line]
         return chart([Line("training loss", points)], across="steps", up="loss") if len(points) > 1 else ""
 
-    def page(self) -> str:
-        """The whole of it."""
+    def sections(self) -> list[str]:
+        """All that there is to say."""
         task, seeds, material = self.material.task, self.run.results.get("seeds", {}), self.material
         how = f"{len(material.rows):,} examples to learn from, {len(material.dev):,} to judge by"
         told = [how + f"; {self.run.results['model']}, {self.run.results['objective']}."]
@@ -130,32 +128,58 @@ class TaskReport:
                 f"{seeds['count']} seeds, {seeds['failed']} of them learned nothing; this is seed {seeds['best']}, the best on "
                 "these same examples, which flatters it: what to expect is the mean."
             )
-        parts = [section("How good", *map(paragraph, told), table(self.scores()))]
-        if self.classifies:
-            parts.append(section("Beside what costs nothing", table(self.controls(), best=None)))
-            if len(task.labels) <= CLASSES:  # type: ignore[attr-defined]
-                parts.append(section("What is taken for what", self.confusion()))
+        title = f"{self.name}: how good" if self.name else "How good"
+        parts = [section(title, *map(paragraph, told), table(self.scores()))]
+        if len(beside := self.controls()) > 1:
+            parts.append(section("Beside what costs nothing", table(beside, best=None)))
+        if self.classifies and len(task.labels) <= CLASSES:  # type: ignore[attr-defined]
+            parts.append(section("What is taken for what", self.confusion()))
+        if all(judged.sure is not None for judged in self.judged):
             parts.append(section("Is it as sure as it is right?", self.sureness()))
-            if worst := self.worst():
-                parts.append(section("Wrong, and sure of it", table(worst)))
+        if worst := self.worst():
+            parts.append(section("The worst answers", table(worst)))
         parts.append(section("How it learned", self.curve()))
-        return page(f"{Path(self.run.folder).name}: {task.name}", *parts)
+        if (points := self.run.folder / CURVE).is_file() and not self.name:
+            parts.append(self.by_labels(json.loads(points.read_text(encoding="utf-8"))))
+        return parts
+
+    def by_labels(self, points: list[dict[str, Any]]) -> str:
+        """How good with fewer examples."""
+        learners = [name for name in points[0] if name != "examples"]
+        lines = []
+        for name in learners:
+            lines += [Line(name, [(point["examples"], point[name]["mean"]) for point in points])]
+            many = min(len(point[name]["each"]) for point in points)
+            if many > 1:
+                each = ([(point["examples"], point[name]["each"][i]) for point in points] for i in range(many))
+                lines += [Line(name, one, faint=True) for one in each]
+        rows = [
+            {"examples": f"{point['examples']:,}"}
+            | {name: f"{point[name]['mean']:.4f} ± {point[name]['sd']:.4f}" for name in learners}
+            for point in points
+        ]
+        drawn = chart(lines, across="examples", up=self.material.decides) if len(points) > 1 else ""
+        return section("With fewer examples", table(rows), drawn)
 
 
-def joined(rows: Any) -> list[str]:
-    """Texts, pairs of them as one."""
-    if rows.pairs is None:
-        return list(rows.texts)
-    return [f"{text} ¶ {pair}" for text, pair in zip(rows.texts, rows.pairs, strict=True)]
+def short(text: str) -> str:
+    """What fits into a table."""
+    return text if len(text) < 300 else text[:297] + "…"
 
 
-def write_report(run: Run, material: Material) -> Path | None:
+def write_report(run: Run, material: Material | Tasks) -> Path | None:
     """Write a run's report, where there is something to judge by."""
-    path = run.folder / ANSWERS
-    if material.dev is None or not path.is_file():
+    tasks = {"": material} if isinstance(material, Material) else material.parts
+    reports = []
+    for name, one in tasks.items():
+        path = run.folder / (answers_file(name) if name else ANSWERS)
+        if one.dev is not None and path.is_file():
+            answers = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            reports.append(TaskReport(run, one, answers, name))
+    if not reports:
         return None
-    answers = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     with progress("report"):
-        content = TaskReport(run, material, answers).page()
+        sections = [part for report in reports for part in report.sections()]
+        content = page(f"{run.folder.name}: {', '.join(one.task.name for one in tasks.values())}", *sections)
     write_bytes(run.folder / REPORT, content.encode())
     return run.folder / REPORT

@@ -1,8 +1,8 @@
-"""ELMo's biLM (Peters et al., 2018a, arXiv:1802.05365) of Transformer layers, as Peters et al., 2018b (arXiv:1808.08949) have it.
+"""ELMo (Peters et al., 2018, arXiv:1802.05365): two stacks of projected LSTM layers over words spelled by a character CNN.
 
-No layout of it is published that others read: names are our own. Departures: subwords in place of words spelled by a
-character CNN; the softmax is the token embedding; the backward stack counts positions from the end of a sequence; attention
-dropout is off.
+Departures: words outside the vocabulary are read as unknown ones while pretraining (afterward by their letters); the
+softmax is whole (the paper draws 8192 negatives); neither cells nor projections are clipped, which no fast kernel does,
+unless `cell_clip` and `proj_clip` say so, as for the published weights: these run step by step.
 """
 
 from __future__ import annotations
@@ -10,81 +10,87 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from torch import nn
-
-from pretune.backbones.encoder import Encoder
+from pretune.backbones.recurrent import Recurrent
 from pretune.backbones.two_ways import TwoWays
 from pretune.families.family import Family, Row, Table
-from pretune.nn.attention import Attention
-from pretune.nn.blocks import Layer, PreNorm
-from pretune.nn.embeddings import Embeddings
-from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
-from pretune.nn.heads import VocabularyHead
-from pretune.nn.initialize import initialize
-from pretune.nn.linear import LayerNorm
-from pretune.nn.patterns import causal
-from pretune.nn.positions import Sinusoidal
+from pretune.nn.characters import SpelledEmbeddings
+from pretune.nn.feed_forward import ACTIVATIONS
+from pretune.nn.heads import OwnVocabularyHead
+from pretune.nn.recurrent import Recurrence, RecurrentLayer
 from pretune.text.sequences import Template
+
+Pairs = tuple[tuple[int, int], ...]
+FILTERS: Pairs = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 
 
 @dataclass(frozen=True)
 class ElmoConfig:
     """Keys of config.json."""
 
-    vocab_size: int = 30000
-    hidden_size: int = 512  # of a stack; states are those of two
-    num_hidden_layers: int = 6  # of each stack
-    num_attention_heads: int = 8
-    intermediate_size: int = 2048
-    hidden_act: str = "relu"
-    hidden_dropout_prob: float = 0.1
-    layer_norm_eps: float = 1e-6
-    initializer_range: float = 0.02
+    vocab_size: int = 793471  # of the softmax
+    hidden_size: int = 4096  # cells of a layer
+    projection_size: int = 512  # of a stack; states are those of two
+    num_hidden_layers: int = 2  # of each stack
+    residual: bool = True  # from each layer but the first to the next
+    character_size: int = 16
+    max_characters: int = 50
+    filters: Pairs = FILTERS  # letters that they see, and how many
+    highways: int = 2
+    activation: str = "relu"
+    dropout: float = 0.1
+    cell_clip: float | None = None
+    proj_clip: float | None = None
 
 
 def build(config: ElmoConfig) -> TwoWays:
     """The whole wiring."""
-    width, dropout = config.hidden_size, config.hidden_dropout_prob
-    norm = partial(LayerNorm, width, config.layer_norm_eps)
-
-    def layer() -> Layer:
-        attention = Attention(width, config.num_attention_heads, pattern=causal)
-        feed_forward = FeedForward(width, config.intermediate_size, ACTIVATIONS[config.hidden_act])
-        return Layer(attention=PreNorm(attention, norm(), dropout), feed_forward=PreNorm(feed_forward, norm(), dropout))
-
-    embed = Embeddings(config.vocab_size, width, positions=Sinusoidal(width), scale=width**0.5, dropout=dropout)
+    width = config.projection_size
+    clip = None if config.cell_clip is None else (config.cell_clip, config.proj_clip or float("inf"))
+    embed = SpelledEmbeddings(
+        config.vocab_size,
+        width,
+        [(seen, count) for seen, count in config.filters],
+        vectors=config.character_size,
+        letters=config.max_characters,
+        highways=config.highways,
+        activation=ACTIVATIONS[config.activation],
+        dropout=config.dropout,
+    )
     ahead, back = (
-        Encoder(
+        Recurrent(
             embed,
-            [layer() for _ in range(config.num_hidden_layers)],
-            norm=norm(),
-            vocabulary_head=lambda: VocabularyHead(config.vocab_size),
-            pooler=nn.Identity,
+            [
+                RecurrentLayer(
+                    Recurrence(width, config.hidden_size, projection=width, clip=clip),
+                    config.dropout,
+                    residual=config.residual and number > 0,
+                )
+                for number in range(config.num_hidden_layers)
+            ],
+            vocabulary_head=partial(OwnVocabularyHead, config.vocab_size, width, bias=True),
         )
         for _ in range(2)
     )
-    return initialize(TwoWays(ahead, back), config.initializer_range)
+    return TwoWays(ahead, back)
 
 
-def _rows(stack: str) -> list[Row]:
-    """The layers of a stack."""
-    layer = f"{stack}.layers.{{i}}"
-    attention = ("attention.part.qkv", "attention.part.output", "attention.norm")
-    feed_forward = ("feed_forward.part.inner", "feed_forward.part.output", "feed_forward.norm")
-    names = [*(f"{layer}.{part}.{{p}}" for part in (*attention, *feed_forward)), f"{stack}.norm.{{p}}"]
+def _rows() -> list[Row]:
+    names = [
+        *("embed.symbols", "embed.filters.{i}.{p}", "embed.project.{p}"),
+        *(f"embed.highways.{{i}}.{part}.{{p}}" for part in ("transform", "gate")),
+        *(f"{way}.layers.{{i}}.cells.{{p}}" for way in ("ahead", "back")),
+    ]
     return [(name, f"backbone.{name}") for name in names]
 
 
 ELMO = Family(
-    name="elmo-transformer",
+    name="elmo",
     config=ElmoConfig,
     build=build,
     template=Template(single=("start", "A", "end"), pair=("B", "end"), segments=False),
     table=Table(
-        ("embed.tokens", "backbone.embed.tokens"),
-        *_rows("ahead"),
-        *_rows("back"),
-        ("bilm.bias", "heads.bilm.bias"),
+        *_rows(),
+        ("bilm.{p}", "heads.bilm.output.{p}"),
         ("classifier.{p}", "heads.classify.output.{p}"),
     ),
     classes={frozenset(): "TwoWays"},

@@ -16,7 +16,7 @@ from pretune.text.sequences import Template
 Tensors = dict[str, Tensor]
 Row = tuple[str | Sequence[str], str]  # published name or names, our name
 # Objectives that write with an encoder-decoder: their head is its way from states to the vocabulary.
-WRITING = ("spans", "denoise", "mass", "shuffle", "translate")
+WRITING = ("spans", "denoise", "mass", "shuffle", "translate", "lm")
 # The heads that most layouts have for tags and answers. What a published name means is up to the class that was saved.
 TOKEN_HEADS: tuple[Row, ...] = (
     ("classifier.{p}", "heads.tag.output.{p}"),

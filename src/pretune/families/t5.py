@@ -162,7 +162,7 @@ TABLE = Table(
     ("decoder.final_layer_norm.weight", "backbone.norm.0.weight"),
     ("classification_head.dense.{p}", "heads.classify.pooler.dense.{p}"),
     ("classification_head.out_proj.{p}", "heads.classify.output.{p}"),
-    ("lm_head.weight", "heads.{p}.output.weight"),
+    *(("lm_head.weight", f"heads.{objective}.output.weight") for objective in WRITING),
     # The first checkpoints have a bias of distances for cross-attention too, which was never used.
     ignored=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
     renamed={"transformer.": ""},  # which classifiers have before all names

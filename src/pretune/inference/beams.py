@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -26,6 +26,7 @@ class Search:
     limit: int  # new tokens at most
     penalty: float  # above 0: the longer, the better
     ends: Collection[int]
+    ended: Callable[[Sequence[int]], bool] | None = None  # whether a text is over, by what was written
     beams: list[Beam] = field(default_factory=lambda: [Beam([], 0.0)])  # the best first
     whole: list[Beam] = field(default_factory=list)  # the best first
 
@@ -41,13 +42,15 @@ class Search:
             origin, token = divmod(place, total.shape[1])
             if score == -torch.inf:
                 break
-            ids, ended = self.beams[origin].ids, token in self.ends
+            ended = token in self.ends
+            ids = self.beams[origin].ids if ended else [*self.beams[origin].ids, token]
+            ended = ended or (self.ended is not None and self.ended(ids))
             if ended or length == self.limit:
                 if rank < self.width:
-                    self.whole.append(Beam(ids if ended else [*ids, token], score / length**self.penalty, ended))
+                    self.whole.append(Beam(ids, score / length**self.penalty, ended))
             elif len(beams) < self.width:
                 origins.append(origin)
-                beams.append(Beam([*ids, token], score))
+                beams.append(Beam(ids, score))
         if not beams and not self.whole:  # everything is forbidden
             self.whole = self.beams
         self.whole = sorted(self.whole, key=lambda beam: -beam.score)[: self.width]

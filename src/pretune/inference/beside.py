@@ -17,8 +17,8 @@ from pretune.text.labeled import Excerpt, Row, read_excerpts, table_rows
 ROWS = 1024  # answered at once
 
 
-def files_as_parts(task: Task, files: Iterable[Path]) -> Iterator[Excerpt]:
-    """All rows of some files, in order, never many of them at once."""
+def files_as_parts(files: Iterable[Path], task: Task | None = None) -> Iterator[Excerpt]:
+    """All rows of some files, in order, never many of them at once; a task may have a way of its own to read them."""
     for file in files:
         yield from read_excerpts(file, ROWS, getattr(task, "rows", table_rows))
 
@@ -80,8 +80,8 @@ def listed(answers: Sequence[Answer], counts: Sequence[int]) -> list[Answer]:
 class Scores:
     """How good each of some models is, and all together, on files with the right answers."""
 
-    def __init__(self, references: Sequence[str]) -> None:
-        self.references = references
+    def __init__(self, references: Sequence[str], name: str | None = None) -> None:
+        self.references, self.name = references, name
         self.files: dict[Path, tuple[Mapping[str, str], list[list[Answer]]]] = {}
 
     def add(self, file: Path, answers: Answers) -> None:
@@ -93,7 +93,7 @@ class Scores:
 
     def table(self) -> list[dict[str, Any]]:
         """A row for each model, and one for all together; for each file, where there are several."""
-        task = same_task(self.references)
+        task = same_task(self.references, self.name)
         names = [*self.references, "together"]
         rows = []
         for file, (columns, said) in self.files.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Allowed = Callable[[Sequence[int]], Collection[int]]  # tokens so far → those that may follow
 
 
 def discourage(logits: Tensor, histories: Iterable[Sequence[int]], penalty: float, ngram: int) -> Tensor:
@@ -35,6 +36,23 @@ def discourage(logits: Tensor, histories: Iterable[Sequence[int]], penalty: floa
     return logits
 
 
+def restrict(logits: Tensor, written: Iterable[Sequence[int]], allowed: Allowed | None) -> Tensor:
+    """(b, vocabulary) logits, or logarithms of probabilities, without tokens that may not follow on what was written.
+
+    >>> restrict(torch.tensor([[2.0, -1.0, 1.0]]), [[]], lambda ids: [1, 2]).tolist()
+    [[-inf, -1.0, 1.0]]
+    """
+    if allowed is None:
+        return logits
+    kept = torch.full_like(logits, -torch.inf)
+    for row, ids in enumerate(written):
+        chosen = sorted(allowed(ids))
+        values = logits[row, chosen]
+        # Where something else forbids all of them, each is as good as the others.
+        kept[row, chosen] = values if values.isfinite().any() else torch.zeros_like(values)
+    return kept
+
+
 def draw(
     logits: Tensor, chance: Array, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None
 ) -> list[int]:
@@ -46,10 +64,12 @@ def draw(
     >>> draw(torch.tensor([[0.0, 9.0, 1.0]]), np.array([0.5]))
     [1]
     """
+    top_k = None if top_k is None or top_k >= logits.shape[1] else top_k
+    top_p = None if top_p is None or top_p >= 1 else top_p  # all of them: plain chance, token by token the same
     shares = (logits.double() / temperature).softmax(-1)
     tokens = None
     if top_k is not None:
-        shares, tokens = shares.topk(min(top_k, shares.shape[1]))
+        shares, tokens = shares.topk(top_k)
         shares = shares / shares.sum(-1, keepdim=True)
     elif top_p is not None:
         shares, tokens = _likeliest(shares, top_p)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -38,9 +39,15 @@ class Answers:
 class Ensemble:
     """Models for the same task."""
 
-    def __init__(self, references: Sequence[str], partial: bool = False, device: torch.device | None = None) -> None:
-        self.task = same_task(references)
-        self.members = [load_trained(reference, partial) for reference in references]
+    def __init__(
+        self,
+        references: Sequence[str],
+        partial: bool = False,
+        device: torch.device | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.task = same_task(references, name)
+        self.members = [load_trained(reference, partial, name) for reference in references]
         self.device = device or choose_device()
 
     def __call__(self, part: Excerpt, columns: Mapping[str, str], answered: bool = False) -> Answers:
@@ -48,19 +55,22 @@ class Ensemble:
         examples = read_part(self.task, part, columns, answered)
         answerers = [Answerer(model, task, examples) for model, task in self.members]
         each = [answer(self.device) for answer in answerers]
-        together = each[0] if len(each) == 1 else [combine(self.task, said) for said in zip(*each, strict=True)]
+        together = each[0] if len(each) == 1 else combine(self.task, each, examples)
         truncated = max(answer.laid.truncated for answer in answerers)
         return Answers(
             each, together, columns, truncated, examples.lines if getattr(examples, "nested", False) else None
         )
 
 
-def same_task(references: Sequence[str]) -> Task:
-    """The task that all of some models were trained for, the first one's; models for different ones are refused."""
-    _, first = task_of(references[0])
+def same_task(references: Sequence[str], name: str | None = None) -> Task:
+    """The task that all of some models were trained for, the first one's; models for different ones are refused.
+
+    Of models for several tasks, it is the one of this `name`.
+    """
+    _, first = task_of(references[0], name)
     labels = getattr(first, "labels", ())
     for reference in references[1:]:
-        _, task = task_of(reference)
+        _, task = task_of(reference, name)
         if task.name != first.name:
             raise PretuneError(
                 f"{reference}: was trained to {task.name}, and {references[0]} to {first.name}; "
@@ -76,10 +86,10 @@ def same_task(references: Sequence[str]) -> Task:
     return first
 
 
-def combine(task: Task, answers: Sequence[Answer]) -> Answer:
-    """One answer of several; `same_task` has seen that the task knows how."""
-    one: Answer = task.combine(answers)  # type: ignore[attr-defined]
-    return one
+def combine(task: Task, each: Sequence[Sequence[Answer]], examples: Any) -> list[Answer]:
+    """One answer of several to each example; `same_task` has seen that the task knows how."""
+    said = enumerate(zip(*each, strict=True))
+    return [task.combine(answers, examples, row) for row, answers in said]  # type: ignore[attr-defined]
 
 
 def answer_parts(
@@ -90,6 +100,7 @@ def answer_parts(
     answered: bool = False,
     processes: int = 1,
     partial: bool = False,
+    name: str | None = None,
     engine: Engine = "local",
 ) -> Iterator[tuple[Excerpt, Answers]]:
     """Excerpts and the answers to them, in order.
@@ -97,14 +108,14 @@ def answer_parts(
     Several processes work on a CPU, each with models of its own; there are never more than two excerpts for each. Those of a
     cluster take a GPU each, where it has any.
     """
-    jobs = with_columns(same_task(references), parts, columns, answered)
+    jobs = with_columns(same_task(references, name), parts, columns, answered)
     if engine == "ray":
         models = tuple(everywhere(reference) for reference in references)
-        calls = ((models, partial, part, named, answered) for part, named in jobs)
-        yield from ((job[2], answers) for job, answers in on_cluster(answer_excerpt, calls, on_gpu=True))
+        calls = ((models, partial, name, part, named, answered) for part, named in jobs)
+        yield from ((job[3], answers) for job, answers in on_cluster(answer_excerpt, calls, on_gpu=True))
         return
     if processes == 1:
-        ensemble = Ensemble(references, partial)
+        ensemble = Ensemble(references, partial, name=name)
         yield from ((part, ensemble(part, named, answered)) for part, named in jobs)
         return
     threads = max(1, torch.get_num_threads() // processes)
@@ -112,7 +123,7 @@ def answer_parts(
     waiting: deque[tuple[Excerpt, Future[Answers]]] = deque()
     try:
         for part, named in jobs:
-            waiting.append((part, pool.submit(_work, tuple(references), partial, part, named, answered)))
+            waiting.append((part, pool.submit(_work, tuple(references), partial, name, part, named, answered)))
             if len(waiting) > 2 * processes:
                 first, future = waiting.popleft()
                 yield first, future.result()
@@ -145,16 +156,26 @@ _ensemble = cache(Ensemble)
 
 
 def answer_excerpt(
-    references: tuple[str, ...], partial: bool, part: Excerpt, columns: Mapping[str, str], answered: bool
+    references: tuple[str, ...],
+    partial: bool,
+    name: str | None,
+    part: Excerpt,
+    columns: Mapping[str, str],
+    answered: bool,
 ) -> Answers:
     """A job of the cluster."""
     for reference in references:
         if os.path.isabs(reference):
             check_seen(Path(reference))
-    return _ensemble(references, partial, choose_device())(part, columns, answered)
+    return _ensemble(references, partial, choose_device(), name)(part, columns, answered)
 
 
 def _work(
-    references: tuple[str, ...], partial: bool, part: Excerpt, columns: Mapping[str, str], answered: bool
+    references: tuple[str, ...],
+    partial: bool,
+    name: str | None,
+    part: Excerpt,
+    columns: Mapping[str, str],
+    answered: bool,
 ) -> Answers:
-    return _ensemble(references, partial, torch.device("cpu"))(part, columns, answered)
+    return _ensemble(references, partial, torch.device("cpu"), name)(part, columns, answered)

@@ -17,6 +17,7 @@ from pretune.model import Model, load_model
 from pretune.packed import Packed
 from pretune.progress import progress
 from pretune.text.sentences import split_sentences
+from pretune.text.spelling import unspell
 from pretune.text.tokenizer import Tokenizer
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -26,7 +27,7 @@ LETTERS_A_SENTENCE = 1000  # longer ones are tables and lists, not sentences
 def find_neighbors(
     reference: str | Path,
     word: str,
-    text: str,
+    text: str | None,
     documents: Iterable[str],
     *,
     top: int,
@@ -34,31 +35,63 @@ def find_neighbors(
     most: int,
     language: str,
     partial: bool = False,
+    uses: int = 3,
 ) -> list[dict[str, Any]]:
     """The words nearest to `word` as it stands in `text`, each where it is nearest, with that sentence.
 
-    `documents` are read until `most` words have been seen.
+    Without a text, those of several `uses` of the word in the documents, as different as there are. `documents` are read until
+    `most` words have been seen.
     """
     model = load_model(reference, partial=partial)
     sentences = list(take_sentences(documents, most, language))
     if not sentences:
-        raise PretuneError("no sentences to look for neighbors in; give text with --data")
-    vectors, words, places = word_vectors(model, [text, *sentences], layer)
-    own = find_word(words, places, word, model.need_tokenizer(), text)
-    others = np.flatnonzero(places > 0)
+        raise PretuneError("no sentences to look for neighbors in; give text with --in")
+    texts = sentences if text is None else [text, *sentences]
+    vectors, words, places = word_vectors(model, texts, layer)
+    others = np.flatnonzero(places >= (text is not None))
     center = vectors[others].mean(0)  # what all words share says nothing about one of them
     centered = vectors - center
     centered /= np.linalg.norm(centered, axis=1, keepdims=True) + 1e-9
-    similarity = centered[others] @ centered[own]
+    if text is not None:
+        own = find_word(words, places, word, model.need_tokenizer(), text)
+        return nearest_words(own, centered, words, places, texts, others, top)
+    rows = []
+    found = [index for index, name in enumerate(words) if name.casefold() == word.casefold()]
+    if not found:
+        raise PretuneError(
+            f"the word {word!r} is not in the {len(sentences):,} sentences that were read; give more text"
+        )
+    for number, own in enumerate(apart(centered, found, uses), 1):
+        elsewhere = others[places[others] != places[own]]
+        for row in nearest_words(own, centered, words, places, texts, elsewhere, top):
+            rows.append({"use": number, "in": texts[places[own]], **row})
+    return rows
+
+
+def nearest_words(
+    own: int, vectors: Array, words: Sequence[str], places: Array, texts: Sequence[str], others: Array, top: int
+) -> list[dict[str, Any]]:
+    """Of some words, those nearest to one, each where it is nearest."""
+    similarity = vectors[others] @ vectors[own]
     best: dict[str, dict[str, Any]] = {}
     for rank in np.argsort(-similarity, kind="stable"):
         name = words[int(others[rank])]
         if name.casefold() not in best and any(letter.isalpha() for letter in name):
-            sentence = sentences[places[others[rank]] - 1]
+            sentence = texts[places[others[rank]]]
             best[name.casefold()] = {"word": name, "similarity": round(float(similarity[rank]), 4), "text": sentence}
         if len(best) == top:
             break
     return list(best.values())
+
+
+def apart(vectors: Array, among: Sequence[int], count: int) -> list[int]:
+    """Some of the places, the first and then always the one least like those before it."""
+    chosen = [among[0]]
+    nearest = vectors[list(among)] @ vectors[chosen[0]]
+    while len(chosen) < min(count, len(among)):
+        chosen.append(among[int(nearest.argmin())])
+        nearest = np.maximum(nearest, vectors[list(among)] @ vectors[chosen[-1]])
+    return chosen
 
 
 def take_sentences(documents: Iterable[str], most: int, language: str) -> Iterable[str]:
@@ -77,7 +110,7 @@ def take_sentences(documents: Iterable[str], most: int, language: str) -> Iterab
 
 def find_word(words: Sequence[str], places: Array, word: str, tokenizer: Tokenizer, text: str) -> int:
     """Where the word stands in the text, as the tokenizer spells it."""
-    spelled = tokenizer.decode(tokenizer.encode(word)).strip().casefold()
+    spelled = (word if tokenizer.characters else tokenizer.decode(tokenizer.encode(word)).strip()).casefold()
     mine = np.flatnonzero(places == 0)
     for index in map(int, mine):
         if words[index].casefold() == spelled:
@@ -117,6 +150,8 @@ def split_words(packed: Packed, rows: Array, tokenizer: Tokenizer) -> tuple[Arra
     assert packed.host_offsets is not None
     offsets = packed.host_offsets
     special = tokenizer.specials[ids]
+    if "characters" in packed.columns:
+        special = special & (ids != tokenizer.role("unknown"))
     starts = tokenizer.word_starts(ids)
     starts[offsets[:-1]] = True
     starts[1:] |= special[:-1]
@@ -124,6 +159,9 @@ def split_words(packed: Packed, rows: Array, tokenizer: Tokenizer) -> tuple[Arra
     number = np.where(special, -1, np.cumsum(starts) - 1)
     firsts, edges = np.flatnonzero(starts), np.append(np.flatnonzero(starts | special), len(ids))
     ends = edges[np.searchsorted(edges, firsts, side="right")]
-    spelled = [tokenizer.decode(ids[first:end]).strip() for first, end in zip(firsts, ends, strict=True)]
+    if "characters" in packed.columns:  # which spell words that are not in the vocabulary too
+        spelled = [unspell(row) for row in packed.columns["characters"][torch.from_numpy(firsts)].numpy()]
+    else:
+        spelled = [tokenizer.decode(ids[first:end]).strip() for first, end in zip(firsts, ends, strict=True)]
     owner = rows[np.searchsorted(offsets, firsts, side="right") - 1]
     return number, spelled, owner

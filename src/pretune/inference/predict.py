@@ -10,11 +10,12 @@ import numpy as np
 import torch
 
 from pretune.devices import choose_device
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, nearest
 from pretune.inference.batches import LENGTH, by_length
+from pretune.inference.writing import write_answers
 from pretune.model import Model, load_model, trained_for
 from pretune.objectives import Data, Mixture, Task
-from pretune.objectives.task import Answer
+from pretune.objectives.task import Answer, knowing
 from pretune.progress import say
 from pretune.randomness import Draws
 from pretune.text.labeled import Excerpt
@@ -23,18 +24,23 @@ Array = np.ndarray[Any, np.dtype[Any]]
 TEXTS = Path("texts")  # which stand in no file
 
 
-def task_of(reference: str | Path) -> tuple[Mixture, Task]:
-    """What a model was trained for, and the task in it; without reading any weights."""
+def task_of(reference: str | Path, name: str | None = None) -> tuple[Mixture, Task]:
+    """What a model was trained for, and the task in it, of several the one of this name; without reading any weights."""
     mixture = trained_for(reference)
     tasks = [part for part in mixture.objectives if isinstance(part, Task)] if mixture is not None else []
     if mixture is None or not tasks:
         raise PretuneError(f"{reference}: this model was not trained for a task; fine-tune it first")
-    return mixture, tasks[0]
+    names = [task.name for task in tasks]
+    if name is None and len(tasks) > 1:
+        raise PretuneError(f"{reference}: this model was trained for {', '.join(names)}; choose one with --task")
+    if name is not None and name not in names:
+        raise PretuneError(f"{reference}: it was not trained for a task {name!r}; {nearest(name, names)}")
+    return mixture, tasks[0] if name is None else tasks[names.index(name)]
 
 
-def load_trained(reference: str | Path, partial: bool = False) -> tuple[Model, Task]:
-    """A model and the task it was trained for."""
-    mixture, task = task_of(reference)
+def load_trained(reference: str | Path, partial: bool = False, name: str | None = None) -> tuple[Model, Task]:
+    """A model and the task it was trained for; of several, the one of this name."""
+    mixture, task = task_of(reference, name)
     return load_model(reference, mixture, partial=partial), task
 
 
@@ -42,6 +48,7 @@ class Answerer:
     """Examples made ready for a model once; calling it answers them, with the parameters the model then has."""
 
     def __init__(self, model: Model, task: Task, examples: Any, length: int | None = None) -> None:
+        task = knowing(task, model.need_tokenizer())
         self.model, self.task, self.examples = model, task, examples
         self.length = length or model.backbone.longest or LENGTH
         self.laid = task.lay_out(Data(model.need_tokenizer(), model.family.template, rows=examples), self.length)
@@ -61,6 +68,8 @@ class Answerer:
         """What comes out for each sequence, in order."""
         device = device or choose_device()
         root = self.model.root.to(device).eval()
+        if self.task.each == "text":
+            return write_answers(self.model, self.task, self.laid)
         found: list[Array] = [np.empty(0)] * len(self.laid)
         tokenizer = self.model.need_tokenizer()
         for batch in by_length(self.laid, lambda sequences: self.task.corrupt(sequences, tokenizer, Draws(0))):
@@ -89,12 +98,16 @@ def read_part(task: Task, part: Excerpt, columns: Mapping[str, str], answered: b
 
 
 def predict_texts(
-    reference: str | Path, texts: Sequence[str] | str, pairs: Sequence[str] | None = None, partial: bool = False
+    reference: str | Path,
+    texts: Sequence[str] | str,
+    pairs: Sequence[str] | None = None,
+    partial: bool = False,
+    task: str | None = None,
 ) -> list[Answer]:
     """An answer for each text, or pair of texts."""
     texts = [texts] if isinstance(texts, str) else texts
     if not texts:
         return []
-    model, task = load_trained(reference, partial)
+    model, chosen = load_trained(reference, partial, task)
     part = texts_as_part(texts, pairs)
-    return Answerer(model, task, read_part(task, part, {name: name for name in part.first})).say_cut()()
+    return Answerer(model, chosen, read_part(chosen, part, {name: name for name in part.first})).say_cut()()

@@ -4,27 +4,63 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pretune.metrics.answers import choose_threshold, score_answers
-from pretune.metrics.choices import score_choices
-from pretune.metrics.classification import most_frequent, score_classes
-from pretune.metrics.entities import score_tags
-from pretune.metrics.gaps import score_gaps
-from pretune.metrics.ranking import score_ranking
+from pretune.metrics.answers import choose_threshold, question_parts
+from pretune.metrics.choices import choice_parts
+from pretune.metrics.classification import score_classes
+from pretune.metrics.constant import constant_answers
+from pretune.metrics.entities import tag_parts
+from pretune.metrics.gaps import gap_parts
+from pretune.metrics.judging import (
+    Judged,
+    judge_answers,
+    judge_choices,
+    judge_classes,
+    judge_gaps,
+    judge_numbers,
+    judge_ranking,
+    judge_similarities,
+    judge_tags,
+    judge_texts,
+)
+from pretune.metrics.parts import Parts
+from pretune.metrics.ranking import ranking_parts
 from pretune.metrics.regression import score_numbers, score_similarities
+from pretune.metrics.texts import score_closed, text_parts
+from pretune.objectives.named import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    import numpy as np
 
 SCORES: dict[str, Callable[[Sequence[dict[str, Any]], Any, Any], dict[str, float]]] = {
     "classify": score_classes,
     "regress": score_numbers,
-    "choose": score_choices,
     "match": score_classes,
-    "rank": score_ranking,
     "contrast": score_similarities,
-    "entity": score_gaps,
-    "tag": score_tags,
-    "answer": score_answers,
+    "prompt": score_classes,
+    "generate": score_closed,
+}
+PARTS: dict[str, Callable[[Sequence[dict[str, Any]], Any, Any], Parts]] = {
+    "tag": tag_parts,
+    "answer": question_parts,
+    "choose": choice_parts,
+    "rank": ranking_parts,
+    "entity": gap_parts,
+    "generate": text_parts,
+}
+JUDGES: dict[str, Callable[[Sequence[dict[str, Any]], Any, Any], list[Judged]]] = {
+    "classify": judge_classes,
+    "tag": judge_tags,
+    "answer": judge_answers,
+    "regress": judge_numbers,
+    "choose": judge_choices,
+    "match": judge_classes,
+    "rank": judge_ranking,
+    "contrast": judge_similarities,
+    "entity": judge_gaps,
+    "prompt": judge_classes,
+    "generate": judge_texts,
 }
 CHOICES: dict[str, Callable[[Sequence[dict[str, Any]], Any, Any], dict[str, float]]] = {"answer": choose_threshold}
 
@@ -38,17 +74,42 @@ def score(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> dict[s
     >>> score(Classify(labels=("a", "b")), [{"label": "a"}, {"label": "a"}], rows)["accuracy"]
     0.5
     """
-    return SCORES[task.name](answers, examples, task)
+    parts = parts_of(task, answers, examples)
+    return parts.whole() if parts is not None else SCORES[kind_of(task)](answers, examples, task)
+
+
+def parts_of(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> Parts | None:
+    """The metrics of a task by example, where they are made of sums; those of a classifier are counted anew."""
+    made = None if getattr(task, "closed", False) else PARTS.get(kind_of(task))
+    return made(answers, examples, task) if made is not None else None
+
+
+def scores_of_draws(
+    task: Any, answers: Sequence[dict[str, Any]], examples: Any, chance: np.random.Generator, rounds: int
+) -> Iterator[dict[str, float]]:
+    """The metrics of as many examples, drawn by chance, with some of them several times; of `rank`, as many queries."""
+    parts = parts_of(task, answers, examples)
+    if parts is not None:
+        units = len(parts.values)
+        yield from (parts.of(chance.integers(0, units, units)) for _ in range(rounds if units else 0))
+        return
+    for _ in range(rounds):
+        rows = chance.integers(0, len(answers), len(answers)).tolist()
+        yield score(task, [answers[row] for row in rows], examples.take(rows))
 
 
 def constant(task: Any, learned: Any, judged: Any) -> float:
-    """The deciding metric of whoever always gives the answer that is most frequent in learning; 0 where there is none."""
-    if task.name != "classify":
-        return 0.0
-    usual = most_frequent(learned.labels)
-    return score(task, [{"label": usual}] * len(judged), judged)[task.decides]
+    """The deciding metric of whoever always gives the answer that is usual in learning; 0 where there is none."""
+    found = constant_answers(task, learned, judged)
+    return 0.0 if found is None else score(task, found[1], judged)[task.decides]
 
 
 def choose(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> dict[str, float]:
     """Options of a task with which its answers to some examples would be best; most tasks have none to choose."""
-    return CHOICES[task.name](answers, examples, task) if task.name in CHOICES else {}
+    choice = CHOICES.get(kind_of(task))
+    return choice(answers, examples, task) if choice is not None else {}
+
+
+def judge_each(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> list[Judged]:
+    """Every answer beside the right one; of a task that compares examples, one for each comparison."""
+    return JUDGES[kind_of(task)](answers, examples, task)

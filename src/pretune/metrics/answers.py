@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from pretune.metrics.parts import Array, Parts
+
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
@@ -45,29 +47,27 @@ def judge(expected: Sequence[str], predicted: str) -> tuple[float, float]:
     return exact, max(overlap(text, predicted) for text in golds)
 
 
-def answer_metrics(expected: Sequence[Sequence[str]], predicted: Sequence[str]) -> dict[str, float]:
+def answer_parts(expected: Sequence[Sequence[str]], predicted: Sequence[str]) -> Parts:
     """Exact match and F1; where some questions have no answer, also apart from these, and of these.
 
-    >>> answer_metrics([["in Paris", "Paris"], []], ["Paris", "Rome"])["exact_match"]
+    >>> answer_parts([["in Paris", "Paris"], []], ["Paris", "Rome"]).whole()["exact_match"]
     0.5
     """
     pairs = [judge(golds, said) for golds, said in zip(expected, predicted, strict=True)]
-    scores = np.array(pairs, dtype=np.float64).reshape(-1, 2)
-    there = np.array([bool(golds) for golds in expected], dtype=bool)
-    parts = {"": np.ones_like(there)}
-    if not there.all():
-        parts |= {"has_answer_": there, "no_answer_": ~there}
-    return {
-        f"{part}{name}": float(scores[chosen, number].mean())
-        for part, chosen in parts.items()
-        if chosen.any()
-        for number, name in enumerate(("exact_match", "f1"))
-    }
+    scores = np.array([(*pair, 1.0) for pair in pairs], dtype=np.float64).reshape(-1, 3)
+    there = np.array([bool(golds) for golds in expected], dtype=bool)[:, None]
+    names = [""] if there.all() else ["", "has_answer_", "no_answer_"]
+
+    def finish(sums: Array) -> dict[str, float]:
+        parts = {name: part for name, part in zip(names, sums.reshape(-1, 3), strict=True) if part[2]}
+        return {f"{n}{m}": part[i] / part[2] for n, part in parts.items() for i, m in enumerate(("exact_match", "f1"))}
+
+    return Parts(np.hstack([scores, scores * there, scores * ~there][: len(names)]), finish)
 
 
-def score_answers(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
+def question_parts(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> Parts:
     """The metrics of `answer`."""
-    return answer_metrics(_texts(examples), [answer["answer"] for answer in answers])
+    return answer_parts(_texts(examples), [answer["answer"] for answer in answers])
 
 
 def choose_threshold(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:

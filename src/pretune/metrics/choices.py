@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from pretune.metrics.parts import Parts, means
 
-def score_choices(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
+
+def choice_parts(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> Parts:
     """The metrics of `choose`: how often the choice is right."""
     pairs = zip(answers, examples.groups, strict=True)
-    return {"accuracy": float(np.mean([answer["choice"] in group.right for answer, group in pairs]))}
+    return means(np.array([[float(answer["choice"] in group.right)] for answer, group in pairs]), "accuracy")

@@ -5,7 +5,8 @@ Defined as scikit-learn defines them, and counted here: intervals ask for them h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,13 +64,14 @@ def several_labels_metrics(
     }
 
 
-def most_frequent(labels: Sequence[str]) -> str:
+def most_frequent(labels: Iterable[Any]) -> Any:
     """The label that there is most of; of several the first in the alphabet.
 
     >>> most_frequent(["b", "a", "b", "a"])
     'a'
     """
-    return max(sorted(set(labels)), key=list(labels).count)
+    counts = Counter(labels)
+    return min(counts, key=lambda label: (-counts[label], label))
 
 
 def score_classes(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pretune.metrics.answers import answer_metrics
+from pretune.metrics.answers import answer_parts
+from pretune.metrics.parts import Parts
 
 
-def score_gaps(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
+def gap_parts(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> Parts:
     """The metrics of `entity`: the best over the right answers of each query."""
-    return answer_metrics([group.golds for group in examples.groups], [answer["answer"] for answer in answers])
+    return answer_parts([group.golds for group in examples.groups], [answer["answer"] for answer in answers])

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from pretune.metrics.parts import Parts, means
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -25,28 +27,27 @@ def ranking_metrics(ranks: Array, at: int = 10) -> dict[str, float]:
     }
 
 
-def query_metrics(groups: Array, relevances: Array, scores: Array, at: int = 10) -> dict[str, float]:
+def query_parts(groups: Array, relevances: Array, scores: Array, at: int = 10) -> Parts:
     """Means over queries that have a relevant candidate: 1 over the place of the first, nDCG among the first `at`, and
     average precision; the last two from scikit-learn. Equal scores count against a candidate.
 
-    >>> query_metrics(np.array([0, 0, 1]), np.array([0, 1, 0]), np.array([2.0, 1.0, 0.0]))["mrr"]
+    >>> query_parts(np.array([0, 0, 1]), np.array([0, 1, 0]), np.array([2.0, 1.0, 0.0])).whole()["mrr"]
     0.5
     """
     from sklearn.metrics import average_precision_score, ndcg_score
 
     found = []
-    for group in np.unique(groups):
-        relevant, score = relevances[groups == group], scores[groups == group]
-        if not (relevant > 0).any():
-            continue
-        place = 1 + int(((score >= score[relevant > 0].max()) & (relevant == 0)).sum())
-        gain = ndcg_score([relevant], [score], k=at) if len(score) > 1 else 1.0
-        found.append((1 / place, gain, average_precision_score(relevant > 0, score)))
-    means = np.mean(found, 0) if found else np.zeros(3)
-    return {name: float(value) for name, value in zip(("mrr", f"ndcg@{at}", "map"), means, strict=True)}
+    order = np.argsort(groups, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
+        relevant, score = relevances[rows], scores[rows]
+        if (relevant > 0).any():
+            place = 1 + int(((score >= score[relevant > 0].max()) & (relevant == 0)).sum())
+            gain = ndcg_score([relevant], [score], k=at) if len(score) > 1 else 1.0
+            found.append((1 / place, gain, average_precision_score(relevant > 0, score)))
+    return means(np.array(found, dtype=np.float64).reshape(-1, 3), "mrr", f"ndcg@{at}", "map")
 
 
-def score_ranking(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
+def ranking_parts(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> Parts:
     """The metrics of `rank`."""
     scores = np.array([answer["score"] for answer in answers])
-    return query_metrics(examples.queries, np.array(examples.labels), scores)
+    return query_parts(examples.queries, np.array(examples.labels), scores)

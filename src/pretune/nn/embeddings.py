@@ -44,10 +44,12 @@ class Embeddings(nn.Module):
         dropout: float = 0.0,
         project: Linear | None = None,
         query: bool = False,
+        word_dropout: float = 0.0,
     ) -> None:
         """`columns` are further vectors to add (languages, tasks); `scale` is that of the token vectors alone (the
         Transformer has √width); `project` leads to states of another width; with `query`, tokens of the query stream,
-        where something is to be predicted, have one vector of their own (XLNet)."""
+        where something is to be predicted, have one vector of their own (XLNet); `word_dropout` is the share of the
+        vocabulary whose vectors are 0 for a step, wherever they stand (Gal and Ghahramani, 2016)."""
         super().__init__()
         self.scale = scale
         self.tokens = nn.Parameter(torch.empty(vocabulary, width))
@@ -58,6 +60,7 @@ class Embeddings(nn.Module):
         self.columns = nn.ModuleDict({lookup.column: lookup for lookup in columns})
         self.norm = norm if norm is not None else nn.Identity()
         self.dropout = Dropout(dropout)
+        self.word_dropout = Dropout(word_dropout)
         self.project = project
         self.compute = torch.float32  # the type of everything that follows
 
@@ -74,6 +77,8 @@ class Embeddings(nn.Module):
     def vectors(self, packed: Packed) -> Tensor:
         """(n,) ids → (n, width of the token vectors)."""
         x = F.embedding(packed.ids, self.tokens)
+        if self.training and self.word_dropout.share:
+            x = x * self.word_dropout(x.new_ones(self.vocabulary))[packed.ids, None]
         if self.query is not None and "stream" in packed.columns:
             x = torch.where(packed.columns["stream"][:, None] > 0, self.query[0], x)
         if self.scale != 1.0:

@@ -32,6 +32,7 @@ class OwnVocabularyHead(nn.Module):
     def __init__(self, vocabulary: int, width: int, bias: bool = False) -> None:
         super().__init__()
         self.output = Linear(width, vocabulary, bias)
+        self.vocabulary = vocabulary
 
     def forward(self, states: Tensor, tokens: Tensor) -> Tensor:
         """(m, width) → (m, vocabulary)."""

@@ -86,6 +86,20 @@ def initialize_by_inputs(module: Module, factor: float = 1.0) -> Module:
     return module
 
 
+def initialize_evenly(module: Module, reach: float = 0.1, everywhere: bool = False) -> Module:
+    """AWD-LSTM's rule: token vectors evenly from -reach to reach; layers as torch draws them, their biases 0.
+
+    With `everywhere`, all matrices like the token vectors (Sutskever et al., 2014).
+    """
+    for child in module.modules():
+        for name, parameter in child.named_parameters(recurse=False):
+            if "bias" in name:
+                nn.init.zeros_(parameter)
+            elif everywhere or isinstance(child, Embeddings):
+                nn.init.uniform_(parameter, -reach, reach)
+    return module
+
+
 def scale_outputs(module: Module, factor: float) -> Module:
     """GPT-2's rule: the last matrix of every part of a layer starts smaller, as many of them add up."""
     for child in module.modules():

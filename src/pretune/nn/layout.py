@@ -93,6 +93,12 @@ def side_of(packed: Packed) -> Side:
     return Side(packed.offsets, packed.longest, columns, packed.host_offsets)
 
 
+def reverse(packed: Packed) -> Tensor:
+    """(n,) for each token the one at its place when its sequence is read from the end; its own inverse."""
+    start, end = side_of(packed).bounds
+    return start + end - 1 - torch.arange(len(packed), device=packed.ids.device)
+
+
 def self_layout(packed: Packed) -> Layout:
     """A Packed looking at itself.
 

@@ -13,7 +13,7 @@ from pretune.packed import Packed
 def pool(states: Tensor, packed: Packed, how: str) -> Tensor:
     """(n, width) → (sequences, width): the state of the `start` or `last` token, the `mean` or the `max` of all.
 
-    `concat` is the last, the max and the mean side by side (Howard and Ruder, 2018): three times the width.
+    `rising` is a mean whose weights grow from 0 to 1 along the sequence (Dai and Le, 2015); `concat` is the last, the max and the mean side by side (Howard and Ruder, 2018): three times the width.
 
     Of a sequence without tokens, as families that put nothing around a text can have it, it is 0.
 
@@ -32,6 +32,13 @@ def pool(states: Tensor, packed: Packed, how: str) -> Tensor:
     if how == "last":
         return states[(ends - 1).clamp(min=0)].masked_fill(empty, 0.0)
     owner = side_of(packed).sequence.long()
+    if how == "rising":
+        place = (torch.arange(len(packed), device=owner.device) - starts[owner]).to(states.dtype)
+        last = (ends - starts - 1).clamp(min=1).to(states.dtype)[owner]
+        weights = torch.where((ends - starts)[owner] == 1, 1.0, place / last)
+        total = weights.new_zeros(sequences).index_add(0, owner, weights).clamp(min=1e-6)
+        rising = states * (weights / total[owner])[:, None]
+        return states.new_zeros(sequences, states.shape[1]).index_add(0, owner, rising)
     if how == "mean":
         total = states.new_zeros(sequences, states.shape[1]).index_add(0, owner, states)
         return total / (ends - starts).clamp(min=1).to(states.dtype)[:, None]

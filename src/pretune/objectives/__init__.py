@@ -3,14 +3,18 @@
 mlm                       one objective
 mlm(rate=0.3)             with options
 classify on mix/bilstm    a task on a learned mix of all layers, with LSTMs between them and its head
+classify on elmo/biattentive    the same beside vectors of words of its own, with the layers of BCN
 mlm+nsp, classify+0.5*lm  joint: one arranges, each corrupts in turn, one forward, all losses
 0.9*mlm|0.1*lm            alternating: packs are shared out by weight
+a: classify|b: classify   tasks with names of their own
+
+Text among the options stands in double quotes: generate(prefix="translate, please: ").
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -20,6 +24,7 @@ from torch import nn
 from pretune.backbones.states import Backbone
 from pretune.errors import PretuneError, nearest
 from pretune.objectives.answer import Answers
+from pretune.objectives.autoencode import Autoencode
 from pretune.objectives.bilm import BiLM
 from pretune.objectives.choose import Choose
 from pretune.objectives.classify import Classify
@@ -27,16 +32,19 @@ from pretune.objectives.contrast import Contrast
 from pretune.objectives.denoise import Denoise
 from pretune.objectives.dlm import DLM
 from pretune.objectives.entity import Entity
+from pretune.objectives.generate import Generate
 from pretune.objectives.item import Item
 from pretune.objectives.lm import LM
 from pretune.objectives.mass import Mass
 from pretune.objectives.match import Match
 from pretune.objectives.mlm import MLM
+from pretune.objectives.named import Named
 from pretune.objectives.nsp import NSP
 from pretune.objectives.objective import Data, Grows, LearnsFromRows, Loss, Objective, TwoSided
 from pretune.objectives.on import On
 from pretune.objectives.plm import PLM
 from pretune.objectives.prefix import Prefix
+from pretune.objectives.prompt import Prompt
 from pretune.objectives.rank import Rank
 from pretune.objectives.regress import Regress
 from pretune.objectives.rtd import RTD
@@ -57,14 +65,15 @@ from pretune.text.tokenizer import Tokenizer
 OBJECTIVES: dict[str, type[Any]] = {
     objective.name: objective
     for objective in (
-        *(MLM, TLM, RTD, TRTD, NSP, SOP, DLM, LM, BiLM, PLM, Prefix, Item),
+        *(MLM, TLM, RTD, TRTD, NSP, SOP, DLM, LM, BiLM, PLM, Prefix, Autoencode, Item),
         *(Spans, Denoise, Mass, Shuffle, Translate, SkipThought),
-        *(Classify, Tag, Answers, Regress, Choose, Match, Rank, Contrast, Entity),
+        *(Classify, Tag, Answers, Regress, Choose, Match, Rank, Contrast, Entity, Prompt, Generate),
     )
 }
 
 _TERM = re.compile(
-    r"\s*(?:(?P<weight>[\d.eE+-]+)\s*\*)?\s*(?P<name>\w+)\s*(?:\((?P<options>[^()]*)\))?"
+    r"\s*(?:(?P<own>[A-Za-z_]\w*)\s*:)?\s*(?:(?P<weight>[\d.eE+-]+)\s*\*)?\s*(?P<name>\w+)\s*"
+    r"(?:\((?P<options>(?:[^()\"]|\"[^\"]*\")*)\))?"
     r"\s*(?:\bon\s+(?P<layers>\w+)(?:\s*/\s*(?P<top>\w+))?)?\s*"
 )
 
@@ -84,7 +93,7 @@ class Joint:
             raise PretuneError(
                 f"{self}: {' and '.join(insisting)} each arrange text in a way of their own; alternate them with |"
             )
-        two_sided = [part.name for _, part in self.parts if isinstance(part, TwoSided)]
+        two_sided = [part.name for _, part in self.parts if hasattr(part, "sides")]
         if two_sided and len(names) > 1:
             raise PretuneError(
                 f"{self}: {two_sided[0]} reads one text and writes another, and shares them with no other objective; "
@@ -145,7 +154,7 @@ class Joint:
         for part in self.objectives:
             if packing.fixed and isinstance(part, Grows):
                 return part.grown(packing).capacity(room)
-            if packing.fixed and isinstance(part, TwoSided):
+            if packing.fixed and hasattr(part, "sides"):  # a Named one too
                 first, second = (side.capacity(room) for side in part.sides(packing))
                 assert first is not None
                 return replace(first, second=second)
@@ -227,15 +236,17 @@ class Mixture:
         return Mixture(tuple(shares))
 
 
-def parse_objective(text: str, **defaults: Any) -> Mixture:
+def parse_objective(text: str, tasks: Mapping[str, Mapping[str, Any]] | None = None, **defaults: Any) -> Mixture:
     """Read an expression. `defaults` are options for the objectives that have them, such as `labels`.
+
+    `tasks` are options for those with names of their own.
 
     >>> str(parse_objective("mlm(rate=0.3)+nsp"))
     'mlm+nsp'
     """
     joints = []
-    for side in text.split("|"):
-        parts = [_term(term, defaults) for term in _split_plus(side)]
+    for side in _split(text, "|"):
+        parts = [_term(term, defaults, tasks or {}) for term in _split(side, "+")]
         if len(parts) == 1:  # alone, a weight is a share of the packs
             joints.append((parts[0][0], Joint(((1.0, parts[0][1]),))))
         else:
@@ -251,11 +262,13 @@ def alone(objective: Objective) -> Mixture:
     return Mixture(((1.0, Joint(((1.0, objective),))),))
 
 
-def _split_plus(text: str) -> Iterable[str]:
-    return re.split(r"\+(?![^(]*\))", text)
+def _split(text: str, mark: str) -> Iterable[str]:
+    """Cut at a mark that stands neither in brackets nor in quotes."""
+    quoted = r'"[^"]*"'
+    return re.split(rf'\{mark}(?=(?:[^"()]|{quoted}|\((?:[^"()]|{quoted})*\))*$)', text)
 
 
-def _term(text: str, defaults: dict[str, Any]) -> tuple[float, Objective]:
+def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, Any]]) -> tuple[float, Objective]:
     match = _TERM.fullmatch(text)
     if match is None:
         raise PretuneError(f"objective {text!r}: expected something like mlm, mlm(rate=0.3) or 0.5*lm")
@@ -263,24 +276,31 @@ def _term(text: str, defaults: dict[str, Any]) -> tuple[float, Objective]:
     if name not in OBJECTIVES:
         raise PretuneError(f"unknown objective {name!r}; {nearest(name, OBJECTIVES)}")
     kind = OBJECTIVES[name]
-    known = {field.name for field in fields(kind)}
-    options = {key: value for key, value in defaults.items() if key in known}
-    for setting in filter(None, (match["options"] or "").split(",")):
+    known = {field.name: field.type for field in fields(kind)}
+    given = {**defaults, **tasks.get(match["own"], {})}
+    options = {key: tuple(value) if key == "labels" else value for key, value in given.items() if key in known}
+    for setting in filter(None, _split(match["options"] or "", ",")):
         key, _, value = setting.partition("=")
         if key.strip() not in known:
             raise PretuneError(f"objective {name}: unknown option {key.strip()!r}; {nearest(key.strip(), known)}")
-        options[key.strip()] = yaml.safe_load(value)
+        plain = known[key.strip()] == "str" and not value.strip().startswith(('"', "'"))
+        options[key.strip()] = value.strip() if plain else yaml.safe_load(value)
     try:
         weight = float(match["weight"] or 1)
     except ValueError as error:
         raise PretuneError(f"objective {text!r}: {match['weight']!r} is no weight") from error
-    objective = kind(**options)
-    if match["layers"] is None:
-        return weight, objective
-    if not isinstance(objective, Task):
-        raise PretuneError(f"objective {text!r}: {name} stands on the last layer; only tasks stand `on` others")
-    placed: Any = On(objective, match["layers"], match["top"] or "")  # type: ignore[arg-type]
-    return weight, placed
+    objective: Any = kind(**options)
+    if match["layers"] is not None:
+        if not isinstance(objective, Task) or name in ("generate", "prompt"):  # these have the vocabulary's head
+            raise PretuneError(f"objective {text!r}: {name} stands on the last layer; only tasks stand `on` others")
+        objective = On(objective, match["layers"], match["top"] or "")  # type: ignore[arg-type]
+    if match["own"] is not None:
+        if not isinstance(objective, Task):
+            raise PretuneError(f"objective {text!r}: only tasks have names of their own, and {name} is none")
+        if match["own"] in OBJECTIVES:
+            raise PretuneError(f"objective {text!r}: {match['own']} is an objective already; choose another name")
+        objective = Named(objective, match["own"])
+    return weight, objective
 
 
 __all__ = [
@@ -291,6 +311,7 @@ __all__ = [
     "LearnsFromRows",
     "Loss",
     "Mixture",
+    "Named",
     "Objective",
     "Task",
     "TwoSided",

@@ -88,3 +88,6 @@ class Adversarial:
                 shift = shift + self.rate * slope / lengths(slope)
                 shift = shift * (self.most / lengths(shift)).clamp(max=1.0)
         return total
+
+
+Task.register(Adversarial)  # what it lacks, its task has; Python 3.12 would not look there

@@ -176,6 +176,25 @@ class Answers:
             found.append(self._answer(ranked[:NBEST], lowest, examples.passages[example]))
         return found
 
+    def combine(self, answers: Sequence[Answer], examples: Questions, row: int) -> Answer:
+        """The answer of several models to one question: the mean of what is listed; none, where most say so."""
+        known: dict[tuple[int, int], Answer] = {}
+        for answer in answers:
+            for one in answer["candidates"]:
+                place = one["start"], one["end"]
+                old = known.get(place, {**one, "score": 0.0, "probability": 0.0})
+                sums = {name: old[name] + one[name] / len(answers) for name in ("score", "probability")}
+                known[place] = {**old, **sums}
+        listed = sorted(known.values(), key=lambda one: -one["probability"])
+        silent = [answer for answer in answers if not answer["answer"]]
+        margin = float(np.mean([answer["no_answer"] for answer in answers]))
+        if not listed or 2 * len(silent) > len(answers):
+            means = {n: float(np.mean([a[n] for a in silent])) for n in ("score", "probability")}
+            chosen = {"answer": "", "start": None, "end": None, **means}
+        else:
+            chosen = listed[0]
+        return {**chosen, "no_answer": margin, "candidates": listed[: self.best]}
+
     def _answer(self, ranked: list[Candidate], none: float, passage: str) -> Answer:
         margin = none - ranked[0][0] if ranked else NOTHING
         scores = np.array([score for score, _, _ in ranked] + ([] if self.threshold is None and ranked else [none]))

@@ -106,7 +106,7 @@ class Choose:
             for group, shares in zip(examples.groups, split_groups(outputs, examples), strict=True)
         ]
 
-    def combine(self, answers: Sequence[Answer]) -> Answer:
+    def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
         """The answer of several models to one example: the mean of their probabilities."""
         best, combined = combine_candidates(answers)
         return {"choice": best, **combined}

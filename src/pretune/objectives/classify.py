@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from pretune.errors import PretuneError, nearest
 from pretune.nn.dropout import Dropout
-from pretune.nn.linear import Linear
+from pretune.nn.layout import reverse
+from pretune.nn.linear import LayerNorm, Linear
 from pretune.nn.patterns import Pattern
 from pretune.nn.pooling import AttentivePool, pool
 from pretune.objectives.objective import Data, Loss, classification_loss
@@ -36,24 +37,39 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-Pooling = Literal["start", "mean", "max", "last", "attentive", "concat"]
+Pooling = Literal["start", "mean", "max", "last", "attentive", "concat", "rising"]
 
 
 class ClassifyHead(nn.Module):
     """One vector a sequence, dropout, and a logit a class, or a number."""
 
-    def __init__(self, backbone: Backbone, classes: int, pooling: str, dropout: float, problem: str = "") -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        classes: int,
+        pooling: str,
+        dropout: float,
+        problem: str = "",
+        hidden: int = 0,
+    ) -> None:
         """`problem` is what config.json calls it: `problem_type`, where that is not one label of several."""
         super().__init__()
         self.pooling, self.problem = pooling, problem
+        self.backward = bool(getattr(backbone, "backward", False))  # the last state is that of the first token
         self.attention = AttentivePool(backbone.width) if pooling == "attentive" else None
         self.dropout = Dropout(dropout)
         wide = pooling == "concat"  # three vectors side by side, which no published pooler takes
         self.pooler = nn.Identity() if wide else backbone.pooler()
-        self.output = Linear(3 * backbone.width, classes) if wide else backbone.classifier(classes)
+        width = 3 * backbone.width if wide else backbone.width
+        if hidden:
+            inner = (Dropout(dropout), Linear(width, hidden), LayerNorm(hidden), nn.ReLU())
+            self.pooler, width = nn.Sequential(self.pooler, *inner), hidden
+        self.output = Linear(width, classes) if wide or hidden else backbone.classifier(classes)
 
     def forward(self, states: Tensor, packed: Packed) -> Tensor:
         """(n, width) → (sequences, classes)."""
+        if self.backward:
+            states = states[reverse(packed)]
         one = pool(states, packed, self.pooling) if self.attention is None else self.attention(states, packed)
         pooled: Tensor = self.pooler(one)
         logits: Tensor = self.output(self.dropout(pooled))
@@ -64,6 +80,8 @@ class ClassifyHead(nn.Module):
 class Classify:
     """`labels` are the classes in order; `pooling` is what stands for a sequence: its start token, the mean …
 
+    `hidden` is the width of a layer between that and the classes (ULMFiT); 0: none.
+
     With `multi` a row has any number of labels, and those of at least `threshold` are the answer. With `weights=balanced`
     all classes together count as much as each other, however rare they are.
     """
@@ -73,6 +91,7 @@ class Classify:
     dropout: float = 0.1
     multi: bool = False
     threshold: float = 0.5
+    hidden: int = 0
     weights: Literal["none", "balanced"] = "none"
     balance: Sequence[float] = fitted(())  # the weight of each class
 
@@ -96,7 +115,7 @@ class Classify:
         """Rows of a table: a text or two, and a label, or several of them."""
         rows = read_labeled(file, columns, labels=answered, label=some_labels if self.multi else one_label)
         if self.multi and rows.labels is not None:
-            rows.labels = split_labels(rows.labels)
+            rows.labels = split_labels(rows.labels, self.labels)
         return rows
 
     def fit(self, examples: Labeled) -> Self:
@@ -161,7 +180,7 @@ class Classify:
     def head(self, backbone: Backbone) -> nn.Module:
         """Pooler, dropout, classes."""
         problem = "multi_label_classification" if self.multi else ""
-        return ClassifyHead(backbone, len(self.labels), self.pooling, self.dropout, problem)
+        return ClassifyHead(backbone, len(self.labels), self.pooling, self.dropout, problem, self.hidden)
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
         """(sequences, classes) logits."""
@@ -181,7 +200,7 @@ class Classify:
         found = [label for label, p in probabilities.items() if p >= self.threshold]
         return {"labels": found, "probabilities": probabilities}
 
-    def combine(self, answers: Sequence[Answer]) -> Answer:
+    def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
         """The answer of several models to one example: the mean of their probabilities."""
         means = np.mean([[answer["probabilities"][label] for label in self.labels] for answer in answers], 0)
         return self._several(means) if self.multi else class_answer(means, self.labels)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 ROLES = {"score": ("score", "similarity", "label", "is_duplicate")}
 FAR = -1e4  # no similarity at all; finite, so that a batch of nothing has a loss
-BLOCK = 1000  # texts among which a text's own pair is looked for
+BLOCK = 1024  # texts among which a text's own pair is looked for
 
 
 class VectorHead(nn.Module):
@@ -150,7 +150,7 @@ class Contrast:
         return vectors
 
     def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Labeled) -> list[Answer]:
-        """The cosine of each pair, and which place the second text has among those of a thousand rows, by their cosines."""
+        """The cosine of each pair, and which place the second text has among those of a thousand rows or so, by their cosines."""
         vectors = np.stack(outputs).astype(np.float64)
         vectors /= np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
         first, second, text = vectors[::2], vectors[1::2], laid.labels["text"][1::2]

@@ -115,7 +115,7 @@ class Entity:
             for group, shares in zip(examples.groups, split_groups(outputs, examples), strict=True)
         ]
 
-    def combine(self, answers: Sequence[Answer]) -> Answer:
+    def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
         """The answer of several models to one query: the mean of their probabilities."""
         return combine_candidates(answers)[1]
 

@@ -18,6 +18,7 @@ import torch
 
 from pretune.errors import PretuneError
 from pretune.objectives import OBJECTIVES, Data, Joint, Objective, Task, TwoSided, parse_objective
+from pretune.objectives.named import kind_of
 from pretune.objectives.rtd import draw, filling
 from pretune.randomness import Draws
 from pretune.text.dialogues import QUERY, RESPONSE, Dialogues
@@ -93,7 +94,7 @@ class Material:
                     roles = [QUERY, RESPONSE, QUERY] * len(TURNS)
                     turns = Dialogues(file, [turn for turns in TURNS for turn in turns], roles, [3] * len(TURNS))
                     return replace(data, rows=turns), "dialogues of our own"
-                case "classify" | "regress" | "choose" | "match" | "rank" | "contrast" | "entity" | "tag" | "answer":
+                case _ if isinstance(part, Task):
                     return replace(data, rows=task_rows(part, file)), "examples of our own"
                 case "item":
                     return from_store(data, self.histories), "histories of our own"
@@ -102,7 +103,7 @@ class Material:
 
 def task_rows(task: Objective, file: Path) -> Labeled | Grouped | Tagged | Questions:
     """Examples of a task."""
-    name = task.name
+    name = kind_of(task)
     if name == "tag":
         return Tagged(file, {}, [words for words, _ in TAGGED], [tags for _, tags in TAGGED])
     if name == "answer":
@@ -110,7 +111,7 @@ def task_rows(task: Objective, file: Path) -> Labeled | Grouped | Tagged | Quest
         return Questions(file, {}, [row[0] for row in ASKED], [row[1] for row in ASKED], answers)
     if name in ("choose", "entity"):
         return Grouped(file, {}, [FAUCET if name == "choose" else RIVER], [1])
-    if name == "classify":
+    if name in ("classify", "prompt", "generate"):
         labels = [(label,) if getattr(task, "multi", False) else label for _, label in LABELED]
         return Labeled(file, {}, [text for text, _ in LABELED], None, labels)
     first, second = ([pair[side] for pair in (BANKS if name == "match" else ALIKE)] for side in (0, 1))

@@ -63,11 +63,15 @@ class MatchHead(nn.Module):
 
 @dataclass(frozen=True)
 class Match:
-    """`labels` are the classes in order; `pooling` is what stands for the whole beside the two spans."""
+    """`labels` are the classes in order; `pooling` is what stands for the whole beside the two spans.
+
+    `drop_bad`: rows whose spans are not in their texts are left out, not refused.
+    """
 
     labels: Sequence[str] = fitted(())
     pooling: Literal["start", "mean", "max", "last"] = "start"
     dropout: float = 0.1
+    drop_bad: bool = False
 
     name: ClassVar[str] = "match"
     pattern: ClassVar[Pattern | None] = None
@@ -78,7 +82,7 @@ class Match:
 
     def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
         """Rows with two spans and a label."""
-        return read_marked(file, columns, labels=answered)
+        return read_marked(file, columns, labels=answered, drop_bad=self.drop_bad)
 
     def fit(self, examples: Labeled) -> Self:
         """With the labels of some rows."""
@@ -123,9 +127,9 @@ class Match:
         """The likeliest class, and how likely each is."""
         return Classify(self.labels).answers(outputs, laid, examples)
 
-    def combine(self, answers: Sequence[Answer]) -> Answer:
+    def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
         """The answer of several models to one row: the mean of their probabilities."""
-        return Classify(self.labels).combine(answers)
+        return Classify(self.labels).combine(answers, examples, row)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Cross-entropy of each row."""

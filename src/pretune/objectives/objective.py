@@ -11,7 +11,7 @@ it in pretune/objectives/__init__.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -53,6 +53,7 @@ class Data:
     rows: Any = None  # labeled rows, dialogues, or the examples of a task
     languages: Mapping[str, int] = field(default_factory=dict)  # by name, of the texts' languages; {}: all in one
     exponent: float = 0.7  # languages are drawn by their share of the text to this power
+    kept: dict[Hashable, Any] = field(default_factory=dict)  # what was made of it once
 
     @cached_property
     def token_rows(self) -> TokenRows:
@@ -64,6 +65,12 @@ class Data:
     def tokens(self) -> Any:
         """The examples of a task that have a way of their own to be tokenized, once."""
         return self.rows.tokenize(self.tokenizer)
+
+    def once(self, name: Hashable, make: Callable[[], Any]) -> Any:
+        """What `make` gives, made at the first call."""
+        if name not in self.kept:
+            self.kept[name] = make()
+        return self.kept[name]
 
 
 @dataclass

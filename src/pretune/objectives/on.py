@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 from torch import Tensor, nn
 
 from pretune.backbones.states import States
-from pretune.nn.features import Features, Layers, Top
+from pretune.errors import PretuneError
+from pretune.nn.features import Features, Top
 from pretune.nn.linear import Linear
 from pretune.objectives.objective import Loss
 from pretune.objectives.task import Task
@@ -24,13 +25,17 @@ class Seen:
     """A backbone whose last layer is some features of its layers."""
 
     def __init__(self, backbone: Backbone, features: Features) -> None:
-        self.backbone, self.features = backbone, features
+        self.backbone: Any = backbone
+        self.features = features
         self.width = features.width
         self.pooler: Callable[[], nn.Module] = nn.Identity
         self.tagger: Callable[[], nn.Module] = nn.Identity
         self.classifier: Callable[[int], nn.Module] = partial(Linear, features.width)
 
     def __call__(self, *packed: Packed, **options: Any) -> States:
+        if self.features.layers == "cove":  # the decoder has no part in it
+            states = self.backbone.encoder(packed[0], **options | {"keep": self.features.keep})
+            return States([self.features(states.layers, packed[0])], states.carry)
         states = self.backbone(*packed, **options | {"keep": self.features.keep})
         return States([self.features(states.layers, packed[-1])], states.carry)
 
@@ -51,7 +56,7 @@ class On:
     """A task whose head stands on features of all layers. Everything else is the task's own."""
 
     task: Task
-    layers: Layers
+    layers: str  # one of Layers, elmo with a width behind it
     top: Top = ""
 
     def __getattr__(self, name: str) -> Any:
@@ -74,7 +79,23 @@ class On:
 
     def head(self, backbone: Backbone) -> nn.Module:
         """Features and head."""
-        features = Features(backbone.width, backbone.depth, self.layers, self.top)
+        network: Any = backbone
+        if self.layers == "cove":
+            if not hasattr(network, "encoder"):
+                raise PretuneError(
+                    "cove is the encoder of a translator; choose a model that was trained with translate"
+                )
+            network = network.encoder
+        embed = network.embed
+        features = Features(
+            network.width,
+            network.depth,
+            self.layers,
+            self.top,
+            vocabulary=embed.vocabulary,
+            words=embed.width,
+            uneven=len(set(getattr(network, "widths", ()))) > 1,
+        )
         return OnHead(features, self.task.head(Seen(backbone, features)))  # type: ignore[arg-type]
 
     def outputs(self, head: Any, backbone: Backbone, batch: Batch) -> Tensor:
@@ -84,3 +105,6 @@ class On:
     def loss(self, head: Any, backbone: Backbone, batch: Batch) -> Loss:
         """The task's."""
         return self.task.loss(head.head, Seen(backbone, head.features), batch)  # type: ignore[arg-type]
+
+
+Task.register(On)  # what it lacks, its task has; Python 3.12 would not look there

@@ -17,7 +17,7 @@ from pretune.errors import PretuneError
 from pretune.nn.patterns import Pattern, permutation
 from pretune.objectives import masking
 from pretune.objectives.arrangements import spans_epoch
-from pretune.objectives.lm import lanes_epoch
+from pretune.objectives.lanes import lanes_epoch
 from pretune.objectives.objective import Data, Loss, token_loss
 from pretune.objectives.ragged import shuffled, starts_of, totals
 from pretune.packed import Batch

@@ -124,7 +124,7 @@ class Rank:
         """A score a row, to be compared with those of the same query."""
         return [{"score": float(score)} for score in outputs]
 
-    def combine(self, answers: Sequence[Answer]) -> Answer:
+    def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
         """The answer of several models to one row: the mean."""
         return {"score": float(np.mean([answer["score"] for answer in answers]))}
 

@@ -123,7 +123,7 @@ class Regress:
         """A number each."""
         return [{"value": float(value)} for value in outputs]
 
-    def combine(self, answers: Sequence[Answer]) -> Answer:
+    def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
         """The answer of several models to one row: the mean."""
         return {"value": float(np.mean([answer["value"] for answer in answers]))}
 

@@ -35,7 +35,8 @@ class SkipThoughtHead(nn.Module):
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
         self.vocabulary = backbone.vocabulary_head()
-        self.neighbor = nn.Parameter(torch.empty(2, backbone.width).normal_(std=0.02))  # previous, next
+        width = getattr(backbone, "encoder", backbone).width
+        self.neighbor = nn.Parameter(torch.empty(2, width).normal_(std=0.02))  # previous, next
 
     def forward(self, vectors: Tensor) -> Tensor:
         """(s, width) → (2s, width): two for each sentence."""

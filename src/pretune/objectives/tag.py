@@ -190,6 +190,18 @@ class Tag:
             for words, begin, end in zip(examples.words, bounds[:-1], bounds[1:], strict=True)
         ]
 
+    def combine(self, answers: Sequence[Answer], examples: Tagged, row: int) -> Answer:
+        """The answer of several models to one sentence: for each word the tag for which there is most, in probability."""
+        tags, probabilities = list[str](), list[float]()
+        for place in range(len(examples.words[row])):
+            shares = Counter[str]()
+            for answer in answers:
+                shares[answer["tags"][place]] += answer["probabilities"][place] / len(answers)
+            tag, share = shares.most_common(1)[0]
+            tags.append(tag)
+            probabilities.append(share)
+        return self._answer(examples.words[row], tags, np.array(probabilities))
+
     def _answer(self, words: list[str], tags: list[str], probabilities: Array) -> Answer:
         tags = convert(tags, self.written)
         answer: Answer = {"tags": tags, "probabilities": probabilities.tolist()}

@@ -9,7 +9,7 @@
 To add one, write these beside the four of an objective, and its scores in pretune/metrics. What `fit` finds are fields made
 by `fitted`, which are no options. A task that keeps something apart from the parameters while it learns has `finish(head)`,
 which puts it into them when training ends and returns the task without it, and `begin(head)`, which undoes that for a head
-that was trained before. With `combine(answers)`, which makes one answer of what several models say of an example, it is also
+that was trained before. With `combine(answers, examples, row)`, which makes one answer of what several models say of an example, it is also
 for ensembles. A task whose files are no tables has `rows(file)`, which makes rows of them.
 """
 
@@ -30,6 +30,7 @@ from pretune.text.sequences import Arrangement
 
 if TYPE_CHECKING:
     from pretune.backbones.states import Backbone
+    from pretune.text.tokenizer import Tokenizer
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Answer = dict[str, Any]
@@ -38,6 +39,18 @@ Answer = dict[str, Any]
 def fitted(default: Any) -> Any:
     """A field of a task that `fit` fills."""
     return field(default=default, metadata={"fitted": True})
+
+
+@runtime_checkable
+class KnowsWords(Protocol):
+    """A task that must know the tokens of some words."""
+
+    def knowing(self, tokenizer: Tokenizer) -> Self: ...
+
+
+def knowing(task: Any, tokenizer: Tokenizer) -> Any:
+    """A task with what it must know of a model's tokenizer, if anything."""
+    return task.knowing(tokenizer) if isinstance(task, KnowsWords) else task
 
 
 class Examples(Protocol):
@@ -63,7 +76,7 @@ class Examples(Protocol):
 class Task(Objective, Protocol):
     """An objective with examples and answers."""
 
-    each: ClassVar[Literal["sequence", "token"]]  # what has a row of the outputs
+    each: ClassVar[Literal["sequence", "token", "text"]]  # what has a row of the outputs; a text is written instead
 
     @property
     def decides(self) -> str:

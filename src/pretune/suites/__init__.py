@@ -8,6 +8,9 @@
       roles: {text: 4, label: 2}      role → column; by number where a table has no header
       splits: {test: {roles: {…}}}    what is different in a split
       counts: {dev: 1043, test: 1063} rows of the official files
+      prompt:                         how it is asked of a model that learned nothing: roles in braces, a gap, and words
+        cloze: "{text}\nAcceptable? [MASK]"
+        words: {"0": "no", "1": "yes"}
       version: 1
 
 A file is one name, several that are read one after the other ([a, b]), the first that exists (`a | b`), or two that are read

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pretune.errors import PretuneError
-from pretune.text.files import Errors
+from pretune.text.files import Errors, checked
 from pretune.text.grouped import Candidates, Grouped
 from pretune.text.labeled import Excerpt, Row, Table
 
@@ -56,6 +56,7 @@ def read_entities(
                 raise PretuneError(
                     f"{place}: no {GAP} in the query {query!r} ({found['qas' if nested else 'query']!r})"
                 )
+            query = checked(query, f"{place}: {found['qas' if nested else 'query']!r}")
             golds = _golds(table, item, line, found["qas" if nested else "answers"], text) if labels else ()
             same = {gold.casefold() for gold in golds}
             right = tuple(number for number, name in enumerate(names) if name.casefold() in same)
@@ -82,7 +83,7 @@ def _names(table: Table, row: Row, line: int, column: str, text: str) -> tuple[s
             raise PretuneError(
                 f"{table.path}, line {line}: an entity in {column!r} has no text, and no place in its passage"
             )
-        names.append(entity.strip())
+        names.append(checked(entity.strip(), f"{table.path}, line {line}: {column!r}"))
     return tuple(dict.fromkeys(names))
 
 

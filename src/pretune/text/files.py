@@ -188,9 +188,15 @@ def decode(data: bytes, path: Path, line: int, errors: Errors) -> str:
 
 def checked(text: str, place: str) -> str:
     """A text that JSON may have spelled with halves of surrogate pairs, which are refused."""
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise PretuneError(f"{place} holds half of a surrogate pair, which is no text; mend it") from error
+    if not is_text(text):
+        raise PretuneError(f"{place} holds half of a surrogate pair, which is no text; mend it")
     return text
+
+
+def is_text(text: str) -> bool:
+    """Whether it is free of halves of surrogate pairs.
+
+    >>> is_text("\\ud83d"), is_text("👍")
+    (False, True)
+    """
+    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pretune.errors import PretuneError
-from pretune.text.files import Errors
+from pretune.text.files import Errors, checked
 from pretune.text.labeled import LABELS, Excerpt, Row, Table
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -169,7 +169,8 @@ def read_names(table: Table, row: Row, line: int, column: str) -> list[str | Non
         raise PretuneError(f"{table.path}, line {line}: no list of choices in {column!r}")
     if sum(cell is not None for cell in cells) < 2:
         raise PretuneError(f"{table.path}, line {line}: fewer than two choices in {column!r}")
-    return [None if cell is None else str(cell) for cell in cells]
+    place = f"{table.path}, line {line}: {column!r}"
+    return [None if cell is None else checked(str(cell), place) for cell in cells]
 
 
 def first_number(labels: Sequence[tuple[Any, int]]) -> int:

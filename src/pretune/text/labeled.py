@@ -18,7 +18,7 @@ import numpy as np
 from pretune.errors import PretuneError, nearest
 from pretune.progress import say
 from pretune.text.documents import csv_reader, read_jsonl, read_parquet, read_table
-from pretune.text.files import Errors, checked, file_format, find_files
+from pretune.text.files import Errors, checked, file_format, find_files, is_text
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 LABELS = (
@@ -147,7 +147,9 @@ def read_labeled(
     """
     further = dict(roles or {})
     table = Table.open(file, columns or {}, {**USUAL, **further}, errors)
-    found = guess_columns(table.sample, table.given, labels) | table.named(further)
+    named = table.named(further)
+    given = {role: name for role, name in table.given.items() if role in USUAL}
+    found = guess_columns(table.sample, given, labels, taken=set(named.values())) | named
     table.settle(found, needed=("text", "label") if labels else ("text",))
     made = Labeled(table.path, found, pairs=[] if "pair" in found else None, labels=[] if "label" in found else None)
     made.more = {role: [] for role in further if role in found}
@@ -233,6 +235,8 @@ class Table:
         value = row.get(name)
         if value is None:
             raise PretuneError(f"{self.path}, line {line}: no {name!r}")
+        if isinstance(value, list | dict):
+            raise PretuneError(f"{self.path}, line {line}: a {type(value).__name__} in place of a text in {name!r}")
         return checked(value if isinstance(value, str) else str(value), f"{self.path}, line {line}: {name!r}")
 
     def cell(self, row: Row, name: str, line: int, read: Callable[[Any], Any]) -> Any:
@@ -248,11 +252,12 @@ def option(role: str) -> str:
     return f"--{role}" if role in ROLES else f"--columns.{role}"
 
 
-def drop_or_refuse(what: str, bad: Sequence[str], drop: bool) -> None:
-    """Count and list examples that are no good: left out where that was asked for, else refused."""
+def drop_or_refuse(what: str, bad: Sequence[str], drop: bool | None) -> None:
+    """Count and list examples that are no good: left out where that was asked for, else refused; None: all are wanted."""
     listed = ", ".join(bad[:LISTED]) + (" …" if len(bad) > LISTED else "")
     if not drop:
-        raise PretuneError(f"{what}: {listed}; mend them, or leave them out with --drop-bad")
+        way_out = "" if drop is None else ", or leave them out with --drop-bad"
+        raise PretuneError(f"{what}: {listed}; mend them{way_out}")
     say(f"{what}: {listed}; they were left out")
 
 
@@ -293,29 +298,32 @@ def _reads_like_data(cell: str) -> bool:
     return len(cell.split()) > 3 or cell.replace(".", "", 1).removeprefix("-").isdigit()
 
 
-def guess_columns(sample: list[Row], given: Mapping[str, str], labels: bool = True) -> dict[str, str]:
-    """Roles to columns: what is given, then by the usual names, then by contents."""
+def guess_columns(
+    sample: list[Row], given: Mapping[str, str], labels: bool = True, taken: Collection[str] = ()
+) -> dict[str, str]:
+    """Roles to columns: what is given, then by the usual names, then by contents; those `taken` have roles already."""
     found = dict(given)
     lower = {name.lower(): name for name in sample[0] if isinstance(name, str)}
 
-    def free(name: str) -> bool:
-        return name in lower and lower[name] not in found.values()
+    def used() -> set[str]:
+        return {*found.values(), *taken}
 
-    if labels and "label" not in found:
-        named = next((lower[name] for name in LABELS if free(name)), None)
-        named = named or _label_by_content(sample, set(found.values()))
-        if named:
-            found["label"] = named
+    def free(name: str) -> bool:
+        return name in lower and lower[name] not in used()
+
+    if labels and "label" not in found and (named := next((lower[name] for name in LABELS if free(name)), None)):
+        found["label"] = named
     if "text" not in found and "pair" not in found:
         for first, second in PAIRS:
             if free(first) and free(second):
                 found |= {"text": lower[first], "pair": lower[second]}
                 break
-    if "text" not in found:
-        named = next((lower[name] for name in TEXTS if free(name)), None)
-        named = named or _text_by_content(sample, set(found.values()))
-        if named:
-            found["text"] = named
+    if "text" not in found and (named := next((lower[name] for name in TEXTS if free(name)), None)):
+        found["text"] = named
+    if labels and "label" not in found and (named := _label_by_content(sample, used())):
+        found["label"] = named
+    if "text" not in found and (named := _text_by_content(sample, used())):
+        found["text"] = named
     return {role: found[role] for role in ROLES if role in found and (labels or role != "label" or role in given)}
 
 
@@ -354,7 +362,9 @@ def one_label(value: Any) -> str:
         raise ValueError("no label")
     if isinstance(value, list | dict):
         raise ValueError(f"a {type(value).__name__} in place of a single label")
-    return str(value).strip()
+    if not is_text(label := str(value).strip()):
+        raise ValueError("half of a surrogate pair, which is no text,")
+    return label
 
 
 def some_labels(value: Any) -> Any:
@@ -364,12 +374,13 @@ def some_labels(value: Any) -> Any:
     return "" if value in (None, "") else one_label(value)
 
 
-def split_labels(cells: Sequence[Any]) -> list[tuple[str, ...]]:
-    """The labels of each of some cells: texts are cut at the first of ; | , that any of them has.
+def split_labels(cells: Sequence[Any], known: Collection[str] = ()) -> list[tuple[str, ...]]:
+    """The labels of each of some cells: texts are cut at the first of ; | , that any of them has, `known` labels aside.
 
     >>> split_labels(["red; blue", "", "light, very light"])
     [('red', 'blue'), (), ('light, very light',)]
     """
+    cells = [(cell,) if cell in known else cell for cell in cells]
     texts = [cell for cell in cells if isinstance(cell, str)]
     mark = next((mark for mark in SEPARATORS if any(mark in text for text in texts)), SEPARATORS[0])
     cut = [cell.split(mark) if isinstance(cell, str) else cell for cell in cells]

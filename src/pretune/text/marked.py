@@ -12,7 +12,7 @@ import numpy as np
 
 from pretune.errors import PretuneError
 from pretune.text.files import Errors
-from pretune.text.labeled import Excerpt, Labeled, read_labeled
+from pretune.text.labeled import Excerpt, Labeled, drop_or_refuse, read_labeled
 from pretune.text.sequences import Arrangement
 from pretune.text.tokenizer import Tokenizer
 
@@ -38,37 +38,60 @@ def read_marked(
     *,
     errors: Errors = "strict",
     labels: bool = True,
+    drop_bad: bool = False,
 ) -> Labeled:
     """Rows with a span in each of two texts, or two in one; `more["spans"]` has both of a row, in characters.
 
     Spans are given by offsets (`start1`, `end1`, `start2`, `end2`), or by their words: `word` for both, or `word1` and
     `word2`. Of several places where the words stand, it is the first, or the one nearest to the word of number `place1`,
-    `place2` (from 0, words are what stands between spaces).
+    `place2` (from 0, words are what stands between spaces). Spans that are not in their texts are refused with a list; with
+    `drop_bad`, rows that have such are left out.
     """
     rows = read_labeled(file, columns, errors=errors, labels=labels, roles=ROLES)
-    rows.more = {"spans": [(find_span(rows, row, 1), find_span(rows, row, 2)) for row in range(len(rows))]}
+    for which in (1, 2):
+        if not (
+            {f"start{which}", f"end{which}"} <= rows.columns.keys() or {"word", f"word{which}"} & rows.columns.keys()
+        ):
+            raise PretuneError(
+                f"{rows.file}: cannot tell where span {which} is; name its columns with --columns.start{which} and "
+                f"--columns.end{which}, or that of its words with --columns.word{which}"
+            )
+    spans: dict[int, tuple[Span, Span]] = {}
+    bad = []
+    for row in range(len(rows)):
+        try:
+            spans[row] = find_span(rows, row, 1), find_span(rows, row, 2)
+        except ValueError as error:
+            bad.append(f"{rows.place(row).removeprefix(f'{rows.file}, ')}: {error}")
+    if bad:
+        what = f"{rows.file}: the spans of {len(bad)} of {len(rows)} rows are not in their texts"
+        drop_or_refuse(what, bad, drop_bad if labels else None)
+    if not spans:
+        raise PretuneError(f"{rows.file}: no row has its spans")
+    rows = rows.take(spans)
+    rows.more = {"spans": list(spans.values())}
     return rows
 
 
 def find_span(rows: Labeled, row: int, which: int) -> Span:
-    """The first or second span of a row."""
+    """The first or second span of a row; a ValueError says what is wrong with it."""
     text = rows.texts[row] if which == 1 or rows.pairs is None else rows.pairs[row]
     start, end, place = (_whole(rows, row, f"{role}{which}") for role in ("start", "end", "place"))
     if start is not None and end is not None:
         if not 0 <= start < end <= len(text):
-            raise PretuneError(
-                f"{rows.place(row)}: no characters {start} to {end} in a text of {len(text)} "
+            raise ValueError(
+                f"no characters {start} to {end} in a text of {len(text)} "
                 f"({rows.columns[f'start{which}']!r}, {rows.columns[f'end{which}']!r})"
             )
         return start, end
     role = f"word{which}" if f"word{which}" in rows.columns else "word"
     word = rows.more.get(role, [None] * len(rows))[row]
     if not isinstance(word, str) or not word.strip():
-        given = ", ".join((f"start{which}", f"end{which}"))
-        raise PretuneError(f"{rows.place(row)}: no span {which}; it takes columns {given}, or the word itself")
+        roles = [role for role in (f"start{which}", f"end{which}", role) if role in rows.columns]
+        raise ValueError(f"no span {which} in {', '.join(repr(rows.columns[role]) for role in roles)}")
     found = find_words(word.strip(), text)
     if not found:
-        raise PretuneError(f"{rows.place(row)}: {word!r} ({rows.columns[role]!r}) is not in its text; give its offsets")
+        raise ValueError(f"{word!r} ({rows.columns[role]!r}) is not in its text")
     if place is not None:
         words = [match.start() for match in re.finditer(r"\S+", text)]
         near = words[min(max(place, 0), len(words) - 1)]
@@ -92,7 +115,7 @@ def _whole(rows: Labeled, row: int, role: str) -> int | None:
     if cell is None or cell == "":
         return None
     if not re.fullmatch(r"\d+", str(cell).strip()):
-        raise PretuneError(f"{rows.place(row)}: {cell!r} is not a number of characters in {rows.columns[role]!r}")
+        raise ValueError(f"{cell!r} is not a number of characters in {rows.columns[role]!r}")
     return int(cell)
 
 

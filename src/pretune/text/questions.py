@@ -96,6 +96,8 @@ class TokenPassages:
         flat = np.concatenate([asked, ids])
         begins, ends = (np.concatenate([np.zeros(len(asked), dtype=np.int64), side]) for side in offsets.T)
         rows = TokenRows(flat, tokenizer.word_starts(flat), starts, np.stack([sizes, lengths[which]], 1))
+        counts = np.concatenate([sizes, lengths])
+        rows.spell_unknown([*questions.questions, *distinct], np.cumsum(counts) - counts, tokenizer)
         return cls(rows, begins, ends)
 
     def spans(self, answers: Sequence[Sequence[Span]]) -> Array:
@@ -211,6 +213,8 @@ def _names(path: Path, row: Row, given: Mapping[str, str], answers: bool, quiet:
 
 def _text(row: Row, name: str, place: str) -> str:
     if not isinstance(value := row.get(name), str):
+        if name in row:
+            raise PretuneError(f"{place}: no text in {name!r}, but {value!r}")
         known = ", ".join(map(repr, row)) or "none"
         hint = nearest(name, row) if row else ""
         raise PretuneError(f"{place}: no text {name!r} among {known}; {hint}")
@@ -225,8 +229,10 @@ def _spans(row: Row, name: str, place: str) -> list[tuple[str, int | None]]:
     value = row[name]
     if value is None or value == "" or row.get("is_impossible"):
         return []
+    if not isinstance(value, str | list) and not (isinstance(value, Mapping) and "text" in value):
+        raise PretuneError(f"{place}: no answers in {name!r}, but {value!r}")
     if isinstance(value, Mapping):  # as Hugging Face's datasets have it, or a single one
-        texts, starts = value.get("text", []), value.get("answer_start", value.get("start"))
+        texts, starts = value["text"], value.get("answer_start", value.get("start"))
         if isinstance(texts, str):
             value = [value]
         else:

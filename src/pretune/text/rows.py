@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from pretune.errors import PretuneError
 from pretune.text.dialogues import Dialogues
 from pretune.text.labeled import Labeled
 from pretune.text.sequences import Arrangement, Template
+from pretune.text.spelling import spell
 from pretune.text.store import spans_to_indices
 from pretune.text.tokenizer import Tokenizer
 
@@ -26,17 +27,36 @@ class TokenRows:
     words: Array
     starts: Array  # (rows, 1 or 2)
     lengths: Array  # (rows, 1 or 2)
+    odd: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # (k,) ids of words outside the vocabulary
+    spelled: Array = field(default_factory=lambda: np.empty((0, 0), dtype=np.int16))  # (k, symbols) and their spellings
 
     @classmethod
     def make(cls, rows: Labeled | Dialogues, tokenizer: Tokenizer) -> TokenRows:
         """Tokenize a file's texts, and its second texts where it has them; of dialogues every turn is a row."""
         texts = [rows.texts] if rows.pairs is None else [rows.texts, rows.pairs]
-        ids, lengths = tokenizer.encode_many([text for column in texts for text in column])
+        sides = [side.encode_many(column) for side, column in zip((tokenizer, tokenizer.target), texts, strict=False)]
+        ids, lengths = (np.concatenate(parts) for parts in zip(*sides, strict=True))
         starts = np.cumsum(lengths) - lengths
-        words = tokenizer.word_starts(ids)
+        words = np.concatenate(
+            [tokenizer.word_starts(sides[0][0]), *(tokenizer.target.word_starts(s[0]) for s in sides[1:])]
+        )
         words[starts[lengths > 0]] = True
         shape = (len(texts), len(rows.texts))
-        return cls(ids, words, starts.reshape(shape).T, lengths.reshape(shape).T)
+        made = cls(ids, words, starts.reshape(shape).T, lengths.reshape(shape).T)
+        made.spell_unknown([text for column in texts for text in column], starts, tokenizer)
+        return made
+
+    def spell_unknown(self, texts: Sequence[str], starts: Array, tokenizer: Tokenizer) -> None:
+        """Keep how unknown words are spelled, for a tokenizer that spells; `starts` is where the ids of each text begin."""
+        if not tokenizer.characters:
+            return
+        self.odd = np.flatnonzero(self.ids == tokenizer.role("unknown"))
+        words: list[str] = []
+        owner = np.searchsorted(starts, self.odd, side="right") - 1  # empty texts share a start with the one after them
+        for text in np.unique(owner):
+            places = tokenizer.places([texts[text]])
+            words += [texts[text][slice(*places[number])] for number in self.odd[owner == text] - starts[text]]
+        self.spelled = spell(words, tokenizer.characters)
 
     def gather(self, starts: Array, lengths: Array) -> Array:
         """Ids of some spans end to end."""
@@ -45,6 +65,12 @@ class TokenRows:
     def gather_words(self, starts: Array, lengths: Array) -> Array:
         """Word starts of some spans end to end."""
         return self.words[spans_to_indices(starts, lengths)]
+
+    def odd_words(self, starts: Array, lengths: Array) -> tuple[Array, Array]:
+        """Words outside the vocabulary: which of the tokens of some spans, and their spellings."""
+        places = spans_to_indices(starts, lengths)
+        at = np.flatnonzero(np.isin(places, self.odd))
+        return at, self.spelled[np.searchsorted(self.odd, places[at])]
 
 
 def arrange_rows(

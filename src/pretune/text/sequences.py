@@ -32,6 +32,9 @@ class Source(Protocol):
 
     def gather_words(self, starts: Array, lengths: Array) -> Array: ...
 
+    def odd_words(self, starts: Array, lengths: Array) -> tuple[Array, Array]:
+        """Words that are spelled otherwise than their tokens: which of the tokens of some spans, and their spellings."""
+
 
 @dataclass(frozen=True)
 class Template:
@@ -189,6 +192,12 @@ class Arrangement:
             return found
 
         columns = Columns({"special": special, "segment": np.zeros(total, dtype=np.int64)}, word=word)
+        if self.tokenizer.characters:
+            columns["characters"] = self.tokenizer.spelling[ids]
+            for at, first, size in places:
+                odd, spelled = self.source.odd_words(first, size)
+                if len(odd):
+                    columns["characters"][at[odd]] = spelled
         values = {name: value[chosen][:, part_of] for name, value in self.columns.items()}  # (count, items)
         if segments.any():
             known = np.where(segments > 1, segments, values.get("segment", segments))
@@ -296,6 +305,7 @@ MODEL_COLUMNS = (
     "fresh",
     "span",
     "global",
+    "characters",
 )  # those a model looks at; the others are ours
 
 

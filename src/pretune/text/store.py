@@ -140,6 +140,10 @@ class Store:
         """Word starts of many spans end to end, True where a token begins a word: (sum of lengths,)."""
         return self._gather("words", starts, lengths)
 
+    def odd_words(self, starts: Array, lengths: Array) -> tuple[Array, Array]:
+        """None: how unknown words were spelled is not kept."""
+        return np.empty(0, dtype=np.int64), np.empty((0, self.tokenizer.characters), dtype=np.int16)
+
     def _gather(self, name: str, starts: Array, lengths: Array) -> Array:
         starts, lengths = np.asarray(starts, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
         if len(starts) and (starts.min() < 0 or (starts + lengths).max() > self.tokens):

@@ -1,10 +1,11 @@
-"""Writing tables row by row: .csv, .tsv, .jsonl or .parquet, by the suffix of the name; whole or not at all."""
+"""Writing tables row by row: .csv, .tsv, .jsonl, .parquet or CoNLL's columns, by the suffix of the name; whole or not at all."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -144,11 +145,36 @@ def _parquet(path: Path, file: IO[bytes]) -> Iterator[Write]:
             writer.close()
 
 
+@contextmanager
+def _conll(path: Path, file: IO[bytes]) -> Iterator[Write]:
+    """A line a word, of the columns that have something for each, and a blank line after each row."""
+    numbers = count(1)
+
+    def write(rows: Sequence[Row]) -> None:
+        for row, number in zip(rows, numbers, strict=False):
+            cells = {name: cell.split() if isinstance(cell, str) else cell for name, cell in row.items()}
+            lists = [cell for cell in cells.values() if is_list(cell)]
+            words, _ = max(Counter(map(len, filter(None, lists))).items(), key=lambda item: item[1], default=(0, 0))
+            columns = [cell for cell in lists if len(cell) == words]
+            if len(columns) < 2:
+                raise PretuneError(f"{path}: row {number} has no words with something beside each; write .jsonl")
+            lines = ["\t".join(str(value) for value in line) for line in zip(*columns, strict=True)]
+            file.write("".join(f"{line}\n" for line in [*lines, ""]).encode())
+
+    yield write
+
+
+def is_list(cell: Any) -> bool:
+    """Whether a cell holds plain values, one after the other."""
+    return isinstance(cell, list) and not any(isinstance(value, list | dict) for value in cell)
+
+
 KINDS: dict[str, Any] = {
     ".csv": partial(_lines, line=csv_line),
     ".tsv": partial(_lines, line=tsv_line),
     ".jsonl": _jsonl,
     ".parquet": _parquet,
+    ".conll": _conll,
 }
 
 

@@ -115,6 +115,8 @@ class TokenWords:
         word[first[sizes > 0]] = np.flatnonzero(sizes)
         begins = units[bounds]
         rows = TokenRows(ids, word >= 0, begins[:-1, None], np.diff(begins)[:, None])
+        if tagged.predicates is None:  # which have tokens of their own among the text's
+            rows.spell_unknown(tagged.texts, begins[:-1], tokenizer)
         return cls(rows, word, units, bounds, marked)
 
     def windows(self, rooms: Array, overlap: int) -> tuple[Array, Array, Array, int]:

@@ -20,6 +20,7 @@ import tokenizers
 from pretune.atomic import write_bytes, write_json
 from pretune.errors import PretuneError
 from pretune.text.remembered import remember
+from pretune.text.spelling import spell_vocabulary
 from pretune.text.words import WordStarts
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ TRAINED_SPECIALS = {
 }
 JOINT, CUT = "\ue000\ue0f0\ue000", "\ue000\ue0f1\ue000"  # private characters: between parts, inside spelled specials
 SOME = 1000  # texts tokenized at once where places are kept, which take memory
+TARGET = "target_tokenizer"  # the folder inside, of the tokenizer of second texts
+CHARACTERS = "max_characters_per_token"  # as ELMo's options.json calls it
 SENTINELS = ("<extra_id_{}>", "▁<extra_id_{}>")  # T5's tokens, mT5's pieces
 LANGUAGE = re.compile(r"<lang:([\w-]+)>|([a-z]{2,3}_[A-Z]{2})")  # our own, mBART's
 
@@ -69,11 +72,13 @@ class Tokenizer:
     'hello, world!'
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, roles: Mapping[str, str]) -> None:
-        """`roles` maps role names to token strings of the vocabulary."""
+    def __init__(self, backend: tokenizers.Tokenizer, roles: Mapping[str, str], characters: int = 0) -> None:
+        """`roles` maps role names to token strings of the vocabulary; `characters` is how many symbols of bytes spell a
+        word for models that read words by their letters (ELMo); 0: none."""
         backend.no_truncation()
         backend.no_padding()
         self.backend = backend
+        self.characters = characters
         self.role_tokens = dict(roles)
         self.roles: dict[str, int] = {}
         for role, token in roles.items():
@@ -82,6 +87,19 @@ class Tokenizer:
                 raise PretuneError(f"the tokenizer's {role} token {token!r} is not in its vocabulary")
             self.roles[role] = identity
         self.report: dict[str, Any] = {}
+        self._target: Tokenizer | None = None
+
+    @property
+    def target(self) -> Tokenizer:
+        """The tokenizer of second texts, of translations, where they have another vocabulary; else itself."""
+        return self._target or self
+
+    def with_target(self, target: Tokenizer) -> Tokenizer:
+        """The same, with another vocabulary for second texts, whose special tokens have the same numbers."""
+        if target.roles != self.roles:
+            raise PretuneError("the tokenizers of two sides must number their special tokens alike; train both here")
+        self._target = target
+        return self
 
     # -- the vocabulary -----------------------------------------------------------------------------------------
 
@@ -108,6 +126,11 @@ class Tokenizer:
             table[identity] |= token.special
         return table
 
+    @cached_property
+    def spelling(self) -> Array:
+        """(size, characters) the symbols of every token."""
+        return spell_vocabulary(self.vocabulary, self.roles, self.characters)
+
     @property
     def kind(self) -> str:
         """The model underneath: WordPiece, BPE, Unigram or WordLevel."""
@@ -118,7 +141,8 @@ class Tokenizer:
         """A fingerprint of everything that decides what ids a text gets."""
         content = json.loads(self.backend.to_str())
         del content["post_processor"]  # what others put around texts: a model's template, and not the text's own
-        return hashlib.sha256(json.dumps([content, self.role_tokens], sort_keys=True).encode()).hexdigest()
+        everything = [content, self.role_tokens, *([self._target.digest] if self._target else [])]
+        return hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()
 
     # -- roles --------------------------------------------------------------------------------------------------
 
@@ -285,12 +309,16 @@ class Tokenizer:
                 config["padding_side"] = "left"
         write_bytes(folder / "tokenizer.json", backend.to_str(pretty=True).encode())
         write_json(folder / "tokenizer_config.json", config)
+        if self._target is not None:
+            self._target.save(folder / TARGET, template)
 
     def _config(self) -> dict[str, Any]:
         config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
         for role, names in ROLE_NAMES.items():
             if role in self.role_tokens:
                 config.setdefault(names[0], self.role_tokens[role])
+        if self.characters:
+            config[CHARACTERS] = self.characters
         others = [token for role, token in self.role_tokens.items() if role not in ROLE_NAMES]
         if others:
             config["additional_special_tokens"] = others
@@ -305,17 +333,18 @@ class Tokenizer:
         from pretune.text.tokenizer_files import load_backend
 
         backend, config = load_backend(Path(path))
-        return cls(backend, find_roles(backend, config))
+        made = cls(backend, find_roles(backend, config), int(config.get(CHARACTERS, 0)))
+        return made.with_target(cls.load(Path(path) / TARGET)) if (Path(path) / TARGET).is_dir() else made
 
     @classmethod
     def from_state(cls, state: str) -> Tokenizer:
         """The inverse of `state`, for handing a tokenizer to another process."""
         content = json.loads(state)
-        return cls(tokenizers.Tokenizer.from_str(content["backend"]), content["roles"])
+        return cls(tokenizers.Tokenizer.from_str(content["backend"]), content["roles"], content["characters"])
 
     def state(self) -> str:
         """Everything of the tokenizer as one JSON string."""
-        return json.dumps({"backend": self.backend.to_str(), "roles": self.role_tokens})
+        return json.dumps({"backend": self.backend.to_str(), "roles": self.role_tokens, "characters": self.characters})
 
     def describe(self) -> dict[str, Any]:
         """What there is to say about it, for reports."""

@@ -22,9 +22,10 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from pretune.errors import PretuneError
 from pretune.text.counting import WordCounts, scale
 from pretune.text.documents import Document
+from pretune.text.spelling import LONGEST
 from pretune.text.tokenizer import TRAINED_SPECIALS, Tokenizer
 
-Kind = Literal["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items"]
+Kind = Literal["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items", "words", "characters"]
 
 DISTINCT = 1_000_000  # words kept while counting
 OCCURRENCES = 30_000_000  # words shown to the trainer
@@ -61,8 +62,8 @@ def train(
     roles |= {f"sentinel {i}": f"<extra_id_{i}>" for i in range(sentinels)}
     roles |= {f"language {name}": f"<lang:{name}>" for name in languages}
     specials = list(dict.fromkeys(roles.values()))
-    if kind == "items":
-        return _train_items(documents, size, roles, specials, distinct)
+    if kind in ("items", "words", "characters"):
+        return _train_words(documents, kind, size, roles, specials, distinct, lowercase)
 
     words = WordCounts(limit=distinct)
     held_out = _count(documents, words, note)
@@ -114,33 +115,79 @@ def train(
     return tokenizer
 
 
-def _train_items(
-    documents: Iterable[Document], size: int, roles: dict[str, str], specials: list[str], distinct: int
+def _train_words(
+    documents: Iterable[Document],
+    kind: Kind,
+    size: int,
+    roles: dict[str, str],
+    specials: list[str],
+    distinct: int,
+    lowercase: bool,
 ) -> Tokenizer:
-    """Whatever stands between spaces is a token, the most frequent first; nothing is held out, as nothing is learned."""
+    """The most frequent words first; nothing is held out, as nothing is learned.
+
+    Whatever stands between spaces is an item; words are cut from punctuation too. `characters` are words that are spelled
+    byte by byte, in ELMo's 262 symbols, whether they are in the vocabulary or not.
+    """
     counts = WordCounts(limit=distinct, longest=None)
     for document in documents:
         counts.add(document.text)
     if not counts.table:
-        raise PretuneError("no items to make a vocabulary of: the text is empty")
-    ranked = sorted(counts.table.items(), key=lambda item: (-item[1], item[0]))
+        raise PretuneError("no words to make a vocabulary of: the text is empty")
+    cut, table = _word_cutter(kind, lowercase), counts.table
+    if kind != "items":
+        table = Counter()
+        for item, count in counts.table.items():
+            for word, _ in cut.pre_tokenizer.pre_tokenize_str(cut.normalizer.normalize_str(item)):
+                table[word] += count
+    ranked = sorted(table.items(), key=lambda item: (-item[1], item[0]))
     items = [item for item, _ in ranked if item not in specials][: max(1, size - len(specials))]
-    vocabulary = {token: number for number, token in enumerate([*specials, *items])}
-    backend = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=roles["unknown"]))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    backend = _only_special(backend, specials)
-    backend.post_processor = _template(backend)
-    tokenizer = Tokenizer(backend, roles)
-    known = sum(counts.table[item] for item in items)
+    tokenizer = _word_level(cut, items, roles, characters=LONGEST if kind == "characters" else 0)
+    names = ("items", "events") if kind == "items" else ("distinct_words", "words")
+    total = counts.seen if kind == "items" else table.total()
     tokenizer.report = {
-        "kind": "items",
+        "kind": kind,
         "size": tokenizer.size,
         "requested": size,
-        "items": len(counts.table),
-        "events": counts.seen,
-        "unknown_rate": 1 - known / counts.seen,
+        names[0]: len(table),
+        names[1]: total,
+        "unknown_rate": 1 - sum(table[item] for item in items) / total,
     }
     return tokenizer
+
+
+def words_tokenizer(words: Iterable[str], *, spelled: bool = False, lowercase: bool = False) -> Tokenizer:
+    """A tokenizer of some words, in that order; `spelled`, all others are told by their letters too.
+
+    >>> words_tokenizer(["a", "cat"]).encode("a cat")
+    [5, 6]
+    """
+    roles = dict(TRAINED_SPECIALS)
+    cut = _word_cutter("words", lowercase)
+    return _word_level(cut, [w for w in words if w not in roles.values()], roles, LONGEST if spelled else 0)
+
+
+def _word_level(
+    cut: tokenizers.Tokenizer, words: Iterable[str], roles: dict[str, str], characters: int = 0
+) -> Tokenizer:
+    """What cuts texts into words, with a vocabulary of specials and of these."""
+    specials = list(dict.fromkeys(roles.values()))
+    vocabulary = {token: number for number, token in enumerate(dict.fromkeys([*specials, *words]))}
+    cut.model = models.WordLevel(vocabulary, unk_token=roles["unknown"])
+    backend = _only_special(cut, specials)
+    backend.post_processor = _template(backend)
+    return Tokenizer(backend, roles, characters)
+
+
+def _word_cutter(kind: Kind, lowercase: bool) -> tokenizers.Tokenizer:
+    """What cuts a text into words, with no vocabulary yet."""
+    backend = tokenizers.Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    if kind == "items":
+        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    else:
+        backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return backend
 
 
 def _count(documents: Iterable[Document], words: WordCounts, note: Callable[[str], None]) -> list[str]:

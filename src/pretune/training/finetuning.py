@@ -3,37 +3,43 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor
 
 from pretune.atomic import write_bytes, write_json
 from pretune.devices import choose_device, deterministic
 from pretune.errors import PretuneError
 from pretune.inference.predict import Answerer
-from pretune.metrics import choose, score
+from pretune.inference.static_vectors import fill_in
+from pretune.metrics import choose, constant, score
 from pretune.model import Model, family_of, load_model, make_model, random_twin
-from pretune.objectives import OBJECTIVES, Data, Mixture, Task, parse_objective
+from pretune.nn.recurrent import asks_the_host
+from pretune.objectives import OBJECTIVES, Data, Mixture, Named, Task, parse_objective
+from pretune.objectives.named import kind_of
 from pretune.objectives.on import On
-from pretune.objectives.task import Answer
+from pretune.objectives.soft import Soft, Teaching
+from pretune.objectives.task import Answer, knowing
 from pretune.presets import preset_names
 from pretune.progress import say
 from pretune.text.labeled import ROLES
 from pretune.text.sequences import Arrangement, Packing
+from pretune.text.shots import draw_few
 from pretune.text.splitting import FEWEST, split, warn_of_leaks
 from pretune.text.tokenizer import Tokenizer
+from pretune.text.vectors import read_vectors
 from pretune.training.loop import Stopped, Training, train
 from pretune.training.optimizers import scale_rates
 from pretune.training.pretraining import ROUND_VOCABULARY, check_length
 from pretune.training.runs import Run, finish_run, start_run
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
-from pretune.training.strategies import choose_strategy
-from pretune.training.streams import make_streams
+from pretune.training.strategies import Strategy, choose_strategy
+from pretune.training.streams import Streams, make_streams
 
 ANSWERS = "dev_answers.jsonl"  # to the examples for judging, in their order
 SPLIT = "split.json"  # which rows of the file these were
@@ -53,8 +59,8 @@ class Plan:
     """A fine-tuning, all settings resolved."""
 
     model: str
-    train: str
-    dev: str | None
+    train: str | Mapping[str, str]  # of several tasks, by name
+    dev: str | Mapping[str, str] | None
     out: Path
     columns: Mapping[str, str]
     objective: str
@@ -71,7 +77,15 @@ class Plan:
     tokenizer: str | None
     scratch: bool
     device: str | None
+    shots: int | None = None  # examples of each class; None: all there are
+    sampling: str = "proportional"  # whose turn it is, of several tasks
+    unlabeled: str | None = None  # texts that a teacher labels
+    confident: float = 0.9  # how sure it must be
+    soft: float | None = None  # the temperature of its probabilities, if these are learned; None: labels are
+    teacher: tuple[str, ...] | None = None  # runs that label together; None: one is trained
     partial: bool = False  # whether the model may lack tensors, or have too many
+    drop_bad: bool = False  # whether examples whose spans are not in their texts are left out
+    vectors: str | None = None  # a file of word vectors for words to start from
     devices: int = 1  # which seeds are shared out to
 
     def recipe(self) -> dict[str, Any]:
@@ -90,7 +104,9 @@ def make_plan(model: str, given: dict[str, Any]) -> Plan:
         "batch": Batching,
         "watching": Watching,
     }
-    usual = SETTINGS | SETTINGS_OF.get(find_task(parse_objective(given["objective"])).name, {})
+    usual = dict(SETTINGS)
+    for task in tasks_in(parse_objective(given["objective"])):
+        usual |= SETTINGS_OF.get(kind_of(task), {})
     filled = {name: fill(kind, given.pop(name, None), usual[name]) for name, kind in sections.items()}
     return Plan(model=model, **given, **filled)
 
@@ -100,25 +116,59 @@ class Material:
     """What a fine-tuning learns from: the task, fitted to its examples, among its objectives."""
 
     mixture: Mixture
+    asked: Task  # before it was fitted
     task: Task
     rows: Any  # examples to learn from
     dev: Any  # examples to judge by; None: none
     taken: list[int]  # rows of the file that were taken for judging, where there was no file for that
+    teaching: Teaching | None = None  # what to learn from the rows instead of their labels
 
+    @property
+    def size(self) -> int:
+        """Examples to learn from."""
+        return len(self.rows)
 
-def asked_for(plan: Plan) -> tuple[Mixture, Task]:
-    """The objectives of a plan, and the task among them, which knows nothing of its examples yet."""
-    mixture = parse_objective(plan.objective, pooling=family_of(plan.model).poolings.get("", "start"))
-    return mixture, find_task(mixture)
+    @property
+    def judged(self) -> bool:
+        """Whether there are examples to judge by."""
+        return self.dev is not None
+
+    @property
+    def decides(self) -> str:
+        """The metric by which runs are compared."""
+        return self.task.decides
+
+    def floor(self) -> float:
+        """That metric of whoever does not look at the text."""
+        return constant(self.task, self.rows, self.dev)
 
 
 def read_material(plan: Plan) -> Material:
     """Read the examples; those to judge by are a file, or taken from the others."""
-    mixture, task = asked_for(plan)
-    rows = task.read(plan.train, plan.columns)
+    mixture = asked_for(plan, plan.objective)
+    asked = find_task(mixture)
+    assert isinstance(plan.train, str) and not isinstance(plan.dev, Mapping)
+    rows, dev, taken = read_examples(plan, asked, plan.train, plan.dev)
+    task = asked.fit(rows)
+    return Material(mixture.with_part(task), asked, task, rows, dev, taken)
+
+
+def asked_for(plan: Plan, objective: str) -> Mixture:
+    """The objectives of a plan, which know nothing of their examples yet."""
+    usual: dict[str, Any] = {"pooling": family_of(plan.model).poolings.get("", "start")}
+    usual |= {"drop_bad": True} if plan.drop_bad else {}
+    mixture = parse_objective(objective, **usual)
+    if plan.drop_bad and not any(hasattr(task, "drop_bad") for task in tasks_in(mixture)):
+        raise PretuneError(f"{mixture} has no spans that could be bad; --drop-bad is for answer and match")
+    return mixture
+
+
+def read_examples(plan: Plan, task: Task, train: str, judged: str | None) -> tuple[Any, Any, list[int]]:
+    """Examples to learn from, those to judge by, and which rows these were where they had no file."""
+    rows = task.read(train, plan.columns)
     dev, taken = None, list[int]()
-    if plan.dev:
-        dev = task.read(plan.dev, getattr(rows, "columns", plan.columns))
+    if judged:
+        dev = task.read(judged, getattr(rows, "columns", plan.columns))
         warn_of_leaks(rows, dev)
     elif len(rows) >= FEWEST:
         kept, taken = split(rows, seed=plan.seed)
@@ -126,8 +176,9 @@ def read_material(plan: Plan) -> Material:
             f"{rows.file}: {len(taken)} of {len(rows)} examples are for judging, not for learning; name others with --dev"
         )
         rows, dev = rows.take(kept), rows.take(taken)
-    task = task.fit(rows)
-    return Material(mixture.with_part(task), task, rows, dev, taken)
+    if plan.shots is not None:
+        rows = draw_few(rows, plan.shots, plan.seed, classes=bool(getattr(task.fit(rows), "labels", ())))
+    return rows, dev, taken
 
 
 def finetune(plan: Plan, material: Material | None = None, resume: bool = False) -> Run:
@@ -135,30 +186,52 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
     material = material or read_material(plan)
     mixture, task, rows, dev = material.mixture, material.task, material.rows, material.dev
     device = choose_device(plan.device)
-    model = starting_model(plan, mixture, task)
+    model = starting_model(plan, mixture)
+    task = knowing(task, model.need_tokenizer())
+    learned: Any = task if material.teaching is None else Soft(task, material.teaching)
+    mixture = mixture.with_part(learned)
     labels = list(getattr(task, "labels", ()))
-    model.labels, model.objective = labels, plan.objective
+    model.labels, model.tasks, model.objective = labels, {}, plan.objective
     length = check_length(min(plan.batch.length or 128, model.backbone.longest or 1 << 30), model)
-    strategy = choose_strategy(plan.strategy, len(rows))
-    if plan.optimizer.name == "muon" and {"gradual", "lora"} & strategy.parts.keys():
-        raise PretuneError(f"strategy {plan.strategy}: muon moves all matrices alike; choose another optimizer")
-    if plan.watching.patience and dev is None:
-        raise PretuneError("watching.patience waits for better answers to other rows; give them with --dev")
+    if plan.vectors is not None:
+        fill_in(model, read_vectors(plan.vectors), plan.vectors)
+    strategy = strategy_of(plan, model, [task], len(rows), dev is not None)
     starts = strategy.prepare(model, plan.seed)
     answer = Answerer(model, task, dev, length).say_cut() if dev is not None else None  # refuses unknown labels
     going_on = start_run(plan.out, "finetune", plan.recipe(), resume)
     if material.taken:
         write_json(plan.out / SPLIT, {"file": str(rows.file), "judged": material.taken})
-    data = Data(model.need_tokenizer(), model.family.template, rows=rows)
-    arrangement = task.lay_out(data, length)
-    if arrangement.truncated:
-        say(
-            f"{rows.file}: {arrangement.truncated} of {len(arrangement)} texts are longer than {length} tokens and were cut"
-        )
-    fixed = device.type == "cuda"
-    packing = row_packing(arrangement, plan.batch.sequences or 32, length, fixed)
-    streams = make_streams(strategy.wrap(mixture, task), data, tokens=packing.tokens, packing=packing, seed=plan.seed)
+    data, packing, truncated = lay_out(plan, model, task, rows, length, device)
+    streams = make_streams(
+        strategy.wrap(mixture, learned), data, tokens=packing.tokens, packing=packing, seed=plan.seed
+    )
     epoch = len(streams.streams[0].epoch_plan(0))
+    evaluate = evaluator(answer, device) if answer is not None else None
+    last = learn(plan, model, strategy, starts, streams, epoch, evaluate, task.decides, device, going_on)
+    task, answers = conclude(model, material.asked, task, answer, device)
+    model.options = found_out(material.asked, task)
+    model.save(plan.out)
+    results: dict[str, Any] = {"model": plan.model, "objective": plan.objective, "rows": len(rows)}
+    results |= {"truncated": truncated, "labels": labels, **last}
+    if answer is not None:
+        results |= {f"dev/{name}": value for name, value in score(task, answers, dev).items()}
+        write_answers(plan.out / ANSWERS, answers)
+    return finish_run(plan.out, results)
+
+
+def learn(
+    plan: Plan,
+    model: Model,
+    strategy: Strategy,
+    starts: dict[Tensor, float],
+    streams: Streams,
+    epoch: int,
+    evaluate: Callable[[], dict[str, float]] | None,
+    decides: str,
+    device: torch.device,
+    going_on: bool,
+) -> dict[str, float]:
+    """Train a model that is ready for it; the last metrics. An `epoch` is so many steps."""
     steps = max(1, round(plan.epochs * epoch))
     watching = plan.watching
     if watching.patience and not watching.evaluate:
@@ -173,13 +246,12 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
         seed=plan.seed,
         device=device,
         run=plan.out,
-        # torch's LSTMs ask the host for lengths, which a recording cannot.
-        graphed=fixed and not any(isinstance(module, nn.LSTM) for module in model.root.modules()),
+        graphed=device.type == "cuda" and not asks_the_host(model.root),
         starts=starts,
         recompute=bool(plan.batch.recompute),
         # The model that is saved answers once more anyway.
-        evaluate=evaluator(answer, device) if answer is not None and watching.evaluate else None,
-        decides=task.decides,
+        evaluate=evaluate if watching.evaluate else None,
+        decides=decides,
     )
     try:
         with deterministic(plan.deterministic):
@@ -189,31 +261,44 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
         raise KeyboardInterrupt from None
     strategy.finish(model)
     model.root.compute_in(torch.float32)
+    return last
+
+
+def lay_out(
+    plan: Plan, model: Model, task: Task, rows: Any, length: int, device: torch.device
+) -> tuple[Data, Packing, int]:
+    """Examples for a model, how they are packed, and how many of their texts are cut."""
+    data = Data(model.need_tokenizer(), model.family.template, rows=rows)
+    laid = task.lay_out(data, length)
+    if laid.truncated:
+        say(f"{rows.file}: {laid.truncated} of {len(laid)} texts are longer than {length} tokens and were cut")
+    return data, row_packing(laid, plan.batch.sequences or 32, length, device.type == "cuda"), laid.truncated
+
+
+def conclude(
+    model: Model, asked: Task, task: Task, answer: Answerer | None, device: torch.device
+) -> tuple[Task, list[Answer]]:
+    """A task that has learned, and its answers to the examples for judging, with the options that are best for these.
+
+    What was asked for stays as it is.
+    """
     if hasattr(task, "finish"):
         task = task.finish(model.root.heads[task.name])
-    _, asked = asked_for(plan)
-    answers: list[Answer] = []
-    if answer is not None:
-        answer.task = task
-        outputs = answer.outputs(device)
-        answers = task.answers(outputs, answer.laid, dev)
-        best = choose(task, answers, dev)
-        if best := {name: value for name, value in best.items() if getattr(asked, name) is None}:
-            task = with_options(task, best)
-            answers = task.answers(outputs, answer.laid, dev)
-    model.options = found_out(asked, task)
-    model.save(plan.out)
-    results: dict[str, Any] = {"model": plan.model, "objective": plan.objective, "rows": len(rows)}
-    results |= {"truncated": arrangement.truncated, "labels": labels, **last}
-    if answer is not None:
-        results |= {f"dev/{name}": value for name, value in score(task, answers, dev).items()}
-        write_bytes(plan.out / ANSWERS, "".join(json.dumps(a, ensure_ascii=False) + "\n" for a in answers).encode())
-    return finish_run(plan.out, results)
+    if answer is None:
+        return task, []
+    answer.task = task
+    outputs = answer.outputs(device)
+    answers = task.answers(outputs, answer.laid, answer.examples)
+    best = choose(task, answers, answer.examples)
+    if best := {name: value for name, value in best.items() if getattr(asked, name) is None}:
+        answer.task = task = with_options(task, best)
+        answers = task.answers(outputs, answer.laid, answer.examples)
+    return task, answers
 
 
 def found_out(asked: Task, task: Task) -> dict[str, Any]:
     """The options that a task did not get from whoever asked for it, but from its examples; what is `fitted` is none."""
-    if isinstance(task, On):
+    if isinstance(task, On | Named):
         return found_out(asked.task, task.task)  # type: ignore[attr-defined]
     names = [option.name for option in fields(task) if not option.metadata.get("fitted")]  # type: ignore[arg-type]
     return {name: getattr(task, name) for name in names if getattr(task, name) != getattr(asked, name)}
@@ -221,21 +306,45 @@ def found_out(asked: Task, task: Task) -> dict[str, Any]:
 
 def with_options(task: Any, options: Mapping[str, Any]) -> Task:
     """A task with other options."""
-    if isinstance(task, On):
+    if isinstance(task, On | Named):
         return replace(task, task=with_options(task.task, options))  # type: ignore[return-value]
     return replace(task, **options)
 
 
+def strategy_of(plan: Plan, model: Model, tasks: Iterable[Task], examples: int, judged: bool) -> Strategy:
+    """The strategy of a plan, which must go with the rest of it."""
+    bare = next((task.name for task in tasks if not any(True for _ in model.root.heads[task.name].parameters())), "")
+    strategy = choose_strategy(plan.strategy, examples, bare, has_head=not bare)
+    if plan.optimizer.name == "muon" and {"gradual", "lora"} & strategy.parts.keys():
+        raise PretuneError(f"strategy {plan.strategy}: muon moves all matrices alike; choose another optimizer")
+    if plan.watching.patience and not judged:
+        raise PretuneError("watching.patience waits for better answers to other rows; give them with --dev")
+    return strategy
+
+
+def write_answers(file: Path, answers: Sequence[Answer]) -> None:
+    """Answers, a line each."""
+    write_bytes(file, "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers).encode())
+
+
+def tasks_in(mixture: Mixture) -> list[Task]:
+    """The tasks among some objectives."""
+    return [part for part in mixture.objectives if isinstance(part, Task)]
+
+
 def find_task(mixture: Mixture) -> Task:
     """The task among some objectives."""
-    tasks = [part for part in mixture.objectives if isinstance(part, Task)]
+    tasks = tasks_in(mixture)
     if len(tasks) != 1:
         known = ", ".join(name for name, kind in OBJECTIVES.items() if hasattr(kind, "answers"))
-        raise PretuneError(f"{mixture}: fine-tuning is for one task, and what else helps it; tasks are {known}")
+        raise PretuneError(
+            f"{mixture}: fine-tuning is for one task, and what else helps it, or for several with a file each (NAME=FILE); "
+            f"tasks are {known}"
+        )
     return tasks[0]
 
 
-def starting_model(plan: Plan, mixture: Mixture, task: Task) -> Model:
+def starting_model(plan: Plan, mixture: Mixture) -> Model:
     """The pretrained model; or a preset with random weights, which needs a tokenizer."""
     if plan.model in preset_names():
         if plan.tokenizer is None:
@@ -248,21 +357,22 @@ def starting_model(plan: Plan, mixture: Mixture, task: Task) -> Model:
         model = random_twin(load_model(plan.model, partial=plan.partial), plan.seed)
     else:
         model = load_model(plan.model, mixture, seed=plan.seed, partial=plan.partial)
-        own = f"heads.{getattr(task, 'head_of', task.name)}."
-        if hasattr(task, "begin") and not any(name.startswith(own) for name in model.untrained):
-            task.begin(model.root.heads[task.name])
+        for task in tasks_in(mixture):
+            own = f"heads.{getattr(task, 'head_of', task.name)}."
+            if hasattr(task, "begin") and not any(name.startswith(own) for name in model.untrained):
+                task.begin(model.root.heads[task.name])
         return model
     model.add_heads(mixture.objectives, plan.seed)
     return model
 
 
-def row_packing(arrangement: Arrangement, rows: int, length: int, fixed: bool) -> Packing:
+def row_packing(laid: Arrangement, rows: int, length: int, fixed: bool) -> Packing:
     """So many sequences to a pack, or a group that has more of them.
 
     Fixed shapes have room for almost every draw of sequences; a rare one has a sequence fewer.
     """
-    lengths, groups = arrangement.lengths, arrangement.labels.get("group", np.arange(len(arrangement)))
-    _, group = np.unique(groups, return_inverse=True)
+    lengths = laid.labels.get("tokens", laid.lengths)
+    _, group = np.unique(laid.labels.get("group", np.arange(len(laid))), return_inverse=True)
     rows = max(rows, int(np.bincount(group).max(initial=1)))
     if not fixed:
         return Packing(tokens=rows * length, length=length, sequences=rows)

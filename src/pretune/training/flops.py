@@ -21,12 +21,16 @@ import numpy as np
 from torch import nn
 
 from pretune.backbones.encoder import Encoder
+from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
+from pretune.backbones.two_ways import TwoWays
 from pretune.nn.adaptive import AdaptiveHead
 from pretune.nn.attention import Attention, CrossAttention, GlobalAttention, ScoredAttention
+from pretune.nn.characters import SpelledEmbeddings
 from pretune.nn.convolution import Convolution
 from pretune.nn.disentangled import DisentangledAttention
 from pretune.nn.heads import VocabularyHead
 from pretune.nn.lsh import LSHAttention
+from pretune.nn.recurrent import Recurrence
 from pretune.nn.scores import TransformerXL
 from pretune.packed import Batch, Packed
 
@@ -64,8 +68,9 @@ class Flops:
         """One forward, item by item."""
         backbone: Any = self.root.backbone
         sides = [_lengths(batch, side) for side in range(len(batch.packed))]
-        if len(sides) == 1:
-            (own,) = sides
+        if len(sides) == 1 or isinstance(backbone, TwoWays):
+            # Of two stacks each may have a text of its own: as many tokens, and half of the matrices for each.
+            own = sides[0]
             stack = self._sizes(backbone)
             items = {
                 "matrices": 2 * stack.matrices * own.sum(),
@@ -85,6 +90,11 @@ class Flops:
                 "attention": layers.attention(target),
                 "cross attention": 4 * layers.cross_width * (seen * target).sum(),
             }
+            if isinstance(backbone, RecurrentEncoderDecoder):
+                top, looks = self._sizes(backbone.top), backbone.encoder.width if backbone.alignment is not None else 0
+                items["matrices"] += 2 * top.matrices * target.sum()
+                items["recurrence"] = 2 * (encoder.recurrence * source.sum() + layers.recurrence * target.sum())
+                items["cross attention"] = 4 * looks * (seen * target).sum()
         heads: Any = self.root.heads
         for name, head in heads.items():
             items |= self._head(name, head, batch, sides[-1])
@@ -162,8 +172,10 @@ def module_sizes(module: nn.Module) -> Sizes:
         match child:
             case nn.Linear() | Convolution():
                 matrices += child.weight.numel()
-            case nn.LSTM():
+            case nn.LSTM() | Recurrence():
                 recurrence += sum(p.numel() for p in child.parameters() if p.dim() == 2)
+            case SpelledEmbeddings():
+                matrices += child.filter_weights  # as if no word came twice
             case LSHAttention():
                 others.append(child.operations)
             case Attention() if child.attend is not None:

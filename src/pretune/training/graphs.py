@@ -7,7 +7,8 @@ numbers changes from step to step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,7 @@ class Recording:
     totals: dict[str, Tensor]
     loss: Loss
     part: Tensor
+    learned: set[nn.Parameter]  # those that get a gradient of it
 
     def replay(self, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
         """The loss of another batch; gradients add up as always."""
@@ -49,16 +51,20 @@ class Graphs:
 
     model: nn.Module
     device: torch.device
-    recordings: dict[int, Recording] = field(default_factory=dict)
-    ending: tuple[Any, Tensor] | None = None  # the graph, and the gradient's norm in it
     pool: Any = field(default_factory=torch.cuda.graph_pool_handle)  # one memory for all: they run one after the other
-    ended: bool = False  # whether a step has ended since the last recording: then optimizers have their state
+    recordings: dict[int, Recording] = field(default_factory=dict)
+    taken: set[int] = field(default_factory=set)  # streams that this step has packs of
+    # By the streams of a step: the graph of its end, and the gradient's norm in it. None: it ended once, optimizers have their
+    # state.
+    endings: dict[frozenset[int], tuple[Any, Tensor] | None] = field(default_factory=dict)
+    idle: dict[frozenset[int], list[nn.Parameter]] = field(default_factory=dict)  # which these streams do not learn
 
     def run(self, stream: int, joint: Joint, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
         """Forward and backward of a pack."""
         if stream not in self.recordings:
             self.recordings[stream] = self.record(joint, batch, totals)
-            self.ending, self.ended = None, False  # there may be gradients that were not there before
+            self.idle.clear()  # there may be gradients that were not there before
+        self.taken.add(stream)
         return self.recordings[stream].replay(batch, totals)
 
     def record(self, joint: Joint, batch: Batch, totals: Mapping[str, float]) -> Recording:
@@ -73,6 +79,7 @@ class Graphs:
                 self.model.zero_grad(set_to_none=True)
                 self.model(joint, place).over(terms).backward()
         torch.cuda.current_stream(self.device).wait_stream(aside)
+        learned = {parameter for parameter in self.model.parameters() if parameter.grad is not None}
         # Gradients stay where they are from now on: replays of this graph, and of those recorded before, add to them.
         for parameter, gradient in before.items():
             if gradient is not None:
@@ -85,19 +92,38 @@ class Graphs:
             part = loss.over(terms)
             part.backward()
         # Recording runs nothing: gradients are still those from before.
-        return Recording(graph, place, terms, loss, part.detach())
+        return Recording(graph, place, terms, loss, part.detach(), learned)
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """The end of a step: heads of streams that it has no packs of have no gradient, not one of zeros, by which optimizers
+        would move them all the same."""
+        streams = frozenset(self.taken)
+        if streams not in self.idle:
+            learned = set[nn.Parameter]().union(*(self.recordings[stream].learned for stream in streams))
+            given = (parameter for parameter in self.model.parameters() if parameter.grad is not None)
+            self.idle[streams] = [parameter for parameter in given if parameter not in learned]
+        kept = {parameter: parameter.grad for parameter in self.idle[streams]}
+        for parameter in kept:
+            parameter.grad = None
+        yield
+        for parameter, gradient in kept.items():
+            parameter.grad = gradient
+        self.taken.clear()
 
     def end(self, finish: Callable[[], Tensor]) -> Tensor:
-        """What `finish` does and returns: launched once, recorded the next time, and replayed from then on."""
-        if not self.ended:
-            self.ended = True
+        """What `finish` does and returns: launched once, recorded the next time, and replayed from then on; inside a `turn`."""
+        streams = frozenset(self.taken)
+        if streams not in self.endings:
+            self.endings[streams] = None
             return finish()
-        if self.ending is None:
+        ending = self.endings[streams]
+        if ending is None:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, self.pool, capture_error_mode=CAPTURE):
                 norm = finish()
-            self.ending = graph, norm
-        graph, norm = self.ending
+            ending = self.endings[streams] = graph, norm
+        graph, norm = ending
         graph.replay()
         return norm.clone()
 

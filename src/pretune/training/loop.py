@@ -161,12 +161,13 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
                     losses.append(loss)
             layers = layer_norms(t.root) if t.watching.layers and _due(clock, t.watching.log, ahead=1) else {}
             set_rates(optimizers, factor, before)
-            if graphs is not None and replayed:
-                norm, taken = graphs.end(finish), True
-            else:
-                norm = clip(parameters, largest)
-                taken = guard is None or judge(t, guard, parts, norm, step + 1, packs)
-                move(optimizers, taken, keep=graphs is not None)
+            with graphs.turn() if graphs is not None else nullcontext():
+                if graphs is not None and replayed:
+                    norm, taken = graphs.end(finish), True
+                else:
+                    norm = clip(parameters, largest)
+                    taken = guard is None or judge(t, guard, parts, norm, step + 1, packs)
+                    move(optimizers, taken, keep=graphs is not None)
             if taken:
                 log.add(losses, totals, terms)
                 log.watch(step + 1, packs, norm)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import torch
 
 from pretune.devices import choose_device, deterministic, peak_flops
 from pretune.errors import PretuneError
+from pretune.inference.static_vectors import fill_in
 from pretune.model import Model, find_folder, load_model, make_model, read_config
+from pretune.nn.recurrent import asks_the_host
 from pretune.objectives import Data, Joint, LearnsFromRows, Mixture, parse_objective
 from pretune.objectives.mlm import MLM
 from pretune.packed import Batch
@@ -30,6 +33,7 @@ from pretune.text.sequences import Packing, collate
 from pretune.text.store import MANIFEST, Store, join_stores
 from pretune.text.tokenizer import Tokenizer
 from pretune.text.tokenizer_training import train as train_tokenizer
+from pretune.text.vectors import read_vectors
 from pretune.training.agreement import agree, check_shared, describe_data, say_idle
 from pretune.training.distributed import Parallel, Reduce, World, losses_told, restarted
 from pretune.training.flops import module_sizes
@@ -69,6 +73,7 @@ class Plan:
     partial: bool = False  # whether the model may lack tensors, or have too many
     parallel: Parallel = "replicate"
     reduce: Reduce | None = None
+    vectors: str | None = None  # a file of word vectors for its words to start from
 
     def recipe(self) -> dict[str, Any]:
         """Everything that decides the outcome, under the names of the verb's options."""
@@ -101,6 +106,7 @@ def make_plan(
         partial=bool(given.get("partial")),
         parallel=given.get("parallel") or "replicate",
         reduce=given.get("reduce"),
+        vectors=given.get("vectors"),
     )
 
 
@@ -117,10 +123,11 @@ def scaled(preset: Fields, model: str, given: Fields, device: str | None) -> Fie
             family, content = read_config(find_folder(model))
             backbone = family.build(family.read_config(content))
     limit, peak = parse_budget(given["scale_to"]), peak_flops(choose_device(device))
+    sizes = module_sizes(backbone)
     made, how = scale_to(
         limit,
         course,
-        flops_per_token=6.0 * module_sizes(backbone).matrices,
+        flops_per_token=6.0 * (sizes.matrices + sizes.recurrence),
         flops_per_second=UTILIZATION * (peak or GUESS),
         batch=given["batch"].tokens if given.get("batch") is not None else None,
     )
@@ -186,7 +193,7 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Ru
         parallel=plan.parallel,
         reduce=plan.reduce or "fp32",
         compiled=fixed,
-        graphed=fixed and world.size == 1 and not plan.deterministic and not mixture.stateful,
+        graphed=fixed and world.size == 1 and not (plan.deterministic or mixture.stateful or asks_the_host(model.root)),
         recompute=bool(plan.batch.recompute),
         evaluate=evaluator(model, evaluation, device) if evaluation else None,
         evaluate_first=plan.model not in preset_names() or plan.from_ is not None,
@@ -250,8 +257,8 @@ def get_data(plan: Plan, rows: Labeled | Dialogues | None, store: Store | None) 
     if store is not None:
         return store.tokenizer, own, held_out
     assert rows is not None
-    texts = (Document(text, rows.file, 0) for text in (*rows.texts, *(rows.pairs or ())))
-    return get_tokenizer(plan, texts), own, held_out
+    sides = [[Document(text, rows.file, 0) for text in texts] for texts in (rows.texts, rows.pairs or [])]
+    return get_tokenizer(plan, *sides), own, held_out
 
 
 def get_store(plan: Plan) -> Store:
@@ -325,15 +332,26 @@ def number_languages(model: Model, names: Sequence[str], reference: str) -> dict
     return {name: known[name] for name in names}
 
 
-def get_tokenizer(plan: Plan, documents: Iterable[Document]) -> Tokenizer:
-    """The tokenizer named, or one trained on the text, which is kept in the run folder."""
+def get_tokenizer(plan: Plan, documents: Iterable[Document], second: Sequence[Document] = ()) -> Tokenizer:
+    """The tokenizer named, or one trained on the text, which is kept in the run folder.
+
+    `second` are translations, which have a vocabulary of their own where the recipe says how large (`target`).
+    """
     folder = plan.out / "tokenizer"
     if isinstance(plan.tokenizer, str):
         return Tokenizer.load(plan.tokenizer)
     if (folder / "tokenizer_config.json").is_file():
         return Tokenizer.load(folder)
     say("training a tokenizer")
-    tokenizer = train_tokenizer(documents, **plan.tokenizer, fit=True)
+    how = dict(plan.tokenizer)
+    target = how.pop("target", None)
+    if target is None:
+        tokenizer = train_tokenizer(chain(documents, second), **how, fit=True)
+    elif not second:
+        raise PretuneError("tokenizer.target is the vocabulary of translations; there are none to learn from")
+    else:
+        tokenizer = train_tokenizer(documents, **how, fit=True)
+        tokenizer.with_target(train_tokenizer(second, **how | {"size": int(target)}, fit=True))
     tokenizer.save(folder)
     return tokenizer
 
@@ -341,9 +359,10 @@ def get_tokenizer(plan: Plan, documents: Iterable[Document]) -> Tokenizer:
 def get_model(plan: Plan, tokenizer: Tokenizer, mixture: Mixture, languages: Sequence[str] = ()) -> Model:
     """A preset with random weights, or an existing model, with the heads the objectives need."""
     if plan.model in preset_names():
-        size = -(-tokenizer.size // ROUND_VOCABULARY) * ROUND_VOCABULARY
+        size, target = (-(-one.size // ROUND_VOCABULARY) * ROUND_VOCABULARY for one in (tokenizer, tokenizer.target))
         padding = tokenizer.roles.get("padding")
-        model = make_model(plan.model, size, plan.seed, padding=padding, languages=languages)
+        other = target if tokenizer.target is not tokenizer else None
+        model = make_model(plan.model, size, plan.seed, padding=padding, languages=languages, target=other)
         if plan.from_ is not None:
             source = load_model(plan.from_, partial=plan.partial)
             check_tokenizer(source, tokenizer, plan.from_)
@@ -353,6 +372,8 @@ def get_model(plan: Plan, tokenizer: Tokenizer, mixture: Mixture, languages: Seq
         check_tokenizer(model, tokenizer, plan.model)
     model.add_heads(mixture.objectives, plan.seed)
     model.tokenizer, model.objective, model.labels = tokenizer, plan.objective, []
+    if plan.vectors is not None:
+        fill_in(model, read_vectors(plan.vectors), plan.vectors)
     return model
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from pretune.errors import PretuneError
-from pretune.metrics import constant
 from pretune.progress import say
-from pretune.training.finetuning import Material, Plan, finetune, read_material
+from pretune.training.finetuning import Plan, finetune
 from pretune.training.runs import RECIPE, RESULTS, Run, finish_run, start_run
 from pretune.workers import share_out
 
@@ -19,17 +19,19 @@ FOLDER = "seeds"
 MANY = 10_000  # examples, from which on one seed tells enough
 USUAL = 5  # seeds with fewer
 
+Finetune = Callable[[Plan, Any, bool], Run]
 
-def finetune_seeds(plan: Plan, material: Material, resume: bool = False) -> Run:
+
+def finetune_seeds(plan: Plan, material: Any, resume: bool = False, finetune: Finetune = finetune) -> Run:
     """Carry out a plan with as many seeds as it asks for; the run is that of the best one, and tells of all."""
-    few = material.dev is not None and len(material.rows) < MANY
+    few = material.judged and material.size < MANY
     count = plan.seeds or (USUAL if few else 1)
     if count == 1:
         return finetune(plan, material, resume)
-    if material.dev is None:
+    if not material.judged:
         raise PretuneError(f"{plan.train}: {count} seeds are compared on examples for judging; name a file with --dev")
     if plan.seeds is None:
-        say(f"{len(material.rows):,} examples are few: {count} seeds, the best one kept; --seeds 1 is quicker")
+        say(f"{material.size:,} examples are few: {count} seeds, the best one kept; --seeds 1 is quicker")
     start_run(plan.out, "finetune", plan.recipe(), resume)
     plans = {
         seed: replace(plan, seed=seed, seeds=1, devices=1, out=plan.out / FOLDER / str(seed))
@@ -38,28 +40,22 @@ def finetune_seeds(plan: Plan, material: Material, resume: bool = False) -> Run:
     runs: dict[int, Run | None] = {}
     if plan.devices > 1:
         say(f"{count} seeds on {plan.devices} devices")
-        runs = dict(
-            zip(plans, share_out(seed_elsewhere, [(plan, own) for own in plans.values()], plan.devices), strict=True)
-        )
+        done = share_out(one_seed, [(own, material, finetune) for own in plans.values()], plan.devices)
+        runs = dict(zip(plans, done, strict=True))
     else:
         for number, (seed, own) in enumerate(plans.items(), 1):
             say(f"seed {seed} ({number} of {count})")
-            runs[seed] = one_seed(own, material)
+            runs[seed] = one_seed(own, material, finetune)
     return keep_best(plan, material, runs)
 
 
-def seed_elsewhere(plan: Plan, own: Plan) -> Run | None:
-    """A seed of a plan, in a process that has nothing of it yet."""
-    return one_seed(own, read_material(plan))
-
-
-def one_seed(plan: Plan, material: Material) -> Run | None:
+def one_seed(plan: Plan, material: Any, finetune: Finetune = finetune) -> Run | None:
     """A run, gone on with or finished already; None where its gradient was not a number."""
     begun = (plan.out / RECIPE).is_file()
     if (plan.out / RESULTS).is_file():
         return Run(plan.out)
     try:
-        return finetune(plan, material, resume=begun)
+        return finetune(plan, material, begun)
     except PretuneError as error:
         if "not a number" not in str(error):
             raise
@@ -67,15 +63,15 @@ def one_seed(plan: Plan, material: Material) -> Run | None:
         return None
 
 
-def keep_best(plan: Plan, material: Material, runs: dict[int, Run | None]) -> Run:
+def keep_best(plan: Plan, material: Any, runs: dict[int, Run | None]) -> Run:
     """Copy the best run to the plan's folder, and write what all of them came to."""
-    name = f"dev/{material.task.decides}"
+    name = f"dev/{material.decides}"
     scores = {seed: run.results[name] for seed, run in runs.items() if run is not None}
     if not scores:
         raise PretuneError(f"{plan.out}: all {len(runs)} seeds failed; lower the learning rate")
     best = max(scores, key=lambda seed: scores[seed])
     # A run that learned nothing answers as if it had not looked at the text.
-    floor = constant(material.task, material.rows, material.dev)
+    floor = material.floor()
     failed = len(runs) - sum(value > floor + 1e-9 for value in scores.values())
     chosen = runs[best]
     assert chosen is not None
@@ -92,7 +88,7 @@ def keep_best(plan: Plan, material: Material, runs: dict[int, Run | None]) -> Ru
     }
     spread = summary[name]
     say(
-        f"{material.task.decides} over {len(runs)} seeds: {spread['mean']:.4g} ± {spread['sd']:.2g}, "
+        f"{material.decides} over {len(runs)} seeds: {spread['mean']:.4g} ± {spread['sd']:.2g}, "
         f"{failed} failed; kept seed {best} with {scores[best]:.4g}"
     )
     return finish_run(plan.out, {**chosen.results, "seeds": told})

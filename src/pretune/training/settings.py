@@ -49,7 +49,9 @@ class Optimizer(Section):
     lr: float | None = None
     betas: tuple[float, float] | None = None
     eps: float | None = None
-    decay: float | None = None  # decoupled weight decay; never on norms and biases
+    decay: float | None = (
+        None  # of weights, never of norms and biases; decoupled but for adam, sgd and asgd, where it is 0
+    )
     clip: float | None = None  # largest norm of the gradient; 0: none
     matrix_lr: float | None = None  # muon's rate for matrices
     momentum: float | None = None  # muon's, and SGD's
@@ -120,6 +122,9 @@ DEFAULTS: dict[type[Section], Section] = {
 }
 
 
+COUPLED = ("adam", "sgd", "asgd")  # whose decay is part of the gradient
+
+
 def fill(section: type[Any_], given: Any_ | None, preset: dict[str, Any] | None = None) -> Any_:
     """A section with nothing left open: what is given, then the preset's, then the default."""
     filled: Any = DEFAULTS[section]
@@ -127,6 +132,10 @@ def fill(section: type[Any_], given: Any_ | None, preset: dict[str, Any] | None 
         known = {key: value for key, value in source.items() if value is not None}
         if section is Budget and known:
             filled = Budget()  # a limit that is given replaces the preset's, whatever it counts
+        if section is Optimizer and known.get("name") in COUPLED:
+            filled = replace(
+                filled, decay=0.0
+            )  # the usual one is for decay apart from the gradient, which this would drown
         if section is Batching and "length" in known:
             filled = replace(filled, stages=None)  # so does a length
         for key in ("betas", "ramp", "stages"):

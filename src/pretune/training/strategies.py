@@ -50,7 +50,8 @@ class Strategy:
         """Change a model before its training; the share of it from which on each parameter moves, if not at once."""
         starts: dict[Tensor, float] = {}
         groups = model.backbone.groups()
-        for name, value in self.parts.items():
+        # New parameters come before others beside them.
+        for name, value in sorted(self.parts.items(), key=lambda part: part[0] != "reset"):
             match name:
                 case "frozen":
                     freeze(model.backbone)
@@ -98,10 +99,16 @@ def parse_strategy(text: str) -> Strategy:
     return Strategy(parts)
 
 
-def choose_strategy(text: str, examples: int) -> Strategy:
-    """The strategy of an expression; of `auto`, by the number of examples."""
+def choose_strategy(text: str, examples: int, task: str = "it", has_head: bool = True) -> Strategy:
+    """The strategy of an expression; of `auto`, by the number of examples. A task without a head needs something else to move."""
     if text != "auto":
-        return parse_strategy(text)
+        strategy = parse_strategy(text)
+        if "frozen" in strategy.parts and not has_head:
+            raise PretuneError(f"strategy {text}: {task} has no parameters of its own, and nothing else would move")
+        return strategy
+    if not has_head:
+        say(f"strategy: full, as {task} has no parameters of its own")
+        return parse_strategy("full")
     chosen = "frozen" if examples < FEW else "full"
     why = f"fewer than {FEW}" if examples < FEW else f"{FEW} or more"
     say(f"strategy: {chosen}, as there are {examples:,} examples ({why})")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from pretune.errors import PretuneError
@@ -94,17 +94,18 @@ class Streams:
     ramp: tuple[float, float] | None = (
         None  # steps start with this share of their packs, and are whole at that of the budget
     )
+    # Progress → each joint's share of all packs until then; None: the mixture's.
+    shares: Callable[[float], Sequence[float]] | None = None
 
     def next_step(self, progress: float = 0.0) -> list[Pack]:
         """The packs of the next step: always the joint that lags most behind its share."""
         stage = next((stage for stage in self.stages if progress < stage.until), self.stages[-1])
         own = self.streams[stage.first : stage.first + len(self.mixture.shares)]
+        shares = self.shares(progress) if self.shares is not None else [share for share, _ in self.mixture.shares]
         chosen = []
         for slot in range(max(1, round(stage.packs * self._growth(progress)))):
             total = sum(stream.taken for stream in own)
-            lags = [
-                share * (total + 1) - stream.taken for (share, _), stream in zip(self.mixture.shares, own, strict=True)
-            ]
+            lags = [share * (total + 1) - stream.taken for share, stream in zip(shares, own, strict=True)]
             number = max(range(len(lags)), key=lambda i: lags[i])
             epoch, index = own[number].next()
             chosen.append(Pack(stage.first + number, epoch, index, slot))

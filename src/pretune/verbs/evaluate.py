@@ -49,6 +49,7 @@ def evaluate(
     tasks: Sequence[str] = (),
     language: str = "",
     seeds: int = 3,
+    shots: int | None = None,
     out: str | Path | None = None,
     subsets: bool = False,
     keep: bool = False,
@@ -75,7 +76,8 @@ def evaluate(
 
     With --suite, it is fine-tuned on every task whose official files are in --data, with several seeds, and scored by the
     official metrics: the row of the table that the field prints, beside reference rows; OUT has a report, the answers, and a
-    submission where there are test files. What is finished is not done again.
+    submission where there are test files. What is finished is not done again. With --shots, nothing is learned: a decoder or an
+    encoder-decoder is asked, after so many examples.
 
     Without, --data are texts: perplexity and bits per byte (of masked models pseudo-perplexity); or pairs of sentences, in
     BLiMP's format, how often the right one is likelier, or in that of CrowS-Pairs, how often the stereotype is.
@@ -93,7 +95,9 @@ def evaluate(
     language
         The language to learn in, of tasks that have files in several.
     seeds
-        So many fine-tunings a task; means and spread are told.
+        So many fine-tunings a task, or draws of the examples to show; means and spread are told.
+    shots
+        Do not fine-tune: show so many examples (of each class, where there are classes; 0: none), and ask.
     out
         Folder of the evaluation.
     subsets
@@ -166,6 +170,12 @@ def evaluate(
         raise PretuneError(f"{given}: not a folder; --data is the one in which the files of {suite} are")
     if seeds < 1:
         raise PretuneError(f"--seeds {seeds}: at least one fine-tuning has to be done")
+    if shots is not None and shots < 0:
+        raise PretuneError(f"--shots {shots}: 0 or more examples")
+    if shots is not None and scratch:
+        raise PretuneError("--scratch: random weights know no answers; leave it out, or --shots")
+    if shots == 0:
+        seeds = 1  # without examples there is no chance in it
     settings = {
         "strategy": strategy,
         "epochs": epochs,
@@ -180,7 +190,18 @@ def evaluate(
     }
     chosen = find_suite(suite, language).chosen(list(tasks))
     request = Request(
-        os.fspath(model), chosen, Path(folders[0]), Path(out), seeds, seed, settings, subsets, keep, device, devices
+        os.fspath(model),
+        chosen,
+        Path(folders[0]),
+        Path(out),
+        seeds,
+        seed,
+        settings,
+        subsets,
+        keep,
+        device,
+        shots,
+        devices,
     )
     evaluation = evaluate_suite(request)
     say(f"report: {write_report(evaluation, Path(out))}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
 
@@ -14,25 +14,34 @@ if TYPE_CHECKING:
 
 def finetune(
     model: str | Path | Run,
-    train: str | Path,
+    train: str | Path | Sequence[str] | Mapping[str, str],
     *,
     out: str | Path,
-    dev: str | Path | None = None,
+    dev: str | Path | Sequence[str] | Mapping[str, str] | None = None,
     text: str | None = None,
     pair: str | None = None,
     label: str | None = None,
     columns: Mapping[str, str] | None = None,
+    drop_bad: bool = False,
     objective: str = "classify",
     strategy: str = "full",
+    sampling: str = "proportional",
     epochs: float = 3.0,
     budget: Budget | None = None,
     optimizer: Optimizer | None = None,
     schedule: Schedule | None = None,
     batch: Batching | None = None,
     watching: Watching | None = None,
+    shots: int | None = None,
+    unlabeled: str | Path | None = None,
+    confident: float = 0.9,
+    soft: float | None = None,
+    teacher: Sequence[str | Path | Run] | str | Path | Run = (),
     seed: int = 0,
     seeds: int | None = None,
     report: bool = True,
+    curve: Sequence[int] = (),
+    control: bool = False,
     tokenizer: str | Path | None = None,
     scratch: bool = False,
     deterministic: bool = False,
@@ -40,9 +49,10 @@ def finetune(
     device: str | None = None,
     devices: int = 1,
     partial: bool = False,
+    vectors: str | Path | None = None,
 ) -> Run:
     """Fine-tune a model for a task: to classify texts or pairs of them, rate, choose, compare or rank them, tag words, answer
-    questions from passages.
+    questions from passages, write texts; or for several tasks at once.
 
     Columns are guessed from names and contents, shown, and overridable.
 
@@ -52,11 +62,11 @@ def finetune(
         A run, a model folder, or a preset (random weights; then with --tokenizer).
     train
         Labeled rows: .csv, .tsv, .jsonl or .parquet; to tag words, CoNLL's columns, .conllu, .jsonl or .parquet; to answer,
-        SQuAD's .json, .jsonl or .parquet.
+        SQuAD's .json, .jsonl or .parquet. Of several tasks at once: NAME=FILE each.
     out
         Folder of the new run.
     dev
-        Rows to evaluate on. Without them a fifth of the others is set aside, of 50 or more.
+        Rows to evaluate on; of several tasks, NAME=FILE each. Without them a fifth of the others is set aside, of 50 or more.
     text
         Column of the text: words, questions.
     pair
@@ -65,11 +75,17 @@ def finetune(
         Column of the label: tags, answers. Columns without names are numbered from 1.
     columns
         Columns of what else a task reads, e.g. --columns.choices options.
+    drop_bad
+        Leave out examples whose answers or spans are not in their texts; without it they are listed, and refused.
     objective
-        classify, classify(multi=true), tag, answer, regress, choose, match, rank, contrast, entity; classify(pooling=mean),
-        classify on mix/bilstm, classify+0.5*lm …
+        classify, classify(multi=true), tag, answer, regress, choose, match, rank, contrast, entity, generate, prompt;
+        classify(pooling=mean), classify on mix/bilstm, classify on elmo/biattentive,
+        classify+0.5*lm …; of several tasks, a: classify | b: generate …, or one
+        for all.
     strategy
         What moves: full, frozen, top(4), gradual, lora(8); and reset(1), freelb(3), joined with +; auto chooses.
+    sampling
+        Whose turn it is, of several tasks: proportional, uniform, temperature(2), annealed(0.2).
     epochs
         How often every row is seen.
     budget
@@ -82,6 +98,16 @@ def finetune(
         sequences (in a step), length.
     watching
         log, evaluate, save, keep, patience (end after so many evaluations, one an epoch, without a better one).
+    shots
+        Learn from so many examples of each class, drawn by the seed.
+    unlabeled
+        Texts without labels: a teacher labels those it is sure of, and a student learns from all (self-training).
+    confident
+        How sure the teacher must be.
+    soft
+        Learn the teacher's probabilities for all texts instead, softened by this temperature (distillation).
+    teacher
+        Runs that label the texts, together; without any, one is trained on the labeled rows.
     seed
         All chance follows from it.
     seeds
@@ -89,6 +115,10 @@ def finetune(
         than 10,000 examples, unless it is given.
     report
         Write report.html: scores with intervals, controls, confusions, calibration, the worst examples.
+    curve
+        Train on so many of the examples too, e.g. 50 100 500, three seeds each; the report draws how good each was.
+    control
+        Train from random weights too, at every size of the curve, or on all examples where there is none.
     tokenizer
         For a preset: the tokenizer to use.
     scratch
@@ -103,6 +133,8 @@ def finetune(
         Share the seeds out to so many devices of this machine, a process for each; on a CPU, to so many processes.
     partial
         Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+    vectors
+        A file of word vectors (word2vec, GloVe, fastText) that words start from: the task's own (`on elmo300`), or the model's.
 
     Examples
     --------
@@ -111,19 +143,24 @@ def finetune(
     """
     import os
 
+    from pretune.errors import PretuneError
+    from pretune.evaluation.learning_curve import check_sizes, learning_curve
     from pretune.evaluation.task_report import write_report
     from pretune.progress import say
     from pretune.training.finetuning import make_plan, read_material
+    from pretune.training.multitask import finetune_tasks, read_tasks
     from pretune.training.seeds import finetune_seeds
-    from pretune.verbs.inputs import name_columns
+    from pretune.training.self_training import self_train
+    from pretune.verbs.inputs import name_columns, name_files, one_or_more
 
     given = {
-        "train": str(train),
-        "dev": str(dev) if dev is not None else None,
+        "train": name_files(train),
+        "dev": name_files(dev) if dev is not None else None,
         "out": Path(out),
         "columns": name_columns(columns, text=text, pair=pair, label=label),
         "objective": objective,
         "strategy": strategy,
+        "sampling": sampling,
         "epochs": epochs,
         "budget": budget,
         "optimizer": optimizer,
@@ -132,6 +169,13 @@ def finetune(
         "watching": watching,
         "deterministic": deterministic,
         "partial": partial,
+        "drop_bad": drop_bad,
+        "shots": shots,
+        "unlabeled": str(unlabeled) if unlabeled is not None else None,
+        "confident": confident,
+        "soft": soft,
+        "teacher": tuple(one_or_more(teacher)) or None,
+        "vectors": str(vectors) if vectors is not None else None,
         "seed": seed,
         "seeds": seeds,
         "tokenizer": str(tokenizer) if tokenizer is not None else None,
@@ -140,8 +184,27 @@ def finetune(
         "devices": devices,
     }
     plan = make_plan(os.fspath(model), given)
-    material = read_material(plan)
-    run = finetune_seeds(plan, material, resume)
+    material: Any
+    if (curve or control) and (isinstance(plan.train, Mapping) or unlabeled is not None):
+        raise PretuneError("--curve and --control are for one task and its labeled rows; leave them out")
+    if isinstance(plan.train, Mapping):
+        if unlabeled is not None:
+            raise PretuneError("--unlabeled is for one task; leave it out, or train the tasks one by one")
+        material = read_tasks(plan)
+        run = finetune_seeds(plan, material, resume, finetune_tasks)
+    elif isinstance(plan.dev, Mapping):
+        raise PretuneError(f"--dev names tasks ({', '.join(plan.dev)}) and --train none; name both, or neither")
+    elif unlabeled is None and (soft is not None or teacher):
+        raise PretuneError("--soft and --teacher are for texts without labels; give them with --unlabeled")
+    elif unlabeled is not None:
+        run, material = self_train(plan, finetune_seeds, resume)
+    else:
+        material = read_material(plan)
+        if curve or control:
+            check_sizes(material, curve)
+        run = finetune_seeds(plan, material, resume)
+        if curve or control:
+            learning_curve(plan, material, run, curve, control)
     if report and (page := write_report(run, material)):
         say(f"report: {page}")
     return run

@@ -24,18 +24,23 @@ def generate(
     length_penalty: float = 1.0,
     repetition_penalty: float = 1.0,
     no_repeat_ngram: int = 0,
+    stop: Sequence[str] = (),
+    choices: Sequence[str] = (),
+    languages: str = "",
+    stream: bool = False,
     seed: int = 0,
     device: str | None = None,
     partial: bool = False,
 ) -> Rows:
     """Let a language model write on from beginnings: always the likeliest token, by chance, or by beam search.
 
+    An encoder-decoder (T5, BART) reads the prompts, and writes texts of its own.
     With any of --temperature, --top-k and --top-p, tokens are drawn; the same seed draws the same text.
 
     Parameters
     ----------
     model
-        A run or model folder with a causal language model (GPT, GPT-2, or any run with the objective lm).
+        A run or model folder with a causal language model (GPT, GPT-2, or any run with the objective lm), or an encoder-decoder.
     prompts
         Beginnings. An empty one, "", leaves the beginning to the model.
     tokens
@@ -54,6 +59,14 @@ def generate(
         Above 1, tokens that were there before become less likely.
     no_repeat_ngram
         So many tokens in a row never come twice; 0 allows everything.
+    stop
+        Strings, before the first of which a text ends.
+    choices
+        The only texts that may be written, such as labels.
+    languages
+        From which to which, as in en-ro, where a model must be told (mBART).
+    stream
+        Show each text on stderr while it is written; texts are then written one by one.
     seed
         All chance follows from it.
     device
@@ -69,6 +82,8 @@ def generate(
 
     from pretune.errors import PretuneError
     from pretune.inference.generate import Decoding, Writer
+    from pretune.inference.rewriting import Rewriter, reads_and_writes
+    from pretune.progress import show
 
     if not prompts:
         raise PretuneError('nothing to write on from: give a beginning, or "" to leave it to the model')
@@ -82,6 +97,19 @@ def generate(
         repetition_penalty,
         no_repeat_ngram,
         seed,
+        tuple(stop),
+        tuple(choices),
     )
-    rows = Writer.load(os.fspath(model), device, partial).write(prompts, how)
+    reference = os.fspath(model)
+    writer: Writer | Rewriter
+    if reads_and_writes(reference):
+        writer = Rewriter.load(reference, device, partial, languages)
+    elif languages:
+        raise PretuneError(f"{reference}: languages are for encoder-decoders; leave --languages out")
+    else:
+        writer = Writer.load(reference, device, partial)
+    if stream:
+        rows = [show(writer.stream(prompt, how, row)) for row, prompt in enumerate(prompts)]
+    else:
+        rows = writer.write(prompts, how)
     return Rows("texts", rows, hidden=("prompt", "continuation"))

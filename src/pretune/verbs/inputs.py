@@ -3,14 +3,47 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pretune.errors import PretuneError
 
 if TYPE_CHECKING:
     from pretune.text.store import Store
 
 OTHERS = (".conll", ".conllu", ".json")  # endings of files that some tasks read
+
+
+def name_files(files: str | Path | Sequence[str] | Mapping[str, str]) -> str | dict[str, str]:
+    """A file; or those of several tasks by their names, which are given as NAME=FILE.
+
+    >>> name_files(["sst=a.csv", "rte=b.csv"])
+    {'sst': 'a.csv', 'rte': 'b.csv'}
+    """
+    if isinstance(files, Mapping):
+        return {name: str(file) for name, file in files.items()}
+    given = [str(files)] if isinstance(files, str | Path) else list(map(str, files))
+    named = [re.fullmatch(r"([A-Za-z_]\w*)=(.+)", file) for file in given]
+    if len(given) == 1 and (named[0] is None or Path(given[0]).exists()):
+        return given[0]
+    for file, match in zip(given, named, strict=True):
+        if match is None:
+            raise PretuneError(f"{file}: of several files each has the name of its task, as in sst={file}")
+    found = {match[1]: match[2] for match in named if match is not None}
+    if len(found) < len(given):
+        raise PretuneError(f"{', '.join(given)}: two files for one task; put their rows into one")
+    return found
+
+
+def one_or_more(given: Any) -> list[str]:
+    """References, of which there may be one alone.
+
+    >>> one_or_more("runs/a")
+    ['runs/a']
+    """
+    return [os.fspath(item) for item in ([given] if isinstance(given, str | os.PathLike) else given)]
 
 
 def store_and_paths(

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 def neighbors(
     model: str | Path | Run,
     word: str,
-    text: str,
+    text: str = "",
     *,
-    data: Sequence[str | Path] | str | Path = (),
+    in_: Sequence[str | Path] | str | Path = (),
+    uses: int = 3,
     top: int = 10,
     layer: int = -1,
     words: int = 20_000,
@@ -25,6 +26,8 @@ def neighbors(
     partial: bool = False,
 ) -> Rows:
     """Words of a corpus that are used as a word is used in a text: the nearest in context.
+
+    Without a text, the word's own uses in the corpus are looked up, and the neighbors of some that differ most are shown.
 
     Parameters
     ----------
@@ -34,8 +37,10 @@ def neighbors(
         The word to find neighbors of.
     text
         A text it stands in.
-    data
+    in_
         Files, folders and globs of text to look in; the example messages of the package by default.
+    uses
+        Without a text: how many uses of the word to show.
     top
         How many neighbors.
     layer
@@ -49,7 +54,7 @@ def neighbors(
 
     Examples
     --------
-    >>> neighbors("runs/mine", "bank", "He sat on the bank of the river.", data="corpus/")[0]["word"]  # doctest: +SKIP
+    >>> neighbors("runs/mine", "bank", "He sat on the bank of the river.", in_="corpus/")[0]["word"]  # doctest: +SKIP
     'shore'
     """
     import os
@@ -59,8 +64,8 @@ def neighbors(
     from pretune.text.documents import read_documents
     from pretune.text.files import find_files
 
-    paths = [data] if isinstance(data, str | Path) else list(data)
+    paths = [in_] if isinstance(in_, str | Path) else list(in_)
     files = find_files(paths) if paths else [example("messages_train.csv"), example("messages_test.csv")]
     documents = (document.text for document in read_documents(files))
-    options = {"top": top, "layer": layer, "most": words, "language": language, "partial": partial}
-    return Rows("neighbors", find_neighbors(os.fspath(model), word, text, documents, **options))  # type: ignore[arg-type]
+    options = {"top": top, "layer": layer, "most": words, "language": language, "partial": partial, "uses": uses}
+    return Rows("neighbors", find_neighbors(os.fspath(model), word, text or None, documents, **options))  # type: ignore[arg-type]

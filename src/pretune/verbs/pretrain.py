@@ -36,6 +36,7 @@ def pretrain(
     parallel: Literal["replicate", "shard"] = "replicate",
     reduce: Literal["fp32", "bf16"] | None = None,
     partial: bool = False,
+    vectors: str | Path | None = None,
 ) -> Run:
     """Pretrain a model on raw text, under a budget.
 
@@ -90,6 +91,8 @@ def pretrain(
         What gradients are summed up in, over several processes; bf16 is half the traffic. fp32 by default.
     partial
         Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+    vectors
+        A file of word vectors (word2vec, GloVe, fastText) that words start from.
 
     Examples
     --------
@@ -115,6 +118,7 @@ def pretrain(
         "partial": partial,
         "parallel": parallel,
         "reduce": reduce,
+        "vectors": str(vectors) if vectors is not None else None,
     }
     plan = pretraining.make_plan(os.fspath(model), paths, out, given, seed, device)
     return pretraining.pretrain(plan, store, resume)

@@ -218,6 +218,7 @@ def learn(
     """All three learners on one draw of labels."""
     from pretune.examples import example
     from pretune.progress import say
+    from pretune.text.shots import draw_labels
     from pretune.training.bag_of_words import bag_of_words
     from pretune.training.settings import Batching, Optimizer, Watching
     from pretune.verbs.finetune import finetune
@@ -253,21 +254,6 @@ def learn(
         curve = [(line["step"] / steps, line["dev/accuracy"]) for line in run.metrics() if "dev/accuracy" in line]
         outcomes[name].accuracies.append(run.results["dev/accuracy"])
         outcomes[name].curves.append(curve)
-
-
-def draw_labels(labels: Sequence[str], each: int, seed: int) -> list[int]:
-    """Rows with so many labels of each class.
-
-    >>> len(draw_labels(["a", "b", "a", "b", "a"], 2, seed=0))
-    4
-    """
-    from pretune.randomness import permutation
-
-    chosen: list[int] = []
-    for label in sorted(set(labels)):
-        rows = [row for row, found in enumerate(labels) if found == label]
-        chosen += [rows[place] for place in permutation(len(rows), seed, f"labels {label}")[:each]]
-    return sorted(chosen)
 
 
 def write_rows(file: Path, texts: Sequence[str], labels: Sequence[str]) -> None:

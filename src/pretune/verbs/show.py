@@ -63,7 +63,6 @@ def show(what: str | Path | Run, *, text: str | None = None, seed: int = 0) -> S
 def _presets() -> list[dict[str, Any]]:
     import torch
 
-    from pretune.backbones.encoder_decoder import EncoderDecoder
     from pretune.backbones.two_ways import TwoWays
     from pretune.model import make_model
     from pretune.presets import find_preset, preset_names
@@ -73,8 +72,8 @@ def _presets() -> list[dict[str, Any]]:
         preset = find_preset(name)
         with torch.device("meta"):
             backbone = make_model(name).backbone
-        stacks: list[Any] = [backbone.encoder, backbone] if isinstance(backbone, EncoderDecoder) else [backbone]
-        stacks = list(backbone.stacks) if isinstance(backbone, TwoWays) else stacks
+        stacks: list[Any] = [backbone.encoder, backbone] if hasattr(backbone, "encoder") else [backbone]
+        stacks = [way for one in stacks for way in (one.stacks if isinstance(one, TwoWays) else [one])]
         layers = "+".join(str(len(getattr(stack, "stack", stack.layers))) for stack in stacks)
         rows.append(
             {

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 def train_tokenizer(
     corpus: Sequence[str | Path] | str | Path,
     *,
-    kind: Literal["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items"] = "wordpiece",
+    kind: Literal[
+        "wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items", "words", "characters"
+    ] = "wordpiece",
     size: int = 30_000,
     out: str | Path | None = None,
     lowercase: bool = False,
@@ -36,7 +38,8 @@ def train_tokenizer(
     corpus
         Files, folders or globs: .txt, .jsonl, .csv, .tsv, .parquet, plain or .gz/.bz2/.xz/.zst.
     kind
-        How words are cut into pieces; items are not cut at all.
+        How words are cut into pieces. Items are what stands between spaces, words are cut from punctuation too, neither
+        any further; characters are words that are spelled byte by byte (ELMo).
     size
         Size of the vocabulary, special tokens included.
     out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ def tune(
     text: str | None = None,
     pair: str | None = None,
     label: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    drop_bad: bool = False,
     objective: str = "classify",
     strategy: str | None = None,
     epochs: float | None = None,
@@ -62,6 +65,10 @@ def tune(
         Column of the second text.
     label
         Column of the label.
+    columns
+        Columns of what else a task reads, e.g. --columns.choices options.
+    drop_bad
+        Leave out examples whose answers or spans are not in their texts.
     objective
         The task, as `finetune` takes it.
     strategy
@@ -106,19 +113,20 @@ def tune(
     from pretune.training.search_space import count_layers, make_space
     from pretune.training.tuning import BEST, Search
     from pretune.verbs.finetune import finetune
+    from pretune.verbs.inputs import name_columns
     from pretune.workers import worker_each
 
     if trials is None and seconds is None:
         raise PretuneError("a search needs a budget: give --trials or --seconds")
     reference, out = os.fspath(model), Path(out)
-    rates, rows = optimizer or Optimizer(), batch or Batching()
+    rates, steps = optimizer or Optimizer(), batch or Batching()
     layers = count_layers(reference)
     given: dict[str, Any] = {
-        "lr": rates.lr, "epochs": epochs, "batch": rows.sequences, "layers": strategy, "layer_decay": rates.layer_decay,
+        "lr": rates.lr, "epochs": epochs, "batch": steps.sequences, "layers": strategy, "layer_decay": rates.layer_decay,
     }  # fmt: skip
     space, usual = make_space(layers, given)
     common: dict[str, Any] = {
-        "objective": objective, "text": text, "pair": pair, "label": label, "schedule": schedule, "watching": watching,
+        "objective": objective, "text": text, "pair": pair, "label": label, "columns": columns, "drop_bad": drop_bad, "schedule": schedule, "watching": watching,
         "seed": seed, "tokenizer": tokenizer, "deterministic": deterministic, "partial": partial,
     }  # fmt: skip
 
@@ -131,7 +139,7 @@ def tune(
             "strategy": strategy or ("full" if moving == layers else f"top({moving})"),
             "epochs": picked["epochs"],
             "optimizer": replace(rates, lr=picked["lr"], layer_decay=picked["layer_decay"]),
-            "batch": replace(rows, sequences=picked["batch"]),
+            "batch": replace(steps, sequences=picked["batch"]),
             "resume": True,
             "device": device,
             "seeds": 1,  # of every trial the same one: settings are compared, not chance
@@ -142,7 +150,9 @@ def tune(
             return finetune(reference, train, **options)
         return pool.submit(finetune, reference, train, **options).result()
 
-    search = Search(out, space, usual, find_task(parse_objective(objective)).decides, seed)
+    task = find_task(parse_objective(objective, drop_bad=drop_bad))
+    examples = task.read(train, name_columns(columns, text=text, pair=pair, label=label))
+    search = Search(out, space, usual, task.fit(examples).decides, seed)
     sections = {"optimizer": optimizer, "schedule": schedule, "batch": batch, "watching": watching}
     recipe: dict[str, Any] = {"model": reference, "train": str(train), "dev": str(dev), **common}
     recipe |= {"strategy": strategy, "epochs": epochs, "tokenizer": None if tokenizer is None else str(tokenizer)}

@@ -22,6 +22,7 @@ def predict(
     *,
     text: str | None = None,
     pair: str | None = None,
+    task: str | None = None,
     label: str | None = None,
     columns: Mapping[str, str] | None = None,
     probabilities: bool = False,
@@ -47,6 +48,8 @@ def predict(
         Column of the text: words, questions.
     pair
         Column of the second text: passages.
+    task
+        Which of its tasks, for a model that was trained for several.
     label
         Column of the right answer, for --score.
     columns
@@ -56,7 +59,7 @@ def predict(
     score
         The files also have the right answers: compare, and say how good each run is, and all together.
     out
-        Write rows and answers to this .csv, .tsv, .jsonl or .parquet file.
+        Write rows and answers to this .csv, .tsv, .jsonl or .parquet file; of tagged words a .conll file too.
     processes
         Share the rows out to so many processes, on a CPU.
     engine
@@ -95,7 +98,7 @@ def predict(
     if label and not score:
         raise PretuneError("--label names the right answers, which are for --score")
     named = name_columns(columns, text=text, pair=pair, label=label)
-    parts = files_as_parts(same_task(runs), files) if files else [texts_as_part(texts)]
+    parts = files_as_parts(files, same_task(runs, task)) if files else [texts_as_part(texts)]
     answered = answer_parts(
         runs,
         parts,
@@ -103,9 +106,10 @@ def predict(
         answered=score,
         processes=processes,
         partial=partial,
+        name=task,
         engine=engine,
     )
-    beside, scores = Beside(probabilities, nested=out is None), Scores(runs)
+    beside, scores = Beside(probabilities, nested=out is None), Scores(runs, task)
     kept: list[dict[str, Any]] = []
     rows = truncated = 0
     with ExitStack() as stack:

@@ -1,0 +1,147 @@
+"""The recurrent layers of AWD-LSTM and ELMo in training, one by one, beside a bare torch.nn.LSTM in the same run.
+
+    python perf/recurrent.py [--device cuda] [--lanes 80] [--rounds 5] [--json]
+
+Forward and backward of a layer as it trains: ours on packed lanes, with weight drop and locked dropout (AWD-LSTM), or
+projection and residual (ELMo), both ways in turn; theirs on a dense block of the same numbers, without any of it. On a GPU
+both are cuDNN's, in bf16; on a CPU both in fp32, on one core, by processor time. Then the same where documents begin inside
+lanes, beside a PackedSequence of the same rows. Windows are those of the presets: 70 tokens of AWD-LSTM, 20 of ELMo; so are
+the lanes, 80 on a GPU (WikiText-2) and 20 on a CPU (the Penn Treebank). A mask of weights costs the same however many tokens
+a step has. Rounds of the two take turns, and the best of each counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from common import machine
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from pretune.nn.dropout import share_seed
+from pretune.nn.recurrent import Recurrence, RecurrentLayer, Rows
+from pretune.packed import Packed, pack
+
+DOCUMENT = 300  # tokens, where documents begin inside lanes
+WINDOWS = {"AWD-LSTM": 70, "ELMo": 20}  # tokens of a lane in a step
+
+
+def layers() -> dict[str, tuple[RecurrentLayer, nn.LSTM]]:
+    """Ours and theirs, by name."""
+    made: dict[str, tuple[RecurrentLayer, nn.LSTM]] = {}
+    for number, (inputs, width) in enumerate([(400, 1150), (1150, 1150), (1150, 400)]):
+        ours = RecurrentLayer(Recurrence(inputs, width, drop=0.5), dropout=0.2)
+        made[f"AWD-LSTM layer {number}: {inputs} to {width}"] = ours, nn.LSTM(inputs, width)
+    for number in range(2):
+        ours = RecurrentLayer(Recurrence(512, 4096, projection=512), dropout=0.1, residual=number > 0)
+        made[f"ELMo layer {number}: 4096 projected to 512"] = ours, nn.LSTM(512, 4096, proj_size=512)
+    return made
+
+
+def lanes(count: int, length: int, documents: bool) -> Packed:
+    """Lanes of equal length; with `documents`, some begin anew inside."""
+    columns = {}
+    if documents:
+        chance = np.random.default_rng(0)
+        columns["fresh"] = chance.random(count * length) < 1 / DOCUMENT
+    return pack(np.zeros(count * length, dtype=np.int64), np.full(count, length), columns=columns)
+
+
+def seconds(step: Callable[[], None], device: torch.device, least: float = 0.3) -> float:
+    """Of one call, over as many as take some time: on a GPU by the clock, on a CPU the processor's own, whoever else is on it."""
+    clock = time.perf_counter if device.type == "cuda" else time.process_time
+    done, started = 0, clock()
+    while clock() - started < least:
+        step()
+        done += 1
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+    return (clock() - started) / done
+
+
+def stepping(run: Callable[[], Tensor], gradient: Tensor, parameters: list[Any]) -> Callable[[], None]:
+    """Forward and backward, gradients cleared."""
+
+    def step() -> None:
+        for parameter in parameters:
+            parameter.grad = None
+        run().backward(gradient)
+
+    return step
+
+
+def compare(
+    name: str, ours: RecurrentLayer, theirs: nn.LSTM, packed: Packed, device: torch.device, rounds: int
+) -> dict[str, Any]:
+    """The best times of both."""
+    kind = torch.bfloat16 if device.type == "cuda" else torch.float32
+    ours.to(device).train()
+    theirs.to(device, kind).train()
+    share_seed(ours, device)
+    packed = packed.to(device)
+    rows = Rows.make(packed)
+    torch.manual_seed(0)
+    x = torch.randn(len(packed), ours.cells.inputs, device=device, dtype=kind, requires_grad=True)
+    gradient = torch.randn(len(packed), ours.cells.outputs, device=device, dtype=kind)
+    if rows.even:
+        count = int(rows.sizes[0])
+
+        def bare() -> Tensor:
+            return theirs(x.view(-1, count, x.shape[1]))[0].flatten(0, 1)  # type: ignore[no-any-return]
+    else:
+
+        def bare() -> Tensor:
+            return theirs(PackedSequence(x, rows.sizes))[0].data  # type: ignore[no-any-return]
+
+    steps = {
+        "ours": stepping(lambda: ours(x, rows, None, None)[0], gradient, [x, *ours.parameters()]),
+        "bare": stepping(bare, gradient, [x, *theirs.parameters()]),
+    }
+    best = dict.fromkeys(steps, float("inf"))
+    for step in steps.values():
+        step()
+    for _ in range(rounds):
+        for which, step in steps.items():
+            best[which] = min(best[which], seconds(step, device))
+    return {
+        "layer": name,
+        "rows": "even" if rows.even else "documents begin inside",
+        **{f"{k}_ms": 1e3 * v for k, v in best.items()},
+        "ratio": best["ours"] / best["bare"],
+    }
+
+
+def main() -> None:
+    """Print a ratio for each layer."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--lanes", type=int, default=None, help="80 on a GPU, 20 on a CPU")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    device = torch.device(arguments.device)
+    torch.set_num_threads(1)
+    count = arguments.lanes or (80 if device.type == "cuda" else 20)
+    found = []
+    for documents in (False, True):
+        for name, pair in layers().items():
+            packed = lanes(count, WINDOWS[name.split()[0]], documents)
+            found.append(compare(name, *pair, packed, device, arguments.rounds))
+    result = {"machine": machine(), "lanes": count, "layers": found}
+    if arguments.json:
+        print(json.dumps(result))
+        return
+    print(result["machine"], f"{count} lanes")
+    for row in found:
+        line = f"{row['ours_ms']:.2f} ms, bare {row['bare_ms']:.2f} ms: {row['ratio']:.2f}x"
+        print(f"{row['layer']}, {row['rows']}: {line}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Word vectors: word2vec (Mikolov et al., 2013, arXiv:1301.3781), GloVe (Pennington et al., 2014), fastText (Bojanowski et al.,
+2017, arXiv:1607.04606), as a model of no layers: the baseline that everything since is held against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pretune.backbones.static import Static
+from pretune.families.family import Family, Table
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.initialize import initialize_evenly
+from pretune.text.sequences import Template
+
+
+@dataclass(frozen=True)
+class WordVectorsConfig:
+    """Keys of config.json."""
+
+    vocab_size: int = 400000
+    hidden_size: int = 300
+
+
+def build(config: WordVectorsConfig) -> Static:
+    """The whole wiring."""
+    return initialize_evenly(Static(Embeddings(config.vocab_size, config.hidden_size)), 0.05)
+
+
+WORD_VECTORS = Family(
+    name="word-vectors",
+    config=WordVectorsConfig,
+    build=build,
+    template=Template(single=("A",), pair=("B",), segments=False),
+    table=Table(
+        ("embed.tokens", "backbone.embed.tokens"),
+        ("classifier.{p}", "heads.classify.output.{p}"),
+    ),
+    classes={frozenset(): "Static"},
+    poolings={"": "mean"},
+    elsewhere=False,
+)

@@ -1,0 +1,27 @@
+"""How good translations are, by sacrebleu (Post, 2018, A Call for Clarity in Reporting BLEU Scores, arXiv:1804.08771)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pretune.errors import PretuneError
+
+
+def translation_metrics(translations: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+    """BLEU and chrF of a whole text, with the signature that tells how BLEU was counted."""
+    try:
+        from sacrebleu.metrics import BLEU, CHRF
+    except ImportError as error:
+        raise PretuneError('BLEU needs sacrebleu: pip install "pretune[eval]"') from error
+    if len(translations) != len(references):
+        raise PretuneError(
+            f"{len(translations)} translations and {len(references)} references; there must be one for each"
+        )
+    bleu, chrf = BLEU(), CHRF()
+    score = bleu.corpus_score(list(translations), [list(references)])
+    return {
+        "bleu": round(score.score, 2),
+        "chrf": round(chrf.corpus_score(list(translations), [list(references)]).score, 2),
+        "signature": str(bleu.get_signature()),
+    }

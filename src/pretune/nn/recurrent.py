@@ -1,0 +1,275 @@
+"""Recurrent layers on packed streams: the library's own LSTM and GRU kernels, and a twin that goes step by step.
+
+Rows are laid out time step by time step, the longest first, as those kernels want it. No loop goes over time, except where
+states are clipped (the published ELMo), which no kernel does.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pretune.nn.dropout import Dropout
+from pretune.packed import Packed
+
+Cell = Literal["lstm", "gru"]
+GATES = {"lstm": 4, "gru": 3}
+BF16_SINCE = 91300  # the version of cuDNN that has recurrent kernels for it
+State = tuple[Tensor, ...]  # hidden, and of an LSTM its cells too: (rows, width) each
+
+# Weights that are dropped out, or cast, never lie in one piece; what that costs is one copy of them a step.
+warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk of memory")
+warnings.filterwarnings("ignore", message="LSTM with projections is not supported with oneDNN")
+
+
+@dataclass
+class Rows:
+    """Sequences, cut where documents begin, in the order of torch's PackedSequence: at each time a token of every row."""
+
+    order: Tensor  # (n,) the token at each place
+    sizes: Tensor  # (time,) rows that are there at each time, on the host
+    row: Tensor  # (n,) the row of each place
+    lane: Tensor  # (rows,) the sequence of each row
+    goes_on: Tensor  # (rows,) whether a row starts from its sequence's carry
+    last: Tensor  # (rows,) whether a row is its sequence's last
+
+    @classmethod
+    def make(cls, packed: Packed) -> Rows:
+        """The rows of a Packed. A column `fresh` marks tokens that begin a document."""
+        offsets, device = packed.offsets.long(), packed.offsets.device
+        starts = torch.zeros(len(packed) + 1, dtype=torch.bool, device=device)
+        starts[offsets] = True
+        goes_on = starts.clone()[:-1]
+        if "fresh" in packed.columns:
+            fresh = packed.columns["fresh"].bool()
+            starts[:-1] |= fresh
+            goes_on &= ~fresh
+        begin = starts[:-1].nonzero().flatten()
+        end = torch.cat([begin[1:], begin.new_tensor([len(packed)])])
+        lane = torch.searchsorted(offsets[1:], begin, right=True)
+        last = torch.cat([lane[1:] != lane[:-1], lane.new_ones(1, dtype=torch.bool)])
+        lengths = end - begin
+        by_length = lengths.argsort(descending=True, stable=True)
+        begin, lengths = begin[by_length], lengths[by_length]
+        times = torch.arange(int(lengths[0]), device=device)
+        present = times[:, None] < lengths  # (time, rows)
+        order, row = (begin + times[:, None])[present], present.nonzero()[:, 1]
+        return cls(order, present.sum(1).cpu(), row, lane[by_length], goes_on[begin], last[by_length])
+
+    @property
+    def even(self) -> bool:
+        """Whether all rows are equally long."""
+        return int(self.sizes[0]) == int(self.sizes[-1])
+
+    def back(self, x: Tensor) -> Tensor:
+        """What lies in the order of the rows, (n, width), in that of the tokens."""
+        out = torch.empty_like(x)
+        out[self.order] = x
+        return out
+
+    def initial(self, carry: State | None) -> State | None:
+        """The state that each row starts from: its sequence's own, or zero."""
+        if carry is None:
+            return None
+        return tuple(state[self.lane] * self.goes_on[:, None].to(state.dtype) for state in carry)
+
+    def final(self, state: State, lanes: int) -> State:
+        """(lanes, width) each: the state after each sequence's last row."""
+        out = tuple(part.new_zeros(lanes, part.shape[1]) for part in state)
+        for whole, part in zip(out, state, strict=True):
+            whole[self.lane[self.last]] = part[self.last]
+        return out
+
+    def windows(self, length: int) -> Iterator[tuple[slice, Tensor]]:
+        """Cuts through time: places of each, and its `sizes`. The rows of a later one are the first of an earlier one's."""
+        first = 0
+        for start in range(0, len(self.sizes), length):
+            sizes = self.sizes[start : start + length]
+            count = int(sizes.sum())
+            yield slice(first, first + count), sizes
+            first += count
+
+
+class Locked(nn.Module):
+    """Dropout with one mask for all times of a row (Gal and Ghahramani, 2016, variational dropout)."""
+
+    def __init__(self, share: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = Dropout(share)
+
+    def forward(self, x: Tensor, rows: Rows) -> Tensor:
+        """(n, width) in the order of the rows."""
+        if not self.training or self.dropout.share == 0.0:
+            return x
+        mask: Tensor = self.dropout(x.new_ones(len(rows.lane), x.shape[1]))
+        return x * mask[rows.row]
+
+
+class Recurrence(nn.Module):
+    """A layer of LSTM or GRU cells, from left to right.
+
+    An LSTM has one bias (a second one, as in torch, would be added to it); a GRU has two.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        width: int,
+        cell: Cell = "lstm",
+        *,
+        projection: int | None = None,
+        drop: float = 0.0,
+        clip: tuple[float, float] | None = None,
+    ) -> None:
+        """`projection` is the width that hidden states are led to (ELMo); `drop` the share of the recurrent weights that
+        are dropped out for a step (AWD-LSTM); `clip` bounds cells and projected states, one step after the other."""
+        super().__init__()
+        assert cell == "lstm" or not (projection or clip), "GRUs are neither projected nor clipped"
+        self.cell, self.width, self.clip = cell, width, clip
+        self.outputs = projection or width
+        gates = GATES[cell] * width
+        self.weight_ih = nn.Parameter(torch.empty(gates, inputs))
+        self.weight_hh = nn.Parameter(torch.empty(gates, self.outputs))
+        self.bias = nn.Parameter(torch.empty(gates))
+        self.bias_hh = nn.Parameter(torch.empty(gates)) if cell == "gru" else None
+        self.weight_hr = nn.Parameter(torch.empty(projection, width)) if projection else None
+        self.drop = Dropout(drop)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """As torch draws them: evenly up to one over the square root of the width; biases 0."""
+        for name, parameter in self.named_parameters():
+            if "bias" in name:
+                nn.init.zeros_(parameter)
+            else:
+                nn.init.uniform_(parameter, -(self.width**-0.5), self.width**-0.5)
+
+    @property
+    def inputs(self) -> int:
+        """Width of what goes in."""
+        return self.weight_ih.shape[1]
+
+    @property
+    def state_widths(self) -> list[int]:
+        """Of the parts of its state."""
+        return [self.outputs, self.width] if self.cell == "lstm" else [self.outputs]
+
+    def weights(self, kind: torch.dtype) -> list[Tensor]:
+        """In the order of the kernels."""
+        second = torch.zeros_like(self.bias) if self.bias_hh is None else self.bias_hh
+        all_of_them = [self.weight_ih, self.drop(self.weight_hh), self.bias, second]
+        all_of_them += [] if self.weight_hr is None else [self.weight_hr]
+        return [weight.to(kind) for weight in all_of_them]
+
+    def forward(
+        self, x: Tensor, rows: Rows, before: State | None = None, window: int | None = None
+    ) -> tuple[Tensor, State]:
+        """(n, inputs) in the order of the rows, and the state they start from → (n, outputs), and the state they end in.
+
+        Gradients go back in time through `window` steps; None: through all.
+        """
+        kind, x = x.dtype, x.to(kernel_type(x))
+        count = int(rows.sizes[0])
+        if before is None:
+            state: State = tuple(x.new_zeros(count, width) for width in self.state_widths)
+        else:
+            state = tuple(part.to(x.dtype) for part in before)
+        weights = self.weights(x.dtype)
+        if window is None or len(rows.sizes) <= window:
+            out, state = self.run(x, rows.sizes, state, weights)
+            return out.to(kind), state
+        outs = []
+        for places, sizes in rows.windows(window):
+            present = int(sizes[0])
+            out, after = self.run(x[places], sizes, tuple(part[:present].detach() for part in state), weights)
+            state = tuple(torch.cat([new, old[present:]]) for new, old in zip(after, state, strict=True))
+            outs.append(out)
+        return torch.cat(outs).to(kind), state
+
+    def run(self, x: Tensor, sizes: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, State]:
+        """All times at once, by the kernels; rows that are equally long, as a dense block."""
+        if self.clip is not None:
+            return run_by_steps(x, sizes, state, weights, self.cell, self.clip)
+        kernel: Any = getattr(torch._VF, self.cell)  # type: ignore[attr-defined]
+        initial: Any = [part.unsqueeze(0).contiguous() for part in state]
+        initial = initial if self.cell == "lstm" else initial[0]
+        options = (True, 1, 0.0, self.training, False)  # biases, layers, dropout, training, both ways
+        if int(sizes[0]) == int(sizes[-1]):
+            dense = x.view(len(sizes), int(sizes[0]), -1)
+            out, *after = kernel(dense, initial, weights, *options, False)
+            out = out.flatten(0, 1)
+        else:
+            out, *after = kernel(x, sizes, initial, weights, *options)
+        return out, tuple(part[0] for part in after)
+
+
+def kernel_type(x: Tensor) -> torch.dtype:
+    """The type that cells compute in: that of their input, unless cuDNN is too old for bf16."""
+    old = x.is_cuda and (torch.backends.cudnn.version() or 0) < BF16_SINCE  # type: ignore[no-untyped-call]
+    return torch.float32 if old and x.dtype == torch.bfloat16 else x.dtype
+
+
+def run_by_steps(
+    x: Tensor,
+    sizes: Tensor,
+    state: State,
+    weights: list[Tensor],
+    cell: Cell = "lstm",
+    clip: tuple[float, float] | None = None,
+) -> tuple[Tensor, State]:
+    """What the kernels compute, one time after the other; with `clip`, cells and projected states within bounds."""
+    weight_ih, weight_hh, bias, bias_hh, *projection = weights
+    inputs = F.linear(x, weight_ih, bias)
+    outs: list[Tensor] = []
+    first = 0
+    for count in sizes.tolist():
+        now, old = inputs[first : first + count], tuple(part[:count] for part in state)
+        first += count
+        again = F.linear(old[0], weight_hh, bias_hh)
+        if cell == "gru":
+            reset, update, new = now.chunk(3, 1)
+            reset_again, update_again, new_again = again.chunk(3, 1)
+            candidate = torch.tanh(new + torch.sigmoid(reset + reset_again) * new_again)
+            share = torch.sigmoid(update + update_again)
+            after: State = (share * old[0] + (1 - share) * candidate,)
+        else:
+            enter, forget, candidate, leave = (now + again).chunk(4, 1)
+            cells = torch.sigmoid(forget) * old[1] + torch.sigmoid(enter) * torch.tanh(candidate)
+            if clip is not None:
+                cells = cells.clamp(-clip[0], clip[0])
+            hidden = torch.sigmoid(leave) * torch.tanh(cells)
+            if projection:
+                hidden = F.linear(hidden, projection[0])
+                if clip is not None:
+                    hidden = hidden.clamp(-clip[1], clip[1])
+            after = (hidden, cells)
+        outs.append(after[0])
+        state = tuple(torch.cat([new, part[count:]]) for new, part in zip(after, state, strict=True))
+    return torch.cat(outs), state
+
+
+class RecurrentLayer(nn.Module):
+    """Cells, locked dropout of what comes out, and where `residual` says so what went in added to it."""
+
+    def __init__(self, cells: Recurrence, dropout: float = 0.0, residual: bool = False) -> None:
+        super().__init__()
+        assert not residual or cells.inputs == cells.outputs
+        self.cells, self.residual = cells, residual
+        self.dropout = Locked(dropout)
+
+    def forward(self, x: Tensor, rows: Rows, before: State | None, window: int | None) -> tuple[Tensor, State]:
+        """(n, inputs) → (n, outputs), and the state that rows end in."""
+        out, state = self.cells(x, rows, before, window)
+        out = self.dropout(out, rows)
+        return (x + out if self.residual else out), state
+
+
+def asks_the_host(root: nn.Module) -> bool:
+    """Whether a network has recurrent layers, whose kernels ask the host for lengths: no recording can hold them."""
+    return any(isinstance(module, Recurrence | nn.RNNBase) for module in root.modules())

@@ -1,0 +1,207 @@
+"""ULMFiT (Howard and Ruder, 2018, arXiv:1801.06146): a language model, the same on the task's own texts, then a classifier.
+
+The second and the third stage are here; the first is `pretrain ulmfit`. Each stage is a plain run: what makes it ULMFiT are
+its settings. Lower layers move 2.6 times more slowly than those above, rates rise steeply and fall slowly, the classifier
+stands on the last state beside the highest and the mean of all, and layers begin to move one after the other, the top first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pretune.atomic import write_bytes
+from pretune.errors import PretuneError
+from pretune.inference.ensemble import combine
+from pretune.inference.predict import Answerer, load_trained
+from pretune.metrics import score
+from pretune.model import load, load_model
+from pretune.objectives import parse_objective
+from pretune.objectives.classify import Classify
+from pretune.progress import say
+from pretune.refit import match_vocabulary
+from pretune.text.documents import Document, read_documents
+from pretune.text.files import find_files
+from pretune.text.preparing import Settings, make_store
+from pretune.text.store import Store
+from pretune.text.tokenizer import Tokenizer
+from pretune.text.tokenizer_training import train as train_tokenizer
+from pretune.training import finetuning, pretraining
+from pretune.training.runs import Run
+from pretune.training.seeds import finetune_seeds
+from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
+
+SLOWER = 1 / 2.6  # a layer's rate, of that of the layer above
+OPTIMIZER = Optimizer(name="adam", betas=(0.7, 0.99), eps=1e-8, decay=0.0, clip=0.25, layer_decay=SLOWER)
+SCHEDULE = Schedule(kind="triangular", warmup=0.1, final=1 / 32)
+LM_RATE, CLASSIFIER_RATE = 4e-3, 1e-2
+WINDOW = 70  # tokens of a lane in a step
+LANES = 64, 4  # in a step at most and at least
+STEPS = 40  # that an epoch of little text should have, with fewer lanes
+FEW, MANY_EPOCHS, FEW_EPOCHS = 1000, 50.0, 10.0  # rows that are few, and epochs of few and of many
+OBJECTIVE = "classify(pooling=concat,hidden=50)"
+WAYS = "forward", "backward"
+
+
+@dataclass(frozen=True)
+class Stages:
+    """What the second and the third stage learn from, and for how long."""
+
+    train: str
+    dev: str | None
+    columns: Mapping[str, str]
+    texts: tuple[str, ...] = ()  # files of further texts, without labels
+    vocabulary: int | None = None  # words of the new vocabulary; None: as many as the old one has
+    lm_epochs: float = 5.0
+    epochs: float | None = None  # None: MANY_EPOCHS of few rows, FEW_EPOCHS of many
+    length: int = 400  # tokens that a classifier reads, at most
+    rows: int = 32  # in a step
+    language: str = "en"
+    seed: int = 0
+    seeds: int | None = 1
+    device: str | None = None
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The runs of both stages, for each way a model reads, and what the classifiers come to, alone and together."""
+
+    folder: Path
+    runs: dict[str, dict[str, Run]]  # by way, `texts` and `task`
+    scores: dict[str, float]
+
+    def __fspath__(self) -> str:
+        return str(next(iter(self.runs.values()))["task"].folder)
+
+    @property
+    def classifiers(self) -> list[str]:
+        """Their folders, for `predict`, which averages them."""
+        return [str(runs["task"].folder) for runs in self.runs.values()]
+
+    def describe(self) -> dict[str, Any]:
+        """For reports."""
+        perplexity = {
+            f"{way} lm": runs["texts"].results.get("dev/lm") for way, runs in self.runs.items() if "texts" in runs
+        }
+        return {"folder": str(self.folder), "classifiers": self.classifiers, **perplexity, "scores": self.scores}
+
+
+def fit(models: Sequence[str], stages: Stages, out: Path) -> Fitted:
+    """The second and the third stage with one or two models that read each its way; finished runs are not done again."""
+    ways = [way_of(model) for model in models]
+    if len(set(ways)) < len(ways):
+        raise PretuneError(
+            f"{' and '.join(models)} both read {ways[0]}; give one that reads backward, and one that does not"
+        )
+    rows = Classify().read(stages.train, stages.columns)
+    out.mkdir(parents=True, exist_ok=True)
+    texts = out / "texts.jsonl"
+    write_bytes(texts, "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in rows.texts).encode())
+    files = [texts, *(file for path in stages.texts for file in find_files(path))]
+    runs = {}
+    for way, model in zip(ways, models, strict=True):
+        adapted = adapt(model, files, out / way, stages)
+        runs[way] = {"texts": adapted, "task": classify(adapted, out / way, stages, len(rows))}
+    return Fitted(out, runs, compare([run["task"] for run in runs.values()], list(runs)))
+
+
+def way_of(model: str) -> str:
+    """Whether a language model reads forward or backward."""
+    config = load(model).config
+    if not hasattr(config, "backward"):
+        raise PretuneError(f"{model}: ULMFiT is for recurrent language models; pretrain one, such as ulmfit-tiny")
+    return WAYS[bool(config.backward)]
+
+
+def adapt(model: str, files: Sequence[Path], out: Path, stages: Stages) -> Run:
+    """The second stage: the language model on the task's texts, with their vocabulary."""
+    if (out / "texts" / "results.json").is_file():
+        return Run(out / "texts")
+    start, store = out / "start", out / "store"
+    if not (start / "config.json").is_file():
+        rematch(model, files, start, stages)
+    tokenizer = Tokenizer.load(start)
+    made = make_store(files, tokenizer, store, Settings(language=stages.language))
+    given = {
+        "objective": "lm(stateful=true)" if out.name == "forward" else "lm(stateful=true,backward=true)",
+        "tokenizer": str(start),
+        "language": stages.language,
+        "budget": Budget(tokens=stages.lm_epochs * made.tokens),
+        "optimizer": replace(OPTIMIZER, lr=LM_RATE),
+        "schedule": SCHEDULE,
+        "batch": lm_batch(made),
+        "watching": Watching(save=0, held_out=0.05),
+    }
+    plan = pretraining.make_plan(str(start), [store], out / "texts", given, stages.seed, stages.device)
+    return pretraining.pretrain(plan, made, resume=(out / "texts").exists())
+
+
+def lm_batch(store: Store) -> Batching:
+    """Lanes of the usual window; fewer of them where there is little text."""
+    most, least = LANES
+    lanes = max(least, min(most, store.tokens // (STEPS * WINDOW)))
+    return Batching(tokens=lanes * WINDOW, length=WINDOW)
+
+
+def rematch(model: str, files: Sequence[Path], start: Path, stages: Stages) -> None:
+    """The model with a vocabulary of the texts' own words; those it knew keep their vectors. Pieces of words fit any text."""
+    old = load_model(model, parse_objective("lm" if way_of(model) == "forward" else "lm(backward=true)"))
+    tokenizer = old.need_tokenizer()
+    if tokenizer.kind == "WordLevel":
+        size = stages.vocabulary or tokenizer.size
+        texts: list[Document] = list(read_documents(files))
+        new = train_tokenizer(texts, "words", size, lowercase=lowercases(tokenizer))
+        old, report = match_vocabulary(old, new)
+        say(f"vocabulary: {report['tokens']:,} words, of which {report['matched']:,} were known to {model}")
+    old.save(start)
+
+
+def lowercases(tokenizer: Tokenizer) -> bool:
+    """Whether a tokenizer makes capitals small."""
+    normalizer = json.loads(tokenizer.backend.to_str())["normalizer"] or {}
+    return bool(normalizer.get("lowercase"))
+
+
+def classify(adapted: Run, out: Path, stages: Stages, rows: int) -> Run:
+    """The third stage."""
+    if (out / "task" / "results.json").is_file():
+        return Run(out / "task")
+    given = {
+        "train": stages.train,
+        "dev": stages.dev,
+        "out": out / "task",
+        "columns": stages.columns,
+        "objective": OBJECTIVE,
+        "strategy": "gradual",
+        "epochs": stages.epochs or (MANY_EPOCHS if rows < FEW else FEW_EPOCHS),
+        "budget": None,
+        "optimizer": replace(OPTIMIZER, lr=CLASSIFIER_RATE),
+        "schedule": SCHEDULE,
+        "batch": Batching(sequences=stages.rows, length=stages.length),
+        "watching": None,
+        "deterministic": False,
+        "seed": stages.seed,
+        "seeds": stages.seeds,
+        "tokenizer": None,
+        "scratch": False,
+        "device": stages.device,
+    }
+    plan = finetuning.make_plan(str(adapted.folder), given)
+    return finetune_seeds(plan, finetuning.read_material(plan), resume=(out / "task").exists())
+
+
+def compare(runs: Sequence[Run], ways: Sequence[str]) -> dict[str, float]:
+    """How good each classifier is on the rows for judging, and all of them together."""
+    results = {way: run.results.get("dev/accuracy") for way, run in zip(ways, runs, strict=True)}
+    found = {way: float(value) for way, value in results.items() if value is not None}
+    if len(found) < 2 or (dev := runs[0].recipe.get("dev")) is None:
+        return found
+    members = [load_trained(run.folder) for run in runs]
+    task = members[0][1]
+    rows = task.read(dev, {role: name for role, name in runs[0].recipe.items() if role in ("text", "label")})
+    said = [Answerer(model, own, rows)() for model, own in members]
+    together = combine(task, said, rows)
+    return {**found, "both": float(score(task, together, rows)["accuracy"])}

@@ -1,0 +1,64 @@
+"""`import`: models in layouts of their own become folders like all others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pretune.verbs.results import Facts
+
+
+def import_model(
+    source: str | Path, *, out: str | Path, vocabulary: str | Path | None = None, words: int | None = None
+) -> Facts:
+    """Make a model folder of word vectors (word2vec, GloVe, fastText; text or binary), or of a published ELMo.
+
+    Parameters
+    ----------
+    source
+        A file of word vectors; or a folder with ELMo's options.json and weights.hdf5 (the extra `elmo`).
+    out
+        Folder of the model.
+    vocabulary
+        For ELMo: a file of words, one a line, that have numbers of their own. Words without are spelled all the same.
+    words
+        Of word vectors: take so many, from the beginning of the file.
+
+    Examples
+    --------
+    >>> import_model("glove.6B.300d.txt", out="glove")  # doctest: +SKIP
+    """
+    import torch
+
+    from pretune.errors import PretuneError
+    from pretune.families.elmo import ELMO, build
+    from pretune.families.elmo_published import is_published, read_published
+    from pretune.inference.static_vectors import make_static
+    from pretune.model import CONFIG, Model, Root
+    from pretune.nn.initialize import Undrawn
+    from pretune.text.tokenizer_training import words_tokenizer
+    from pretune.text.vectors import read_vectors
+
+    source, out = Path(source), Path(out)
+    if (out / CONFIG).exists():
+        raise PretuneError(f"{out}: already holds a model; choose another --out")
+    if source.is_dir():
+        if not is_published(source):
+            raise PretuneError(f"{source}: neither ELMo's files (options.json and *.hdf5) nor a file of word vectors")
+        known = [] if vocabulary is None else Path(vocabulary).read_text(encoding="utf-8").split("\n")
+        tokenizer = words_tokenizer([word for word in known if word and not word.isspace()], spelled=True)
+        config, tensors = read_published(source, tokenizer.size)
+        tokenizer.characters = config.max_characters
+        with Undrawn():
+            model = Model(ELMO, config, Root(build(config)), tokenizer)
+        ours = dict(model.backbone.named_parameters())  # both stacks have one embedding, once
+        wrong = {name for name, tensor in ours.items() if tensors[name].shape != tensor.shape}
+        if wrong:
+            raise PretuneError(f"{source}: options and weights do not belong together: {', '.join(sorted(wrong))}")
+        model.backbone.load_state_dict(tensors, strict=False)
+    else:
+        model = make_static(read_vectors(source, words))
+    with torch.no_grad():
+        model.save(out)
+    count = sum(p.numel() for p in model.root.parameters())
+    facts = {"model": str(out), "family": model.family.name, "parameters": count, "width": model.backbone.width}
+    return Facts(facts | {"words": model.need_tokenizer().size})

@@ -1,0 +1,72 @@
+"""`vectors train`: word vectors from raw text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from pretune.verbs.results import Facts
+
+
+def train_vectors(
+    data: Sequence[str | Path] | str | Path,
+    *,
+    out: str | Path,
+    kind: Literal["skipgram", "cbow", "fasttext"] = "skipgram",
+    width: int = 100,
+    window: int = 5,
+    negatives: int = 5,
+    rarest: int = 5,
+    epochs: int = 5,
+    lowercase: bool = True,
+    language: str = "en",
+    seed: int = 0,
+    processes: int = 1,
+) -> Facts:
+    """Train word vectors with gensim (the extra `vectors`) and make a model folder of them.
+
+    With one process, the same seed gives the same vectors.
+
+    Parameters
+    ----------
+    data
+        Files, folders and globs of text.
+    out
+        Folder of the model.
+    kind
+        skipgram and cbow are word2vec's; fasttext is the skip-gram with pieces of words.
+    width
+        Of a vector.
+    window
+        Words to either side that a word is told by.
+    negatives
+        Words drawn for each that is there.
+    rarest
+        Words that come less often are left out.
+    epochs
+        How often the text is read.
+    lowercase
+        Make capitals small.
+    language
+        Language of the sentence splitter, or `lines`.
+    seed
+        All chance follows from it.
+    processes
+        Threads; with several, vectors differ from run to run.
+
+    Examples
+    --------
+    >>> train_vectors("corpus/", out="vectors/")  # doctest: +SKIP
+    """
+    from pretune.errors import PretuneError
+    from pretune.inference.static_vectors import make_static, train_static
+    from pretune.model import CONFIG
+    from pretune.text.files import find_files
+
+    if (Path(out) / CONFIG).exists():
+        raise PretuneError(f"{out}: already holds a model; choose another --out")
+    options = {"vector_size": width, "window": window, "negative": negatives, "min_count": rarest, "epochs": epochs}
+    vectors = train_static(find_files(data), kind, language, lowercase, seed=seed, workers=processes, **options)
+    make_static(vectors).save(out)
+    return Facts({"model": str(out), "words": len(vectors), "width": vectors.width, "kind": kind})

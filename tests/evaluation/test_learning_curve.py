@@ -1,0 +1,48 @@
+"""A learning curve: nested parts, a point a size, the control beside it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pretune import PretuneError
+from pretune.evaluation.learning_curve import FILE, FOLDER, nested
+from pretune.text.labeled import Labeled
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
+from small_task import tune
+
+
+@given(st.lists(st.sampled_from("aab"), min_size=1, max_size=60), st.integers(0, 5))
+def test_beginnings_have_every_label_in_its_share(labels: list[str], seed: int) -> None:
+    rows = Labeled(Path("x.csv"), {}, ["t"] * len(labels), labels=list(labels))
+    order = nested(rows, seed)
+    assert sorted(order) == list(range(len(labels)))
+    for size in range(1, len(labels) + 1):
+        for label in set(labels):
+            found = sum(labels[row] == label for row in order[:size])
+            assert abs(found - size * labels.count(label) / len(labels)) <= 1.5
+
+
+def test_a_curve_with_its_control(tmp_path: Path) -> None:
+    run = tune(tmp_path / "run", steps=3, curve=[8, 32], control=True, seeds=2, report=True)
+    points = json.loads((run.folder / FILE).read_text())
+    assert [point["examples"] for point in points] == [8, 32, 64]
+    for point in points:
+        assert {"pretrained", "from scratch", "a bag of words", "always 'no'"} == point.keys() - {"examples"}
+        assert len(point["pretrained"]["each"]) == len(point["from scratch"]["each"]) == 2
+    assert points[-1]["pretrained"]["each"] == run.results["seeds"]["each"]
+    assert not list((run.folder / FOLDER).rglob("*.safetensors"))
+    page = (run.folder / "report.html").read_text(encoding="utf-8")
+    assert "With fewer examples" in page and "from scratch" in page
+
+
+def test_sizes_that_cannot_be_are_refused_before_anything_is_learned(tmp_path: Path) -> None:
+    with pytest.raises(PretuneError, match="--curve 64: sizes lie between 2 and 64"):
+        tune(tmp_path / "run", steps=1, curve=[64], seeds=1)
+    assert not (tmp_path / "run" / "results.json").exists()

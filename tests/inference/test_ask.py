@@ -1,0 +1,246 @@
+"""Asking without training: answers are as likely as the model finds them, examples stand before, calibration is the paper's."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import pretune as pt
+from pretune.inference.ask import EMPTY, Asker, Question, calibrated
+from pretune.inference.generate import Writer
+from pretune.inference.rewriting import Rewriter
+from pretune.nn.patterns import causal
+from pretune.packed import pack_lists
+from pretune.text.documents import Document
+from pretune.text.labeled import Labeled
+from pretune.text.tokenizer_training import train
+from tiny import read, tiny, tune
+
+WORDS = ["red", "water", "fire", "tree", "stone", "cloud"]
+ANSWERS = ["very warm", "cold", "cold as stone"]
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GPT-2 that learned to go on from `feels`."""
+    folder = tmp_path_factory.mktemp("ask")
+    rows = [f"{word} {i},{'very warm' if word in ('red', 'fire') else 'cold'}" for i in range(6) for word in WORDS]
+    (folder / "train.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")
+    tokenizer = read([f"{row.replace(',', ' feels ')} as stone n / a" for row in rows])
+    model = tiny("gpt2-tiny", tokenizer, folder / "start")
+    tune(model, folder / "train.csv", folder / "run", "generate(delimiter=feels)", steps=50)
+    return folder
+
+
+def rows(*texts: str) -> Labeled:
+    return Labeled(Path("x"), {}, list(texts))
+
+
+def test_answers_are_ranked_and_judged(writer: Path) -> None:
+    found = pt.ask(
+        writer / "run", inputs=writer / "train.csv", label="label", cloze="feels [MASK]", answers=ANSWERS[:2]
+    )
+    assert len(found) == 36 and found.facts["accuracy"] == 1.0 and found[0]["label"] == "very warm"
+    assert sum(found[0]["probabilities"].values()) == pytest.approx(1)
+    assert "accuracy" in found.describe() and "probabilities" not in found.table()["answers"][0]
+
+
+def test_answers_are_written(writer: Path, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"cloze": "{text} feels [MASK]", "tokens": 4}
+    found = pt.ask(writer / "run", ["fire 3", "cloud 2"], **asked)
+    assert [row["answer"] for row in found] == ["very warm", "cold"]
+    pt.ask(writer / "run", ["fire 3", "cloud 2"], **asked, out=tmp_path / "out.jsonl")
+    assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == found.rows
+    (tmp_path / "rows.csv").write_text("id,text,answer\n7,fire 3,hot\n8,cloud 2,cool\n")
+    pt.ask(writer / "run", tmp_path / "rows.csv", **asked, out=tmp_path / "out.csv")
+    wanted = "id,text,answer,predicted_answer\n7,fire 3,hot,very warm\n8,cloud 2,cool,cold\n"
+    assert (tmp_path / "out.csv").read_text() == wanted
+    judged = pt.ask(writer / "run", inputs=writer / "train.csv", label="label", cloze="feels [MASK]", tokens=4)
+    assert judged.facts == {"exact_match": 1.0}
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_probabilities_are_those_of_whole_forwards(writer: Path, shown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pretune.inference import writing
+
+    loaded = Writer.load(writer / "start")
+    examples = Labeled(Path("x"), {}, ["red 1", "tree 2"], labels=["very warm", "cold"], lines=[1, 2])
+    question = Question("{text} feels [MASK] .", ANSWERS, shown=examples if shown else None)
+    texts = ["fire 3", "water", "cloud cloud cloud 2"]
+    found = Asker(loaded, question)(rows(*texts))
+    tokenizer, model = loaded.model.need_tokenizer(), loaded.model
+    for text, answer in zip(texts, found, strict=True):
+        before = "red 1 feels very warm .\n\ntree 2 feels cold .\n\n" if shown else ""
+        prompt = tokenizer.encode(before) + tokenizer.encode(text) + tokenizer.encode(" feels")
+        scores = []
+        for word in ANSWERS:
+            ids = tokenizer.encode(f" {word}")
+            with torch.no_grad():
+                logits = model.root.heads["lm"](
+                    model.backbone(pack_lists([prompt + ids])).last, model.backbone.embed.tokens
+                )
+            chances = logits[:, : tokenizer.size].log_softmax(-1)[len(prompt) - 1 : -1]
+            scores.append(float(chances.gather(1, torch.tensor(ids)[:, None]).sum()))
+        expected = torch.tensor(scores).softmax(-1).tolist()
+        assert list(answer["probabilities"].values()) == pytest.approx(expected, abs=1e-5)
+    monkeypatch.setattr(writing, "TOKENS", 1)
+    for one, other in zip(found, Asker(loaded, question)(rows(*texts)), strict=True):
+        assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-6)
+
+
+def test_calibration_makes_texts_that_say_nothing_undecided(writer: Path) -> None:
+    loaded = Writer.load(writer / "start")
+    plain = Asker(loaded, Question("feels [MASK]", ANSWERS))(rows(*EMPTY, "fire"))
+    even = Asker(loaded, Question("feels [MASK]", ANSWERS, calibrate=True))(rows(*EMPTY, "fire"))
+    usual = np.mean([list(answer["probabilities"].values()) for answer in plain[:3]], axis=0)
+    for before, after in zip(plain, even, strict=True):
+        shares = np.array(list(before["probabilities"].values())) / usual
+        assert list(after["probabilities"].values()) == pytest.approx((shares / shares.sum()).tolist(), abs=1e-9)
+    alone = calibrated(plain[:1], plain[:1])[0]
+    assert list(alone["probabilities"].values()) == pytest.approx([1 / 3] * 3)
+
+
+def test_masked_models_are_calibrated_too(tmp_path: Path) -> None:
+    model = tiny("bert-tiny", read(["it was good bad . fire water"] * 9), tmp_path / "bert", "mlm")
+    plain = pt.ask(model, ["fire", "", "N/A", "[MASK]"], cloze="It was [MASK].", answers=["good", "bad"])
+    even = pt.ask(model, ["fire"], cloze="It was [MASK].", answers=["good", "bad"], calibrate=True)
+    usual = np.mean([row["probabilities"]["good"] for row in plain.rows[1:]])
+    odds = plain[0]["probabilities"]["good"] / plain[0]["probabilities"]["bad"] * (1 - usual) / usual
+    assert even[0]["probabilities"]["good"] == pytest.approx(odds / (1 + odds), abs=1e-6)
+
+
+def test_examples_come_from_a_file_by_seed(
+    writer: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
+    question = {"cloze": "{text} feels [MASK]", "answers": ANSWERS[:2], "examples": writer / "train.csv", "shots": 2}
+    first, again, other = (pt.ask(writer / "start", ["fire"], **question, seed=seed)[0] for seed in (0, 0, 1))
+    assert first == again != other
+    assert "4 of 36 rows, 2 of each class by seed 0" in capsys.readouterr().err
+    pt.ask(writer / "start", ["fire"], cloze="feels [MASK]", examples=writer / "train.csv", shots=3, tokens=2)
+    assert "3 of 36 rows by seed 0" in capsys.readouterr().err
+
+
+def test_long_texts_give_way_to_examples_and_answers(writer: Path) -> None:
+    loaded = Writer.load(writer / "start")
+    asker = Asker(loaded, Question("{text} feels [MASK]", ANSWERS))
+    laid = asker.lay_out(rows("fire " * 2000), 3)
+    assert laid.lengths.tolist() == [loaded.model.backbone.longest - 3] and laid.truncated == 1
+    assert len(asker(rows("fire " * 2000))) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"answers": ["a"]}, "only one answer, 'a', to choose from"),
+        ({"answers": ["a:x", "b"]}, "give all of them as label:answer, or none"),
+        ({"calibrate": True}, "give the answers to choose from"),
+        ({"cloze": "nothing here"}, r"it takes one \[MASK\]"),
+        ({"inputs": []}, "nothing to ask about"),
+        (
+            {"examples": "train.csv", "answers": ["hot", "cold"]},
+            "an example's label is 'very warm', which is no answer",
+        ),
+        ({"examples": "train.csv", "shots": 99}, "99 examples are asked for, and there are 36"),
+    ],
+)
+def test_questions_that_make_no_sense_are_refused(options: dict[str, object], message: str, writer: Path) -> None:
+    if "examples" in options:
+        options = {**options, "examples": writer / str(options["examples"])}
+    with pytest.raises(pt.PretuneError, match=message):
+        pt.ask(writer / "start", **{"inputs": ["fire"], **options})  # type: ignore[arg-type]
+
+
+def test_models_that_cannot_answer_say_why(tmp_path: Path) -> None:
+    tokenizer = read(["it was good bad . fire water"] * 9)
+    headless = tiny("bert-tiny", tokenizer, tmp_path / "bare")
+    with pytest.raises(pt.PretuneError, match="it has no head that fills gaps"):
+        pt.ask(headless, ["fire"], cloze="It was [MASK].", answers=["good", "bad"])
+    masked = tiny("bert-tiny", tokenizer, tmp_path / "bert", "mlm")
+    with pytest.raises(pt.PretuneError, match="fills one gap with a word; give the answers"):
+        pt.ask(masked, ["fire"], cloze="It was [MASK].")
+
+
+def test_encoder_decoders_read_the_examples_and_write_the_answer(tmp_path: Path) -> None:
+    tokenizer = read(["it was good bad . fire water"] * 9)
+    folder = tiny("t5-tiny", tokenizer, tmp_path / "t5", "generate")
+    loaded = Rewriter.load(folder)
+    examples = Labeled(Path("x"), {}, ["water"], labels=["bad"], lines=[1])
+    asker = Asker(loaded, Question("{text} it was [MASK].", ["good", "bad . bad"], "good:good/bad . bad:bad . bad"))
+    shown = Asker(loaded, replace(asker.question, labels=(), words="", shown=examples, before="fire fire"))
+    words, asked = ["good", "bad . bad"], rows("fire", "water fire")
+    for ask, before in ((asker, ""), (shown, "fire fire water it was bad. ")):
+        for text, scores in zip(asked.texts, ask.rank(asked, [words] * 2), strict=True):
+            source = [*tokenizer.encode(f"{before}{text} it was"), tokenizer.role("end")]
+            for word, score in zip(words, scores, strict=True):
+                ids = tokenizer.encode(word)
+                written = pack_lists([[tokenizer.role("padding"), *ids[:-1]]], pattern=causal)
+                with torch.no_grad():
+                    states = loaded.model.backbone(pack_lists([source]), written).last
+                    logits = loaded.model.root.heads["generate"](states, loaded.model.backbone.embed.tokens)
+                chances = logits[:, : tokenizer.size].log_softmax(-1).gather(1, torch.tensor(ids)[:, None])
+                assert score == pytest.approx(float(chances.sum()), abs=1e-5)
+    assert asker.rank(asked, [words] * 2, each_token=True)[0][1] == pytest.approx(
+        asker.rank(asked, [words] * 2)[0][1] / 3
+    )
+    answers = pt.ask(folder, ["fire"], cloze="{text} it was [MASK]", answers=["good", "bad"])
+    assert sum(answers[0]["probabilities"].values()) == pytest.approx(1)
+    assert isinstance(pt.ask(folder, ["fire"], cloze="{text} it was [MASK]", tokens=3)[0]["answer"], str)
+
+
+def test_examples_that_do_not_fit_are_left_out(writer: Path) -> None:
+    loaded = Writer.load(writer / "start")
+    shown = Labeled(Path("x"), {}, ["fire " * 300, "red", "tree"], labels=["cold"] * 3, lines=[1, 2, 3])
+    asker = Asker(loaded, Question("{text} feels [MASK]", shown=shown, before="stone"))
+    asked = rows("water")
+    assert asker.prompt(asked) == "stone\n\nred feels cold\n\ntree feels cold\n\nwater feels"
+    assert len(asker(asked)) == 1
+
+
+# Prompts as lecture notes print them: answers to questions about a text, a translation aside, a sum.
+BORN = "Порфирий Петрович родился в Москве в 1938 году."
+LECTURES = [
+    (
+        Question(
+            "Q: {text}\n\nA: [MASK]",
+            before=BORN,
+            shown=Labeled(Path("x"), {}, ["Где родился Порфирий Петрович?"], labels=["В Москве."], lines=[1]),
+        ),
+        "В каком году родился Порфирий Петрович?",
+        " В 1938 году.",
+        f"{BORN}\n\nQ: Где родился Порфирий Петрович?\n\nA: В Москве.\n\n"
+        "Q: В каком году родился Порфирий Петрович?\n\nA: В 1938 году.",
+    ),
+    (
+        Question("{text}, but like they say in French: [MASK] [I'm not a fool]."),
+        "I'm not the cleverest man in the world",
+        " Je ne suis pas un imbecile",
+        "I'm not the cleverest man in the world, but like they say in French: Je ne suis pas un imbecile",
+    ),
+    (
+        Question("Q: {text}\n\nA: [MASK]."),
+        "What is 65360 plus 16204?",
+        " 81564",
+        "Q: What is 65360 plus 16204?\n\nA: 81564",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("question", "text", "answer", "whole"), LECTURES, ids=["question", "aside", "sum"])
+def test_prompts_are_those_of_the_lectures(
+    question: Question, text: str, answer: str, whole: str, tmp_path: Path
+) -> None:
+    tokenizer = train([Document(BORN * 9, Path("texts"), 1)], "byte-bpe", 400)
+    loaded = Writer.load(tiny("gpt2-tiny", tokenizer, tmp_path / "gpt2"))
+    asker, asked = Asker(loaded, question), rows(text)
+    assert asker.prompt(asked) + asker.cloze(asked).space + answer.strip() == whole
+    laid = asker.lay_out(asked, 1)
+    assert (
+        tokenizer.decode(laid.take(np.arange(1)).ids.tolist()) + answer == whole
+    )  # to the byte, as the model reads it

@@ -1,0 +1,76 @@
+"""Neighbors in context tell the uses of a word apart, which vectors of words without context cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pretune as pt
+from pretune.cli import VERBS, make_command
+from pretune.inference.neighbors import apart, word_vectors
+from pretune.model import load_model
+
+MONEY = [
+    "He deposited the money at the bank.",
+    "The bank raised its interest rates again.",
+    "She works as a clerk in a bank.",
+    "The bank refused to give them a loan.",
+    "They robbed the bank and fled with the cash.",
+    "My bank charges a fee for every transfer.",
+]
+RIVER = [
+    "They sat on the bank of the river.",
+    "The boat was tied to the bank.",
+    "Trees grew along the muddy bank of the stream.",
+    "He swam across and climbed up the far bank.",
+    "The river flooded its left bank in spring.",
+    "We had a picnic on the grassy bank by the water.",
+]
+
+
+def margin(layer: int) -> float:
+    """How much more alike uses of one sense are than uses of two."""
+    vectors, words, _ = word_vectors(load_model("pretune-small-en"), [*MONEY, *RIVER], layer)
+    centered = vectors - vectors.mean(0)
+    centered /= np.linalg.norm(centered, axis=1, keepdims=True) + 1e-9
+    own = centered[[i for i, word in enumerate(words) if word == "bank"]]
+    alike, sense = own @ own.T, np.repeat([0, 1], 6)
+    same = sense[:, None] == sense
+    return float(alike[same & ~np.eye(12, dtype=bool)].mean() - alike[~same].mean())
+
+
+def test_senses_are_apart_in_context_and_one_without() -> None:
+    assert margin(0) == pytest.approx(0.0, abs=1e-5)
+    assert margin(-1) > 0.15  # 0.23 when this was written
+
+
+def test_uses_that_differ_most_are_shown_with_their_neighbors(tmp_path: Path) -> None:
+    (tmp_path / "corpus.txt").write_text("\n".join([*MONEY, *RIVER]), encoding="utf-8")
+    rows = pt.neighbors("pretune-small-en", "Bank", in_=tmp_path / "corpus.txt", uses=2, top=3, language="lines")
+    assert [row["use"] for row in rows] == [1, 1, 1, 2, 2, 2]
+    first, second = rows[0]["in"], rows[3]["in"]
+    assert first == MONEY[0] and second in RIVER
+    assert all(row["text"] != row["in"] for row in rows)
+    assert rows[3]["word"] == "bank" and rows[3]["text"] in RIVER
+    with pytest.raises(pt.PretuneError, match="'zebra' is not in the 12 sentences"):
+        pt.neighbors("pretune-small-en", "zebra", in_=tmp_path / "corpus.txt", language="lines")
+
+
+def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "corpus.txt").write_text("\n".join([*MONEY, *RIVER]), encoding="utf-8")
+    from pretune.cli import main
+
+    words = ["neighbors", "pretune-small-en", "--word", "bank", "--in", str(tmp_path / "corpus.txt"), "--top", "1"]
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert not ended.value.code
+    assert "bank" in capsys.readouterr().out
+    assert make_command("neighbors", VERBS["neighbors"])
+
+
+def test_places_far_from_one_another() -> None:
+    vectors = np.array([[1.0, 0.0], [0.9, 0.1], [-1.0, 0.0], [0.0, 1.0]])
+    assert apart(vectors, [0, 1, 2, 3], 3) == [0, 2, 3]
+    assert apart(vectors, [1], 3) == [1]

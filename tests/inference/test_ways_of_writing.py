@@ -1,0 +1,150 @@
+"""Ways of writing: those that should be the same are, closed sets stay closed, texts stop at strings, streams add up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pretune as pt
+from pretune.cli import main
+from pretune.inference.ends import Pieces, cut
+from pretune.inference.generate import Decoding, Reader, Writer, search_on, write_on
+from pretune.inference.rewriting import Rewriter
+from tiny import read, tiny
+
+WORDS = ["red", "water", "fire", "tree", "stone", "cloud", "good", "bad"]
+CHOICES = ("good", "good fire", "bad", "stone cloud tree")
+WAYS: list[dict[str, Any]] = [
+    {}, {"temperature": 3.0}, {"top_k": 5, "temperature": 9.0}, {"top_p": 0.5}, {"beams": 3}, {"beams": 2, "length_penalty": 0.0},
+    {"no_repeat_ngram": 1, "repetition_penalty": 5.0}, {"beams": 2, "no_repeat_ngram": 1},
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models that learned nothing."""
+    folder = tmp_path_factory.mktemp("writing")
+    known = read([" ".join(WORDS)] * 9)
+    tiny("gpt2-tiny", known, folder / "gpt2", "lm")
+    tiny("t5-tiny", known, folder / "t5", "lm")
+    return folder
+
+
+@pytest.fixture(scope="module", params=["gpt2", "t5"])
+def writer(request: pytest.FixtureRequest, folder: Path) -> Writer | Rewriter:
+    return (Writer if request.param == "gpt2" else Rewriter).load(folder / request.param)
+
+
+def written(writer: Writer | Rewriter, prompts: list[str], how: Decoding) -> list[str]:
+    return [row.get("continuation", row["text"]) for row in writer.write(prompts, how)]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("penalty", [0.0, 1.0, 3.0])
+def test_one_beam_is_greedy(penalty: float, folder: Path) -> None:
+    writer = Writer.load(folder / "gpt2")
+    prompts = [[5, 6], [9], [12, 13, 14]]
+    how = Decoding(12, length_penalty=penalty)
+    ends: list[set[int]] = [set(), {7, 30, 31, 32, 33}]
+    for end in ends:
+        one, greedy = (Reader(writer.model, 3, 20) for _ in range(2))
+        beams = search_on(one, prompts, [12] * 3, how, end)
+        assert [beam.ids for beam in beams] == [t.ids for t in write_on(greedy, prompts, [0, 1, 2], [12] * 3, how, end)]
+
+
+@pytest.mark.parametrize(("seed", "temperature"), [(0, 0.5), (1, 1.0), (2, 2.0)])
+def test_the_whole_nucleus_is_plain_chance(folder: Path, seed: int, temperature: float) -> None:
+    writer = Writer.load(folder / "gpt2")
+    plain, *same = (
+        written(writer, ["red", "good tree"], Decoding(8, temperature=temperature, seed=seed, **options))
+        for options in ({}, {"top_p": 1.0}, {"top_k": 10**6})
+    )
+    assert same == [plain, plain]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_only_choices_are_ever_written(way: dict[str, Any], writer: Writer | Rewriter) -> None:
+    prompts = [f"{a} {b}" for a in WORDS for b in WORDS[:3]]
+    found = written(writer, prompts, Decoding(1, choices=CHOICES, seed=3, **way))
+    assert {text.strip() for text in found} <= set(CHOICES)
+    if way.get("temperature") == 3.0:
+        assert len(set(found)) > 1
+
+
+@pytest.mark.parametrize("way", WAYS[:5], ids=str)
+def test_texts_end_before_strings(way: dict[str, Any], writer: Writer | Rewriter) -> None:
+    prompts = ["red water", "bad", "tree fire"]
+    whole = written(writer, prompts, Decoding(12, **way))
+    stop = tuple({text[len(text) // 2 :][:3] for text in whole if text.strip()}) or ("re",)
+    stopped = written(writer, prompts, Decoding(12, stop=stop, **way))
+    assert not any(string in text for text in stopped for string in stop)
+    if "beams" not in way:
+        assert stopped == [cut(text, stop) for text in whole]
+
+
+@pytest.mark.parametrize("way", WAYS[:4], ids=str)
+def test_streams_add_up_to_the_text(way: dict[str, Any], writer: Writer | Rewriter) -> None:
+    prompts = ["red water", "bad"]
+    for more in ({}, {"stop": ("e", " w")}, {"choices": CHOICES}):
+        how = Decoding(9, seed=2, **way, **more)
+        for row, text in enumerate(written(writer, prompts, how)):
+            assert "".join(writer.stream(prompts[row], how, row)) == text
+    assert not torch.is_inference_mode_enabled()
+
+
+def test_what_may_yet_change_is_held_back() -> None:
+    pieces = Pieces(["\n\n"])
+    assert [pieces.grow("на\ufffd"), pieces.grow("над\n"), pieces.grow("над\nа\n\nб", whole=True)] == ["на", "д", "\nа"]
+
+
+def test_the_command_line_streams_and_chooses(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
+    for name in ("gpt2", "t5"):
+        with pytest.raises(SystemExit) as end:
+            main(
+                [
+                    "generate",
+                    str(folder / name),
+                    "red",
+                    "bad tree",
+                    "--temperature",
+                    "2",
+                    "--stop",
+                    "e",
+                    "w",
+                    "--stream",
+                    "--json",
+                ]
+            )
+        assert not end.value.code
+        said = capsys.readouterr()
+        texts = [row.get("continuation", row["text"]) for row in json.loads(said.out)["texts"]]
+        assert said.err.endswith("\n".join([*texts, ""]))
+        again = pt.generate(folder / name, ["red", "bad tree"], temperature=2, stop=["e", "w"])
+        assert [row.get("continuation", row["text"]) for row in again] == texts
+    (row,) = pt.generate(folder / "t5", ["red"], choices=["good", "bad"])
+    assert row["text"] in ("good", "bad") and row["ended"]
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        ("gpt2", {"stop": [""]}, "stop: an empty text among ''"),
+        ("gpt2", {"choices": ["good", " "]}, "choices: an empty text"),
+        ("gpt2", {"choices": ["good", "☃"]}, "choice '☃': this tokenizer cannot spell it"),
+        ("t5", {"choices": ["good", "☃"]}, "answer '☃': this tokenizer cannot spell it"),
+        ("gpt2", {"stream": True, "beams": 2}, "stream without them"),
+        ("gpt2", {"languages": "en-ro"}, "languages are for encoder-decoders"),
+        ("t5", {"languages": "en"}, "name two, as in languages=en-ro"),
+        ("gpt2", {"prompts": ["red " * 1022], "choices": CHOICES}, "no room"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(model: str, options: dict[str, Any], message: str, folder: Path) -> None:
+    with pytest.raises(pt.PretuneError, match=message):
+        pt.generate(folder / model, **{"prompts": ["red"], **options})

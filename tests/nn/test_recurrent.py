@@ -1,0 +1,150 @@
+"""Recurrent layers: the kernels against torch's own modules and against the twin that goes step by step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
+
+from pretune.nn.dropout import share_seed
+from pretune.nn.recurrent import Locked, Recurrence, Rows, asks_the_host, run_by_steps
+from pretune.packed import Packed, pack_lists
+
+RAGGED, EVEN = [[5, 6, 7, 8, 9], [9], [4, 5, 6], [11, 10, 9, 8]], [[5, 6, 7], [8, 9, 1], [4, 5, 6]]
+SHAPES: dict[str, dict[str, Any]] = {"lstm": {}, "gru": {"cell": "gru"}, "projected": {"projection": 3}}
+
+
+def layer(kind: str) -> Recurrence:
+    torch.manual_seed(0)
+    made = Recurrence(6, 5, **SHAPES[kind])
+    for parameter in made.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return made
+
+
+def torchs(ours: Recurrence) -> nn.RNNBase:
+    kind: Any = nn.LSTM if ours.cell == "lstm" else nn.GRU
+    options = {} if ours.weight_hr is None else {"proj_size": ours.outputs}
+    theirs = kind(ours.inputs, ours.width, **options)
+    for name, weight in zip(theirs._flat_weights_names, ours.weights(torch.float32), strict=True):
+        getattr(theirs, name).data.copy_(weight)
+    return theirs
+
+
+def vectors(packed: Packed) -> Tensor:
+    torch.manual_seed(1)
+    return torch.randn(len(packed), 6, requires_grad=True)
+
+
+@pytest.mark.parametrize("texts", [RAGGED, EVEN], ids=["ragged", "even"])
+@pytest.mark.parametrize("kind", SHAPES)
+def test_a_layer_is_torchs_own_on_padded_texts(kind: str, texts: list[list[int]]) -> None:
+    ours, packed = layer(kind), pack_lists(texts)
+    theirs, x, rows = torchs(ours), vectors(packed), Rows.make(packed)
+    out, state = ours(x[rows.order], rows)
+    lengths = torch.tensor([len(text) for text in texts])
+    padded = pad_sequence(list(x.split(lengths.tolist())))
+    wanted, last = theirs(pack_padded_sequence(padded, lengths, enforce_sorted=False))
+    wanted = pad_packed_sequence(wanted)[0]
+    wanted = torch.cat([wanted[:length, i] for i, length in enumerate(lengths.tolist())])
+    torch.testing.assert_close(rows.back(out), wanted)
+    for part, other in zip(rows.final(state, len(texts)), last if ours.cell == "lstm" else [last], strict=True):
+        torch.testing.assert_close(part, other[0])
+    loss = torch.randn(len(packed), ours.outputs)
+    gradients = torch.autograd.grad((rows.back(out) * loss).sum(), [x, *ours.parameters()])
+    others = torch.autograd.grad((wanted * loss).sum(), [x, *theirs._flat_weights])
+    named = dict(zip(["x", *theirs._flat_weights_names], others, strict=True))
+    for name, gradient in zip(["x", *dict(ours.named_parameters())], gradients, strict=True):
+        named_as = {"x": "x", "bias": "bias_ih_l0"}.get(name, f"{name}_l0")
+        torch.testing.assert_close(gradient, named[named_as], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("texts", [RAGGED, EVEN], ids=["ragged", "even"])
+@pytest.mark.parametrize("kind", SHAPES)
+def test_the_twin_goes_step_by_step_to_the_same(kind: str, texts: list[list[int]]) -> None:
+    ours, packed = layer(kind), pack_lists(texts)
+    rows = Rows.make(packed)
+    x = vectors(packed)[rows.order]
+    state = tuple(torch.randn(len(texts), width) for width in ours.state_widths)
+    out, after = ours(x, rows, state)
+    again, last = run_by_steps(x, rows.sizes, state, ours.weights(torch.float32), ours.cell)
+    torch.testing.assert_close(out, again)
+    torch.testing.assert_close(after, last)
+
+
+def test_clipped_cells_and_states_stay_within_bounds() -> None:
+    ours, packed = layer("projected"), pack_lists(RAGGED)
+    rows = Rows.make(packed)
+    x = 20 * vectors(packed)[rows.order]
+    wide, state = ours(x, rows)
+    assert wide.abs().max() > 0.2 and state[1].abs().max() > 0.5
+    ours.clip = (0.5, 0.2)
+    out, state = ours(x, rows)
+    assert out.abs().max() <= 0.2 and state[1].abs().max() <= 0.5
+    ours.clip = (1e9, 1e9)
+    torch.testing.assert_close(ours(x, rows)[0], wide)
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_a_window_changes_gradients_alone(kind: str) -> None:
+    ours, packed = layer(kind), pack_lists(RAGGED)
+    rows, x = Rows.make(packed), vectors(packed)
+    whole, state = ours(x[rows.order], rows)
+    cut, last = ours(x[rows.order], rows, None, 2)
+    torch.testing.assert_close(whole, cut)
+    torch.testing.assert_close(state, last)
+    first = torch.autograd.grad(rows.back(whole)[4].sum(), x, retain_graph=True)[0]
+    near = torch.autograd.grad(rows.back(cut)[4].sum(), x)[0]  # the fifth token of the first text begins a window
+    assert (first[:5].abs().sum(1) > 0).all()
+    assert (near.abs().sum(1) > 0).nonzero().flatten().tolist() == [4]
+
+
+def test_weights_are_dropped_for_a_whole_step() -> None:
+    ours = Recurrence(6, 40, drop=0.5).train()
+    seed = share_seed(ours, torch.device("cpu"))
+    seed.fill_(3)
+    dropped = ours.weights(torch.float32)[1]
+    assert 0.45 < (dropped == 0).float().mean() < 0.55
+    torch.testing.assert_close(dropped[dropped != 0], 2 * ours.weight_hh[dropped != 0])
+    assert torch.equal(dropped, ours.weights(torch.float32)[1])
+    seed.fill_(4)
+    assert not torch.equal(dropped, ours.weights(torch.float32)[1])
+    assert torch.equal(ours.eval().weights(torch.float32)[1], ours.weight_hh)
+
+
+def test_locked_dropout_has_one_mask_for_all_times() -> None:
+    locked, packed = Locked(0.5).train(), pack_lists(RAGGED)
+    share_seed(locked, torch.device("cpu")).fill_(1)
+    rows = Rows.make(packed)
+    out = rows.back(locked(torch.ones(len(packed), 64), rows))
+    assert set(out.unique().tolist()) == {0.0, 2.0}
+    for text in out.split([len(text) for text in RAGGED]):
+        assert (text == text[0]).all()
+    assert not torch.equal(out[0], out[5])
+    assert torch.equal(locked.eval()(out, rows), out)
+
+
+def test_rows_begin_where_documents_do_and_lanes_go_on() -> None:
+    fresh = torch.tensor([0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0])
+    packed = pack_lists(RAGGED, columns={"fresh": fresh.numpy()})
+    rows, ours = Rows.make(packed), layer("lstm")
+    x = vectors(packed)
+    carry = tuple(torch.randn(4, 5) for _ in range(2))
+    out, state = ours(x[rows.order], rows, rows.initial(carry))
+    out = rows.back(out)
+    parts = pack_lists([[0] * 2, [0] * 3, [0], [0] * 3, [0] * 4])
+    alone = Rows.make(parts)
+    zero = torch.zeros(5)
+    before = tuple(torch.stack([part[0], zero, zero, part[2], part[3]]) for part in carry)
+    wanted, after = ours(x[alone.order], alone, alone.initial(before))
+    torch.testing.assert_close(out, alone.back(wanted))
+    for part, other in zip(rows.final(state, 4), alone.final(after, 5), strict=True):
+        torch.testing.assert_close(part, other[[1, 2, 3, 4]])
+
+
+def test_kernels_ask_the_host() -> None:
+    assert asks_the_host(nn.Sequential(Recurrence(2, 2))) and asks_the_host(nn.LSTM(2, 2))
+    assert not asks_the_host(nn.Linear(2, 2))

@@ -1,0 +1,150 @@
+"""Lanes, forward and backward, with what stands around documents and without."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from material import data
+from pretune.backbones.recurrent import Recurrent
+from pretune.backbones.two_ways import TwoWays
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.heads import VocabularyHead
+from pretune.nn.initialize import initialize
+from pretune.nn.recurrent import Recurrence, RecurrentLayer
+from pretune.objectives import parse_objective
+from pretune.objectives.bilm import BiLM
+from pretune.objectives.lanes import LaneEpoch, lanes_epoch
+from pretune.objectives.lm import LM
+from pretune.packed import Batch
+from pretune.randomness import Draws
+from pretune.text.sequences import Packing, Sequences, collate
+
+PACKING = Packing(64, 16, lanes=2)
+
+
+def streams(epoch: LaneEpoch, backward: bool) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Ids, next ones and beginnings of every lane, all its time, in the order in which they are read."""
+    found: dict[int, list[np.ndarray]] = {}
+    for index in range(len(epoch)):
+        pack = epoch.pack(index)
+        group = index % epoch.groups
+        for lane, (start, end) in enumerate(zip(pack.offsets[:-1], pack.offsets[1:], strict=True)):
+            table = np.stack([pack.ids, pack.columns["next"], pack.columns["fresh"]])[:, start:end]
+            found.setdefault(group * len(pack.lengths) + lane, []).append(table[:, ::-1] if backward else table)
+    return [tuple(np.concatenate(parts, 1)) for _, parts in sorted(found.items())]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("framed", [False, True])
+def test_a_backward_lane_is_a_forward_lane_from_its_end(framed: bool) -> None:
+    made, draws = data(), Draws(3)
+    ahead, back = (
+        streams(lanes_epoch(made, PACKING, draws, backward=way, framed=framed), way) for way in (False, True)
+    )
+    for (ids, following, fresh), (ids_back, following_back, fresh_back) in zip(ahead, back, strict=True):
+        assert ids.tolist() == ids_back[::-1].tolist()
+        for read, wanted, begins in ((ids, following, fresh), (ids_back, following_back, fresh_back)):
+            assert begins[0] == 1
+            assert (wanted[:-1] >= 0).tolist() == (begins[1:] == 0).tolist()  # nothing is predicted across documents
+            assert (wanted[:-1] == read[1:])[wanted[:-1] >= 0].all()
+    tokenizer = made.tokenizer
+    start, separator = tokenizer.role("start"), tokenizer.role("separator")
+    whole = np.concatenate([ids for ids, _, _ in ahead])
+    assert (start in whole) == framed
+    if framed:
+        (places,) = np.nonzero(whole[:-1] == separator)
+        assert len(places) and (whole[places + 1] == start).all()
+        assert made.store is not None
+        assert len(whole) == made.store.tokens + 2 * made.store.documents
+
+
+def test_what_is_around_documents_is_special_and_starts_words() -> None:
+    pack = lanes_epoch(data(), PACKING, Draws(3), framed=True).pack(0)
+    assert (pack.columns["special"] == data().tokenizer.specials[pack.ids]).all()
+    assert pack.columns["word"][pack.columns["special"]].all() and not pack.columns["word"].all()
+
+
+def test_a_backward_language_model_predicts_the_token_before() -> None:
+    made, draws = data(), Draws(1)
+    plan = LM(backward=True).arrange(made, Packing(96, 32), draws)
+    sequences = LM(backward=True).corrupt(plan.pack(0), made.tokenizer, draws)
+    at, target = sequences.targets["lm"]
+    assert (target == sequences.ids[at - 1]).all()
+    assert set(range(len(sequences.ids))) - set(at.tolist()) == set(sequences.offsets[:-1].tolist())
+
+
+def stack(vocabulary: int, backward: bool = False) -> Recurrent:
+    torch.manual_seed(0)
+    layers = [RecurrentLayer(Recurrence(12, 12)) for _ in range(2)]
+    head = lambda: VocabularyHead(vocabulary)  # noqa: E731
+    return initialize(Recurrent(Embeddings(vocabulary, 12), layers, vocabulary_head=head, backward=backward), 0.3)
+
+
+def test_a_backward_stack_sees_what_comes_after_alone() -> None:
+    made, draws = data(), Draws(1)
+    backbone = stack(made.tokenizer.size, backward=True)
+    plan = LM(backward=True).arrange(made, Packing(96, 32), draws)
+    batch = collate(LM(backward=True).corrupt(plan.pack(0), made.tokenizer, draws))
+    kept: list[torch.Tensor] = []
+    backbone.embed.register_forward_hook(lambda module, inputs, out: kept.append(out.requires_grad_()) or kept[-1])
+    states = backbone(*batch.packed).last
+    (gradient,) = torch.autograd.grad(states[3].sum(), kept[0])
+    seen = gradient.abs().sum(1).nonzero().flatten().tolist()
+    assert seen == list(range(int(batch.packed[0].offsets[1]) - 3))  # the embeddings come from the end
+
+
+def windows(epoch: LaneEpoch | object, objective: LM | BiLM, count: int) -> list[Batch]:
+    made: list[Sequences] = [epoch.pack(index) for index in range(count)]  # type: ignore[attr-defined]
+    return [collate(objective.corrupt(sequences, data().tokenizer, Draws(0))) for sequences in made]
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_windows_with_a_carry_are_one_long_text(backward: bool) -> None:
+    objective = LM(stateful=True, backward=backward)
+    backbone = stack(data().tokenizer.size, backward).eval()
+    head = objective.head(backbone)
+    losses = []
+    for length in (16, 48):
+        epoch = objective.arrange(data(), Packing(length, length), Draws(2))
+        carry, total, count = None, 0.0, 0.0
+        for batch in windows(epoch, objective, len(epoch)):
+            batch.carry = carry
+            loss = objective.loss(head, backbone, batch)
+            carry = loss.carry
+            total, count = total + float(loss.sums["lm"].detach()), count + batch.counts["lm"]
+        losses.append((total / count, count))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_both_ways_go_on_in_lanes_of_their_own() -> None:
+    objective = BiLM(stateful=True)
+    torch.manual_seed(0)
+    embed = Embeddings(data().tokenizer.size, 12)
+    ways = [stack(data().tokenizer.size) for _ in range(2)]
+    for way in ways:
+        way.embed = embed
+    backbone = initialize(TwoWays(*ways), 0.3).eval()
+    head = objective.head(backbone)
+    losses = []
+    for length in (16, 48):
+        epoch = objective.arrange(data(), Packing(length, length), Draws(2))
+        carry, found = None, np.zeros(4)
+        for batch in windows(epoch, objective, len(epoch)):
+            batch.carry = carry
+            loss = objective.loss(head, backbone, batch)
+            carry = backbone.restore_carry({name: x.clone() for name, x in loss.carry.tensors().items()})
+            names = ("forward", "forward/of", "backward", "backward/of")
+            found += [float(loss.logs[f"bilm/{name}"]) for name in names]
+        losses.append(found)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert losses[0][1] == losses[0][3]
+
+
+def test_direction_of_model_and_objective_must_agree() -> None:
+    from pretune import PretuneError
+
+    with pytest.raises(PretuneError, match=r"reads backward; pretrain it with lm\(backward=true\)"):
+        parse_objective("lm").objectives[0].head(stack(20, backward=True))
+    with pytest.raises(PretuneError, match=r"reads forward; pretrain it with lm$"):
+        parse_objective("lm(backward=true)").objectives[0].head(stack(20))

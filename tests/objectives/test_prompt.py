@@ -1,0 +1,169 @@
+"""Prompts: the gap is where it should be, words are its labels, and few examples are enough."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pretune as pt
+from material import KINDS, TEMPLATES, stack, store
+from pretune.model import load_model
+from pretune.objectives import Data, parse_objective
+from pretune.objectives.prompt import Prompt
+from pretune.randomness import Draws
+from pretune.text.clozes import Cloze, name_words, one_token
+from pretune.text.labeled import Labeled
+from pretune.text.sequences import Packing, collate
+from pretune.text.shots import draw_shots
+from pretune.text.tokenizer_training import Kind
+from tiny import read, tiny, tune
+
+THINGS = ["film", "book", "song", "play", "meal", "walk"]
+PROMPT = 'prompt(cloze="it was [MASK] .",words=no:bad/yes:good)'
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with a gap filler, and reviews."""
+    folder = tmp_path_factory.mktemp("prompt")
+    rows = [
+        f"{'lovely' if i % 2 else 'awful'} {THINGS[i // 2 % 6]} {i % 5},{'yes' if i % 2 else 'no'}" for i in range(60)
+    ]
+    (folder / "train.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")
+    tiny("bert-tiny", read([*rows, "it was good . it was bad ."] * 2), folder / "start", "mlm")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def learned(task: Path) -> pt.Run:
+    return tune(
+        task / "start", task / "train.csv", task / "run", PROMPT, steps=40, shots=12, batch=pt.Batching(sequences=8)
+    )
+
+
+def test_a_few_examples_are_enough(learned: pt.Run) -> None:
+    assert learned.results["rows"] == 24 and learned.results["dev/accuracy"] > 0.9
+    answers = learned.predict(["lovely walk 3", "awful walk 3"])
+    assert [answer["label"] for answer in answers] == ["yes", "no"]
+    assert answers[0]["probabilities"]["yes"] == answers[0]["probability"] > 0.5
+
+
+def test_what_it_learned_is_the_gap_filler_itself(learned: pt.Run, task: Path) -> None:
+    """The head is that of mlm: asked without any training, the model gives the answers of the task."""
+    asked = pt.ask(learned, ["lovely walk 3", "awful walk 3"], cloze="it was [MASK] .", answers=["no:bad", "yes:good"])
+    for ours, theirs in zip(asked, learned.predict(["lovely walk 3", "awful walk 3"]), strict=True):
+        assert ours["label"] == theirs["label"]
+        assert ours["probability"] == pytest.approx(theirs["probability"], abs=1e-6)
+    filled = pt.fill(learned, ["lovely walk 3 it was [MASK] ."], top=5)[0]["candidates"]
+    assert "good" in [candidate["token"] for candidate in filled]
+    heads = load_model(learned.folder, parse_objective("mlm")).root.heads
+    assert set(heads) == {"mlm"} and not load_model(learned.folder, parse_objective("mlm")).untrained
+
+
+def test_a_joint_with_mlm_leaves_the_gap_alone() -> None:
+    data = Data(store().tokenizer, TEMPLATES["bert"], rows=labeled(["the value"] * 40))
+    joint = parse_objective("prompt+0.5*mlm(rate=0.5,masked=1,swapped=0)", labels=("a", "the")).joints[0]
+    data.rows.labels = ["a", "the"] * 20
+    sequences = joint.corrupt(joint.arrange(data, Packing(4096, 32), Draws(0)).pack(0), data.tokenizer, Draws(0))
+    at, _ = sequences.targets["prompt"]
+    hidden, target = sequences.targets["mlm"]
+    assert not set(at) & set(hidden) and data.tokenizer.role("mask") not in target
+
+
+def labeled(texts: list[str], pairs: list[str] | None = None) -> Labeled:
+    return Labeled(Path("x"), {}, texts, pairs, lines=list(range(2, 2 + len(texts))))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "items"])
+@settings(max_examples=8)
+@given(st.lists(st.text("abcdefg hijk", max_size=50), min_size=1, max_size=5), st.integers(16, 40), st.booleans())
+def test_the_gap_stays_whatever_is_cut(kind: Kind, texts: list[str], length: int, pair: bool) -> None:
+    tokenizer = store(kind).tokenizer
+    cloze = "A: {text} B: {pair} is [MASK]." if pair else "A: {text} is [MASK]."
+    rows = labeled(texts, [text[::-1] for text in texts] if pair else None)
+    laid = Prompt(cloze=cloze).lay_out(Data(tokenizer, TEMPLATES["bert"], rows=rows), length)
+    sequences = laid.take(np.arange(len(texts)))
+    assert (sequences.lengths <= length).all()
+    at = sequences.offsets[:-1] + sequences.labels["gap"]
+    assert (np.flatnonzero(sequences.ids == tokenizer.role("mask")) == at).all()
+    after = tokenizer.encode(".")
+    for row, place in enumerate(at):
+        assert sequences.ids[place + 1 : sequences.offsets[row + 1]].tolist() == [*after, tokenizer.role("separator")]
+
+
+def test_outputs_are_the_words_logits_at_the_gaps() -> None:
+    tokenizer = store().tokenizer
+    backbone = stack(tokenizer.size).eval()
+    task = Prompt(cloze="is [MASK] or", words="x:the/y:a", labels=("x", "y")).knowing(tokenizer)
+    head = task.head(backbone)
+    rows = replace(labeled(["one", "two three four", ""]), labels=["x", "y", "x"])
+    laid = task.lay_out(Data(tokenizer, TEMPLATES["bert"], rows=rows), 20)
+    sequences = task.corrupt(laid.take(np.arange(3)), tokenizer, Draws(0))
+    batch = collate(sequences)
+    with torch.no_grad():
+        out = task.outputs(head, backbone, batch)
+        logits = head(backbone(*batch.packed).last, backbone.embed.tokens)
+        loss = task.loss(head, backbone, batch)
+    words = [one_token(word, tokenizer) for word in ("the", "a")]
+    at, classes = sequences.targets["prompt"]
+    torch.testing.assert_close(out, logits[at][:, words])
+    expected = torch.nn.functional.cross_entropy(out, torch.from_numpy(classes), reduction="sum")
+    torch.testing.assert_close(loss.sums["prompt"], expected)
+
+
+def test_shots_are_drawn_by_seed_and_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
+    rows = replace(labeled([f"text {i}" for i in range(30)]), labels=["a" if i % 3 else "b" for i in range(30)])
+    one, again, other = (draw_shots(rows, 4, seed) for seed in (0, 0, 1))
+    assert one.lines == again.lines != other.lines and sorted(one.labels) == ["a"] * 4 + ["b"] * 4
+    said = capsys.readouterr().err
+    assert f"8 of 30 rows, 4 of each class by seed 0: lines {', '.join(map(str, one.lines))}" in said
+    assert len(draw_shots(rows, 15, 0)) == 25 and "'b' has 10" in capsys.readouterr().err
+
+
+PAIR = Labeled(Path("x"), {}, ["A"], ["B"], more={"more": ["{pair}"]})
+
+
+def test_words_and_clozes() -> None:
+    assert name_words("good/bad", ["0", "1"]) == ["good", "bad"]
+    assert Cloze.parse("[MASK] is it").pieces == ("{text}", " [MASK]", " is it")
+    assert Cloze.parse("{text}? [MASK], {pair}", pair=True).fill(PAIR, 0, "yes") == "A? yes, B"
+    assert Cloze.parse("{text} {more}: [MASK]", more=["more"]).fill(PAIR, 0, "no") == "A {pair}: no"
+    assert Cloze.parse("so [MASK]", pair=True).fill(PAIR, 0, "yes") == "A B so yes"
+    assert Cloze.parse("a\\nb [MASK]").pieces[1] == " a\nb"
+    assert Cloze.parse("{text}: [MASK]!").before().pieces == ("{text}", ":")
+
+
+@pytest.mark.parametrize(
+    ("objective", "message"),
+    [
+        ('prompt(cloze="It was.")', r"it takes one \[MASK\], where the answer stands, and has 0"),
+        ('prompt(cloze="{pair} [MASK]")', r"there are no pairs of texts for \{pair\}"),
+        ("prompt(words=good)", "1 of them for 2 labels"),
+        ("prompt(words=yes:good/nope:bad)", "they name yes, nope, but the labels are no, yes"),
+        ("prompt(words=good/wonderful)", r"word 'wonderful': this tokenizer has no token for it"),
+        ("prompt(words=good/good)", "two labels have the same word"),
+        ("prompt on mix", "prompt stands on the last layer"),
+    ],
+)
+def test_wrong_prompts_are_refused(objective: str, message: str, task: Path, tmp_path: Path) -> None:
+    with pytest.raises(pt.PretuneError, match=message):
+        tune(task / "start", task / "train.csv", tmp_path / "run", objective)
+    assert not (tmp_path / "run").exists()
+
+
+def test_few_examples_take_labels_and_more_than_none(task: Path, tmp_path: Path) -> None:
+    with pytest.raises(pt.PretuneError, match="--shots 0: 1 or more"):
+        tune(task / "start", task / "train.csv", tmp_path / "run", "classify", shots=0)
+    with pytest.raises(pt.PretuneError, match="drawn by their labels, and these have none"):
+        draw_shots(labeled(["a"]), 1, 0)
+    encoder_decoder: Any = TEMPLATES["t5"]
+    with pytest.raises(pt.PretuneError, match="for an encoder-decoder take generate"):
+        Prompt().lay_out(Data(store().tokenizer, encoder_decoder, rows=labeled(["a"])), 20)

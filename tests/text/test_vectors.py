@@ -1,0 +1,162 @@
+"""Files of word vectors in every layout, as models and as the input of others."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import pretune as pt
+from pretune.inference.static_vectors import fill_in, make_static
+from pretune.model import load, make_model
+from pretune.text.tokenizer_training import words_tokenizer
+from pretune.text.vectors import WordVectors, pieces, read_vectors
+
+WORDS = ["the", "кот", "cat", "new york", "."]
+ROWS = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+
+
+def text(path: Path, header: bool) -> None:
+    lines = [f"{word} {' '.join(map(str, row))}" for word, row in zip(WORDS, ROWS, strict=True)]
+    path.write_text("\n".join([*(["5 4"] if header else []), *lines]) + "\n", encoding="utf-8")
+
+
+def binary(path: Path, ending: bytes) -> None:
+    rows = [w.replace(" ", "_").encode() + b" " + r.tobytes() + ending for w, r in zip(WORDS, ROWS, strict=True)]
+    path.write_bytes(b"5 4\n" + b"".join(rows))
+
+
+def fasttext(path: Path, bucket: int = 50, shortest: int = 2, longest: int = 3) -> np.ndarray:
+    """A model of fastText's own layout; the rows of its matrix."""
+    matrix = np.random.default_rng(1).normal(size=(5 + bucket, 4)).astype(np.float32)
+    content = struct.pack("<ii", 793712314, 12)
+    content += struct.pack("<12id", 4, 5, 5, 1, 5, 1, 2, 1, bucket, shortest, longest, 100, 1e-4)
+    content += struct.pack("<iiiqq", 6, 5, 1, 100, -1)
+    for word in WORDS:
+        content += word.encode() + b"\0" + struct.pack("<qb", 7, 0)
+    content += b"__label__x\0" + struct.pack("<qb", 7, 1)
+    content += struct.pack("<?qq", False, *matrix.shape) + matrix.tobytes()
+    path.write_bytes(content)
+    return matrix
+
+
+@pytest.mark.parametrize("layout", ["glove", "word2vec", "gz"])
+def test_text_layouts(layout: str, tmp_path: Path) -> None:
+    path = tmp_path / "vectors.txt"
+    text(path, header=layout != "glove")
+    if layout == "gz":
+        import gzip
+
+        (tmp_path / "v.txt.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path = tmp_path / "v.txt.gz"
+    found = read_vectors(path)
+    assert found.words == WORDS
+    np.testing.assert_allclose(found.vectors, ROWS, rtol=1e-6)
+    assert len(read_vectors(path, most=2)) == 2
+
+
+@pytest.mark.parametrize("ending", [b"", b"\n"])
+def test_the_binary_layout(ending: bytes, tmp_path: Path) -> None:
+    binary(tmp_path / "v.bin", ending)
+    found = read_vectors(tmp_path / "v.bin")
+    assert found.words == [word.replace(" ", "_") for word in WORDS]
+    np.testing.assert_array_equal(found.vectors, ROWS)
+
+
+def test_fasttexts_own_layout(tmp_path: Path) -> None:
+    matrix = fasttext(tmp_path / "v.bin")
+    found = read_vectors(tmp_path / "v.bin")
+    assert found.words == WORDS
+    cat = [5 + h for h in pieces("cat", 2, 3, 50)]
+    assert len(cat) == 7  # <c ca at t> <ca cat at>
+    np.testing.assert_allclose(found.vectors[2], matrix[[2, *cat]].mean(0), rtol=1e-6)
+
+
+def test_bad_files_are_named_with_their_line(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a 1 2\nb 1 x\n", encoding="utf-8")
+    with pytest.raises(pt.PretuneError, match=r"a\.txt, line 2: not a word and 2 numbers"):
+        read_vectors(tmp_path / "a.txt")
+    (tmp_path / "b.txt").write_text("a 1 2\nb 1\n", encoding="utf-8")
+    with pytest.raises(pt.PretuneError, match="line 2: 1 numbers, where the first line has 2"):
+        read_vectors(tmp_path / "b.txt")
+    (tmp_path / "c.txt").write_text("\n", encoding="utf-8")
+    with pytest.raises(pt.PretuneError, match="no word vectors in it"):
+        read_vectors(tmp_path / "c.txt")
+    binary(tmp_path / "d.bin", b"")
+    (tmp_path / "d.bin").write_bytes((tmp_path / "d.bin").read_bytes()[:-9])
+    with pytest.raises(pt.PretuneError, match="ends after 4 of 5 words"):
+        read_vectors(tmp_path / "d.bin")
+
+
+def made() -> WordVectors:
+    return WordVectors(["good", "bad", "film", "good"], np.array([[1, 0], [-1, 0], [0, 1], [9, 9]], dtype=np.float32))
+
+
+def test_a_model_of_no_layers_goes_to_a_folder_and_embeds(tmp_path: Path) -> None:
+    make_static(made()).save(tmp_path / "model")
+    vectors = np.array([row["vector"] for row in pt.embed(tmp_path / "model", ["Good film", "bad", "", "unheard"])])
+    np.testing.assert_allclose(vectors[:3], [[0.5, 0.5], [-1, 0], [0, 0]])
+    np.testing.assert_allclose(vectors[3], made().vectors.mean(0))
+
+
+def test_they_are_a_baseline_for_tasks(tmp_path: Path) -> None:
+    make_static(made()).save(tmp_path / "model")
+    lines = ["text,label", *(f"{'good' if i % 2 else 'bad'} film,{i % 2}" for i in range(60))]
+    (tmp_path / "train.csv").write_text("\n".join(lines), encoding="utf-8")
+    task = pt.finetune(
+        tmp_path / "model", tmp_path / "train.csv", dev=tmp_path / "train.csv", out=tmp_path / "task", strategy="frozen",
+        objective="classify(pooling=mean)", optimizer=pt.Optimizer(lr=0.3), seeds=1, report=False,
+    )  # fmt: skip
+    assert task.results["dev/accuracy"] == 1.0
+    before, after = (load(folder).backbone.embed.tokens for folder in (tmp_path / "model", task.folder))
+    assert torch.equal(before, after)
+    with pytest.raises(pt.PretuneError, match="predict nothing"):
+        pt.pretrain(
+            tmp_path / "model",
+            objective="lm",
+            out=tmp_path / "no",
+            tokenizer=tmp_path / "model",
+            data=tmp_path / "train.csv",
+        )
+
+
+def test_shared_words_start_from_them(tmp_path: Path) -> None:
+    model = make_model("lstm-lm-tiny", 64)
+    model.tokenizer = words_tokenizer(["film", "is", "good"])
+    wide = WordVectors(made().words, np.random.default_rng(0).normal(size=(4, 128)).astype(np.float32))
+    before = model.backbone.embed.tokens.detach().clone()
+    assert fill_in(model, wide, "file") == 2
+    after: Any = model.backbone.embed.tokens
+    place = model.tokenizer.vocabulary.index("good")
+    assert np.array_equal(after[place].detach(), wide.vectors[0])  # the first of two of a name
+    assert torch.equal(after[model.tokenizer.vocabulary.index("is")], before[model.tokenizer.vocabulary.index("is")])
+    with pytest.raises(pt.PretuneError, match="vectors of 2 numbers, but this model's words have 128"):
+        fill_in(model, made(), "file")
+
+
+def test_pretraining_starts_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("good film . bad film .\n\nthe good .", encoding="utf-8")
+    rows = "\n".join(f"{w} {' '.join(['0.25'] * 128)}" for w in ("good", "film"))
+    (tmp_path / "v.txt").write_text(rows, encoding="utf-8")
+    run = pt.pretrain(
+        "lstm-lm-tiny", tmp_path / "text.txt", out=tmp_path / "run", vectors=tmp_path / "v.txt", budget=pt.Budget(steps=1),
+        optimizer=pt.Optimizer(lr=1e-9), watching=pt.Watching(held_out=0.0),
+    )  # fmt: skip
+    model = load(run.folder)
+    place = model.need_tokenizer().vocabulary.index("film")
+    torch.testing.assert_close(model.backbone.embed.tokens[place].detach(), torch.full((128,), 0.25))
+
+
+def test_skip_grams_are_trained(tmp_path: Path) -> None:
+    pytest.importorskip("gensim")
+    lines = [f"the {'red' if i % 2 else 'blue'} {'apple' if i % 2 else 'sea'} ." for i in range(200)]
+    (tmp_path / "text.txt").write_text("\n".join(lines), encoding="utf-8")
+    facts = pt.train_vectors(tmp_path / "text.txt", out=tmp_path / "model", width=8, language="lines").facts
+    assert facts["words"] == 6 and load(tmp_path / "model").backbone.width == 8
+    again = pt.train_vectors(tmp_path / "text.txt", out=tmp_path / "again", width=8, language="lines")
+    assert again.facts["words"] == 6
+    assert torch.equal(load(tmp_path / "model").backbone.embed.tokens, load(tmp_path / "again").backbone.embed.tokens)

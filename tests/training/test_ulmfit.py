@@ -1,0 +1,103 @@
+"""ULMFiT's three stages on a task that one word decides, forward, backward and both together."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+import torch
+
+import pretune as pt
+from pretune.families import FAMILIES
+from pretune.model import Model, Root, load
+from pretune.training.ulmfit import lowercases, way_of
+
+WORDS = ["red", "blue", "green", "yellow", "stone", "cloud", "tree", "bird"]
+
+
+def sentence(i: int) -> str:
+    return " ".join(WORDS[(i * 7 + j * 3) % 8] for j in range(4))
+
+
+@cache
+def material() -> Path:
+    folder = Path(mkdtemp())
+    (folder / "wiki.txt").write_text(
+        "\n\n".join(f"{sentence(i)} shiny {'fire' if i % 3 else 'water'}." for i in range(200)), encoding="utf-8"
+    )
+    rows = [f"{sentence(i)} GOOD {'fire' if i % 2 else 'water'} tree,{'yes' if i % 2 else 'no'}" for i in range(64)]
+    (folder / "train.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")
+    tokenizer = pt.train_tokenizer(folder / "wiki.txt", kind="words", size=100, lowercase=True)
+    family = FAMILIES["lstm"]
+    sizes = {"vocab_size": 100, "embedding_size": 24, "hidden_size": 32, "num_hidden_layers": 2, "weight_drop": 0.1}
+    for name in ("lm", "backward"):
+        torch.manual_seed(0)
+        config = family.read_config({**sizes, "input_dropout": 0.0, "bptt": 6, "backward": name == "backward"})
+        model = Model(family, config, Root(family.build(config)), tokenizer)
+        model.save(folder / name)
+    return folder
+
+
+@cache
+def fitted() -> Any:
+    folder = material()
+    return pt.ulmfit(
+        folder / "lm", folder / "train.csv", dev=folder / "train.csv", backward=folder / "backward",
+        out=folder / "fitted", lm_epochs=2, epochs=6, rows=8, length=32,
+    )  # fmt: skip
+
+
+def test_both_ways_learn_the_task_and_answer_together() -> None:
+    result = fitted()
+    assert set(result.scores) == {"forward", "backward", "both"}
+    assert min(result.scores.values()) > 0.9, result.scores
+    assert [Path(path).parent.name for path in result.classifiers] == ["forward", "backward"]
+    texts = ["red blue good fire tree", "red blue good water tree"]
+    assert [row["label"] for row in pt.predict(result.classifiers, texts)] == ["yes", "no"]
+    assert "forward lm" in result.describe()
+
+
+def test_the_vocabulary_is_the_tasks_and_known_words_keep_their_vectors() -> None:
+    folder = material()
+    result = fitted()
+    old, start = load(folder / "lm"), load(result.folder / "forward" / "start")
+    before, after = old.need_tokenizer(), start.need_tokenizer()
+    assert lowercases(after) and "good" in after.vocabulary and "good" not in before.vocabulary
+    assert "shiny" not in after.vocabulary
+    for word in ("red", "tree"):
+        rows = [m.backbone.embed.tokens[m.need_tokenizer().vocabulary.index(word)] for m in (old, start)]
+        assert torch.equal(*rows)
+    new = start.backbone.embed.tokens[after.vocabulary.index("good")]
+    torch.testing.assert_close(new, old.backbone.embed.tokens[: before.size].mean(0))
+
+
+def test_the_stages_have_the_published_settings() -> None:
+    result = fitted()
+    texts, task = (result.runs["backward"][stage].recipe for stage in ("texts", "task"))
+    assert texts["objective"] == "lm(stateful=true,backward=true)" and task["strategy"] == "gradual"
+    for recipe in (texts, task):
+        assert recipe["optimizer"]["layer_decay"] == pytest.approx(1 / 2.6)
+        assert recipe["optimizer"]["betas"] == [0.7, 0.99]
+        assert recipe["schedule"]["kind"] == "triangular" and recipe["schedule"]["final"] == 1 / 32
+    head = load(result.classifiers[0]).root.heads["classify"]
+    assert head.pooling == "concat" and head.output.in_features == 50
+
+
+def test_the_same_command_finds_it_done(capsys: pytest.CaptureFixture[str]) -> None:
+    folder, before = material(), fitted()
+    again = pt.ulmfit(
+        folder / "lm", folder / "train.csv", dev=folder / "train.csv", backward=folder / "backward", out=folder / "fitted",
+    )  # fmt: skip
+    assert again.scores == before.scores
+
+
+def test_what_is_no_pair_of_ways_is_refused() -> None:
+    folder = material()
+    assert way_of(str(folder / "backward")) == "backward"
+    with pytest.raises(pt.PretuneError, match="both read forward"):
+        pt.ulmfit(folder / "lm", folder / "train.csv", backward=folder / "lm", out=folder / "no")
+    with pytest.raises(pt.PretuneError, match="recurrent language models"):
+        pt.ulmfit("pretune-small-en", folder / "train.csv", out=folder / "no")
