@@ -25,22 +25,25 @@ from pretune.training.settings import Batching, Budget, Watching
 SCRIPT = Path(__file__).with_name("together.py")
 
 
-def scenario(name: str, folder: Path) -> Any:
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """What came of all scenarios of together.py, and where."""
+    folder = tmp_path_factory.mktemp("together")
     path = os.pathsep.join(filter(None, [str(SCRIPT.parent), *sys.path]))
     answer = subprocess.run(
-        [sys.executable, str(SCRIPT), name, str(folder)], capture_output=True, text=True, check=False,
+        [sys.executable, str(SCRIPT), str(folder)], capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip
     errors = "\n".join(file.read_text()[-1500:] for file in sorted(folder.rglob("errors-*")))
     assert answer.returncode == 0, answer.stderr[-3000:] + errors
-    return json.loads(answer.stdout.splitlines()[-1])
+    return folder, json.loads(answer.stdout.splitlines()[-1])
 
 
-def test_losses_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
+def test_losses_do_not_depend_on_the_number_of_processes(played: tuple[Path, dict[str, Any]]) -> None:
     """Replicas and shards, dropout on, packs that cannot be dealt evenly, optimizers that look at whole matrices."""
-    found = scenario("same", tmp_path)
+    folder, found = played[0] / "same", played[1]["same"]
     for size in ("2", "3"):
-        assert found[size] is not None, (tmp_path / size / "errors-0").read_text()
+        assert found[size] is not None, (folder / size / "errors-0").read_text()
         for name, losses in found[size].items():
             tolerance = 1e-3 if name.startswith("bf16") else 1e-6
             assert losses == pytest.approx(found["1"][name], rel=tolerance), (size, name)
@@ -49,12 +52,12 @@ def test_losses_do_not_depend_on_the_number_of_processes(tmp_path: Path) -> None
     assert found["exchanged"] == {"replicate": 2, "shard": 6}
 
 
-def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
-    found = scenario("resumed", tmp_path)
+def test_a_run_goes_on_with_another_number_of_processes(played: tuple[Path, dict[str, Any]]) -> None:
+    folder, found = played[0] / "resumed", played[1]["resumed"]
     assert set(found["errors"]) == {""}
-    assert_same(tmp_path, "whole", "two, then one", "one, then three", "replicas, then shards", "full")
-    assert_same(tmp_path, "lane", "lanes")
-    names = {path.name for path in list_checkpoints(tmp_path / "replicas, then shards" / "run")[-1].iterdir()}
+    assert_same(folder, "whole", "two, then one", "one, then three", "replicas, then shards", "full")
+    assert_same(folder, "lane", "lanes")
+    names = {path.name for path in list_checkpoints(folder / "replicas, then shards" / "run")[-1].iterdir()}
     kinds = ("average", "optimizer", "root")
     assert names == {"state.json", *(f"{kind}-0000{rank}-of-00002.safetensors" for kind in kinds for rank in range(2))}
     # One process had no room: it says so, the others end too, and the checkpoint before is what there is.
@@ -76,8 +79,8 @@ def assert_same(folder: Path, first: str, *others: str) -> None:
             torch.testing.assert_close(tensor, expected[name], atol=1e-4, rtol=1e-3, msg=f"{way}: {name}")
 
 
-def test_processes_that_disagree_are_told_apart(tmp_path: Path) -> None:
-    found = scenario("disagreeing", tmp_path)
+def test_processes_that_disagree_are_told_apart(played: tuple[Path, dict[str, Any]]) -> None:
+    folder, found = played[0] / "disagreeing", played[1]["disagreeing"]
     told = {name: said for name, (said, other) in found.items() if other == "SystemExit: 1"}
     assert told.keys() == found.keys()  # one of them tells, and both end
     assert (
@@ -86,7 +89,7 @@ def test_processes_that_disagree_are_told_apart(tmp_path: Path) -> None:
     )
     assert "does not have the data of process 0" in told["data"] and "these differ: documents, store;" in told["data"]
     assert "run: process 1" in told["folder"] and "must be a folder that all machines share" in told["folder"]
-    assert not (tmp_path / "machine-0" / "run").exists()
+    assert not (folder / "machine-0" / "run").exists()
     assert "nothing-here" in told["first"]
 
 

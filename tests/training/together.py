@@ -1,6 +1,6 @@
 """Trainings in several processes that are forked from one, so that torch is imported once.
 
-python tests/training/together.py NAME FOLDER      does what SCENARIOS has under that name, prints what came of it as JSON
+python tests/training/together.py FOLDER      goes through all SCENARIOS, prints what came of them as JSON
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import resource
 import shutil
 import socket
 import sys
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from multiprocessing import get_context
@@ -20,13 +21,16 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import pretune
 from canary import losses, make, store
 from pretune import PretuneError
 from pretune.nn.dropout import Dropout
 from pretune.text.preparing import Settings, make_store
-from pretune.training import agreement
+from pretune.training import agreement, loop
+from pretune.training.distributed import parallelize
 from pretune.training.loop import train
 from pretune.training.settings import Budget, Optimizer, fill
 
@@ -97,16 +101,38 @@ def same_everywhere() -> dict[str, list[float]]:
     return found
 
 
+class Operations(TorchDispatchMode):
+    """Counts operations, by name."""
+
+    def __enter__(self) -> Counter[str]:  # type: ignore[override]
+        super().__enter__()
+        self.seen: Counter[str] = Counter()
+        return self.seen
+
+    def __torch_dispatch__(self, operation: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        self.seen[str(operation)] += 1
+        return operation(*arguments, **(options or {}))
+
+
 def exchanges() -> dict[str, int]:
     """How often gradients are exchanged in two steps of two packs for each of two processes."""
-    found = {}
-    for parallel, name in (("replicate", "gloo:all_reduce"), ("shard", "c10d::_reduce_scatter_base_")):
-        training = make("mlm+nsp", 2, None, parallel, pack=128)
-        with torch.profiler.profile(record_shapes=True) as profile:
-            train(training)
-        large = [e for e in profile.events() if e.name == name and (parallel == "shard" or e.input_shapes[0][0] > 100)]
-        found[parallel] = len(large)
-    return found
+    sums = []
+
+    def summed(group: Any, bucket: Any) -> Any:
+        sums.append(bucket.buffer().numel())
+        return allreduce_hook(group, bucket)
+
+    def watched(*arguments: Any) -> Any:
+        replica: Any = parallelize(*arguments)
+        replica.register_comm_hook(None, lambda group, bucket: summed(group, bucket))
+        return replica
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "parallelize", watched)
+        train(make("mlm+nsp", 2, None, "replicate", pack=128))
+    with Operations() as seen:
+        train(make("mlm+nsp", 2, None, "shard", pack=128))
+    return {"replicate": len(sums), "shard": sum(count for name, count in seen.items() if "reduce_scatter" in name)}
 
 
 # -- checkpoints ----------------------------------------------------------------------------------------------------
@@ -205,8 +231,7 @@ SCENARIOS: dict[str, Callable[[Path], Any]] = {
 def main() -> None:
     torch.set_num_threads(1)
     store()  # the same files for all
-    name, folder = sys.argv[1:]
-    print(json.dumps(SCENARIOS[name](Path(folder))))
+    print(json.dumps({name: act(Path(sys.argv[1]) / name) for name, act in SCENARIOS.items()}))
 
 
 if __name__ == "__main__":
