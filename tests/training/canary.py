@@ -378,7 +378,7 @@ def make(name: str, steps: int, run: Path | None = None, parallel: str = "replic
     if "tlm" in root.heads:
         root.heads["tlm"] = root.heads["mlm"]
     data = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents), rows=pairs())
-    packing = Packing(tokens=changes.pop("pack", 256), length=LENGTH)
+    packing = Packing(tokens=changes.pop("pack", 256), length=LENGTH, fixed=changes.get("compiled", False))
     return Training(
         root=root,
         streams=make_streams(mixture, data, tokens=512, packing=packing, seed=0),

@@ -74,15 +74,16 @@ def raise_once(world: World, message: str) -> None:
 
 
 def describe_data(tokenizer: Tokenizer, own: Mapping[str, Any]) -> dict[str, Any]:
-    """What there is to learn from, in short: by the checksums of a store's shards, and by the texts of rows."""
+    """What there is to learn from, in short: by the checksums of a store's shards, and by the texts and labels of rows."""
     facts: dict[str, Any] = {"tokenizer": tokenizer.digest}
     if "store" in own:
         facts["store"] = hashlib.sha256("".join(shard["sha256"] for shard in own["store"].shards).encode()).hexdigest()
         facts["documents"] = hashlib.sha256(own["documents"].tobytes()).hexdigest()
     if "rows" in own:
         digest = hashlib.sha256()
-        for text in (*own["rows"].texts, *(own["rows"].pairs or ())):
-            digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+        rows = own["rows"]
+        for cell in (*rows.texts, *(rows.pairs or ()), *(getattr(rows, "labels", None) or ())):
+            digest.update(str(cell).encode("utf-8", "surrogatepass") + b"\0")
         facts["rows"] = digest.hexdigest()
     return facts
 

@@ -29,6 +29,7 @@ class World:
 
     rank: int = 0
     size: int = 1
+    joined: bool = False  # whether torch's process group is there; a process that is alone needs none
 
     @classmethod
     def join(cls, device: torch.device) -> World:
@@ -50,7 +51,7 @@ class World:
             store = fresh_store()
             rank, size = (-1 if store is None else int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
             dist.init_process_group(backend, store=store, rank=rank, world_size=size)
-        return cls(dist.get_rank(), dist.get_world_size())
+        return cls(dist.get_rank(), dist.get_world_size(), joined=True)
 
     @property
     def first(self) -> bool:
@@ -129,7 +130,7 @@ def parallelize(root: Root, world: World, how: Parallel, reduce: Reduce = "fp32"
 
     Gradients are summed up in `reduce`: bf16 is half the traffic, and rounds each of them.
     """
-    if world.size == 1:
+    if not world.joined:
         return root
     root.touch_all = True
     if how == "replicate":
@@ -151,9 +152,7 @@ def parallelize(root: Root, world: World, how: Parallel, reduce: Reduce = "fp32"
     precision = MixedPrecisionPolicy(reduce_dtype=torch.bfloat16 if reduce == "bf16" else None)
     backbone: Any = root.backbone
     for name, modules in () if getattr(backbone, "whole", False) else backbone.groups():
-        if (
-            "embed" not in name
-        ):  # tied heads read the embedding: it stays with the root, gathered throughout the forward
+        if "embed" not in name:  # which tied heads read: it stays with the root, gathered throughout the forward
             for module in modules:
                 if any(True for _ in module.parameters()):
                     fully_shard(module, mesh=mesh, mp_policy=precision)

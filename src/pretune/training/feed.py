@@ -24,9 +24,7 @@ class Step:
 
     packs: list[Pack]
     batches: list[Batch]
-    spare: int = (
-        0  # of these, at the end: the others have as many more, and this process goes along with nothing to learn
-    )
+    spare: int = 0  # of these, at the end: others have as many more, and this process goes along with nothing to learn
 
     @property
     def real(self) -> list[Batch]:

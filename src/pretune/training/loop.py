@@ -110,7 +110,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
         move(optimizers, taken=True, keep=True)
         return norm
 
-    sharded = model is t.root and t.world.size > 1
+    sharded = any(map(is_shard, parameters))
 
     def evaluate() -> dict[str, float]:
         assert t.evaluate is not None
