@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import pickle
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,9 +13,8 @@ import pretune as pt
 from pretune import PretuneError
 from pretune.text.labeled import Labeled
 from pretune.text.splitting import split, warn_of_leaks
-from pretune.training import seeds
 from pretune.training.finetuning import ANSWERS, SPLIT
-from small_task import start
+from small_task import share_here, start
 
 
 def tune(out: Path, **settings: object) -> pt.Run:
@@ -45,15 +42,7 @@ def test_the_best_of_three_seeds_is_kept_and_all_are_told(tmp_path: Path) -> Non
 
 def test_seeds_on_several_devices_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = tune(tmp_path / "here", seeds=2, budget=pt.Budget(steps=3))
-    shared = []
-
-    def share_out(
-        work: Any, jobs: Any, devices: int
-    ) -> list[Any]:  # without the processes, which start as if from nothing
-        shared.append(devices)
-        return [work(*pickle.loads(pickle.dumps(job))) for job in jobs]
-
-    monkeypatch.setattr(seeds, "share_out", share_out)
+    shared = share_here(monkeypatch)
     there = tune(tmp_path / "there", seeds=2, budget=pt.Budget(steps=3), devices=2)
     assert shared == [2] and there.results["seeds"] == here.results["seeds"]
     first, second = ((run.folder / "model.safetensors").read_bytes() for run in (here, there))

@@ -93,29 +93,26 @@ def test_processes_that_disagree_are_told_apart(played: tuple[Path, dict[str, An
     assert "nothing-here" in told["first"]
 
 
-def test_torchrun_survives_the_loss_of_a_worker(tmp_path: Path, english: list[str]) -> None:
-    """The command line, unchanged, from a file of text: a worker is killed in the middle of a step, and all go on."""
+def launched(tmp_path: Path, english: list[str], steps: int, restarts: int, *more: str, **places: str) -> str:
+    """A pretraining in one process, and the same from the command line in two that are killed; what was said on the way."""
     text = tmp_path / "text.txt"
     text.write_text("\n".join(" ".join(part.split()) for part in english[:20]), encoding="utf-8")
-    batch = Batching(tokens=512, pack=128, length=64)
-    watching = Watching(log=1, save=2)
-    tokenizer = {"kind": "wordpiece", "size": 400}
     expected = pretune.pretrain(
-        "bert-tiny", text, out=tmp_path / "alone", budget=Budget(steps=8), batch=batch, watching=watching,
-        tokenizer=tokenizer,
+        "bert-tiny", text, out=tmp_path / "alone", budget=Budget(steps=steps),
+        batch=Batching(tokens=512, pack=128, length=64), watching=Watching(log=1, save=2),
+        tokenizer={"kind": "wordpiece", "size": 400},
     )  # fmt: skip
     recipe = tmp_path / "alone" / "recipe.yaml"
-    launch = ["--nproc-per-node", "2", "--max-restarts", "1", "--monitor-interval", "0.1", "--rdzv-backend", "c10d"]
+    launch = ["--nproc-per-node", "2", "--max-restarts", str(restarts), "--monitor-interval", "0.1"]
     answer = subprocess.run(
         [
-            sys.executable, "-m", "torch.distributed.run", *launch, "--rdzv-endpoint", "localhost:0",
+            sys.executable, "-m", "torch.distributed.run", *launch, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0",
             str(SCRIPT.with_name("lost_worker.py")), "pretrain", "--recipe", str(recipe), "--out", str(tmp_path / "lost"),
-            "--json",
+            "--json", *more,
         ],
-        capture_output=True, text=True, check=False, env={**os.environ, "PRETUNE_PROGRESS": ""},
+        capture_output=True, text=True, check=False, env={**os.environ, "PRETUNE_PROGRESS": "", **places},
     )  # fmt: skip
     assert answer.returncode == 0, answer.stderr[-3000:]
-    assert "(exitcode: -9) local_rank: 1" in answer.stderr and "going on from step" in answer.stderr
     assert json.loads(answer.stdout.splitlines()[-1])["finished"]  # told by one process alone
     assert len(answer.stdout.splitlines()) == 1
     found, wanted = (
@@ -125,6 +122,22 @@ def test_torchrun_survives_the_loss_of_a_worker(tmp_path: Path, english: list[st
     assert found == pytest.approx(wanted, rel=1e-5)
     mine, theirs = (load_file(run / "model.safetensors") for run in (tmp_path / "lost", expected.folder))
     torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-3)
+    return answer.stderr
+
+
+def test_torchrun_survives_the_loss_of_a_worker(tmp_path: Path, english: list[str]) -> None:
+    """The command line, unchanged, from a file of text: a worker is killed in the middle of a step, and all go on."""
+    said = launched(tmp_path, english, steps=8, restarts=1)
+    assert "(exitcode: -9) local_rank: 1" in said and "going on from step" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["replicate", "shard"])
+def test_workers_killed_at_ten_random_moments(parallel: str, tmp_path: Path, english: list[str]) -> None:
+    seed = int.from_bytes(os.urandom(3), "little")
+    print("seed", seed)  # pytest shows it when the test fails
+    said = launched(tmp_path, english, 60, 10, "--parallel", parallel, KILLS=f"10,{seed}")
+    assert said.count("(exitcode: -9)") >= 3 and said.count("going on from step") >= 3
 
 
 def test_checkpoints_are_written_while_the_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
