@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from pretune.objectives import OBJECTIVES, Joint, Loss, Mixture, Named, Objectiv
 from pretune.objectives.named import kind_of
 from pretune.objectives.on import OnHead
 from pretune.packed import Batch
-from pretune.presets import find_preset, preset_names
+from pretune.presets import find_preset, is_preset, preset_names
 from pretune.progress import say
 from pretune.text.tokenizer import Tokenizer
 from pretune.weights import read_tensors, read_weights, write_weights
@@ -242,6 +242,10 @@ def make_model(
     preset = find_preset(name)
     family = find_family(preset["family"], name)
     config = family.read_config(preset["config"])
+    known = [field.name for field in fields(config)]
+    for key in preset["config"]:
+        if key not in known:
+            raise PretuneError(f"{name}: unknown key {key!r} of config; {nearest(key, known)}")
     if vocabulary is not None:
         config = replace(config, vocab_size=vocabulary)
     if hasattr(config, "target_vocab_size") and (vocabulary is not None or target is not None):
@@ -276,7 +280,7 @@ def family_of(reference: str | Path) -> Family:
     >>> family_of("bert-tiny").name
     'bert'
     """
-    if str(reference) in preset_names():
+    if is_preset(str(reference)):
         return find_family(find_preset(str(reference))["family"], str(reference))
     return read_config(find_folder(reference))[0]
 
@@ -435,7 +439,7 @@ def find_folder(reference: str | Path) -> Path:
     name = str(reference)
     if name in boxed_names():
         return boxed_folder(name)
-    if name in preset_names():
+    if is_preset(name):
         raise PretuneError(f"{name} is a preset without weights; pretrain it first, or name a folder")
     known = [*boxed_names(), *preset_names()]
     raise PretuneError(f"{name}: neither a model folder nor a name that is known; {nearest(name, known)}")

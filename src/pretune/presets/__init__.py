@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from pretune.errors import PretuneError, nearest
-from pretune.recipe import merge
+from pretune.recipe import merge, read_recipe
+
+SECTIONS = ("config", "tokenizer", "batch", "optimizer", "schedule", "budget", "watching")
+KEYS = ("like", "source", "departures", "family", "objective", *SECTIONS)
 
 
 @cache
@@ -16,17 +20,47 @@ def preset_names() -> tuple[str, ...]:
     return tuple(sorted(f.name.removesuffix(".yaml") for f in files(__package__).iterdir() if f.name.endswith(".yaml")))
 
 
-@cache
+def is_preset(name: str) -> bool:
+    """Whether a model reference means a preset: one of ours, or a .yaml file.
+
+    >>> is_preset("bert-base"), is_preset("mine.yaml"), is_preset("runs/mine")
+    (True, True, False)
+    """
+    return name in preset_names() or name.endswith(".yaml")
+
+
 def find_preset(name: str) -> dict[str, Any]:
-    """A preset by name; one that is `like` another has that one's keys unless it says otherwise.
+    """A preset by name, or of a .yaml file; one that is `like` another has that one's keys unless it says otherwise.
 
     >>> find_preset("bert-base")["config"]["hidden_size"]
     768
     """
+    content = dict(_own(name) if name in preset_names() else _read(Path(name)))
+    like = content.pop("like", None)
+    return merge(find_preset(like), content) if like else content
+
+
+@cache
+def _own(name: str) -> dict[str, Any]:
     import yaml
 
-    if name not in preset_names():
-        raise PretuneError(f"unknown preset {name!r}; {nearest(name, preset_names())}")
-    content = yaml.safe_load((files(__package__) / f"{name}.yaml").read_text(encoding="utf-8"))
-    like = content.pop("like", None)
-    return merge(find_preset(like), content) if like else dict(content)
+    content: dict[str, Any] = yaml.safe_load((files(__package__) / f"{name}.yaml").read_text(encoding="utf-8"))
+    return content
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """A preset of the user's."""
+    if file.suffix != ".yaml":
+        raise PretuneError(f"unknown preset {str(file)!r}; {nearest(str(file), preset_names())}")
+    content = read_recipe(file)
+    unknown = [key for key in content if key not in KEYS]
+    if unknown:
+        raise PretuneError(f"{file}: unknown key {unknown[0]!r}; {nearest(unknown[0], KEYS)}")
+    sections = [key for key in SECTIONS if not isinstance(content.get(key, {}), dict)]
+    if sections:
+        raise PretuneError(f"{file}: {sections[0]} is not a mapping of keys to values")
+    if "like" not in content and not {"family", "config"} <= content.keys():
+        raise PretuneError(f"{file}: a preset is `like` another, or has a family and a config")
+    if str(like := content.get("like", "")).endswith(".yaml"):
+        content["like"] = str(file.parent / like)
+    return content

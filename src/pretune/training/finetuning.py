@@ -25,7 +25,7 @@ from pretune.objectives.named import kind_of
 from pretune.objectives.on import On
 from pretune.objectives.soft import Soft, Teaching
 from pretune.objectives.task import Answer, knowing
-from pretune.presets import preset_names
+from pretune.presets import is_preset
 from pretune.progress import say
 from pretune.text.labeled import ROLES
 from pretune.text.sequences import Arrangement, Packing
@@ -346,7 +346,7 @@ def find_task(mixture: Mixture) -> Task:
 
 def starting_model(plan: Plan, mixture: Mixture) -> Model:
     """The pretrained model; or a preset with random weights, which needs a tokenizer."""
-    if plan.model in preset_names():
+    if is_preset(plan.model):
         if plan.tokenizer is None:
             raise PretuneError(f"{plan.model} is a preset without weights; give --tokenizer to train it from scratch")
         tokenizer = Tokenizer.load(plan.tokenizer)

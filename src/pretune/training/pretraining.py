@@ -20,9 +20,10 @@ from pretune.nn.recurrent import asks_the_host
 from pretune.objectives import Data, Joint, LearnsFromRows, Mixture, parse_objective
 from pretune.objectives.mlm import MLM
 from pretune.packed import Batch
-from pretune.presets import find_preset, preset_names
+from pretune.presets import find_preset, is_preset
 from pretune.progress import say
 from pretune.randomness import Draws, hashed
+from pretune.recipe import merge
 from pretune.text.dialogues import Dialogues
 from pretune.text.documents import Document, read_documents
 from pretune.text.files import find_files
@@ -84,7 +85,7 @@ def make_plan(
     model: str, data: Sequence[str | Path], out: str | Path, given: dict[str, Any], seed: int, device: str | None
 ) -> Plan:
     """What is given, the preset's recipe and the defaults, in this order."""
-    preset = find_preset(model) if model in preset_names() else {}
+    preset = find_preset(model) if is_preset(model) else {}
     if given.get("scale_to"):
         preset = scaled(preset, model, given, device)
     return Plan(
@@ -92,7 +93,9 @@ def make_plan(
         data=[str(path) for path in data],
         out=Path(out),
         objective=given.get("objective") or preset.get("objective") or "mlm",
-        tokenizer=given.get("tokenizer") or preset.get("tokenizer") or {"kind": "wordpiece", "size": 30_000},
+        tokenizer=choose_tokenizer(
+            given.get("tokenizer"), preset.get("tokenizer") or {"kind": "wordpiece", "size": 30_000}
+        ),
         language=given.get("language") or "en",
         from_=given.get("from_"),
         budget=fill(Budget, given.get("budget"), preset.get("budget")),
@@ -108,6 +111,11 @@ def make_plan(
         reduce=given.get("reduce"),
         vectors=given.get("vectors"),
     )
+
+
+def choose_tokenizer(given: str | Fields | None, usual: Fields) -> str | Fields:
+    """Where one is, or how to train one: what is given of that, over what is usual."""
+    return given if isinstance(given, str) else merge(usual, given or {})
 
 
 def scaled(preset: Fields, model: str, given: Fields, device: str | None) -> Fields:
@@ -196,7 +204,7 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Ru
         graphed=fixed and world.size == 1 and not (plan.deterministic or mixture.stateful or asks_the_host(model.root)),
         recompute=bool(plan.batch.recompute),
         evaluate=evaluator(model, evaluation, device) if evaluation else None,
-        evaluate_first=plan.model not in preset_names() or plan.from_ is not None,
+        evaluate_first=not is_preset(plan.model) or plan.from_ is not None,
         restore_carry=getattr(model.backbone, "restore_carry", None),
     )
     try:
@@ -358,7 +366,7 @@ def get_tokenizer(plan: Plan, documents: Iterable[Document], second: Sequence[Do
 
 def get_model(plan: Plan, tokenizer: Tokenizer, mixture: Mixture, languages: Sequence[str] = ()) -> Model:
     """A preset with random weights, or an existing model, with the heads the objectives need."""
-    if plan.model in preset_names():
+    if is_preset(plan.model):
         size, target = (-(-one.size // ROUND_VOCABULARY) * ROUND_VOCABULARY for one in (tokenizer, tokenizer.target))
         padding = tokenizer.roles.get("padding")
         other = target if tokenizer.target is not tokenizer else None

@@ -9,7 +9,7 @@ import torch
 
 from pretune.errors import PretuneError
 from pretune.model import family_of, find_folder, read_config
-from pretune.presets import find_preset, preset_names
+from pretune.presets import find_preset, is_preset
 from pretune.training.finetuning import SETTINGS
 from pretune.training.tuning import Range, Settings, Space
 
@@ -44,7 +44,7 @@ def make_space(layers: int, given: Mapping[str, Any]) -> tuple[Space, Settings]:
 
 def count_layers(reference: str) -> int:
     """How many layers of a model can move or not, without reading any weights."""
-    if reference in preset_names():
+    if is_preset(reference):
         content = find_preset(reference)["config"]
     else:
         _, content = read_config(find_folder(reference))

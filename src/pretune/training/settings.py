@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, nearest
 from pretune.recipe import Section
 
 Any_ = TypeVar("Any_", bound=Section)
@@ -130,6 +130,9 @@ def fill(section: type[Any_], given: Any_ | None, preset: dict[str, Any] | None 
     filled: Any = DEFAULTS[section]
     for source in (preset or {}, asdict(given) if given is not None else {}):  # type: ignore[call-overload]
         known = {key: value for key, value in source.items() if value is not None}
+        for key in known:
+            if not hasattr(filled, key):
+                raise PretuneError(f"unknown key {key!r} of {section.__name__.lower()}; {nearest(key, vars(filled))}")
         if section is Budget and known:
             filled = Budget()  # a limit that is given replaces the preset's, whatever it counts
         if section is Optimizer and known.get("name") in COUPLED:

@@ -49,7 +49,7 @@ def pretrain(
     Parameters
     ----------
     model
-        A preset (see `pretune show presets`), or a model folder to train on.
+        A preset (see `pretune show presets`), a .yaml file with one of your own, or a model folder to train on.
     data
         Stores made by `pretune prepare`, or files, folders and globs of text, LANGUAGE=PATH where there are several
         languages; for translate, tlm and trtd a table with two columns of texts, or two .txt files whose lines belong

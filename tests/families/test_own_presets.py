@@ -1,0 +1,74 @@
+"""Presets of the user's own, as .yaml files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import pretune as pt
+from pretune.errors import PretuneError
+from pretune.model import make_model
+from pretune.presets import find_preset
+from pretune.training.settings import Budget
+
+
+def write(folder: Path, text: str) -> str:
+    file = folder / "mine.yaml"
+    file.write_text(text, encoding="utf-8")
+    return str(file)
+
+
+def test_one_like_another_trains_with_its_own_shape_and_recipe(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("a cat sat on a mat and a dog sat on a log\n\n" * 40, encoding="utf-8")
+    mine = write(
+        tmp_path,
+        "like: bert-tiny\nobjective: mlm\nconfig: {hidden_size: 32, intermediate_size: 64}\n"
+        "tokenizer: {kind: words, size: 60}\nbatch: {tokens: 256, length: 32}\noptimizer: {lr: 3.0e-3}\n",
+    )
+    run = pt.pretrain(mine, corpus, budget=Budget(steps=2), out=tmp_path / "run")
+    assert pt.load(run).backbone.width == 32
+    assert run.recipe["optimizer"]["lr"] == 3e-3
+    assert find_preset(mine)["family"] == "bert"
+
+
+def test_one_like_another_file_beside_it(tmp_path: Path) -> None:
+    write(tmp_path, "like: bert-tiny\nconfig: {hidden_size: 64}\n")
+    second = tmp_path / "second.yaml"
+    second.write_text("like: mine.yaml\nconfig: {num_hidden_layers: 1}\n", encoding="utf-8")
+    backbone = make_model(str(second)).backbone
+    assert (backbone.width, len(backbone.layers)) == (64, 1)
+
+
+def test_a_second_look_at_a_changed_file_sees_the_change(tmp_path: Path) -> None:
+    for width in (32, 64):
+        mine = write(tmp_path, f"like: bert-tiny\nconfig: {{hidden_size: {width}}}\n")
+        assert make_model(mine).backbone.width == width
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("like: bert-tiny\nconfg: {}\n", r"mine.yaml: unknown key 'confg'; did you mean 'config'\?"),
+        ("like: bert-tiny\nconfig: 3\n", "mine.yaml: config is not a mapping"),
+        ("config: {hidden_size: 32}\n", "a preset is `like` another, or has a family and a config"),
+        ("like: bert-tinny\n", "unknown preset 'bert-tinny'; did you mean"),
+        (
+            "like: bert-tiny\nconfig: {hiden_size: 32}\n",
+            "unknown key 'hiden_size' of config; did you mean 'hidden_size'",
+        ),
+        ("like: bert-tiny\noptimizer: {rate: 1}\n", "unknown key 'rate' of optimizer"),
+        ("like: [bert-tiny\n", "not valid YAML"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, text: str, told: str) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("a cat sat on a mat\n\n" * 40, encoding="utf-8")
+    with pytest.raises(PretuneError, match=told):
+        pt.pretrain(write(tmp_path, text), corpus, budget=Budget(steps=1), out=tmp_path / "run")
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(PretuneError, match="no such"):
+        pt.pretrain(tmp_path / "none.yaml", "x.txt", out=tmp_path / "run")
