@@ -69,6 +69,7 @@ GROUPS = {
     "vectors": "Train word vectors.",
     "bench": "Measure what this machine can do.",
 }
+TOGETHER = ("pretrain", "adapt")  # verbs that several processes carry out together
 NO_ACCESS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 
 
@@ -91,8 +92,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _fail(message: str) -> None:
-    print(f"error: {message}", file=sys.stderr)
+    rank = os.environ.get("RANK", "0")  # of the processes that torchrun started
+    print(f"error: {message}" if rank == "0" else f"error in process {rank}: {message}", file=sys.stderr, flush=True)
     sys.exit(1)
+
+
+def _leave() -> None:
+    """Take leave of the other processes, where there are any."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def make_app() -> App:
@@ -145,6 +154,8 @@ def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
     signature = inspect.Signature(options)
 
     def command(*arguments: Any, **named: Any) -> None:
+        if name not in TOGETHER and int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ:
+            raise PretuneError(f"{name} runs in one process; start it without torchrun")
         given = signature.bind_partial(*arguments, **named).arguments
         as_json = given.pop("json", False)
         values = read_recipe(given.pop("recipe")) if given.get("recipe") else {}
@@ -152,6 +163,9 @@ def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
         for option, value in given.items():
             values = merge(values, _nest(homes[option], value))
         result = verb(**resolve(verb, values, name))
+        _leave()
+        if os.environ.get("RANK", "0") != "0":  # the first process tells
+            return
         if as_json:
             print(json.dumps(result.describe(), ensure_ascii=False, default=str), flush=True)
         else:

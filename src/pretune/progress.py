@@ -20,9 +20,14 @@ class Bar(Protocol):
         """Say how much of the total is done so far."""
 
 
+def silent() -> bool:
+    """Whether nothing is to be said: on request, and in all but the first of the processes that `torchrun` started."""
+    return os.environ.get("PRETUNE_PROGRESS") == "none" or os.environ.get("RANK", "0") != "0"
+
+
 def say(line: str) -> None:
     """One line on stderr for the user, unless PRETUNE_PROGRESS=none."""
-    if os.environ.get("PRETUNE_PROGRESS") != "none":
+    if not silent():
         print(line, file=sys.stderr, flush=True)
 
 
@@ -48,8 +53,8 @@ def progress(title: str, total: float | None = None) -> Iterator[Bar]:
     ...     for i in range(3):
     ...         bar.update(i + 1, note="words")
     """
-    if os.environ.get("PRETUNE_PROGRESS") == "none":
-        yield _Silent()
+    if silent():
+        yield Silent()
     elif sys.stderr.isatty():
         with _rich_bar(title, total) as bar:
             yield bar
@@ -59,9 +64,11 @@ def progress(title: str, total: float | None = None) -> Iterator[Bar]:
         bar.finish()
 
 
-class _Silent:
+class Silent:
+    """Tells nothing."""
+
     def update(self, done: float, note: str = "") -> None:
-        pass
+        """Nothing happens."""
 
 
 class _Plain:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -13,7 +14,7 @@ from test_kinds import SUPERGLUE, lines
 
 import pretune as pt
 from pretune.errors import PretuneError
-from pretune.evaluation import paired
+from pretune.evaluation import paired, runner
 from pretune.evaluation.asking import KINDS, Asking, kind_of
 from pretune.evaluation.suite import SuiteRows, SuiteTask, find_suite
 from pretune.inference.ask import load_writer
@@ -75,6 +76,19 @@ def test_a_task_is_asked_and_scored(model: str, shots: int, tmp_path: Path) -> N
     assert again.describe() == result.describe()
     with pytest.raises(PretuneError, match=r"other settings \(shots"):
         pt.evaluate(models() / model, shots=shots + 1, **options)
+
+
+def test_asking_on_several_devices_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def share_out(work: Any, jobs: Any, devices: int) -> None:
+        for job in pickle.loads(pickle.dumps(jobs)):
+            work(*job)
+
+    monkeypatch.setattr(runner, "share_out", share_out)
+    options: dict[str, Any] = {"suite": "glue", "data": cola(tmp_path / "data"), "seeds": 2, "shots": 1}
+    here, there = (
+        pt.evaluate(models() / "gpt2", out=tmp_path / str(n), subsets=True, devices=n, **options) for n in (1, 2)
+    )
+    assert here.evaluation.scores == there.evaluation.scores
 
 
 def test_no_example_needs_no_training_file_and_is_compared_with_fine_tuning(

@@ -15,7 +15,7 @@ from pretune.evaluation.learning_curve import FILE, FOLDER, nested
 from pretune.text.labeled import Labeled
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
-from small_task import tune
+from small_task import share_here, tune
 
 
 @given(st.lists(st.sampled_from("aab"), min_size=1, max_size=60), st.integers(0, 5))
@@ -40,6 +40,14 @@ def test_a_curve_with_its_control(tmp_path: Path) -> None:
     assert not list((run.folder / FOLDER).rglob("*.safetensors"))
     page = (run.folder / "report.html").read_text(encoding="utf-8")
     assert "With fewer examples" in page and "from scratch" in page
+
+
+def test_a_curve_on_several_devices_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = share_here(monkeypatch)
+    options = {"steps": 2, "curve": [8], "control": True, "seeds": 2}
+    here, there = (tune(tmp_path / str(n), devices=n, **options).folder / FILE for n in (1, 2))
+    assert here.read_bytes() == there.read_bytes()
+    assert shared == [2, 2]  # the run itself, then all of the curve at once
 
 
 def test_sizes_that_cannot_be_are_refused_before_anything_is_learned(tmp_path: Path) -> None:

@@ -198,3 +198,12 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         main(["evaluate", str(start() / "start"), "--suite", "glue", "--data", str(data), *options])
     assert not ended.value.code
     assert set(json.loads(capsys.readouterr().out)["tasks"]) == {"wnli"}
+
+
+def test_two_devices_come_to_the_same_answers(tmp_path: Path) -> None:
+    data, out, result = evaluated()
+    shared = pt.evaluate(start() / "start", data=data, out=tmp_path / "out", devices=2, **OPTIONS)
+    assert shared.evaluation.scores == result.evaluation.scores
+    answers = [path.relative_to(out) for path in sorted(out.rglob("answers/*.jsonl"))]
+    assert len(answers) >= 5
+    assert all((out / path).read_bytes() == (tmp_path / "out" / path).read_bytes() for path in answers)

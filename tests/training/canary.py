@@ -378,7 +378,7 @@ def make(name: str, steps: int, run: Path | None = None, parallel: str = "replic
     if "tlm" in root.heads:
         root.heads["tlm"] = root.heads["mlm"]
     data = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents), rows=pairs())
-    packing = Packing(tokens=changes.pop("pack", 256), length=LENGTH)
+    packing = Packing(tokens=changes.pop("pack", 256), length=LENGTH, fixed=changes.get("compiled", False))
     return Training(
         root=root,
         streams=make_streams(mixture, data, tokens=512, packing=packing, seed=0),
@@ -394,13 +394,15 @@ def make(name: str, steps: int, run: Path | None = None, parallel: str = "replic
     )
 
 
-def losses(name: str, steps: int, parallel: str = "replicate", **changes: Any) -> list[float]:
-    """The sum of all loss terms at every step."""
+def losses(name: str, steps: int, parallel: str = "replicate", changed: Any = None, **changes: Any) -> list[float]:
+    """The sum of all loss terms at every step; `changed` changes the training before."""
     with tempfile.TemporaryDirectory() as folder:
         training = make(name, steps, Path(folder), parallel, save=10_000, **changes)
         if parallel == "shard":
-            training.run = None  # sharded checkpoints are another story
+            training.run = None
             training.watching = replace(training.watching, save=0)
+        if changed is not None:
+            changed(training)
         seen: list[float] = []
         from pretune.training import log
 

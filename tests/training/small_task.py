@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 
+import pytest
 import torch
 
 import pretune as pt
 from pretune.model import Model, Root, make_model
+from pretune.training import seeds
 
 
 @cache
@@ -31,6 +35,19 @@ def start() -> Path:
     model.tokenizer = pt.train_tokenizer(str(folder / "text.txt"), kind="wordpiece", size=100)
     model.save(folder / "start")
     return folder
+
+
+def share_here(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Trainings that are shared out stay in this process, with nothing but what processes tell each other; among how many
+    devices they were."""
+    shared: list[int] = []
+
+    def share_out(work: Any, jobs: Any, devices: int) -> list[Any]:
+        shared.append(devices)
+        return [work(*pickle.loads(pickle.dumps(job))) for job in jobs]
+
+    monkeypatch.setattr(seeds, "share_out", share_out)
+    return shared
 
 
 def tune(out: Path, strategy: str = "full", objective: str = "classify", steps: int = 40, **settings: object) -> pt.Run:

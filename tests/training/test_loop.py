@@ -120,8 +120,8 @@ def test_packs_are_dealt_evenly_and_each_once() -> None:
     packs = [Pack(0, 0, i, i) for i in range(7)]
     for size in (1, 2, 3, 7, 9):
         hands = [deal(packs, World(rank, size)) for rank in range(size)]
-        assert len({len(hand) for hand in hands}) == 1
-        assert sorted(p.index for hand in hands for p in hand if p) == list(range(7))
+        assert len({len(hand) + spare for hand, spare in hands}) == 1
+        assert sorted(p.index for hand, _ in hands for p in hand) == list(range(7))
 
 
 def test_mixtures_take_turns_by_share() -> None:

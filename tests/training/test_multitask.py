@@ -23,6 +23,7 @@ from pretune.training import feed
 from pretune.training.sampling import parse_sampling
 from pretune.training.streams import Stage, Streams
 from pretune.verbs.inputs import name_files
+from small_task import share_here
 from tiny import read, tiny, tune
 
 WORDS = ["red", "water", "fire", "tree", "stone", "cloud"]
@@ -163,6 +164,23 @@ def test_one_named_task_is_that_task(material: Path, tmp_path: Path) -> None:
     one, other = (load_file(run.folder / "model.safetensors") for run in (named, alone))
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
     assert named.predict(["red"]) == alone.predict(["red"])
+
+
+def test_seeds_on_several_devices_are_the_same(material: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = share_here(monkeypatch)
+    here, there = (
+        tune(
+            material / "bert",
+            files(material, "mood", "warm"),
+            tmp_path / str(n),
+            "classify",
+            steps=2,
+            seeds=2,
+            devices=n,
+        )
+        for n in (1, 2)
+    )
+    assert shared == [2] and here.results["seeds"] == there.results["seeds"]
 
 
 def test_the_command_line_names_files(material: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from pretune import PretuneError
 from pretune.text.labeled import Labeled
 from pretune.text.splitting import split, warn_of_leaks
 from pretune.training.finetuning import ANSWERS, SPLIT
-from small_task import start
+from small_task import share_here, start
 
 
 def tune(out: Path, **settings: object) -> pt.Run:
@@ -38,6 +38,15 @@ def test_the_best_of_three_seeds_is_kept_and_all_are_told(tmp_path: Path) -> Non
     judged = json.loads((tmp_path / "run" / SPLIT).read_text())["judged"]
     assert len(answers) == len(judged)
     assert run.predict(["good red stone"])[0]["label"] in ("yes", "no")
+
+
+def test_seeds_on_several_devices_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = tune(tmp_path / "here", seeds=2, budget=pt.Budget(steps=3))
+    shared = share_here(monkeypatch)
+    there = tune(tmp_path / "there", seeds=2, budget=pt.Budget(steps=3), devices=2)
+    assert shared == [2] and there.results["seeds"] == here.results["seeds"]
+    first, second = ((run.folder / "model.safetensors").read_bytes() for run in (here, there))
+    assert first == second
 
 
 def test_runs_that_learned_nothing_are_counted(tmp_path: Path) -> None:

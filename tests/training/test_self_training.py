@@ -18,6 +18,7 @@ import pretune as pt
 from pretune.objectives.objective import classification_loss
 from pretune.objectives.soft import Soft, Teaching
 from pretune.packed import Targets
+from small_task import share_here
 from tiny import read, tiny, tune
 
 
@@ -68,6 +69,20 @@ def test_a_student_is_as_unsure_as_its_teacher(material: Path, tmp_path: Path) -
         for one in (run, pt.Run(tmp_path / "run-teacher"))
     )
     assert np.abs(ours - theirs).mean() < 0.1 and run.results["dev/accuracy"] >= 0.8
+
+
+def test_students_on_several_devices_are_the_same(
+    material: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = share_here(monkeypatch)
+    here, there = (
+        tune(
+            material / "start", material / "train.csv", tmp_path / str(n), "classify", steps=2, seeds=2, devices=n,
+            shots=5, unlabeled=material / "more.csv", soft=2.0,
+        )
+        for n in (1, 2)
+    )  # fmt: skip
+    assert shared == [2, 2] and here.results["seeds"] == there.results["seeds"]
 
 
 def test_several_teachers_label_together(material: Path, tmp_path: Path) -> None:

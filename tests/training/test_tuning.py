@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,28 @@ def test_trials_may_fail_but_not_the_first(tmp_path: Path) -> None:
     assert [trial.error for trial in made.trials] == [None, "the gradient is not a number", None, None]
     with pytest.raises(PretuneError, match="not a number"):
         search(tmp_path / "b").run(Trainer(fails=1), trials=4)
+
+
+def test_trials_at_once_do_not_depend_on_who_is_first(tmp_path: Path) -> None:
+    class Slow(Trainer):
+        def __call__(self, settings: dict[str, Any], folder: Path) -> Run:
+            time.sleep(self.delays.pop())
+            return super().__call__(settings, folder)
+
+    found = []
+    for name, delays in {"a": [0.0] * 9, "b": [0.0, 0.03] * 6}.items():
+        trainer = Slow()
+        trainer.delays = delays  # type: ignore[attr-defined]
+        made = search(tmp_path / name)
+        made.run(trainer, trials=3, at_once=2)
+        again = search(tmp_path / name)  # it goes on as if it had not ended
+        again.run(trainer, trials=8, at_once=2)
+        assert [trial.number for trial in again.finished] == list(range(8))
+        found.append([trial.settings for trial in again.trials])
+    assert found[0] == found[1]
+    alone = search(tmp_path / "alone")
+    alone.run(Trainer(), trials=6)
+    assert [trial.settings for trial in alone.trials[:5]] == found[0][:5]  # those by chance
 
 
 def test_seconds_end_a_search_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ Parts are nested, so that a longer one has all that a shorter one has, and of ev
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import mean, stdev
 from typing import Any
@@ -15,12 +15,11 @@ from pretune.atomic import write_json
 from pretune.errors import PretuneError
 from pretune.evaluation.controls import controls
 from pretune.metrics import score
-from pretune.progress import say
 from pretune.randomness import Draws
 from pretune.text.splitting import stratum
 from pretune.training.finetuning import Material, Plan
 from pretune.training.runs import Run
-from pretune.training.seeds import one_seed
+from pretune.training.seeds import run_seeds
 
 FOLDER, FILE = "curve", "curve.json"
 SEEDS = 3  # at each size, unless the plan says otherwise
@@ -64,17 +63,19 @@ def learning_curve(
     With `scratch`, the same from random weights too. What is finished is not done again.
     """
     order = nested(material.rows, plan.seed)
-    seeds = range(plan.seed, plan.seed + (plan.seeds or SEEDS))
+    parts = {size: replace(material, rows=material.rows.take(order[:size])) for size in sorted(sizes)}
+    parts[material.size] = material
+    learners = (PRETRAINED, SCRATCH)[: 1 + scratch]
+    wanted = [
+        (size, learner) for size in parts for learner in learners if (size, learner) != (material.size, PRETRAINED)
+    ]
+    scores = part_scores(plan, parts, wanted)
+    scores[material.size, PRETRAINED] = whole_scores(run, material)
     points = []
-    for size in [*sorted(sizes), material.size]:
-        part = replace(material, rows=material.rows.take(order[:size])) if size < material.size else material
+    for size, part in parts.items():
         point: dict[str, Any] = {"examples": size}
-        for learner in (PRETRAINED, SCRATCH)[: 1 + scratch]:
-            if learner == PRETRAINED and size == material.size:
-                found = whole_scores(run, material)
-            else:
-                say(f"{size:,} examples, {learner}")
-                found = part_scores(plan, part, learner, seeds)
+        for learner in learners:
+            found = scores[size, learner]
             point[learner] = {"mean": mean(found), "sd": stdev(found) if len(found) > 1 else 0.0, "each": found}
         for learner, answers in controls(material.task, part.rows, part.dev).items():
             value = score(material.task, answers, part.dev)[material.decides]
@@ -90,15 +91,25 @@ def whole_scores(run: Run, material: Material) -> list[float]:
     return list(results["seeds"]["each"]) if "seeds" in results else [results[f"dev/{material.decides}"]]
 
 
-def part_scores(plan: Plan, part: Material, learner: str, seeds: Sequence[int]) -> list[float]:
-    """A score a seed."""
-    found = []
-    for seed in seeds:
-        out = plan.out / FOLDER / learner.replace(" ", "-") / str(part.size) / str(seed)
-        one = one_seed(replace(plan, seed=seed, seeds=1, out=out, scratch=learner == SCRATCH), part)
-        if one is not None:
-            found.append(one.results[f"dev/{part.decides}"])
-            (out / "model.safetensors").unlink(missing_ok=True)
-    if not found:
-        raise PretuneError(f"{plan.out}: all seeds failed on {part.size:,} examples; lower the learning rate")
-    return found
+def part_scores(
+    plan: Plan, parts: Mapping[int, Material], wanted: Sequence[tuple[int, str]]
+) -> dict[tuple[int, str], list[float]]:
+    """Scores, one a seed, of learners on so many examples."""
+    seeds = range(plan.seed, plan.seed + (plan.seeds or SEEDS))
+    plans: dict[tuple[int, str, int], Plan] = {}
+    for size, learner in wanted:
+        own = replace(plan, seeds=1, devices=1, scratch=learner == SCRATCH)
+        folder = plan.out / FOLDER / learner.replace(" ", "-") / str(size)
+        plans |= {(size, learner, seed): replace(own, seed=seed, out=folder / str(seed)) for seed in seeds}
+    jobs = {
+        f"{size:,} examples, {learner}, seed {seed}": (own, parts[size]) for (size, learner, seed), own in plans.items()
+    }
+    scores: dict[tuple[int, str], list[float]] = {which: [] for which in wanted}
+    for (size, learner, _), run in zip(plans, run_seeds(jobs, plan.devices), strict=True):
+        if run is not None:
+            scores[size, learner].append(run.results[f"dev/{parts[size].decides}"])
+            (run.folder / "model.safetensors").unlink(missing_ok=True)
+    for (size, _), found in scores.items():
+        if not found:
+            raise PretuneError(f"{plan.out}: all seeds failed on {size:,} examples; lower the learning rate")
+    return scores

@@ -43,8 +43,10 @@ from pretune.training.pretraining import count_parameters
 from pretune.training.runs import environment
 from pretune.training.seeds import one_seed
 from pretune.training.settings import Batching
+from pretune.workers import share_out
 
 ASKED, RESULT, RESULTS, SUBMISSION = "suite.json", "result.json", "results.json", "submission.zip"
+COST = "cost.json"
 TOKENS = "tokens"  # tokenized rows, which every seed needs again
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 Answers = list[dict[str, Any]]
@@ -65,6 +67,7 @@ class Request:
     keep: bool = False  # the weights of every seed
     device: str | None = None
     shots: int | None = None  # nothing is learned: so many examples are shown
+    devices: int = 1  # which seeds of all tasks are shared out to
 
     def told(self) -> dict[str, Any]:
         """All that decides the outcome."""
@@ -146,8 +149,7 @@ def evaluate_suite(request: Request) -> Evaluation:
         say(f"{suite.tasks[name].title}: skipped, {why}")
     if not here:
         raise PretuneError(f"{request.data}: none of {suite.title}'s tasks that are here is of a kind that is known")
-    partial = bool(request.settings.get("partial"))
-    writer = load_asked(request.model, request.device, partial) if asked else None
+    writer = writer_of(request)
     _begin(request)
     for name, task in here.items():  # a bad file is found before anything is learned
         if not _finished(request, name):
@@ -155,9 +157,19 @@ def evaluate_suite(request: Request) -> Evaluation:
                 rows = task.read(split, request.data, subsets=request.subsets)
                 write_lines(rows_path(request.out, name, split), rows.rows)
     teaching = {name: task for name, task in here.items() if not task.taught_by}
+    taught_by = {
+        name: {name: task} | {other: t for other, t in here.items() if t.taught_by == name}
+        for name, task in teaching.items()
+    }
+    if request.devices > 1:
+        jobs = [
+            (request, task, taught_by[name], seed) for name, task in teaching.items() for seed in _left(request, task)
+        ]
+        say(f"{len(jobs)} seeds of all tasks on {request.devices} devices")
+        share_out(learn_elsewhere, jobs, request.devices)
     with remembering(request.out / TOKENS):
         for number, (name, task) in enumerate(teaching.items(), 1):
-            taught = {name: task} | {other: t for other, t in here.items() if t.taught_by == name}
+            taught = taught_by[name]
             say(f"{task.title} ({number} of {len(teaching)})")
             evaluate_task(request, task, taught, writer)
     found = {name: json.loads((request.out / name / RESULT).read_text(encoding="utf-8")) for name in here}
@@ -242,22 +254,12 @@ def evaluate_task(
         say(f"{task.title}: finished before")
         return
     rows = {name: _rows(request.out, own) for name, own in taught.items()}
-    way: Way
-    if writer is None:
-        way = FineTuning(plan_of(request, task, rows[task.name]))
-    else:
-        way = Asking(writer, task, rows[task.name], request.shots or 0)
-    folders = []
-    for number in range(request.seeds):
-        seed = request.seed + number
-        folder = request.out / task.name / "seeds" / str(seed)
-        folders.append(folder)
-        if not (folder / "cost.json").is_file():
-            say(f"seed {seed} ({number + 1} of {request.seeds})")
-            scored = {n: (t, {t.scored: rows[n][t.scored]}) for n, t in taught.items() if t.scored in rows[n]}
-            costs = answer_with(way, folder, scored) if way.learn(seed, folder) else {}
-            write_json(folder / "cost.json", costs)
-    learned = [folder for folder in folders if json.loads((folder / "cost.json").read_text(encoding="utf-8"))]
+    way = way_to(request, task, rows[task.name], writer)
+    for seed in _left(request, task):
+        say(f"seed {seed} ({seed - request.seed + 1} of {request.seeds})")
+        learn_seed(way, _seed_folder(request, task, seed), rows, taught)
+    folders = [_seed_folder(request, task, request.seed + number) for number in range(request.seeds)]
+    learned = [folder for folder in folders if json.loads((folder / COST).read_text(encoding="utf-8"))]
     if not learned:
         raise PretuneError(f"{request.out / task.name}: all {request.seeds} seeds failed; lower the learning rate")
     best = max(learned, key=lambda folder: _decides(task, rows[task.name][task.scored], folder))
@@ -272,6 +274,48 @@ def evaluate_task(
         for folder in folders:
             for weights in (path for pattern in WEIGHTS for path in folder.glob(pattern)):
                 weights.unlink()
+
+
+def way_to(
+    request: Request, task: SuiteTask, rows: Mapping[str, SuiteRows], writer: Writer | Rewriter | None = None
+) -> Way:
+    """How a task is answered: what asks a model that writes, or learns."""
+    if writer is None:
+        return FineTuning(plan_of(request, task, rows))
+    return Asking(writer, task, rows, request.shots or 0)
+
+
+def learn_seed(
+    way: Way, folder: Path, rows: Mapping[str, Mapping[str, SuiteRows]], taught: Mapping[str, SuiteTask]
+) -> None:
+    """Learn with the seed of a folder, and answer what is scored; `cost.json` says that it is done."""
+    scored = {n: (t, {t.scored: rows[n][t.scored]}) for n, t in taught.items() if t.scored in rows[n]}
+    write_json(folder / COST, answer_with(way, folder, scored) if way.learn(int(folder.name), folder) else {})
+
+
+def learn_elsewhere(request: Request, task: SuiteTask, taught: Mapping[str, SuiteTask], seed: int) -> None:
+    """The same in a process that has nothing of it yet."""
+    with remembering(request.out / TOKENS):
+        rows = {name: _rows(request.out, own) for name, own in taught.items()}
+        way = way_to(request, task, rows[task.name], writer_of(request))
+        learn_seed(way, _seed_folder(request, task, seed), rows, taught)
+
+
+def writer_of(request: Request) -> Writer | Rewriter | None:
+    """The model that is asked, where nothing is learned."""
+    if request.shots is None:
+        return None
+    return load_asked(request.model, request.device, bool(request.settings.get("partial")))
+
+
+def _left(request: Request, task: SuiteTask) -> list[int]:
+    """The seeds of a task that are not done yet."""
+    seeds = range(request.seed, request.seed + request.seeds)
+    return [seed for seed in seeds if not (_seed_folder(request, task, seed) / COST).is_file()]
+
+
+def _seed_folder(request: Request, task: SuiteTask, seed: int) -> Path:
+    return request.out / task.name / "seeds" / str(seed)
 
 
 def _finished(request: Request, name: str) -> bool:
@@ -346,7 +390,7 @@ def answer_with(
 def _result(task: SuiteTask, rows: Mapping[str, SuiteRows], folders: Sequence[Path], seeds: int) -> dict[str, Any]:
     scored = rows[task.scored]
     each = [official(task.metrics, scored.rows, read_answers(folder, task.name, task.scored)) for folder in folders]
-    costs = [json.loads((folder / "cost.json").read_text(encoding="utf-8"))[task.name] for folder in folders]
+    costs = [json.loads((folder / COST).read_text(encoding="utf-8"))[task.name] for folder in folders]
     told: dict[str, Any] = {
         "split": task.scored,
         "examples": len(scored),

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cache
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from pretune.cluster import Engine, check_seen, everywhere, on_cluster
 from pretune.devices import choose_device
 from pretune.errors import PretuneError
 from pretune.inference.predict import Answerer, load_trained, read_part, task_of
 from pretune.objectives import Task
 from pretune.objectives.task import Answer
 from pretune.text.labeled import Excerpt
+from pretune.workers import begin
 
 
 @dataclass(frozen=True)
@@ -100,18 +101,25 @@ def answer_parts(
     processes: int = 1,
     partial: bool = False,
     name: str | None = None,
+    engine: Engine = "local",
 ) -> Iterator[tuple[Excerpt, Answers]]:
     """Excerpts and the answers to them, in order.
 
-    Several processes work on a CPU, each with models of its own; there are never more than two excerpts for each.
+    Several processes work on a CPU, each with models of its own; there are never more than two excerpts for each. Those of a
+    cluster take a GPU each, where it has any.
     """
     jobs = with_columns(same_task(references, name), parts, columns, answered)
+    if engine == "ray":
+        models = tuple(everywhere(reference) for reference in references)
+        calls = ((models, partial, name, part, named, answered) for part, named in jobs)
+        yield from ((job[3], answers) for job, answers in on_cluster(answer_excerpt, calls, on_gpu=True))
+        return
     if processes == 1:
         ensemble = Ensemble(references, partial, name=name)
         yield from ((part, ensemble(part, named, answered)) for part, named in jobs)
         return
     threads = max(1, torch.get_num_threads() // processes)
-    pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=_begin, initargs=(threads,))
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), initializer=begin, initargs=(threads,))
     waiting: deque[tuple[Excerpt, Future[Answers]]] = deque()
     try:
         for part, named in jobs:
@@ -144,21 +152,22 @@ def with_columns(
 # -- in a process of several ----------------------------------------------------------------------------------------
 
 
-def _begin(threads: int) -> None:
-    """Ctrl-C is for the process that started this one, and this one ends when that does, however it does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(threads)
-    parent = parent_process()
-    assert parent is not None
-
-    def end() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=end, daemon=True).start()
-
-
 _ensemble = cache(Ensemble)
+
+
+def answer_excerpt(
+    references: tuple[str, ...],
+    partial: bool,
+    name: str | None,
+    part: Excerpt,
+    columns: Mapping[str, str],
+    answered: bool,
+) -> Answers:
+    """A job of the cluster."""
+    for reference in references:
+        if os.path.isabs(reference):
+            check_seen(Path(reference))
+    return _ensemble(references, partial, choose_device(), name)(part, columns, answered)
 
 
 def _work(

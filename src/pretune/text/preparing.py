@@ -16,14 +16,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from pretune.atomic import remove_temporaries, sync_folder, write_bytes, write_json
+from pretune.cluster import Engine
 from pretune.errors import PretuneError
-from pretune.progress import progress, say
+from pretune.progress import Bar, Silent, progress, say
 from pretune.text.documents import Document, TextLayout, read_documents
 from pretune.text.files import Errors, Meter
 from pretune.text.shards import Worker, build_part, content_digest, join_parts, pack_texts, shard_file, unpack_texts
@@ -59,9 +61,16 @@ class Builder(Protocol):
 
 
 def make_store(
-    files: Sequence[Path], tokenizer: Tokenizer, out: Path, settings: Settings, processes: int | None = None
+    files: Sequence[Path],
+    tokenizer: Tokenizer,
+    out: Path,
+    settings: Settings,
+    processes: int | None = None,
+    engine: Engine = "local",
 ) -> Store:
     """Tokenize files into a store at `out`; one that is already there and made from the same is returned as it is.
+
+    Here, in so many processes, or on a cluster, so many units of files at once.
 
     >>> make_store([Path("a.txt")], tokenizer, Path("store"), Settings())  # doctest: +SKIP
     """
@@ -83,7 +92,12 @@ def make_store(
     partial.mkdir(parents=True, exist_ok=True)
     remove_temporaries(partial)
     try:
-        shards = _build_all(files, tokenizer, partial, settings, processes or _cores())
+        with progress("tokenizing", sum(file.stat().st_size for file in files)) as bar:
+            if engine == "ray":
+                shards = _build_on_cluster(files, tokenizer, partial, settings, processes, bar)
+            else:
+                units = enumerate(_units(files))
+                shards = _build_all(units, tokenizer, partial, settings, processes or _cores(), bar)
         empty = sum(entry.pop("empty_documents") for entry in shards)
         totals = {key: sum(entry[key] for entry in shards) for key in ("documents", "sentences", "tokens", "bytes")}
         if not totals["tokens"]:
@@ -99,6 +113,7 @@ def make_store(
             "empty_documents": empty,
             "shards": shards,
         }
+        remove_temporaries(partial)  # of workers that were lost
         _remove_strangers(partial, {entry["file"] for entry in shards})
         write_json(partial / MANIFEST, manifest)
     except KeyboardInterrupt:
@@ -121,8 +136,46 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def _build_on_cluster(
+    files: Sequence[Path], tokenizer: Tokenizer, folder: Path, settings: Settings, most: int | None, bar: Bar
+) -> list[dict[str, Any]]:
+    """The same, a unit a job; workers write the shards, into a folder that all share."""
+    from pretune.cluster import everywhere, on_cluster
+
+    made, entries, done = tokenizer.state(), list[dict[str, Any]](), 0
+    jobs = (
+        (number, [everywhere(file) for file in unit], made, everywhere(folder), asdict(settings))
+        for number, unit in enumerate(_units(files))
+    )
+    for job, shards in on_cluster(build_unit, jobs, most):
+        entries += shards
+        done += sum(Path(file).stat().st_size for file in job[1])
+        bar.update(done, f"{sum(entry['tokens'] for entry in entries):,} tokens")
+    return entries
+
+
+def build_unit(number: int, files: list[str], tokenizer: str, folder: str, settings: dict[str, Any]) -> Any:
+    """A job of the cluster: the shards of a unit of files. Those that are there already stay."""
+    from pretune.cluster import check_seen
+
+    for path in (folder, *files):
+        check_seen(Path(path))
+    unit = number, [Path(file) for file in files]
+    return _build_all([unit], _tokenizer(tokenizer), Path(folder), Settings(**settings), 1, Silent())
+
+
+@cache
+def _tokenizer(state: str) -> Tokenizer:
+    return Tokenizer.from_state(state)
+
+
 def _build_all(
-    files: Sequence[Path], tokenizer: Tokenizer, folder: Path, settings: Settings, processes: int
+    units: Iterable[tuple[int, list[Path]]],
+    tokenizer: Tokenizer,
+    folder: Path,
+    settings: Settings,
+    processes: int,
+    bar: Bar,
 ) -> list[dict[str, Any]]:
     """Build every shard that is not there yet; entries for the manifest, in order."""
     made_with = hashlib.sha256(json.dumps([tokenizer.digest, settings.describe()]).encode()).digest()
@@ -132,7 +185,6 @@ def _build_all(
     tokens = 0
 
     with ExitStack() as stack:
-        bar = stack.enter_context(progress("tokenizing", sum(file.stat().st_size for file in files)))
         builders: queue.SimpleQueue[Builder] = queue.SimpleQueue()
         if processes == 1:
             builders.put(_Here(tokenizer, settings.language))
@@ -158,7 +210,7 @@ def _build_all(
             bar.update(meter.bytes, f"{tokens:,} tokens")
 
         try:
-            for name, packed in _cut(files, settings, meter):
+            for name, packed in _cut(units, settings, meter):
                 digest = hashlib.sha256(made_with)
                 for part in packed:
                     digest.update(part)
@@ -187,9 +239,11 @@ class _Here:
         return build_part(texts, self.tokenizer, self.language, spans)
 
 
-def _cut(files: Sequence[Path], settings: Settings, meter: Meter) -> Iterator[tuple[str, list[bytes]]]:
+def _cut(
+    units: Iterable[tuple[int, list[Path]]], settings: Settings, meter: Meter
+) -> Iterator[tuple[str, list[bytes]]]:
     """Name and packed texts, in parts, of every shard. The cut depends on files and settings alone."""
-    for unit, group in enumerate(_units(files)):
+    for unit, group in units:
         documents = read_documents(
             group,
             layout=settings.layout,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from pretune.training.settings import Optimizer
+from pretune.training.shards import local, put_back
 
 
 class Average:
@@ -31,34 +32,39 @@ class Average:
             return
         self.count += 1
         weight = 1.0 / self.count if self.ema is None else max(1.0 - self.ema, 1.0 / self.count)
-        torch._foreach_lerp_(list(self.means.values()), list(self.parameters.values()), weight)
+        torch._foreach_lerp_(here(self.means), here(self.parameters), weight)
 
     @torch.no_grad()
     def apply(self) -> None:
         """The parameters become their mean."""
         if self.count:
-            torch._foreach_copy_(list(self.parameters.values()), list(self.means.values()))
+            torch._foreach_copy_(here(self.parameters), here(self.means))
 
     @contextmanager
     def inside(self) -> Iterator[None]:
         """The parameters are their mean for a while, to evaluate it."""
-        kept = [p.detach().clone() for p in self.parameters.values()]
+        kept = [p.detach().clone() for p in here(self.parameters)]
         self.apply()
         try:
             yield
         finally:
             with torch.no_grad():
-                torch._foreach_copy_(list(self.parameters.values()), kept)
+                torch._foreach_copy_(here(self.parameters), kept)
 
     def tensors(self) -> dict[str, Tensor]:
         """For checkpoints."""
-        return {**{name: mean.cpu() for name, mean in self.means.items()}, "count": torch.tensor(self.count)}
+        return {**self.means, "count": torch.tensor(self.count)}
 
-    def restore(self, tensors: dict[str, Tensor]) -> None:
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """The inverse of `tensors`."""
         self.count = int(tensors["count"])
         for name, mean in self.means.items():
-            mean.copy_(tensors[name])
+            put_back(mean, tensors[name])
+
+
+def here(tensors: Mapping[str, Tensor]) -> list[Tensor]:
+    """Of tensors that are shared out to processes, the rows here."""
+    return [local(tensor) for tensor in tensors.values()]
 
 
 def make_average(root: nn.Module, settings: Optimizer) -> Average | None:

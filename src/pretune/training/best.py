@@ -50,12 +50,12 @@ class Best:
 
     def tensors(self) -> dict[str, Tensor]:
         """For checkpoints."""
-        return {name: kept.cpu() for name, kept in self.kept.items()}
+        return self.kept
 
     def restore(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """The inverse of `state` and `tensors`."""
         self.found, self.step, self.waited = state["found"], state["step"], state["waited"]
-        self.kept = {name: tensor.to(self.parameters[name].device) for name, tensor in tensors.items()}
+        self.kept = {name: tensor.to(self.parameters[name].device, copy=True) for name, tensor in tensors.items()}
 
 
 def _value(metric: float) -> float:

@@ -8,7 +8,11 @@
       best.safetensors        the best parameters so far, where these are what will come out
       state.json              position, clock, and a checksum of each file
 
-A checkpoint is written under a temporary name and renamed when whole. The newest that is intact counts.
+Of several processes each writes what it has, to root-00001-of-00004.safetensors and the like: of a model in shards its rows, which
+make up the whole in the order of the files, whatever the number of processes that read them; of what all have the first alone.
+
+A checkpoint is written in the background, from a copy in memory, under a temporary name. When all processes are through, the
+first writes state.json and renames the folder: it is there as a whole or not at all. The newest that is intact counts.
 """
 
 from __future__ import annotations
@@ -17,64 +21,143 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
-from safetensors.torch import load, save
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from pretune.atomic import TEMPORARY, atomic_file, remove_temporaries, sync_folder, write_json
-from pretune.model import Root
 from pretune.progress import say
+from pretune.text.store import file_digest
+from pretune.training.distributed import World
+from pretune.training.shards import is_shard, local, put_back
 
 FOLDER = "checkpoints"
+Tensors = Mapping[str, Tensor]
 
 
-def save_checkpoint(
-    run: Path,
-    step: int,
-    root: Root,
-    optimizers: list[torch.optim.Optimizer],
-    state: dict[str, Any],
-    carry: dict[str, Tensor],
-    average: dict[str, Tensor],
-    best: dict[str, Tensor],
-    keep: int,
-) -> None:
-    """Write a checkpoint and drop the oldest beyond `keep`."""
-    folder = run / FOLDER
-    final = folder / f"step-{step:08d}"
-    temporary = folder / f"{TEMPORARY}{os.getpid()}-{final.name}"
-    folder.mkdir(parents=True, exist_ok=True)
-    remove_temporaries(folder)
-    parameters = {name: tensor.detach().cpu().contiguous() for name, tensor in root.tensors().items()}
-    files = {
-        "root.safetensors": parameters,
-        "optimizer.safetensors": optimizer_tensors(root, optimizers),
-        "carry.safetensors": {name: tensor.cpu().contiguous() for name, tensor in carry.items()},
-    }
-    if average:
-        files["average.safetensors"] = average
-    if best:
-        files["best.safetensors"] = best
-    try:
+@dataclass
+class Saver:
+    """Writes the checkpoints of a run, one at a time, and drops the oldest beyond `keep`."""
+
+    run: Path
+    world: World
+    keep: int
+    thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
+    going: Future[dict[str, str]] | None = None  # what is being written: a checksum for each file
+    state: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def busy(self) -> bool:
+        """Whether this process is still writing."""
+        return self.going is not None and not self.going.done()
+
+    def start(self, state: dict[str, Any], shared: Mapping[str, Tensors], own: Mapping[str, Tensors]) -> None:
+        """Copy tensors, by the name of their file, and begin to write them. All processes have the same ones in `shared`,
+        or rows of them; those in `own` are each one's own."""
+        self.finish()
+        self.state = state
+        self.world.first_alone(self._begin)
+        files = {name: copied(tensors, rows_alone=not self.world.first) for name, tensors in shared.items()}
+        files |= {name: copied(tensors) for name, tensors in own.items()}
+        if self.world.size > 1:
+            place = f"-{self.world.rank:05d}-of-{self.world.size:05d}"
+            files = {name + place: tensors for name, tensors in files.items() if tensors}
+        self.going = self.thread.submit(self._write, files)
+
+    def finish(self) -> None:
+        """Wait until what is being written is there. All processes do so together."""
+        if self.going is None:
+            return
+        error, checksums = self.going.exception(), {} if self.going.exception() else self.going.result()
+        self.going = None
+        told = self.world.gather([error is None, checksums])
+        if not all(well for well, _ in told):
+            if self.world.first:
+                shutil.rmtree(self._temporary, ignore_errors=True)
+            raise error or SystemExit(1)  # the one that failed says why
+        self.state["checksums"] = {name: digest for _, own in told for name, digest in own.items()}
+        self.world.first_alone(self._commit)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failed: object) -> None:
+        # Whatever went wrong, a checkpoint before it is good. Of several processes nobody knows what the others do.
+        if failed[0] is None or self.world.size == 1:
+            self.finish()
+        self.thread.shutdown()
+
+    @property
+    def _final(self) -> Path:
+        return self.run / FOLDER / f"step-{self.state['step']:08d}"
+
+    @property
+    def _temporary(self) -> Path:
+        return self._final.with_name(TEMPORARY + self._final.name)
+
+    def _begin(self) -> None:
+        self._temporary.parent.mkdir(parents=True, exist_ok=True)
+        remove_temporaries(self._temporary.parent)
+        self._temporary.mkdir()
+
+    def _write(self, files: Mapping[str, dict[str, Tensor]]) -> dict[str, str]:
         checksums = {}
         for name, tensors in files.items():
             content = save(tensors)
-            checksums[name] = hashlib.sha256(content).hexdigest()
-            with atomic_file(temporary / name) as file:
+            checksums[f"{name}.safetensors"] = hashlib.sha256(content).hexdigest()
+            with atomic_file(self._temporary / f"{name}.safetensors") as file:
                 file.write(content)
-        write_json(temporary / "state.json", {**state, "step": step, "checksums": checksums})
-        if final.exists():
-            shutil.rmtree(final)
-        os.rename(temporary, final)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    sync_folder(folder)
-    for old in list_checkpoints(run)[:-keep]:
-        shutil.rmtree(old)
+        return checksums
+
+    def _commit(self) -> None:
+        try:
+            write_json(self._temporary / "state.json", self.state)
+            if self._final.exists():
+                shutil.rmtree(self._final)
+            os.rename(self._temporary, self._final)
+        except BaseException:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            raise
+        sync_folder(self._final.parent)
+        for old in list_checkpoints(self.run)[: -self.keep]:
+            shutil.rmtree(old)
+
+
+def copied(tensors: Tensors, rows_alone: bool = False) -> dict[str, Tensor]:
+    """Copies in the host's memory, of shards the rows here; with `rows_alone` of nothing else."""
+    return {
+        name: local(tensor.detach()).to("cpu", copy=True).contiguous()
+        for name, tensor in tensors.items()
+        if is_shard(tensor) or not rows_alone
+    }
+
+
+class Pieces(Mapping[str, Tensor]):
+    """Tensors of some files, read when they are asked for. One that several files have is cut along its rows, in their order."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self.where: dict[str, list[Any]] = {}
+        for path in paths:
+            file: Any = safe_open(path, "pt")
+            for name in file.keys():  # noqa: SIM118
+                self.where.setdefault(name, []).append(file)
+
+    def __getitem__(self, name: str) -> Tensor:
+        parts = [file.get_tensor(name) for file in self.where[name]]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.where)
+
+    def __len__(self) -> int:
+        return len(self.where)
 
 
 def list_checkpoints(run: Path) -> list[Path]:
@@ -82,21 +165,33 @@ def list_checkpoints(run: Path) -> list[Path]:
     return sorted((run / FOLDER).glob("step-*")) if (run / FOLDER).is_dir() else []
 
 
-def load_newest(run: Path) -> tuple[dict[str, Any], dict[str, dict[str, Tensor]]] | None:
-    """State and tensors of the newest intact checkpoint; None where there is none."""
-    for folder in reversed(list_checkpoints(run)):
+def load_newest(run: Path, world: World | None = None) -> tuple[dict[str, Any], dict[str, Pieces]] | None:
+    """State and tensors of the newest checkpoint that all processes find intact; None where there is none."""
+    world = world or World()
+    for name in reversed(world.gather([path.name for path in list_checkpoints(run)])[0]):
+        folder = run / FOLDER / name
         try:
-            state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-            tensors = {}
-            for name, checksum in state["checksums"].items():
-                content = (folder / name).read_bytes()
-                if hashlib.sha256(content).hexdigest() != checksum:
-                    raise ValueError(f"{name} does not match its checksum")
-                tensors[name.removesuffix(".safetensors")] = load(content)
+            state, problem = json.loads((folder / "state.json").read_text(encoding="utf-8")), ""
+            for file in sorted(state["checksums"])[world.rank :: world.size]:  # each process looks at its share
+                if file_digest(folder / file) != state["checksums"][file]:
+                    raise ValueError(f"{file} does not match its checksum")
+            paths: dict[str, list[Path]] = {}
+            for file in sorted(state["checksums"]):
+                paths.setdefault(file.removesuffix(".safetensors").split("-")[0], []).append(folder / file)
+            tensors = {kind: Pieces(files) for kind, files in paths.items()}
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            problem = str(error)
+        problems = [told for told in world.gather(problem) if told]
+        if not problems:
             return state, tensors
-        except (OSError, ValueError, KeyError) as error:
-            say(f"{folder}: damaged checkpoint ({error}); taking the one before")
+        say(f"{folder}: damaged checkpoint ({problems[0]}); taking the one before")
     return None
+
+
+def restore_parameters(tensors: Tensors, saved: Tensors) -> None:
+    """Put saved parameters and buffers back; shared ones are saved under one name."""
+    for name, tensor in tensors.items():
+        put_back(tensor, saved[name])
 
 
 def optimizer_tensors(root: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
@@ -106,16 +201,21 @@ def optimizer_tensors(root: nn.Module, optimizers: list[torch.optim.Optimizer]) 
     for number, optimizer in enumerate(optimizers):
         for parameter, state in optimizer.state.items():
             for key, value in state.items():
-                tensors[f"{number}/{names[parameter]}/{key}"] = torch.as_tensor(value).detach().cpu().contiguous()
+                tensors[f"{number}/{names[parameter]}/{key}"] = torch.as_tensor(value)
     return tensors
 
 
-def restore_optimizers(root: nn.Module, optimizers: list[torch.optim.Optimizer], tensors: dict[str, Tensor]) -> None:
+def restore_optimizers(root: nn.Module, optimizers: list[torch.optim.Optimizer], saved: Tensors) -> None:
     """Put saved states back."""
     parameters = dict(root.named_parameters())
-    for name, tensor in tensors.items():
+    for name, tensor in saved.items():
         number, parameter_name, key = name.split("/")
         parameter = parameters[parameter_name]
-        # AdamW keeps its step counter on the host unless it is fused.
-        device = parameter.device if key != "step" or parameter.is_cuda else torch.device("cpu")
-        optimizers[int(number)].state[parameter][key] = tensor.to(device)
+        if is_shard(parameter) and tensor.shape == parameter.shape:
+            place = torch.empty_like(parameter, dtype=tensor.dtype)
+            put_back(place, tensor)
+        else:
+            # AdamW keeps its step counter on the host unless it is fused.
+            host = key == "step" and not parameter.is_cuda
+            place = tensor.to(torch.device("cpu") if host else parameter.device, copy=True)
+        optimizers[int(number)].state[parameter][key] = place

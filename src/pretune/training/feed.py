@@ -22,8 +22,14 @@ from pretune.training.streams import Pack, Streams
 class Step:
     """This process's part of a step."""
 
-    packs: list[Pack | None]  # None: the other processes have one more
-    batches: list[Batch | None]
+    packs: list[Pack]
+    batches: list[Batch]
+    spare: int = 0  # of these, at the end: others have as many more, and this process goes along with nothing to learn
+
+    @property
+    def real(self) -> list[Batch]:
+        """The batches that there is something to learn from."""
+        return self.batches[: len(self.batches) - self.spare]
 
 
 class Feed:
@@ -72,14 +78,19 @@ class Feed:
         self.positions, self.known, self.progress = self.streams.state(), dict(clock.used), clock.progress()
 
     def _make(self) -> Step:
-        packs = deal(self.streams.next_step(self.progress), self.world)
-        batches = [self.streams.batch(pack, self.progress) if pack else None for pack in packs]
+        packs = self.streams.next_step(self.progress)
+        mine, spare = deal(packs, self.world)
+        batches = [self.streams.batch(pack, self.progress) for pack in mine]
+        if spare:
+            like = batches[0] if batches else self.streams.batch(packs[0], self.progress)
+            mine += [packs[0] if not batches else mine[0]] * spare
+            batches += [like.blank()] * spare
         if self.pinned:
-            batches = [batch.pinned() if batch else None for batch in batches]
-        return Step(packs, batches)
+            batches = [batch.pinned() for batch in batches]
+        return Step(mine, batches, spare)
 
 
-def deal(packs: list[Pack], world: World) -> list[Pack | None]:
-    """This process's packs of a step; all processes get equally many, the last ones perhaps none."""
-    mine: list[Pack | None] = list(packs[world.rank :: world.size])
-    return mine + [None] * (-(-len(packs) // world.size) - len(mine))
+def deal(packs: list[Pack], world: World) -> tuple[list[Pack], int]:
+    """This process's packs of a step, and how many more the first process has."""
+    mine = packs[world.rank :: world.size]
+    return mine, -(-len(packs) // world.size) - len(mine)

@@ -86,10 +86,11 @@ class Plan:
     partial: bool = False  # whether the model may lack tensors, or have too many
     drop_bad: bool = False  # whether examples whose spans are not in their texts are left out
     vectors: str | None = None  # a file of word vectors for words to start from
+    devices: int = 1  # which seeds are shared out to
 
     def recipe(self) -> dict[str, Any]:
         """Everything that decides the outcome, under the names of the verb's options."""
-        content = as_recipe(self, leave_out=("out", "device", "columns"))
+        content = as_recipe(self, leave_out=("out", "device", "devices", "columns"))
         own = {role: name for role, name in self.columns.items() if role in ROLES}
         further = {role: name for role, name in self.columns.items() if role not in ROLES}
         return {**content, **own, **({"columns": further} if further else {})}

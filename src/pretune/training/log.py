@@ -30,12 +30,12 @@ class Waiting:
     names: list[str]  # of the first values; after them come the gradient norms of `steps`
     values: tuple[Tensor, Any]
     totals: dict[str, float]
-    steps: list[tuple[int, list[Pack | None]]]
+    steps: list[tuple[int, list[Pack]]]
 
 
-def name_packs(packs: Sequence[Pack | None]) -> str:
+def name_packs(packs: Sequence[Pack]) -> str:
     """Packs, for messages: with seed and recipe they say which texts it was."""
-    named = [f"stream {p.stream}, epoch {p.epoch}, pack {p.index}" for p in packs if p is not None]
+    named = [f"stream {p.stream}, epoch {p.epoch}, pack {p.index}" for p in packs]
     return "; ".join([*named[:3], *(["…"] if len(named) > 3 else [])])
 
 
@@ -46,7 +46,7 @@ class Log:
         self.world, self.clock, self.device = world, clock, device
         self.sums: dict[str, Tensor] = {}
         self.totals: dict[str, float] = {}
-        self.steps: list[tuple[int, list[Pack | None]]] = []  # since the last line, and the packs in each
+        self.steps: list[tuple[int, list[Pack]]] = []  # since the last line, and the packs in each
         self.norms: list[Tensor] = []  # their gradient norms
         self.last: dict[str, float] = {}
         self.mark = dict(clock.used)
@@ -80,7 +80,7 @@ class Log:
         for term in terms:
             self.totals[term] = self.totals.get(term, 0.0) + totals[term]
 
-    def watch(self, step: int, packs: list[Pack | None], norm: Tensor) -> None:
+    def watch(self, step: int, packs: list[Pack], norm: Tensor) -> None:
         """Remember what was in a step, so that one that goes wrong can be named."""
         self.steps.append((step, packs))
         self.norms.append(norm.detach().float())
@@ -120,7 +120,7 @@ class Log:
                 )
         sums = dict(zip(names, found, strict=False))
         norms = {name: sums.pop(name) for name in names if name.startswith("gradient_norm")}
-        sums = self.world.add_up({name: sums.get(name, 0.0) for name in self._names(sums)}, self.device)
+        sums = self.world.add_up({name: sums.get(name, 0.0) for name in self._names(sums)})
         averages = means(sums, totals)
         line |= {**averages, **norms}
         self.last |= line
@@ -141,13 +141,7 @@ class Log:
 
     def _names(self, sums: Mapping[str, float]) -> list[str]:
         """All processes must name the same sums, those included that did not occur here."""
-        if self.world.size == 1:
-            return list(sums)
-        import torch.distributed as dist
-
-        everywhere: list[Any] = [None] * self.world.size
-        dist.all_gather_object(everywhere, sorted(sums))
-        return sorted({name for names in everywhere for name in names})
+        return list(dict.fromkeys(name for names in self.world.gather(list(sums)) for name in names))
 
     def write_evaluation(self, metrics: Mapping[str, float]) -> None:
         """A line of what an evaluation found."""

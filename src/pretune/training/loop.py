@@ -28,8 +28,8 @@ from pretune.randomness import hashed
 from pretune.training.averaging import Average, make_average
 from pretune.training.best import Best
 from pretune.training.budget import Clock
-from pretune.training.checkpoints import load_newest, restore_optimizers, save_checkpoint
-from pretune.training.distributed import Parallel, World, parallelize, synchronized
+from pretune.training.checkpoints import Saver, load_newest, optimizer_tensors, restore_optimizers, restore_parameters
+from pretune.training.distributed import Parallel, Reduce, World, parallelize, synchronized
 from pretune.training.feed import Feed
 from pretune.training.flops import Flops
 from pretune.training.graphs import Graphs
@@ -38,6 +38,7 @@ from pretune.training.log import Log, name_packs
 from pretune.training.optimizers import make_optimizers, make_replayable, set_rates
 from pretune.training.schedules import rate_factor
 from pretune.training.settings import Budget, Optimizer, Schedule, Watching
+from pretune.training.shards import cut_again, is_shard, make_whole
 from pretune.training.streams import Pack, Streams
 
 
@@ -60,6 +61,7 @@ class Training:
     run: Path | None = None  # where metrics and checkpoints go
     world: World = field(default_factory=World)
     parallel: Parallel = "replicate"
+    reduce: Reduce = "fp32"  # in which gradients are summed up over processes
     compiled: bool = False
     graphed: bool = False  # steps are recorded once and replayed, on CUDA; not for stateful data
     ahead: bool | None = None  # batches are made in a thread while the step before runs; None: where there is a GPU
@@ -80,7 +82,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
     t.root.to(t.device).train()
     t.root.compute_in(torch.bfloat16 if t.device.type == "cuda" else torch.float32)
     dropout = share_seed(t.root, t.device)
-    model = parallelize(t.root, t.world, t.parallel)
+    model = parallelize(t.root, t.world, t.parallel, t.reduce)
     optimizers = make_optimizers(t.root, t.optimizer, t.starts)
     average = make_average(t.root, t.optimizer)
     guard = Guard(t.watching.spike) if t.watching.spike else None
@@ -108,10 +110,20 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
         move(optimizers, taken=True, keep=True)
         return norm
 
-    if t.evaluate and t.evaluate_first and not clock.used["steps"]:
-        log.write_evaluation(t.evaluate())
+    sharded = any(map(is_shard, parameters))
+
+    def evaluate() -> dict[str, float]:
+        assert t.evaluate is not None
+        found = t.evaluate()
         t.root.train()
-    with feed, stop_signals() as stopping, progress("training", 1.0) as bar:
+        if sharded:
+            cut_again(t.root)
+        return found
+
+    if t.evaluate and t.evaluate_first and not clock.used["steps"]:
+        log.write_evaluation(evaluate())
+    saver = Saver(t.run, t.world, t.watching.keep or 2) if t.run else None
+    with feed, saver or nullcontext(), stop_signals() as stopping, progress("training", 1.0) as bar:
         while not clock.spent and not (best is not None and best.enough):
             step, before = int(clock.used["steps"]), clock.progress()
             late = t.schedule.dropout is not None and before >= t.schedule.dropout
@@ -119,8 +131,11 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
                 graphs.recordings.clear()  # dropout is part of them
             given = feed.next(clock)
             packs, batches = given.packs, given.batches
-            mine = [batch for batch in batches if batch is not None]
-            totals = t.world.add_up(_needs(t.world, clock, flops, mine, terms), t.device)
+            needs = _needs(t.world, clock, flops, given.real, terms)
+            writing = saver is not None and saver.busy
+            totals = t.world.add_up(needs | {"stopping": float(stopping.is_set()), "writing": float(writing)})
+            if saver is not None and not totals["writing"]:
+                saver.finish()
             after = clock.progress(totals["tokens"], totals["flops"], 1)
             if after < 1.0:
                 feed.look_ahead()
@@ -128,9 +143,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
             losses: list[Loss] = []
             parts: list[Tensor] = []
             for number, (pack, batch) in enumerate(zip(packs, batches, strict=True)):
-                spare = batch is None  # no pack left for this process: go along with nothing to learn
-                pack, batch = (packs[0], mine[0].blank()) if spare else (pack, batch)
-                assert pack is not None and batch is not None
+                spare = number >= len(given.real)
                 batch.carry = t.carry.get(pack.slot)
                 reseed(dropout, t.seed, step, pack)
                 joint = t.streams.streams[pack.stream].joint
@@ -171,16 +184,19 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
             if t.evaluate and evaluated:
                 log.flush()
                 with average.inside() if average is not None else nullcontext():
-                    found = t.evaluate()
+                    found = evaluate()
                     log.write_evaluation(found)
                     if best is not None:
                         best.look(found, step + 1)
-                t.root.train()
             done = done or (best is not None and best.enough)
-            if t.run and (stopping.is_set() or (done and t.watching.save) or _due(clock, t.watching.save)):
-                _save(t, clock, feed, optimizers, average, guard, best)
-            if stopping.is_set() and not done:
+            # Processes hear of a signal at different moments; they end after the same step.
+            ending = stopping.is_set() if t.world.size == 1 else totals["stopping"] > 0
+            if saver and (ending or (done and t.watching.save) or _due(clock, t.watching.save)):
+                _save(saver, t, clock, feed, optimizers, average, guard, best)
+            if ending and not done:
                 log.flush()
+                if saver:
+                    saver.finish()
                 raise Stopped
         log.flush()
     if average is not None:
@@ -189,6 +205,8 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
         log.last |= best.apply()
         if not clock.spent:
             say(f"ended after step {clock.used['steps']:.0f}: {t.decides} got no better since step {best.step}")
+    if sharded:
+        make_whole(t.root)
     return log.last
 
 
@@ -231,7 +249,12 @@ def clip(parameters: list[nn.Parameter], largest: float) -> Tensor:
     """Scale the gradient down to a largest norm; returns the norm it had."""
     parameters = [p for p in parameters if p.grad is not None]
     norm = torch.nn.utils.clip_grad_norm_(parameters, largest if largest > 0 else math.inf)
-    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # the first is a sharded model's
+    return whole_number(norm)
+
+
+def whole_number(norm: Any) -> Tensor:
+    """A norm; that of shards is known once all processes have added theirs."""
+    return norm.full_tensor() if is_shard(norm) else norm
 
 
 def move(optimizers: list[torch.optim.Optimizer], taken: bool, keep: bool) -> None:
@@ -249,13 +272,13 @@ def layer_norms(root: Root) -> dict[str, Tensor]:
     for name, modules in groups:
         gradients = [p.grad for module in modules for p in module.parameters() if p.grad is not None]
         if gradients:
-            norms[name] = torch.nn.utils.get_total_norm(gradients)
+            norms[name] = whole_number(torch.nn.utils.get_total_norm(gradients))
     return norms
 
 
-def judge(t: Training, guard: Guard, parts: list[Tensor], norm: Tensor, step: int, packs: list[Pack | None]) -> bool:
+def judge(t: Training, guard: Guard, parts: list[Tensor], norm: Tensor, step: int, packs: list[Pack]) -> bool:
     """Whether a step may be taken. A bad one ends the training, or is skipped, and says which packs were in it."""
-    loss = t.world.add_up({"loss": float(torch.stack(parts).sum()) / t.world.size}, t.device)["loss"]
+    loss = t.world.add_up({"loss": float(torch.stack(parts).sum()) / t.world.size})["loss"]
     trouble = guard.trouble(loss, float(norm))
     if trouble is None:
         return True
@@ -298,6 +321,7 @@ def stop_signals() -> Iterator[threading.Event]:
 
 
 def _save(
+    saver: Saver,
     t: Training,
     clock: Clock,
     feed: Feed,
@@ -306,21 +330,18 @@ def _save(
     guard: Guard | None,
     best: Best | None,
 ) -> None:
-    assert t.run is not None
-    if t.world.first:
-        carry = {
-            f"{slot}/{name}": tensor
-            for slot, state in t.carry.items()
-            if state is not None
-            for name, tensor in state.tensors().items()
-        }
-        state = {"clock": clock.used, "feed": feed.state(), "guard": guard.state() if guard else {}}
-        state |= {"best": best.state()} if best is not None else {}
-        means = average.tensors() if average is not None else {}
-        step = int(clock.used["steps"])
-        kept = best.tensors() if best is not None else {}
-        save_checkpoint(t.run, step, t.root, optimizers, state, carry, means, kept, keep=t.watching.keep or 2)
-    t.world.wait()
+    carry = {
+        f"{slot}/{name}": tensor
+        for slot, state in t.carry.items()
+        if state is not None
+        for name, tensor in state.tensors().items()
+    }
+    state = {"clock": dict(clock.used), "feed": feed.state(), "guard": guard.state() if guard else {}}
+    state |= {"best": best.state()} if best is not None else {}
+    shared = {"root": t.root.tensors(), "optimizer": optimizer_tensors(t.root, optimizers)}
+    shared |= {"average": average.tensors()} if average is not None else {}
+    shared |= {"best": best.tensors()} if best is not None and best.kept else {}
+    saver.start({**state, "step": int(clock.used["steps"])}, shared, own={"carry": carry})
 
 
 def _restore(
@@ -332,11 +353,11 @@ def _restore(
 ) -> tuple[Clock, dict[str, Any] | None]:
     """What was saved, back in its place; the clock, and where the feed goes on."""
     assert t.run is not None
-    newest = load_newest(t.run)
+    newest = load_newest(t.run, t.world)
     if newest is None:
         return Clock(t.budget), None
     state, tensors = newest
-    t.root.load_state_dict(tensors["root"], strict=False)  # shared parameters are saved under one name
+    restore_parameters(t.root.tensors(), tensors["root"])
     restore_optimizers(t.root, optimizers, tensors["optimizer"])
     if average is not None:
         average.restore(tensors["average"])
@@ -345,11 +366,13 @@ def _restore(
     if best is not None:
         best.restore(state["best"], tensors.get("best", {}))
     slots: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors["carry"].items():
+    for name, tensor in tensors.get("carry", {}).items():
         slot, _, key = name.partition("/")
-        slots.setdefault(int(slot), {})[key] = tensor.to(t.device)
+        if int(slot) % t.world.size == t.world.rank:  # as packs are dealt
+            slots.setdefault(int(slot), {})[key] = tensor.to(t.device, copy=True)
     if t.restore_carry is not None:
         t.carry = {slot: t.restore_carry(tensors) for slot, tensors in slots.items()}
+    say(f"going on from step {state['step']}")
     return Clock.resumed(t.budget, state["clock"]), state["feed"]
 
 

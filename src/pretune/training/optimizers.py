@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pretune.errors import PretuneError
 from pretune.nn.linear import Linear
 from pretune.progress import say
 from pretune.training.settings import Optimizer
+from pretune.training.shards import add_up, first_row, gathered, is_shard, local, own_rows
 
 Groups = list[dict[str, Any]]
 
@@ -25,6 +27,11 @@ def make_optimizers(
     """
     starts = starts or {}
     parameters = [p for p in root.parameters() if p.requires_grad]
+    if settings.name == "adafactor" and any(is_shard(p) for p in parameters):
+        raise PretuneError(
+            "adafactor takes means over whole rows and columns, which torch does not do on shards; "
+            "choose another optimizer, or --parallel replicate"
+        )
     matrices = hidden_matrices(root) if settings.name == "muon" else {}
     plain = [p for p in parameters if p not in matrices]
     optimizers: list[torch.optim.Optimizer] = []
@@ -145,6 +152,9 @@ class Muon(torch.optim.Optimizer):
 
     Matrices of equal shape are orthogonalized together, in bf16 on an accelerator and fp32 on a CPU. The rate is scaled by
     sqrt(max(1, rows / columns)); decay is decoupled.
+
+    Of shards, momentum is kept and mixed row by row. To orthogonalize takes whole matrices: every process gathers the updates,
+    in the type they are orthogonalized in, does all of them, and moves its own rows.
     """
 
     def __init__(self, matrices: dict[Tensor, int], lr: float, momentum: float, decay: float) -> None:
@@ -162,8 +172,11 @@ class Muon(torch.optim.Optimizer):
                 state = self.state[parameter]
                 if not state:
                     state["momentum"] = torch.zeros_like(parameter)
-                momentum = state["momentum"].lerp_(parameter.grad, 1 - group["momentum"])
-                update = parameter.grad.lerp(momentum, group["momentum"])  # Nesterov's
+                gradient = local(parameter.grad)
+                momentum = local(state["momentum"]).lerp_(gradient, 1 - group["momentum"])
+                update = gradient.lerp(momentum, group["momentum"])  # Nesterov's
+                if is_shard(parameter):
+                    update = gathered(update.to(torch.bfloat16) if update.is_cuda else update, parameter)
                 rows = parameter.shape[0] // self.stacked[parameter]
                 pieces = update.view(-1, rows, parameter.shape[1])  # (stacked, rows, columns)
                 by_shape.setdefault((rows, parameter.shape[1]), []).append((parameter, pieces))
@@ -172,14 +185,17 @@ class Muon(torch.optim.Optimizer):
                 rate = group["lr"] * max(1.0, rows / columns) ** 0.5
                 parts = torch.split(together, [pieces.shape[0] for _, pieces in members])
                 for (parameter, _), piece in zip(members, parts, strict=True):
-                    parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                    parameter.add_(piece.reshape(parameter.shape).to(parameter.dtype), alpha=-rate)
+                    move = own_rows(piece.reshape(parameter.shape), parameter).to(parameter.dtype)
+                    local(parameter).mul_(1 - group["lr"] * group["weight_decay"]).add_(move, alpha=-rate)
 
 
 class Lamb(torch.optim.Optimizer):
     """LAMB (You et al., 2020): Adam's step, scaled for each matrix so that its length is rate · length of the matrix.
 
     Matrices that are stacked count one by one. Norms and biases, which are not decayed, take Adam's plain step.
+
+    Of shards, everything is done row by row but the lengths: squares are summed up over the rows here, then over all processes,
+    for all matrices of a group at once.
     """
 
     def __init__(
@@ -202,9 +218,10 @@ class Lamb(torch.optim.Optimizer):
                     state["first"], state["second"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
                 state["step"] += 1
             step = float(self.state[moving[0]]["step"])
-            first = [self.state[p]["first"] for p in moving]
-            second = [self.state[p]["second"] for p in moving]
-            gradients: Any = [p.grad for p in moving]
+            rows = [local(p) for p in moving]
+            first = [local(self.state[p]["first"]) for p in moving]
+            second = [local(self.state[p]["second"]) for p in moving]
+            gradients: Any = [local(p.grad) for p in moving]
             beta1, beta2 = group["betas"]
             torch._foreach_lerp_(first, gradients, 1 - beta1)
             torch._foreach_mul_(second, beta2)
@@ -215,9 +232,12 @@ class Lamb(torch.optim.Optimizer):
             updates = torch._foreach_div(first, roots)
             torch._foreach_div_(updates, 1 - beta1**step)
             if group["weight_decay"]:
-                torch._foreach_add_(updates, moving, alpha=group["weight_decay"])
-                self._trust(moving, updates)
-            torch._foreach_add_(moving, updates, alpha=-group["lr"])
+                torch._foreach_add_(updates, rows, alpha=group["weight_decay"])
+                if is_shard(moving[0]):
+                    self._trust_rows(moving, updates)
+                else:
+                    self._trust(moving, updates)
+            torch._foreach_add_(rows, updates, alpha=-group["lr"])
 
     def _trust(self, parameters: list[Tensor], updates: tuple[Tensor, ...]) -> None:
         """Give every update the length of its matrix."""
@@ -231,6 +251,21 @@ class Lamb(torch.optim.Optimizer):
             for size, move in zip(torch._foreach_norm(pieces), torch._foreach_norm(moves), strict=True)
         ]
         torch._foreach_mul_(moves, ratios)  # type: ignore[arg-type]
+
+    def _trust_rows(self, parameters: list[Tensor], updates: tuple[Tensor, ...]) -> None:
+        """The same where only some rows are here."""
+        owners, squares = [], []
+        for parameter, update in zip(parameters, updates, strict=True):
+            count = self.stacked.get(parameter, 1)
+            numbers = first_row(parameter) + torch.arange(update.shape[0], device=update.device)
+            owners.append(numbers // (parameter.shape[0] // count))  # which of the stacked matrices a row is of
+            for x in (local(parameter), update):
+                sums = torch.zeros(count, device=update.device)
+                squares.append(sums.index_add_(0, owners[-1], x.square().flatten(1).sum(1)))
+        lengths = torch.split(add_up(torch.cat(squares), parameters[0]).sqrt(), [len(sums) for sums in squares])
+        for update, owner, size, move in zip(updates, owners, lengths[::2], lengths[1::2], strict=True):
+            ratio = torch.where((size > 0) & (move > 0), size / move, 1.0)[owner]
+            update.mul_(ratio.view(-1, *[1] * (update.dim() - 1)))
 
 
 def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:

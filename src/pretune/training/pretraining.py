@@ -35,11 +35,12 @@ from pretune.text.store import MANIFEST, Store, join_stores
 from pretune.text.tokenizer import Tokenizer
 from pretune.text.tokenizer_training import train as train_tokenizer
 from pretune.text.vectors import read_vectors
-from pretune.training.distributed import World
+from pretune.training.agreement import agree, check_shared, describe_data, say_idle
+from pretune.training.distributed import Parallel, Reduce, World, losses_told, restarted
 from pretune.training.flops import module_sizes
 from pretune.training.loop import Stopped, Training, evaluate_loss, train
 from pretune.training.optimizers import scale_rates
-from pretune.training.runs import Run, finish_run, start_run
+from pretune.training.runs import RESULTS, Run, finish_run, start_run
 from pretune.training.scaling import GUESS, UTILIZATION, Course, parse_budget, scale_to
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
 from pretune.training.streams import make_streams
@@ -71,11 +72,13 @@ class Plan:
     deterministic: bool
     device: str | None
     partial: bool = False  # whether the model may lack tensors, or have too many
+    parallel: Parallel = "replicate"
+    reduce: Reduce | None = None
     vectors: str | None = None  # a file of word vectors for its words to start from
 
     def recipe(self) -> dict[str, Any]:
         """Everything that decides the outcome, under the names of the verb's options."""
-        return as_recipe(self, leave_out=("out", "device"))
+        return as_recipe(self, leave_out=("out", "device", "parallel"))
 
 
 def make_plan(
@@ -104,6 +107,8 @@ def make_plan(
         deterministic=bool(given.get("deterministic")),
         device=device,
         partial=bool(given.get("partial")),
+        parallel=given.get("parallel") or "replicate",
+        reduce=given.get("reduce"),
         vectors=given.get("vectors"),
     )
 
@@ -148,11 +153,13 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Ru
     rows = read_rows(plan, mixture)
     device = choose_device(plan.device)
     world = World.join(device)
-    if world.first:
-        going_on = start_run(plan.out, "pretrain", plan.recipe(), resume)
-    world.wait()
-    going_on = world.add_up({"going_on": float(going_on) if world.first else 0.0}, device)["going_on"] > 0
-    tokenizer, own, held_out = get_data(plan, rows, store)
+    agree(world, "recipe", plan.recipe() | {"parallel": plan.parallel})
+    if restarted() and (plan.out / RESULTS).is_file():  # the loss of a process came after the end
+        return Run(plan.out)
+    check_shared(world, plan.out)
+    going_on = world.first_alone(lambda: start_run(plan.out, "pretrain", plan.recipe(), resume or restarted()))
+    tokenizer, own, held_out = world.first_before_others(lambda: get_data(plan, rows, store))
+    agree(world, "data", describe_data(tokenizer, own))
     spoken = languages_in(own)
     model = get_model(plan, tokenizer, mixture, spoken)
     stages = plan.batch.stages or ((1.0, plan.batch.length or 128),)
@@ -177,6 +184,7 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Ru
         stages=stages,
         ramp=plan.batch.ramp,
     )
+    say_idle(world, streams)
     packing = streams.streams[0].packing
     evaluation = held_out_batches(mixture.joints[0], replace(data, exponent=1.0, **held_out), packing, plan.watching)
     training = Training(
@@ -190,6 +198,8 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Ru
         device=device,
         run=plan.out,
         world=world,
+        parallel=plan.parallel,
+        reduce=plan.reduce or "fp32",
         compiled=fixed,
         graphed=fixed and world.size == 1 and not (plan.deterministic or mixture.stateful or asks_the_host(model.root)),
         recompute=bool(plan.batch.recompute),
@@ -198,17 +208,19 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Ru
         restore_carry=getattr(model.backbone, "restore_carry", None),
     )
     try:
-        with deterministic(plan.deterministic):
+        with deterministic(plan.deterministic), losses_told(world):
             last = train(training, resume=going_on)
     except Stopped:
         say(f"stopped and saved; go on with the same command and --resume (run folder {plan.out})")
         raise KeyboardInterrupt from None
     model.root.compute_in(torch.float32)
-    if world.first:
+    results = {"model": plan.model, "objective": plan.objective, "parameters": count_parameters(model), **last}
+
+    def finish() -> None:
         model.save(plan.out)
-        results = {"model": plan.model, "objective": plan.objective, "parameters": count_parameters(model), **last}
         finish_run(plan.out, results)
-    world.wait()
+
+    world.first_alone(finish)
     return Run(plan.out)
 
 

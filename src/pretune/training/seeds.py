@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -13,6 +13,7 @@ from pretune.errors import PretuneError
 from pretune.progress import say
 from pretune.training.finetuning import Plan, finetune
 from pretune.training.runs import RECIPE, RESULTS, Run, finish_run, start_run
+from pretune.workers import share_out
 
 FOLDER = "seeds"
 MANY = 10_000  # examples, from which on one seed tells enough
@@ -32,12 +33,24 @@ def finetune_seeds(plan: Plan, material: Any, resume: bool = False, finetune: Fi
     if plan.seeds is None:
         say(f"{material.size:,} examples are few: {count} seeds, the best one kept; --seeds 1 is quicker")
     start_run(plan.out, "finetune", plan.recipe(), resume)
-    runs: dict[int, Run | None] = {}
+    jobs = {}
     for number in range(count):
         seed = plan.seed + number
-        say(f"seed {seed} ({number + 1} of {count})")
-        runs[seed] = one_seed(replace(plan, seed=seed, seeds=1, out=plan.out / FOLDER / str(seed)), material, finetune)
+        own = replace(plan, seed=seed, seeds=1, devices=1, out=plan.out / FOLDER / str(seed))
+        jobs[f"seed {seed} ({number + 1} of {count})"] = own, material, finetune
+    runs = {plan.seed + number: run for number, run in enumerate(run_seeds(jobs, plan.devices))}
     return keep_best(plan, material, runs)
+
+
+def run_seeds(jobs: Mapping[str, tuple[Any, ...]], devices: int) -> Iterator[Run | None]:
+    """What `one_seed` comes to with each of these arguments, in order; shared out, where there are several devices."""
+    if devices > 1:
+        say(f"{len(jobs)} trainings on {devices} devices")
+        yield from share_out(one_seed, jobs.values(), devices)
+        return
+    for name, job in jobs.items():
+        say(name)
+        yield one_seed(*job)
 
 
 def one_seed(plan: Plan, material: Any, finetune: Finetune = finetune) -> Run | None:

@@ -17,8 +17,11 @@ import os
 import shutil
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,27 +84,45 @@ class Search:
         self.trials = [Trial(**trial) for trial in json.loads(path.read_text("utf-8"))] if path.is_file() else []
 
     def run(
-        self, attempt: Callable[[Settings, Path], Run], trials: int | None = None, seconds: float | None = None
+        self,
+        attempt: Callable[[Settings, Path], Run],
+        trials: int | None = None,
+        seconds: float | None = None,
+        at_once: int = 1,
     ) -> None:
-        """Go on until there are so many trials, or another would take more than so many seconds in all."""
+        """Go on until there are so many trials, or another would take more than so many seconds in all.
+
+        With several at once, each follows from those before it that are over whatever happens: all but the last `at_once` - 1.
+        """
         remove_temporaries(self.out)
-        while not self._spent(trials, seconds):
-            trial = self._next()
-            folder = self.folder(trial)
-            began = time.monotonic()
+        going: deque[Callable[[], tuple[Trial, PretuneError | None]]] = deque()
+        with ThreadPoolExecutor(at_once) as threads:
             try:
-                run = Run(folder) if (folder / RECIPE).is_file() else None
-                run = run if run is not None and run.finished else attempt(trial.settings, folder)
-                value = float(run.results[f"dev/{self.metric}"])
-                trial = replace(trial, value=value, seconds=time.monotonic() - began)
-            except PretuneError as error:
-                if not self.finished:  # more likely the data than the settings
-                    raise
-                trial = replace(trial, error=str(error), seconds=time.monotonic() - began)
+                while True:
+                    while len(going) < at_once and not self._spent(trials, seconds, len(going), at_once):
+                        act = partial(self._try, attempt, self._next(len(going), at_once))
+                        going.append(act if at_once == 1 else threads.submit(act).result)
+                    if not going:
+                        return
+                    trial, error = going.popleft()()
+                    if error is not None and not self.finished:  # more likely the data than the settings
+                        raise error
+                    self._finish(trial)
             except KeyboardInterrupt:
                 say(f"{self.out}: the command that began this search goes on with it, from this trial")
                 raise
-            self._finish(trial)
+
+    def _try(self, attempt: Callable[[Settings, Path], Run], trial: Trial) -> tuple[Trial, PretuneError | None]:
+        """A trial, and what it came to."""
+        folder = self.folder(trial)
+        began = time.monotonic()
+        try:
+            run = Run(folder) if (folder / RECIPE).is_file() else None
+            run = run if run is not None and run.finished else attempt(trial.settings, folder)
+            value = float(run.results[f"dev/{self.metric}"])
+            return replace(trial, value=value, seconds=time.monotonic() - began), None
+        except PretuneError as error:
+            return replace(trial, error=str(error), seconds=time.monotonic() - began), error
 
     @property
     def finished(self) -> list[Trial]:
@@ -140,25 +161,26 @@ class Search:
                 rows.append({"setting": name, "share": share, "correlation": 0.0 if math.isnan(rank) else rank})
         return rows
 
-    def _spent(self, trials: int | None, seconds: float | None) -> bool:
+    def _spent(self, trials: int | None, seconds: float | None, going: int = 0, at_once: int = 1) -> bool:
         over = [trial for trial in self.trials if trial.over]
-        if trials is not None and len(over) >= trials:
+        if trials is not None and len(over) + going >= trials:
             return True
         used = sum(trial.seconds for trial in over)
-        return seconds is not None and bool(over) and used + used / len(over) > seconds
+        return seconds is not None and bool(over) and used + (going + 1) * used / len(over) > seconds * at_once
 
-    def _next(self) -> Trial:
-        """The trial that was begun and is not over, or a new one; it is written down before it begins."""
-        if self.trials and not self.trials[-1].over:
-            return self.trials[-1]
+    def _next(self, going: int = 0, at_once: int = 1) -> Trial:
+        """The next trial, so many being under way: one that was begun and did not end, or a new one."""
+        begun = [trial for trial in self.trials if not trial.over]
+        if len(begun) > going:
+            return begun[going]
         number = len(self.trials)
-        settings = self._propose(number) if number else self.usual
+        settings = self.usual if not self.trials else self._propose(number, max(0, number - at_once + 1))
         self.trials.append(Trial(number, settings))
         self._write()
         return self.trials[-1]
 
-    def _propose(self, number: int) -> Settings:
-        study = self._study([trial for trial in self.trials if trial.over], number)
+    def _propose(self, number: int, known: int) -> Settings:
+        study = self._study([trial for trial in self.trials[:known] if trial.over], number)
         return dict(study.ask(self._distributions()).params)
 
     def _study(self, trials: Sequence[Trial], number: int = 0) -> Any:
@@ -195,7 +217,7 @@ class Search:
             shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(FOLDER))
             shutil.rmtree(self.out / BEST, ignore_errors=True)
             os.rename(copy, self.out / BEST)
-        self.trials[-1] = trial
+        self.trials[trial.number] = trial
         self._write()
         for weights in folder.glob("*.safetensors"):
             weights.unlink()

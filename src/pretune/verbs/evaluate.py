@@ -69,6 +69,7 @@ def evaluate(
     stride: int | None = None,
     limit: int | None = None,
     device: str | None = None,
+    devices: int = 1,
     partial: bool = False,
 ) -> Evaluated | Facts:
     """Score a model on a suite of tasks, or its language on texts.
@@ -135,6 +136,8 @@ def evaluate(
         Read so many texts, or pairs of each file.
     device
         cpu or cuda; a GPU is used where there is one.
+    devices
+        Share the fine-tunings of a suite out to so many devices of this machine, a process for each; on a CPU, to so many processes.
     partial
         Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
 
@@ -187,7 +190,18 @@ def evaluate(
     }
     chosen = find_suite(suite, language).chosen(list(tasks))
     request = Request(
-        os.fspath(model), chosen, Path(folders[0]), Path(out), seeds, seed, settings, subsets, keep, device, shots
+        os.fspath(model),
+        chosen,
+        Path(folders[0]),
+        Path(out),
+        seeds,
+        seed,
+        settings,
+        subsets,
+        keep,
+        device,
+        shots,
+        devices,
     )
     evaluation = evaluate_suite(request)
     say(f"report: {write_report(evaluation, Path(out))}")

@@ -47,6 +47,7 @@ def finetune(
     deterministic: bool = False,
     resume: bool = False,
     device: str | None = None,
+    devices: int = 1,
     partial: bool = False,
     vectors: str | Path | None = None,
 ) -> Run:
@@ -128,6 +129,8 @@ def finetune(
         Go on with the run in --out.
     device
         cpu or cuda; a GPU is used where there is one.
+    devices
+        Share the seeds out to so many devices of this machine, a process for each; on a CPU, to so many processes.
     partial
         Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
     vectors
@@ -178,6 +181,7 @@ def finetune(
         "tokenizer": str(tokenizer) if tokenizer is not None else None,
         "scratch": scratch,
         "device": device,
+        "devices": devices,
     }
     plan = make_plan(os.fspath(model), given)
     material: Any

@@ -22,10 +22,11 @@ def prepare(
     spans: str | None = None,
     errors: Literal["strict", "replace"] = "strict",
     processes: int | None = None,
+    engine: Literal["local", "ray"] = "local",
 ) -> Store:
     """Tokenize a corpus into a store: documents, sentences and words addressable, memory-mapped, checksummed.
 
-    Killed or stopped, the same command goes on where it was; the result is the same to the byte.
+    Killed or stopped, the same command goes on where it was; the result is the same to the byte, on one machine or a cluster.
 
     Parameters
     ----------
@@ -47,7 +48,9 @@ def prepare(
     errors
         What to do with invalid UTF-8.
     processes
-        How many processes tokenize; all cores by default.
+        How many processes tokenize; all cores by default. Of a cluster, how many groups of files are worked on at once.
+    engine
+        This machine (local), or a Ray cluster (ray): that of RAY_ADDRESS, with files and --out where all its machines see them.
 
     Examples
     --------
@@ -65,4 +68,4 @@ def prepare(
     loaded = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
     settings = Settings(language=language, layout=layout, column=column, errors=errors, spans=spans)
     files = find_files(corpus, ANNOTATED if spans else FORMATS)
-    return make_store(files, loaded, Path(out), settings, processes)
+    return make_store(files, loaded, Path(out), settings, processes, engine)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
 from pretune.verbs.inputs import store_and_paths
@@ -33,6 +33,8 @@ def pretrain(
     deterministic: bool = False,
     resume: bool = False,
     device: str | None = None,
+    parallel: Literal["replicate", "shard"] = "replicate",
+    reduce: Literal["fp32", "bf16"] | None = None,
     partial: bool = False,
     vectors: str | Path | None = None,
 ) -> Run:
@@ -40,6 +42,9 @@ def pretrain(
 
     With files alone, a tokenizer is trained and a store prepared inside the run folder first. Stopped by Ctrl-C, SIGTERM
     or a kill, the same command with --resume goes on where it was, and ends with the same weights.
+
+    `torchrun --nproc-per-node N -m pretune pretrain …` does the same in several processes, on one machine or many, with the same
+    data in the same order (see docs/scaling.md).
 
     Parameters
     ----------
@@ -80,6 +85,10 @@ def pretrain(
         Go on with the run in --out.
     device
         cpu or cuda; a GPU is used where there is one.
+    parallel
+        Of several processes, each has the whole model (replicate), or a part of it and of the optimizer's state (shard).
+    reduce
+        What gradients are summed up in, over several processes; bf16 is half the traffic. fp32 by default.
     partial
         Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
     vectors
@@ -107,6 +116,8 @@ def pretrain(
         "watching": watching,
         "deterministic": deterministic,
         "partial": partial,
+        "parallel": parallel,
+        "reduce": reduce,
         "vectors": str(vectors) if vectors is not None else None,
     }
     plan = pretraining.make_plan(os.fspath(model), paths, out, given, seed, device)

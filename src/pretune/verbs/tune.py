@@ -37,6 +37,7 @@ def tune(
     tokenizer: str | Path | None = None,
     deterministic: bool = False,
     device: str | None = None,
+    devices: int = 1,
     partial: bool = False,
 ) -> Rows:
     """Fine-tune again and again, with other settings each time, and keep the best model: it is in OUT/best.
@@ -90,6 +91,9 @@ def tune(
         Same seed, same machine, same bits, on a GPU too, where that takes longer.
     device
         cpu or cuda; a GPU is used where there is one.
+    devices
+        Share the trials out to so many devices of this machine, a process for each; on a CPU, to so many processes. Each
+        trial then learns from all before it but those that may still be under way.
     partial
         Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
 
@@ -99,6 +103,7 @@ def tune(
     """
     import os
     import shutil
+    from contextlib import nullcontext
     from dataclasses import asdict, replace
 
     from pretune.errors import PretuneError
@@ -109,6 +114,7 @@ def tune(
     from pretune.training.tuning import BEST, Search
     from pretune.verbs.finetune import finetune
     from pretune.verbs.inputs import name_columns
+    from pretune.workers import worker_each
 
     if trials is None and seconds is None:
         raise PretuneError("a search needs a budget: give --trials or --seconds")
@@ -127,21 +133,22 @@ def tune(
     def attempt(chosen: dict[str, Any], folder: Path) -> Run:
         picked = {**given, **chosen}
         moving = picked["layers"] or layers
-        return finetune(
-            reference,
-            train,
-            dev=dev,
-            out=folder,
-            strategy=strategy or ("full" if moving == layers else f"top({moving})"),
-            epochs=picked["epochs"],
-            optimizer=replace(rates, lr=picked["lr"], layer_decay=picked["layer_decay"]),
-            batch=replace(steps, sequences=picked["batch"]),
-            resume=True,
-            device=device,
-            seeds=1,  # of every trial the same one: settings are compared, not chance
-            report=False,
+        options: dict[str, Any] = {
+            "dev": dev,
+            "out": folder,
+            "strategy": strategy or ("full" if moving == layers else f"top({moving})"),
+            "epochs": picked["epochs"],
+            "optimizer": replace(rates, lr=picked["lr"], layer_decay=picked["layer_decay"]),
+            "batch": replace(steps, sequences=picked["batch"]),
+            "resume": True,
+            "device": device,
+            "seeds": 1,  # of every trial the same one: settings are compared, not chance
+            "report": False,
             **common,
-        )
+        }
+        if pool is None:
+            return finetune(reference, train, **options)
+        return pool.submit(finetune, reference, train, **options).result()
 
     task = find_task(parse_objective(objective, drop_bad=drop_bad))
     examples = task.read(train, name_columns(columns, text=text, pair=pair, label=label))
@@ -150,10 +157,13 @@ def tune(
     recipe: dict[str, Any] = {"model": reference, "train": str(train), "dev": str(dev), **common}
     recipe |= {"strategy": strategy, "epochs": epochs, "tokenizer": None if tokenizer is None else str(tokenizer)}
     recipe |= {name: {k: v for k, v in asdict(s).items() if v is not None} for name, s in sections.items() if s}
+    recipe |= {"devices": devices if devices > 1 else None}
     new = not out.exists()
     start_run(out, "tune", {name: value for name, value in recipe.items() if value is not None}, resume=True)
+    pool = None
     try:
-        search.run(attempt, trials, seconds)
+        with worker_each(devices) if devices != 1 else nullcontext() as pool:
+            search.run(attempt, trials, seconds, devices)
     except PretuneError:
         if new and not (out / "trials").exists():  # refused before anything was tried
             shutil.rmtree(out)

@@ -29,6 +29,7 @@ def predict(
     score: bool = False,
     out: str | Path | None = None,
     processes: int = 1,
+    engine: Literal["local", "ray"] = "local",
     partial: bool = False,
 ) -> Rows:
     """Answers of a fine-tuned model, or the mean of several models': as many as there are texts or rows, in order.
@@ -61,6 +62,8 @@ def predict(
         Write rows and answers to this .csv, .tsv, .jsonl or .parquet file; of tagged words a .conll file too.
     processes
         Share the rows out to so many processes, on a CPU.
+    engine
+        This machine (local), or a Ray cluster (ray): that of RAY_ADDRESS, with the runs where all its machines see them.
     partial
         Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
 
@@ -104,6 +107,7 @@ def predict(
         processes=processes,
         partial=partial,
         name=task,
+        engine=engine,
     )
     beside, scores = Beside(probabilities, nested=out is None), Scores(runs, task)
     kept: list[dict[str, Any]] = []

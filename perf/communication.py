@@ -1,0 +1,174 @@
+"""What do processes that train together send each other? Bytes a step, counted in a run on the CPU, beside the formulas of
+docs/scaling.md.
+
+    python perf/communication.py [--model bert-mini] [--processes 2]
+
+Every collective operation of torch is seen by its profiler, with the shapes of what goes in. Counted is what a process hands over in
+a step, elements times the bytes that the setting says; what then travels depends on the algorithm (a ring sends 2 (n - 1) / n of what is reduced, (n - 1) / n of what is
+gathered or scattered). Bytes are the same on GPUs, speed is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from common import machine
+from pretraining_speed import VOCABULARY, RandomStore
+
+from pretune.model import make_model
+from pretune.objectives import Data, parse_objective
+from pretune.text.documents import Document
+from pretune.text.sequences import Packing
+from pretune.text.tokenizer_training import train as train_tokenizer
+from pretune.training.distributed import World
+from pretune.training.loop import Training, train
+from pretune.training.optimizers import hidden_matrices
+from pretune.training.settings import Budget, Optimizer, Schedule, Watching, fill
+from pretune.training.streams import make_streams
+
+STEPS = 2
+LENGTH, PACK = 64, 128
+SMALL = 100  # elements; what is less are counts and norms
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a training is spread, and how many packs each process has in a step."""
+
+    parallel: str
+    reduce: str = "fp32"
+    packs: int = 1
+    optimizer: str = "adamw"
+
+    def expected(self, sizes: dict[str, int]) -> dict[str, float]:
+        """Bytes a step, by the formulas: of P parameters, R of them not in layers, H in hidden matrices, k packs."""
+        sent = 2 if self.reduce == "bf16" else 4
+        reduced: float = sent * sizes["all"]
+        gathered = 0.0
+        if self.parallel == "shard":
+            gathered = self.packs * 4.0 * (2 * (sizes["all"] - sizes["root"]) + sizes["root"])
+            gathered += 4.0 * sizes["hidden"] if self.optimizer == "muon" else 0.0
+        return {"reduced": reduced, "gathered": gathered}
+
+
+SETUPS = [
+    Setup("replicate"),
+    Setup("replicate", packs=4),
+    Setup("replicate", reduce="bf16"),
+    Setup("shard"),
+    Setup("shard", packs=4),
+    Setup("shard", reduce="bf16"),
+    Setup("shard", optimizer="muon"),
+    Setup("shard", optimizer="lamb"),
+]
+
+
+def make(model: str, setup: Setup, world: World) -> Training:
+    """A few steps on random ids."""
+    document = Document("a few words to learn from " * 20, Path("x"), 1)
+    tokenizer = train_tokenizer([document], "wordpiece", 40)
+    made = make_model(model, VOCABULARY)
+    mixture = parse_objective("mlm")
+    made.add_heads(mixture.objectives)
+    store: Any = RandomStore(np.full(2000, LENGTH - 2))
+    data = Data(tokenizer, made.family.template, store=store, documents=np.arange(2000))
+    tokens = PACK * setup.packs * world.size
+    return Training(
+        root=made.root,
+        streams=make_streams(mixture, data, tokens=tokens, packing=Packing(PACK, LENGTH), seed=0),
+        budget=Budget(steps=STEPS),
+        optimizer=fill(Optimizer, Optimizer(name=setup.optimizer)),  # type: ignore[arg-type]
+        schedule=fill(Schedule, None),
+        watching=fill(Watching, Watching(log=10_000, save=0)),
+        world=world,
+        parallel=setup.parallel,  # type: ignore[arg-type]
+        reduce=setup.reduce,  # type: ignore[arg-type]
+    )
+
+
+def count(model: str, setup: Setup) -> dict[str, Any]:
+    """Bytes a step that this process hands over, and the sizes that the formulas take."""
+    training = make(model, setup, World.join(torch.device("cpu")))
+    layers = [m for name, group in training.root.backbone.groups() if "embed" not in name for m in group]
+    total = sum(p.numel() for p in training.root.parameters())
+    inside = {p for layer in layers for p in layer.parameters()}
+    sizes = {
+        "all": total,
+        "root": total - sum(p.numel() for p in inside),
+        "hidden": sum(p.numel() for p in hidden_matrices(training.root)),
+    }
+    whole = 4 * total if setup.parallel == "shard" else 0  # at the end everybody gets the whole model, once
+    with torch.profiler.profile(record_shapes=True) as profile:
+        train(training)
+    found: Counter[str] = Counter()
+    for event in profile.events():
+        shapes = event.input_shapes
+        if event.name == "gloo:all_reduce" and setup.parallel == "replicate" and np.prod(shapes[0]) > SMALL:
+            found["reduced"] += int(np.prod(shapes[0])) * (2 if setup.reduce == "bf16" else 4)
+            found["reductions"] += 1
+        elif event.name == "gloo:all_reduce" and np.prod(shapes[0]) <= SMALL:
+            found["counts and norms"] += 8 * int(np.prod(shapes[0]))
+        elif event.name == "c10d::_reduce_scatter_base_":
+            found["reduced"] += int(np.prod(shapes[1])) * (2 if setup.reduce == "bf16" else 4)
+            found["reductions"] += 1
+        elif event.name in ("c10d::_allgather_base_", "_c10d_functional::all_gather_into_tensor"):
+            parts = training.world.size if event.name.startswith("_") else 1
+            found["gathered"] += 4 * int(np.prod(shapes[0])) * parts
+    found["gathered"] -= whole
+    return {"sizes": sizes, "found": {name: value / STEPS for name, value in found.items()}}
+
+
+def together(size: int, model: str, setup: Setup) -> dict[str, Any]:
+    """What the first of so many processes counts."""
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+
+        def run(rank: int) -> None:
+            place = {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+            os.environ |= {name: str(value) for name, value in place.items()}
+            (Path(folder) / str(rank)).write_text(json.dumps(count(model, setup)))
+
+        processes = [get_context("fork").Process(target=run, args=(rank,)) for rank in range(size)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        return json.loads((Path(folder) / "0").read_text())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="bert-mini")
+    parser.add_argument("--processes", type=int, default=2)
+    given = parser.parse_args()
+    os.environ |= {"PRETUNE_PROGRESS": "none", "KINETO_LOG_LEVEL": "5"}
+    torch.set_num_threads(1)
+    print(json.dumps(machine()))
+    for setup in SETUPS:
+        told = together(given.processes, given.model, setup)
+        found, expected = told["found"], setup.expected(told["sizes"])
+        counted, formula = (sum(x.get(name, 0.0) for name in ("reduced", "gathered")) for x in (found, expected))
+        how = f"{setup.parallel}, {setup.reduce}, {setup.packs} pack{'s' * (setup.packs > 1)} a step, {setup.optimizer}"
+        print(
+            f"{how:42} reduced {found['reduced'] / 1e6:7.2f} MB in {found['reductions']:.0f}  "
+            f"gathered {found.get('gathered', 0.0) / 1e6:7.2f} MB  counts and norms {found.get('counts and norms', 0):.0f} B  "
+            f"formula {formula / 1e6:7.2f} MB  counted / formula {counted / formula:.3f}"
+        )
+    print(f"parameters: {told['sizes']}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Work that falls into independent pieces, shared out to processes: one for each device."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import active_children, get_context, parent_process
+from typing import Any, TypeVar
+
+import torch
+
+from pretune.errors import PretuneError
+
+Result = TypeVar("Result")
+
+
+@contextmanager
+def worker_each(devices: int) -> Iterator[ProcessPoolExecutor]:
+    """A process for each of so many devices: GPUs, or, where there is none, equal shares of the processor.
+
+    Each sees its own GPU alone. They say nothing, and end when this process does or when the block ends in an error.
+    """
+    gpus = visible_gpus()
+    if devices < 1 or (gpus and devices > len(gpus)):
+        raise PretuneError(
+            f"--devices {devices}: there are {len(gpus)} GPUs here" if gpus else "--devices must be 1 or more"
+        )
+    context = get_context("spawn")
+    places: Any = context.SimpleQueue()
+    for place in gpus[:devices] or [""] * devices:
+        places.put(place)
+    threads = max(1, torch.get_num_threads() // devices)
+    before = set(active_children())
+    pool = ProcessPoolExecutor(devices, context, initializer=_take_place, initargs=(threads, places))
+    try:
+        yield pool
+    except BaseException as error:
+        for child in set(active_children()) - before:
+            child.terminate()
+        if isinstance(error, BrokenProcessPool):
+            raise PretuneError(
+                "a process of a device ended early; out of memory? What is finished stays: run the same command again. "
+                'A script must use several devices under `if __name__ == "__main__":`'
+            ) from error
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def share_out(work: Callable[..., Result], jobs: Iterable[tuple[Any, ...]], devices: int) -> list[Result]:
+    """What comes of each job, the arguments of a call, in order."""
+    with worker_each(devices) as pool:
+        return [going.result() for going in [pool.submit(work, *job) for job in jobs]]
+
+
+def visible_gpus() -> list[str]:
+    """The names under which GPUs can be made visible to another process."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count()
+    return named.split(",")[:count] if named else [str(number) for number in range(count)]
+
+
+def begin(threads: int) -> None:
+    """In a worker: Ctrl-C is for the process that started this one, and this one ends when that does, however it does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(threads)
+    parent = parent_process()
+    assert parent is not None
+
+    def end() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()
+
+
+def _take_place(threads: int, places: Any) -> None:
+    place = places.get()
+    if place:
+        os.environ["CUDA_VISIBLE_DEVICES"] = place  # before anything looks for GPUs
+    os.environ["PRETUNE_PROGRESS"] = "none"
+    begin(threads)

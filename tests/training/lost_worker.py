@@ -1,0 +1,56 @@
+"""The command line, in a process that torchrun started. The second one is killed in the middle of its sixth step, once; with KILLS, one
+of all is killed, that many times, a random while after the run went on."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+
+import torch
+
+from pretune.cli import main
+from pretune.objectives.objective import Loss
+
+over = Loss.over
+
+
+def dying(self: Loss, totals: dict[str, float]) -> torch.Tensor:
+    """Between forward and backward."""
+    dying.calls += 1  # type: ignore[attr-defined]
+    if dying.calls == 12:  # type: ignore[attr-defined]
+        os.kill(os.getpid(), signal.SIGKILL)
+    return over(self, totals)
+
+
+def die_at_random(chance: random.Random) -> None:
+    """In steps, copies, writes and what comes between them."""
+    over_once = threading.Event()
+
+    def watched(self: Loss, totals: dict[str, float]) -> torch.Tensor:
+        over_once.set()
+        return over(self, totals)
+
+    def end() -> None:
+        over_once.wait()
+        time.sleep(chance.uniform(0.0, 1.0))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    Loss.over = watched  # type: ignore[method-assign]
+    threading.Thread(target=end, daemon=True).start()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    rank, before = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    if "KILLS" in os.environ:
+        kills, seed = map(int, os.environ["KILLS"].split(","))
+        chance = random.Random(seed + before)
+        if before < kills and chance.randrange(int(os.environ["WORLD_SIZE"])) == rank:
+            die_at_random(chance)
+    elif rank == 1 and before == 0:
+        dying.calls = 0  # type: ignore[attr-defined]
+        Loss.over = dying  # type: ignore[method-assign]
+    main()
