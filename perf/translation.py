@@ -16,6 +16,7 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -71,7 +72,7 @@ def run(options: argparse.Namespace) -> None:
             said = [row["translation"] for row in pt.translate(trained, texts)]
             words = [len(text.split()) for text in texts]
             lengths = {}
-            for low, high in zip(BOUNDS, BOUNDS[1:], strict=False):
+            for low, high in pairwise(BOUNDS):
                 chosen = [at for at, count in enumerate(words) if low < count <= high]
                 if chosen:
                     lengths[high] = translation_metrics([said[i] for i in chosen], [right[i] for i in chosen])["bleu"]
@@ -139,7 +140,7 @@ def plot(lines: Sequence[dict[str, Any]], file: Path) -> None:
     left.invert_yaxis()
     left.set_xlabel("BLEU, test of 2016")
     left.set_xlim(0, left.get_xlim()[1] + 4)
-    edges = list(zip(BOUNDS, BOUNDS[1:], strict=False))
+    edges = list(pairwise(BOUNDS))
     names = [f"{low + 1}–{high}" if high < BOUNDS[-1] else f"> {low}" for low, high in edges]
     right.set_xticks(range(len(names)), [f"≤ {BOUNDS[1]}", *names[1:]])
     right.set_xlabel("words of the source")

@@ -65,3 +65,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path
 @pytest.fixture(scope="session")
 def mixed_texts(english: list[str]) -> list[str]:
     return [*english[:40], *RUSSIAN, *KOREAN]
+
+
+@pytest.fixture
+def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What compressed models cost is measured in one short round."""
+    from pretune.compression import measuring
+
+    monkeypatch.setattr(measuring, "ROUNDS", 1)
+    monkeypatch.setattr(measuring, "TEXTS", 8)

@@ -14,6 +14,8 @@ from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Wat
 from pretune.verbs.adapt import adapt
 from pretune.verbs.ask import ask
 from pretune.verbs.bench import bench_device
+from pretune.verbs.compress import compress
+from pretune.verbs.distill import distill
 from pretune.verbs.evaluate import compare, contamination, evaluate
 from pretune.verbs.export import export
 from pretune.verbs.finetune import finetune
@@ -24,6 +26,8 @@ from pretune.verbs.neighbors import neighbors
 from pretune.verbs.phrases import phrases
 from pretune.verbs.prepare import prepare
 from pretune.verbs.pretrain import pretrain
+from pretune.verbs.prune import prune
+from pretune.verbs.quantize import quantize
 from pretune.verbs.quickstart import quickstart
 from pretune.verbs.show import show
 from pretune.verbs.tokenizer import inspect_tokenizer, train_tokenizer
@@ -57,7 +61,9 @@ __all__ = [
     "ask",
     "bench_device",
     "compare",
+    "compress",
     "contamination",
+    "distill",
     "embed",
     "evaluate",
     "export",
@@ -73,6 +79,8 @@ __all__ = [
     "predict",
     "prepare",
     "pretrain",
+    "prune",
+    "quantize",
     "quickstart",
     "show",
     "train_tokenizer",

@@ -13,6 +13,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from pretune.atomic import write_bytes, write_json
+from pretune.backbones.onnx import GRAPH, OnnxBackbone
+from pretune.backbones.shape import Shape
 from pretune.backbones.states import Backbone
 from pretune.boxed import boxed_folder, boxed_names
 from pretune.errors import PretuneError, nearest
@@ -29,6 +31,7 @@ from pretune.objectives.on import OnHead
 from pretune.packed import Batch
 from pretune.presets import find_preset, is_preset, preset_names
 from pretune.progress import say
+from pretune.storage import as_int8, is_sparse, restored, without_zeros
 from pretune.text.tokenizer import Tokenizer
 from pretune.weights import read_tensors, read_weights, write_weights
 
@@ -97,11 +100,19 @@ class Model:
     tasks: dict[str, dict[str, Any]] = field(
         default_factory=dict
     )  # labels and options of each, where there are several
+    shape: Shape = field(default_factory=Shape)  # what is left of what the configuration describes
+    sparse: bool = False  # matrices with many zeros are saved without them
 
     @property
     def backbone(self) -> Any:
         """The network without its heads."""
         return self.root.backbone
+
+    def fresh(self, seed: int) -> Any:
+        """A backbone of the same shape with random parameters."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return self.shape.apply(self.family.build(self.config))
 
     def need_tokenizer(self) -> Tokenizer:
         """The tokenizer, which a preset does not have yet."""
@@ -129,12 +140,12 @@ class Model:
         Weights are written as `kind`; whoever reads them computes in fp32 all the same.
         """
         folder = Path(folder)
-        _, rest = self.family.table.write(self._state(kind), self._class(self._heads()))
+        _, rest = self.family.table.write(self.state(kind), self._class(self._heads()))
         if rest:
             write_bytes(folder / HEAD, save(rest))
         else:
             (folder / HEAD).unlink(missing_ok=True)
-        self.export(folder, kind)
+        self._export(folder, kind, sparse=self.sparse)
 
     def export(
         self,
@@ -151,10 +162,32 @@ class Model:
         `companions`, what else a head exports (rtd its generator), go to folders inside, as models of their own, where that
         is a layout of the family.
         """
-        folder, state = Path(folder), self._state(kind)
+        if self.shape:
+            raise PretuneError(
+                f"the config.json of {self.family.name} cannot say {self.shape.told()}; "
+                "use the model with pretune, or export it --to onnx"
+            )
+        return self._export(Path(folder), kind, compute, shard, companions)
+
+    def _export(
+        self,
+        folder: Path,
+        kind: torch.dtype,
+        compute: torch.dtype = torch.float32,
+        shard: int | None = None,
+        companions: bool = True,
+        sparse: bool = False,
+    ) -> str:
+        if isinstance(self.backbone, OnnxBackbone):
+            raise PretuneError(
+                f"{self.backbone.path}: a graph is not changed or saved anew; use the model it was made of"
+            )
+        state = self.state(kind)
         published, _ = self.family.table.write(state, self._class(self._heads()))
-        config = self._config(self.config, self._heads(), compute)
-        self._write(folder, published, config, shard)
+        config = self.described(compute)
+        if self.shape.linear:  # what is looked up, not multiplied, is whole numbers in the file alone
+            published = as_int8(published, self.family.table.theirs("backbone.embed.tokens") or ())
+        self._write(folder, without_zeros(published) if sparse else published, config, shard)
         for head in self.root.heads.values():
             for name, export in getattr(head, "exports", dict)().items():
                 if companions and name in self.family.companions:
@@ -181,8 +214,16 @@ class Model:
     def _poolings(self) -> dict[str, str]:
         return {ours: theirs for theirs, ours in self.family.poolings.items()} or {"start": ""}
 
-    def _state(self, kind: torch.dtype) -> dict[str, Tensor]:
-        return {name: tensor.detach().cpu().to(kind).contiguous() for name, tensor in self.root.tensors().items()}
+    def state(self, kind: torch.dtype = torch.float32) -> dict[str, Tensor]:
+        """Its parameters and buffers as they are saved: numbers with a point as `kind`."""
+        state = {name: tensor.detach().cpu() for name, tensor in self.root.tensors().items()}
+        # Those of 16 bits already are factors of integers.
+        wide = {name for name, x in state.items() if x.is_floating_point() and x.dtype != torch.bfloat16}
+        return {name: (x.to(kind) if name in wide else x).contiguous() for name, x in state.items()}
+
+    def described(self, compute: torch.dtype = torch.float32) -> dict[str, Any]:
+        """Its config.json."""
+        return self._config(self.config, self._heads(), compute)
 
     def _write(self, folder: Path, published: dict[str, Tensor], config: dict[str, Any], shard: int | None) -> None:
         write_weights(folder, published, shard)
@@ -212,6 +253,8 @@ class Model:
             config["label2id"] = {label: i for i, label in enumerate(labels)}
         found = {"options": self.options, "tasks": self.tasks}
         config["pretune"] = {"objective": self.objective} | {name: value for name, value in found.items() if value}
+        if shape == self.config and self.shape:
+            config["pretune"]["shape"] = self.shape.write()
         return config
 
     def _special_ids(self, tokenizer: Tokenizer, config: dict[str, Any]) -> dict[str, int]:
@@ -269,9 +312,7 @@ def random_twin(model: Model, seed: int = 0) -> Model:
     >>> random_twin(make_model("bert-tiny"), seed=1).config == make_model("bert-tiny").config
     True
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return Model(model.family, model.config, Root(model.family.build(model.config)), model.tokenizer)
+    return Model(model.family, model.config, Root(model.fresh(seed)), model.tokenizer, shape=model.shape)
 
 
 def family_of(reference: str | Path) -> Family:
@@ -349,12 +390,24 @@ def load_model(reference: str | Path, objectives: Mixture | None = None, seed: i
     folder = find_folder(reference)
     family, content = read_config(folder)
     config = family.read_config(content)
-    tensors = family.table.today(read_weights(folder))
+    ours = content.get("pretune", {})
+    graph = (folder / GRAPH) if ours.get("engine") else None
+    tensors = read_weights(folder) if graph is None else {}
+    sparse = any(is_sparse(name) for name in tensors)
+    tensors = family.table.today(restored(tensors))
     head_tensors = read_tensors(folder / HEAD) if (folder / HEAD).is_file() else {}
-    with Undrawn():
-        model = Model(family, config, Root(family.build(config)), _tokenizer(folder))
-    model.objective = content.get("pretune", {}).get("objective", "")
-    model.labels, ours = labels_in(content), content.get("pretune", {})
+    shape = Shape.read(ours.get("shape", {}))
+    if graph is None:
+        with Undrawn():
+            root = Root(shape.apply(family.build(config)))
+    else:
+        with torch.device("meta"):
+            blueprint = shape.apply(family.build(config))
+        running: Any = OnnxBackbone(graph, blueprint)
+        root = Root(running)
+    model = Model(family, config, root, _tokenizer(folder), shape=shape, sparse=sparse)
+    model.objective = ours.get("objective", "")
+    model.labels = labels_in(content)
     model.options, model.tasks = ours.get("options", {}), ours.get("tasks", {})
     if objectives is not None:
         model.add_heads(objectives.objectives, seed)
@@ -369,9 +422,7 @@ def load_model(reference: str | Path, objectives: Mixture | None = None, seed: i
     model.untrained = [name for name in missing if name in learned]
     _check(folder, family, tensors, wanted, missing, extra, partial)
     if lacking := [name for name in model.untrained if name.startswith("backbone.")]:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            drawn = Root(family.build(config)).tensors()
+        drawn = Root(model.fresh(seed)).tensors()
         found |= {name: drawn[name] for name in lacking}
     new_heads = sorted({name.split(".")[1] for name in model.untrained if name.startswith("heads.")})
     if new_heads:

@@ -59,6 +59,7 @@ class Packed:
     columns: dict[str, Tensor] = field(default_factory=dict)  # (n,) or (n, c): segment, order, stream, prefix …
     pattern: Pattern | None = None  # who may look at whom, besides what the layers allow; None: no restriction
     host_offsets: Array | None = None  # offsets on the host; None on an accelerator, where nobody may ask
+    rows: Tensor | None = None  # (b, L) which places of padded rows these tokens had; None: they come from no such rows
 
     def __len__(self) -> int:
         return self.ids.shape[0]

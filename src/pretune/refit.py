@@ -106,7 +106,7 @@ def _rebuilt(model: Model, config: Any) -> Model:
     """A model of another configuration with copies of the heads, those of another vocabulary emptied."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        backbone = model.family.build(config)
+        backbone = model.shape.apply(model.family.build(config))
     # One copy of all: heads may share one.
     root = Root(backbone, deepcopy(model.root.heads).items())
     for name, dimension in _vocabulary_tensors(root).items():

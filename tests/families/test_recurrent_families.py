@@ -31,6 +31,7 @@ COUNTS = {
 }
 SIZES: dict[str, dict[str, Any]] = {
     "lstm": {"embedding_size": 12, "hidden_size": 20, "num_hidden_layers": 2},
+    "bilstm": {"embedding_size": 12, "hidden_size": 20, "num_hidden_layers": 2},
     "elmo": {
         "hidden_size": 20,
         "projection_size": 8,
@@ -87,6 +88,7 @@ def test_a_batch_gives_what_each_text_gives_alone(kind: str) -> None:
         ("lstm", "lm", {"tie_word_embeddings": False, "cell": "gru"}),
         ("lstm", "lm(backward=true)", {"backward": True}),
         ("elmo", "bilm", {}),
+        ("bilstm", "bilm", {}),
     ],
 )
 def test_a_folder_and_back(kind: str, objective: str, options: dict[str, Any], tmp_path: Path) -> None:

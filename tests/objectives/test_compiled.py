@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,9 @@ from material import dialogues, two_ways
 from pretune.model import Root
 from pretune.nn import attention
 from pretune.objectives import Data, parse_objective
+from pretune.objectives.imitate import Imitate, parse_matches
+from pretune.objectives.soft_tokens import SoftTokens
+from pretune.objectives.teachers import frozen
 from pretune.text.labeled import Labeled
 from pretune.text.questions import Questions, Span
 from pretune.text.sequences import Packing
@@ -83,3 +87,35 @@ def test_memory_is_one_graph_too_once_there_is_one(name: str, monkeypatch: pytes
         torch.testing.assert_close(found.sums[objective.name], expected.sums[objective.name])
         carry = found.carry
     assert counter.frame_count == 2  # the first batch has nothing to go on from
+
+
+def test_a_step_with_a_teacher_is_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DistilBERT's three losses, and states that are compared; the teacher reads a batch once for all of them."""
+    monkeypatch.setattr(attention, "attend_self", lambda qkv, *others, **more: qkv[:, 0] * qkv[:, 1] + qkv[:, 2])
+    torch.manual_seed(0)
+    student, large, mixture = Root(bert()), Root(bert()), parse_objective("mlm")
+    (mlm,) = mixture.objectives
+    large.heads["mlm"] = mlm.head(large.backbone)
+    teacher = frozen(large, torch.device("cpu"))
+    taught: list[Any] = [
+        SoftTokens(mlm, teacher),
+        Imitate(teacher, parse_matches("cosine+10*hidden+states(1:2)", 2, 2)),
+    ]
+    mixture = mixture.with_part(taught[0]).joined(taught[1])
+    for objective in mixture.objectives:
+        student.heads[objective.name] = objective.head(student.backbone)
+    data = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents))
+    stream = Stream(mixture.joints[0], data, Packing(256, LENGTH, fixed=True), seed=0)
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(student.eval(), dynamic=False, fullgraph=True, backend=counter)
+    calls: list[int] = []
+    teacher.backbone.register_forward_hook(lambda *given: calls.append(1))
+    for index in (0, 1):
+        batch = stream.batch(0, index, 0.0)
+        expected = student(stream.joint, batch)
+        assert len(calls) == 1 and not mixture.asks_the_host
+        found = compiled(stream.joint, batch)
+        torch.testing.assert_close(found.sums, expected.sums)
+        calls.clear()
+    assert counter.frame_count == 1

@@ -7,6 +7,7 @@ from pretune.families.albert import ALBERT
 from pretune.families.bart import BART
 from pretune.families.bert import BERT
 from pretune.families.big_bird import BIG_BIRD
+from pretune.families.bilstm import BILSTM
 from pretune.families.deberta import DEBERTA, DEBERTA_V2
 from pretune.families.distilbert import DISTILBERT
 from pretune.families.electra import ELECTRA
@@ -49,7 +50,7 @@ ENCODERS = (
     PERFORMER,
 )
 DECODERS = (GPT, GPT2, TRANSFO_XL, REFORMER, LSTM)
-TWO_WAYS = (ELMO, ELMO_TRANSFORMER)
+TWO_WAYS = (ELMO, ELMO_TRANSFORMER, BILSTM)
 ENCODER_DECODERS = (T5, MT5, BART, MBART, MARIAN, SEQ2SEQ)
 STATIC = (WORD_VECTORS,)
 FAMILIES: dict[str, Family] = {

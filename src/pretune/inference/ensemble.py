@@ -45,10 +45,15 @@ class Ensemble:
         partial: bool = False,
         device: torch.device | None = None,
         name: str | None = None,
+        quick: bool = False,
     ) -> None:
+        """`quick`: on a GPU, in numbers of 16 bits."""
         self.task = same_task(references, name)
         self.members = [load_trained(reference, partial, name) for reference in references]
         self.device = device or choose_device()
+        if quick and self.device.type == "cuda":
+            for model, _ in self.members:
+                model.root.compute_in(torch.bfloat16)
 
     def __call__(self, part: Excerpt, columns: Mapping[str, str], answered: bool = False) -> Answers:
         """Their answers to some rows of a table."""
@@ -102,8 +107,9 @@ def answer_parts(
     partial: bool = False,
     name: str | None = None,
     engine: Engine = "local",
+    quick: bool = False,
 ) -> Iterator[tuple[Excerpt, Answers]]:
-    """Excerpts and the answers to them, in order.
+    """Excerpts and the answers to them, in order; `quick` ones on a GPU by numbers of 16 bits.
 
     Several processes work on a CPU, each with models of its own; there are never more than two excerpts for each. Those of a
     cluster take a GPU each, where it has any.
@@ -115,7 +121,7 @@ def answer_parts(
         yield from ((job[3], answers) for job, answers in on_cluster(answer_excerpt, calls, on_gpu=True))
         return
     if processes == 1:
-        ensemble = Ensemble(references, partial, name=name)
+        ensemble = Ensemble(references, partial, name=name, quick=quick)
         yield from ((part, ensemble(part, named, answered)) for part, named in jobs)
         return
     threads = max(1, torch.get_num_threads() // processes)

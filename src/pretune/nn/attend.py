@@ -201,6 +201,8 @@ def _dense(
     for number, (group, own, keys, values) in enumerate(zip(groups, own_rows, key_rows, value_rows, strict=True)):
         seen, blind = _seen(layout, group, pattern, number)
         if score is None:
+            if seen is not None and padded.traced:
+                seen = _added(layout, seen, (pattern.name, number))
             out = F.scaled_dot_product_attention(own, keys, values, seen, dropout_p=dropout, scale=scale)
         else:
             out = _with_score(own, keys, values, layout, group, seen, score, scale, dropout)
@@ -271,6 +273,19 @@ def _seen(layout: Layout, group: Group, pattern: Pattern, number: int) -> tuple[
                 blind = empty.expand(-1, -1, group.queries.shape[1], -1)
         layout.cache[name] = seen, blind
     return layout.cache[name]  # type: ignore[no-any-return]
+
+
+def seen_by(layout: Layout, group: Group, pattern: Pattern, number: int) -> Tensor | None:
+    """(b, 1, Lq, Lk) who sees whom in a group of this number; None where all do."""
+    return _seen(layout, group, pattern, number)[0]
+
+
+def _added(layout: Layout, seen: Tensor, name: tuple[str, int]) -> Tensor:
+    """What to add to logits so that only what is seen counts, made once for all layers: of a mask, a traced graph would make it
+    at each of them, and look for rows that see nobody, of which there are none here."""
+    if ("added", *name) not in layout.cache:
+        layout.cache["added", *name] = torch.zeros(()).masked_fill(~seen, torch.finfo(torch.float32).min)
+    return layout.cache["added", *name]  # type: ignore[no-any-return]
 
 
 def _with_score(

@@ -58,7 +58,7 @@ class OwnProjections(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of contents."""
-        q, k, v = self.content(x).view(len(x), self.heads, 3, -1).unbind(2)
+        q, k, v = self.content(x).view(x.shape[0], self.heads, 3, -1).unbind(2)
         query_bias, value_bias = (bias.to(x.dtype).view(self.heads, -1) for bias in (self.query_bias, self.value_bias))
         return q + query_bias, k, v + value_bias
 
@@ -80,7 +80,7 @@ class SharedProjections(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of contents."""
-        q, k, v = self.qkv(x).view(len(x), 3, self.heads, -1).unbind(1)
+        q, k, v = self.qkv(x).view(x.shape[0], 3, self.heads, -1).unbind(1)
         return q, k, v
 
     def positions(self, vectors: Tensor) -> tuple[Tensor, Tensor]:

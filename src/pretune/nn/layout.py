@@ -35,7 +35,9 @@ class Side:
     def sequence(self) -> Tensor:
         """(n,) the sequence each token belongs to."""
         if "sequence" not in self.cache:
-            places = torch.arange(len(self), device=self.offsets.device, dtype=torch.int32)
+            # Not len(): that is a number, which a traced graph would keep for all batches.
+            count = self.columns["position"].shape[0]
+            places = torch.arange(count, device=self.offsets.device, dtype=torch.int32)
             # All offsets, not those from the second on: compiled by torch 2.11, a search in a slice forgets where it starts.
             self.cache["sequence"] = torch.searchsorted(self.offsets, places, right=True, out_int32=True) - 1
         return self.cache["sequence"]  # type: ignore[no-any-return]
@@ -90,13 +92,16 @@ def side_of(packed: Packed) -> Side:
     """The tokens of a Packed as one side."""
     columns = {"position": packed.positions}
     columns |= {name: column for name, column in packed.columns.items() if column.dim() == 1}
-    return Side(packed.offsets, packed.longest, columns, packed.host_offsets)
+    side = Side(packed.offsets, packed.longest, columns, packed.host_offsets)
+    if packed.rows is not None:
+        side.cache["sequence"] = packed.rows.nonzero()[:, 0].int()
+    return side
 
 
 def reverse(packed: Packed) -> Tensor:
     """(n,) for each token the one at its place when its sequence is read from the end; its own inverse."""
     start, end = side_of(packed).bounds
-    return start + end - 1 - torch.arange(len(packed), device=packed.ids.device)
+    return start + end - 1 - torch.arange(packed.ids.shape[0], device=packed.ids.device)
 
 
 def self_layout(packed: Packed) -> Layout:
@@ -107,7 +112,10 @@ def self_layout(packed: Packed) -> Layout:
     3
     """
     side = side_of(packed)
-    return Layout(side, side)
+    layout = Layout(side, side)
+    if packed.rows is not None:
+        layout.cache["groups"] = padded_as(packed.rows)
+    return layout
 
 
 def cross_layout(target: Packed, source: Packed) -> Layout:
@@ -169,6 +177,7 @@ class Groups:
 
     groups: list[Group]
     sizes: tuple[int, int | None]  # tokens of the queries, and of the keys where these are others
+    traced: bool = False  # for a graph, which is to hold for other groups too
 
     @cached_property
     def queries(self) -> Rows:
@@ -190,6 +199,18 @@ def padded_groups(layout: Layout) -> Groups:
     return layout.cache["groups"]  # type: ignore[no-any-return]
 
 
+def padded_as(real: Tensor) -> Groups:
+    """Tokens that were cut out of padded rows go back into them: (b, L) where there was one.
+
+    By tensors alone, so that a graph that is traced holds for rows of any number and length.
+    """
+    places = (real.flatten().long().cumsum(0) - 1).clamp(min=0)  # which token each place has
+    at = places.view(real.shape)
+    groups = Groups([Group(at, at, real, real, False, None, None)], (0, None), traced=True)
+    groups.__dict__["queries"] = Rows(places, real.flatten().nonzero().squeeze(1), ~real.flatten(), None)
+    return groups
+
+
 def _make_groups(layout: Layout) -> Groups:
     device = layout.queries.offsets.device
     starts_q, lengths_q = starts_and_lengths(layout.queries)
@@ -201,7 +222,7 @@ def _make_groups(layout: Layout) -> Groups:
         bounds, order = [0, len(present)], present
     else:
         order = present[np.argsort(-lengths_k[present], kind="stable")]
-        bounds = _cut(lengths_k[order])
+        bounds = cut_lengths(lengths_k[order])
     groups = []
     for first, last in pairwise(bounds):
         members = order[first:last]
@@ -230,7 +251,7 @@ def starts_and_lengths(side: Side) -> tuple[Array, Array]:
     return offsets[:-1], np.diff(offsets) if side.used is None else side.used
 
 
-def _cut(lengths: Array) -> list[int]:
+def cut_lengths(lengths: Array) -> list[int]:
     """Bounds of groups of falling lengths: a new one where sequences are less than two thirds of the group's longest."""
     bounds = [0]
     while len(bounds) < MOST_GROUPS:

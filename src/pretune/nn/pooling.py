@@ -23,12 +23,13 @@ def pool(states: Tensor, packed: Packed, how: str) -> Tensor:
     """
     starts, ends = packed.offsets[:-1].long(), packed.offsets[1:].long()
     sequences, empty = starts.shape[0], (starts == ends)[:, None]
+    tokens = states.shape[0]  # not len(packed): that is a number, which a traced graph would keep for all batches
     if not len(packed):
         return states.new_zeros(sequences, states.shape[1])
     if how == "concat":
         return torch.cat([pool(states, packed, each) for each in ("last", "max", "mean")], -1)
     if how == "start":
-        return states[starts.clamp(max=len(packed) - 1)].masked_fill(empty, 0.0)
+        return states[starts.clamp(max=tokens - 1)].masked_fill(empty, 0.0)
     if how == "last":
         return states[(ends - 1).clamp(min=0)].masked_fill(empty, 0.0)
     owner = side_of(packed).sequence.long()

@@ -38,10 +38,13 @@ class Rows:
     lane: Tensor  # (rows,) the sequence of each row
     goes_on: Tensor  # (rows,) whether a row starts from its sequence's carry
     last: Tensor  # (rows,) whether a row is its sequence's last
+    real: Tensor | None = None  # (rows, time) for a graph: rows of all lengths as one block, and what of it is there
 
     @classmethod
     def make(cls, packed: Packed) -> Rows:
         """The rows of a Packed. A column `fresh` marks tokens that begin a document."""
+        if packed.rows is not None:
+            return cls.of_a_graph(packed.ids, packed.rows)
         offsets, device = packed.offsets.long(), packed.offsets.device
         starts = torch.zeros(len(packed) + 1, dtype=torch.bool, device=device)
         starts[offsets] = True
@@ -61,6 +64,14 @@ class Rows:
         present = times[:, None] < lengths  # (time, rows)
         order, row = (begin + times[:, None])[present], present.nonzero()[:, 1]
         return cls(order, present.sum(1).cpu(), row, lane[by_length], goes_on[begin], last[by_length])
+
+    @classmethod
+    def of_a_graph(cls, ids: Tensor, real: Tensor) -> Rows:
+        """Rows that were padded, by tensors alone: a block of all times, whatever comes after a row's end."""
+        every = torch.arange(ids.shape[0], device=ids.device)
+        lane = torch.arange(real.shape[0], device=ids.device)
+        yes = torch.ones_like(lane, dtype=torch.bool)
+        return cls(every, real.sum(0), real.nonzero()[:, 0], lane, yes, yes, real)
 
     @property
     def even(self) -> bool:
@@ -175,6 +186,8 @@ class Recurrence(nn.Module):
         Gradients go back in time through `window` steps; None: through all.
         """
         kind, x = x.dtype, x.to(kernel_type(x))
+        if rows.real is not None:
+            return self.run_block(x, rows.real)
         count = int(rows.sizes[0])
         if before is None:
             state: State = tuple(x.new_zeros(count, width) for width in self.state_widths)
@@ -191,6 +204,18 @@ class Recurrence(nn.Module):
             state = tuple(torch.cat([new, old[present:]]) for new, old in zip(after, state, strict=True))
             outs.append(out)
         return torch.cat(outs).to(kind), state
+
+    def run_block(self, x: Tensor, real: Tensor) -> tuple[Tensor, State]:
+        """For a graph: rows side by side with what padding they had, from no state; their ends nobody asks for."""
+        if self.clip is not None or self.weight_hr is not None:
+            raise TypeError("states that are clipped or projected")  # by no operator of graphs
+        place = (real.flatten().long().cumsum(0) - 1).clamp(min=0)
+        dense = x[place].view(real.shape[0], real.shape[1], x.shape[-1])
+        zero = x.new_zeros(1, dense.shape[0], self.width)
+        kernel: Any = getattr(torch._VF, self.cell)  # type: ignore[attr-defined]
+        initial = [zero, zero] if self.cell == "lstm" else zero
+        out, *after = kernel(dense, initial, self.weights(x.dtype), True, 1, 0.0, False, False, True)
+        return out.flatten(0, 1)[real.flatten()], tuple(part[0] for part in after)
 
     def run(self, x: Tensor, sizes: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, State]:
         """All times at once, by the kernels; rows that are equally long, as a dense block."""

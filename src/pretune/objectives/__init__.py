@@ -129,6 +129,11 @@ class Joint:
         return any(part.stateful for part in self.objectives)
 
     @property
+    def looks_inside(self) -> bool:
+        """Whether one of them compares layers."""
+        return any(getattr(part, "looks_inside", False) for part in self.objectives)
+
+    @property
     def copies(self) -> int:
         """How many different epochs there are; 0: no end of them."""
         return max(getattr(part, "copies", 0) for part in self.objectives)
@@ -162,7 +167,8 @@ class Joint:
 
     def loss(self, heads: nn.ModuleDict, backbone: Backbone, batch: Batch) -> Loss:
         """All losses from one forward. What one of them makes of the text on the device, the others read."""
-        shared = Once(backbone)
+        # Who looks inside wants all layers, which hold the last one, too.
+        shared = Once(backbone, keep="all" if self.looks_inside else None)
         total = Loss()
         for weight, part in sorted(self.parts, key=lambda part: not corrupts(part[1])):
             loss = part.loss(heads[part.name], shared, batch)
@@ -181,14 +187,23 @@ def corrupts(objective: Objective) -> bool:
 
 
 class Once:
-    """A backbone that computes the states of the same tokens once, whoever asks."""
+    """A backbone that computes the states of the same tokens once, whoever asks; with `keep`, of these layers for all."""
 
-    def __init__(self, backbone: Backbone) -> None:
-        self.backbone = backbone
+    def __init__(self, backbone: Backbone, keep: Any = None) -> None:
+        self.backbone, self.keep = backbone, keep
         self.known: list[tuple[tuple[Packed, ...], Any, Any]] = []
+        self.others: dict[int, Once] = {}
+
+    def beside(self, other: Any) -> Once:
+        """Another network that reads the same tokens, once too."""
+        if id(other) not in self.others:
+            self.others[id(other)] = Once(other, self.keep)
+        return self.others[id(other)]
 
     def __call__(self, *packed: Packed, **options: Any) -> Any:
         options = {name: value for name, value in options.items() if value is not None}
+        if self.keep is not None:
+            options.setdefault("keep", self.keep)
         for known, asked, states in self.known:
             if all(a is b for a, b in zip(known, packed, strict=True)) and asked == options:
                 return states
@@ -225,6 +240,15 @@ class Mixture:
     def stateful(self) -> bool:
         """Whether batches continue one another."""
         return any(joint.stateful for joint in self.joints)
+
+    @property
+    def asks_the_host(self) -> bool:
+        """Whether an objective cannot do without the host: no recording can hold it."""
+        return any(getattr(part, "asks_the_host", False) for part in self.objectives)
+
+    def joined(self, objective: Objective) -> Mixture:
+        """The same with this objective beside all others."""
+        return Mixture(tuple((share, Joint((*joint.parts, (1.0, objective)))) for share, joint in self.shares))
 
     def with_part(self, objective: Objective) -> Mixture:
         """The same with this objective in the place of its namesakes."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pretune.atomic import write_bytes, write_json
+from pretune.backbones.onnx import OnnxBackbone
 from pretune.devices import choose_device, deterministic
 from pretune.errors import PretuneError
 from pretune.inference.predict import Answerer
@@ -122,6 +123,7 @@ class Material:
     dev: Any  # examples to judge by; None: none
     taken: list[int]  # rows of the file that were taken for judging, where there was no file for that
     teaching: Teaching | None = None  # what to learn from the rows instead of their labels
+    imitation: Any = None  # an Imitate: what else a teacher shows, beside the task
 
     @property
     def size(self) -> int:
@@ -185,6 +187,8 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
     """Carry out a plan, with one seed."""
     material = material or read_material(plan)
     mixture, task, rows, dev = material.mixture, material.task, material.rows, material.dev
+    if material.imitation is not None:
+        mixture = mixture.joined(material.imitation)
     device = choose_device(plan.device)
     model = starting_model(plan, mixture)
     task = knowing(task, model.need_tokenizer())
@@ -208,6 +212,8 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
     epoch = len(streams.streams[0].epoch_plan(0))
     evaluate = evaluator(answer, device) if answer is not None else None
     last = learn(plan, model, strategy, starts, streams, epoch, evaluate, task.decides, device, going_on)
+    if material.imitation is not None:
+        del model.root.heads[material.imitation.name]  # its projections were for learning alone
     task, answers = conclude(model, material.asked, task, answer, device)
     model.options = found_out(material.asked, task)
     model.save(plan.out)
@@ -246,8 +252,9 @@ def learn(
         seed=plan.seed,
         device=device,
         run=plan.out,
-        graphed=device.type == "cuda" and not asks_the_host(model.root),
+        graphed=device.type == "cuda" and not (streams.mixture.asks_the_host or asks_the_host(model.root)),
         starts=starts,
+        after=strategy.after(model),
         recompute=bool(plan.batch.recompute),
         # The model that is saved answers once more anyway.
         evaluate=evaluate if watching.evaluate else None,
@@ -357,6 +364,10 @@ def starting_model(plan: Plan, mixture: Mixture) -> Model:
         model = random_twin(load_model(plan.model, partial=plan.partial), plan.seed)
     else:
         model = load_model(plan.model, mixture, seed=plan.seed, partial=plan.partial)
+        if isinstance(model.backbone, OnnxBackbone):
+            raise PretuneError(f"{plan.model}: a graph can be used, not trained; fine-tune the model it was made of")
+        if model.shape.linear:
+            raise PretuneError(f"{plan.model}: matrices of 8 bits do not move; fine-tune the model they were made of")
         for task in tasks_in(mixture):
             own = f"heads.{getattr(task, 'head_of', task.name)}."
             if hasattr(task, "begin") and not any(name.startswith(own) for name in model.untrained):

@@ -67,6 +67,7 @@ class Training:
     ahead: bool | None = None  # batches are made in a thread while the step before runs; None: where there is a GPU
     recompute: bool = False  # layers keep only their input for the backward
     starts: dict[Tensor, float] = field(default_factory=dict)  # share of the budget from which on a parameter moves
+    after: Callable[[float], None] | None = None  # called after each step with the share of the budget that is spent
     evaluate: Callable[[], dict[str, float]] | None = None
     decides: str = ""  # the metric of an evaluation that says which parameters are the best
     evaluate_first: bool = False  # before the first step too
@@ -172,6 +173,8 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
                 log.add(losses, totals, terms)
                 log.watch(step + 1, packs, norm)
             clock.add(totals["tokens"], totals["flops"], totals["seconds"])
+            if t.after is not None:
+                t.after(clock.progress())
             if average is not None:
                 average.update(clock.progress())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -50,6 +50,7 @@ FEWEST_HELD_OUT = 8  # documents for evaluation, where the corpus has ten times 
 EVALUATION_RATE = 0.15  # masking at evaluation, whatever training masks, so that losses compare
 
 Fields = dict[str, Any]
+Taught = Callable[[Mixture, Tokenizer], Mixture]
 
 
 @dataclass(frozen=True)
@@ -145,8 +146,11 @@ def scaled(preset: Fields, model: str, given: Fields, device: str | None) -> Fie
     return {**preset, **{key: asdict(getattr(made, key)) for key in kinds}}
 
 
-def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Run:
-    """Carry out a plan. Killed at any moment and resumed, it ends with the same weights, bit for bit."""
+def pretrain(plan: Plan, store: Store | None = None, resume: bool = False, taught: Taught | None = None) -> Run:
+    """Carry out a plan. Killed at any moment and resumed, it ends with the same weights, bit for bit.
+
+    `taught` makes of the objectives those that are learned, where a teacher has a say; the student is judged by its own.
+    """
     if plan.watching.patience:
         raise PretuneError("watching.patience waits for better answers, which only fine-tuning looks for")
     mixture = parse_objective(plan.objective)
@@ -161,7 +165,8 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Ru
     tokenizer, own, held_out = world.first_before_others(lambda: get_data(plan, rows, store))
     agree(world, "data", describe_data(tokenizer, own))
     spoken = languages_in(own)
-    model = get_model(plan, tokenizer, mixture, spoken)
+    learned = mixture if taught is None else taught(mixture, tokenizer)
+    model = get_model(plan, tokenizer, learned, spoken)
     stages = plan.batch.stages or ((1.0, plan.batch.length or 128),)
     length = check_stages(stages, model)[0]
     languages = number_languages(model, spoken, plan.model)
@@ -176,7 +181,7 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Ru
     fixed = device.type == "cuda"
     packing = Packing(tokens=max(pack, length), length=length, fixed=fixed)
     streams = make_streams(
-        mixture,
+        learned,
         data,
         tokens=plan.batch.tokens or 1,
         packing=packing,
@@ -201,7 +206,9 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Ru
         parallel=plan.parallel,
         reduce=plan.reduce or "fp32",
         compiled=fixed,
-        graphed=fixed and world.size == 1 and not (plan.deterministic or mixture.stateful or asks_the_host(model.root)),
+        graphed=fixed
+        and world.size == 1
+        and not (plan.deterministic or mixture.stateful or learned.asks_the_host or asks_the_host(model.root)),
         recompute=bool(plan.batch.recompute),
         evaluate=evaluator(model, evaluation, device) if evaluation else None,
         evaluate_first=not is_preset(plan.model) or plan.from_ is not None,
@@ -214,6 +221,8 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False) -> Ru
         say(f"stopped and saved; go on with the same command and --resume (run folder {plan.out})")
         raise KeyboardInterrupt from None
     model.root.compute_in(torch.float32)
+    for name in {part.name for part in learned.objectives} - {part.name for part in mixture.objectives}:
+        del model.root.heads[name]  # what was for learning alone
     results = {"model": plan.model, "objective": plan.objective, "parameters": count_parameters(model), **last}
 
     def finish() -> None:

@@ -92,9 +92,14 @@ def start_run(folder: Path, verb: str, recipe: Mapping[str, Any], resume: bool) 
     if folder.exists() and any(p.name not in (FOLDER,) for p in folder.iterdir()):
         raise PretuneError(f"{folder}: exists and is not a run; choose another --out")
     write_json(folder / ENVIRONMENT, environment())
-    comment = f"# pretune {verb} --recipe {RECIPE} --out FOLDER does this again\n"
-    write_bytes(path, (comment + write_recipe(json.loads(json.dumps(recipe)))).encode())
+    rewrite_recipe(folder, verb, recipe)
     return False
+
+
+def rewrite_recipe(folder: Path, verb: str, recipe: Mapping[str, Any]) -> None:
+    """Say how a run was made; of one that is a part of something larger, how that was."""
+    comment = f"# pretune {verb} --recipe {RECIPE} --out FOLDER does this again\n"
+    write_bytes(folder / RECIPE, (comment + write_recipe(json.loads(json.dumps(recipe)))).encode())
 
 
 def finish_run(folder: Path, results: Mapping[str, Any]) -> Run:

@@ -19,10 +19,8 @@ import numpy as np
 
 from pretune.atomic import write_bytes
 from pretune.errors import PretuneError
-from pretune.inference.ensemble import combine, same_task
-from pretune.inference.predict import Answerer, load_trained
+from pretune.inference.labels import Array, ask, teachers_task
 from pretune.objectives.soft import Teaching
-from pretune.objectives.task import Answer
 from pretune.progress import say
 from pretune.text.files import file_format, find_files, read_lines
 from pretune.text.labeled import Labeled
@@ -49,19 +47,20 @@ def self_train(plan: Plan, finetune: Finetune, resume: bool = False) -> tuple[Ru
             f"{plan.objective}: texts are labeled by tasks whose answers are one label each: classify, prompt"
         )
     if plan.teacher:
-        check_teachers(plan.teacher, labels)
+        teachers_task(plan.teacher, labels)
     columns = {role: name for role, name in rows.columns.items() if role != "label"}
     texts = read_texts(material.task, plan.unlabeled, columns)
     teacher = None if plan.teacher else train_teacher(plan, material, finetune, resume)
-    answers = label([str(teacher.folder)] if teacher else plan.teacher or (), texts, plan.partial)
-    chosen = list(range(len(texts))) if plan.soft is not None else sure_of(plan, answers)
+    cache = plan.out.with_name(f"{plan.out.name}-teacher-texts.npz")
+    given = ask([str(teacher.folder)] if teacher else plan.teacher or (), texts, labels, cache, partial=plan.partial)
+    likely = [labels[number] for number in given.argmax(-1)]
+    chosen = list(range(len(texts))) if plan.soft is not None else sure_of(plan, given.max(-1), likely)
     file = plan.out.with_name(f"{plan.out.name}-student.jsonl")
-    both = joined(rows, texts.take(chosen), [answers[row]["label"] for row in chosen], file)
+    both = joined(rows, texts.take(chosen), [likely[row] for row in chosen], file)
     write_bytes(file, ("\n".join(as_lines(both)) + "\n").encode())
     taught = replace(material, rows=both)
     if plan.soft is not None:
         known = np.eye(len(labels))[[labels.index(label) for label in rows.labels or []]]
-        given = np.array([[answer["probabilities"][label] for label in labels] for answer in answers])
         taught = replace(taught, teaching=Teaching(np.concatenate([known, given]), len(rows), plan.soft))
     student = finetune(plan, taught, resume)
     results = {**student.results, "labeled": len(rows), "taken": dict(Counter((both.labels or [])[len(rows) :]))}
@@ -78,32 +77,17 @@ def train_teacher(plan: Plan, material: Material, finetune: Finetune, resume: bo
     return finetune(replace(plan, out=folder, unlabeled=None, soft=None), material, resume)
 
 
-def check_teachers(runs: Sequence[str], labels: Sequence[str]) -> None:
-    """Refuse teachers of other labels."""
-    task = same_task(runs)
-    if set(theirs := getattr(task, "labels", ())) != set(labels):
-        raise PretuneError(
-            f"--teacher {runs[0]}: has the labels {', '.join(theirs) or 'of no kind'}, and the rows have {', '.join(labels)}"
-        )
-
-
-def label(runs: Sequence[str], texts: Labeled, partial: bool) -> list[Answer]:
-    """What some runs say together of each text."""
-    each = [Answerer(*load_trained(run, partial), texts).say_cut()() for run in runs]
-    return each[0] if len(each) == 1 else combine(same_task(runs), each, texts)
-
-
-def sure_of(plan: Plan, answers: Sequence[Answer]) -> list[int]:
+def sure_of(plan: Plan, certainty: Array, labels: Sequence[str]) -> list[int]:
     """The texts of which a teacher is sure enough; says how many."""
-    sure = [row for row, answer in enumerate(answers) if answer["probability"] >= plan.confident]
+    sure: list[int] = np.flatnonzero(certainty >= plan.confident).tolist()
     if not sure:
-        best = max(answer["probability"] for answer in answers)
         raise PretuneError(
-            f"{plan.unlabeled}: the teacher is sure of none of {len(answers)} texts ({best:.2f} at most); lower --confident"
+            f"{plan.unlabeled}: the teacher is sure of none of {len(labels)} texts ({certainty.max():.2f} at most); "
+            "lower --confident"
         )
-    counts = Counter(answers[row]["label"] for row in sure)
+    counts = Counter(labels[row] for row in sure)
     say(
-        f"{plan.unlabeled}: the teacher is sure of {len(sure)} of {len(answers)} texts: "
+        f"{plan.unlabeled}: the teacher is sure of {len(sure)} of {len(labels)} texts: "
         + ", ".join(f"{count} {label}" for label, count in sorted(counts.items()))
     )
     return sure
@@ -120,11 +104,11 @@ def read_texts(task: Any, file: str | Path, columns: Mapping[str, str]) -> Any:
     return Labeled(path, {}, [text for _, text in found], lines=[line for line, _ in found])
 
 
-def joined(rows: Labeled, more: Labeled, labels: list[str], file: Path) -> Labeled:
-    """Labeled rows, then others with these labels, as those of one file."""
-    if (rows.pairs is None) != (more.pairs is None):
+def joined(rows: Labeled, more: Labeled, labels: list[Any], file: Path) -> Labeled:
+    """Labeled rows, or none, then others with these labels, as those of one file."""
+    if len(rows) and (rows.pairs is None) != (more.pairs is None):
         raise PretuneError(f"{more.file}: labeled and unlabeled rows must both be single texts, or both pairs")
-    pairs = None if rows.pairs is None or more.pairs is None else rows.pairs + more.pairs
+    pairs = None if more.pairs is None else [*(rows.pairs or []), *more.pairs]
     known, texts = rows.labels or [], rows.texts + more.texts
     return Labeled(file, rows.columns, texts, pairs, known + labels, list(range(1, len(texts) + 1)))
 

@@ -5,6 +5,8 @@ top(4)            its four upper layers move
 gradual(0.5)      layer by layer from the top, all of them after half of the training (Howard and Ruder, 2018, ULMFiT)
 reset(2)          the two upper layers start anew (Zhang et al., 2021)
 lora(8)           matrices of rank 8 beside all others move instead of them (Hu et al., 2022)
+sparse(0.8)       four fifths of all weights become 0, little by little (Zhu and Gupta, 2017)
+int8              numbers are rounded as if they had 8 bits (Zafrir et al., 2019, Q8BERT)
 freelb(3)         three adversarial pushes of the token vectors at each step (Zhu et al., 2020)
 gradual+reset(1)  several together
 auto              frozen or full, by how many examples there are
@@ -15,22 +17,34 @@ How fast each layer moves is the optimizer's layer_decay.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from pretune.errors import PretuneError, nearest
 from pretune.model import Model
 from pretune.nn.dropout import stop_dropout
+from pretune.nn.fake_int8 import add_rounding, keep_rounded
 from pretune.nn.low_rank import add_low_rank, merge_low_rank
+from pretune.nn.sparse import Sparsifier
 from pretune.objectives import Mixture, Task
 from pretune.objectives.adversarial import Adversarial
 from pretune.progress import say
 
 _PART = re.compile(r"\s*(?P<name>\w+)\s*(?:\(\s*(?P<value>[\d.]+)\s*\))?\s*")
-DEFAULTS = {"full": 0.0, "frozen": 0.0, "top": 4.0, "gradual": 0.5, "reset": 1.0, "lora": 8.0, "freelb": 3.0}
+DEFAULTS = {
+    "full": 0.0,
+    "frozen": 0.0,
+    "top": 4.0,
+    "gradual": 0.5,
+    "reset": 1.0,
+    "lora": 8.0,
+    "sparse": 0.8,
+    "int8": 0.0,
+    "freelb": 3.0,
+}
 # Examples below which `auto` leaves the backbone as it is. The boxed model on the example messages, mean accuracy of two seeds,
 # frozen and full: 20 labels 0.45 and 0.42, 40 labels 0.44 and 0.53, 80 labels 0.54 and 0.63, 160 labels 0.58 and 0.64.
 FEW = 30
@@ -67,6 +81,8 @@ class Strategy:
                     for _, modules in groups:
                         for module in modules:
                             add_low_rank(module, int(value), scale=2.0)
+                case "int8":
+                    add_rounding(model.backbone)
                 case "gradual":
                     for depth, (_, modules) in enumerate(reversed(groups)):
                         moves = value * depth / max(1, len(groups) - 1)
@@ -80,9 +96,15 @@ class Strategy:
             return mixture.with_part(pushed)
         return mixture
 
+    def after(self, model: Model) -> Callable[[float], None] | None:
+        """What happens to the parameters after each step, given the share of the training that is over."""
+        return Sparsifier(model.backbone, self.parts["sparse"]) if "sparse" in self.parts else None
+
     def finish(self, model: Model) -> None:
         """Make of a trained model one like any other."""
         merge_low_rank(model.backbone)
+        keep_rounded(model.backbone)
+        model.sparse = model.sparse or "sparse" in self.parts
 
 
 def parse_strategy(text: str) -> Strategy:
@@ -96,6 +118,11 @@ def parse_strategy(text: str) -> Strategy:
         parts[found["name"]] = float(found["value"]) if found["value"] else DEFAULTS[found["name"]]
     if len({"frozen", "full", "top", "gradual", "lora"} & parts.keys()) > 1:
         raise PretuneError(f"strategy {text!r}: only one of full, frozen, top, gradual and lora can say what moves")
+    check_share("sparse", parts.get("sparse", 0.5))
+    if "int8" in parts and {"frozen", "lora", "sparse"} & parts.keys():
+        raise PretuneError(f"strategy {text!r}: matrices are rounded while all of them move; leave out the other part")
+    if "sparse" in parts and {"frozen", "top", "lora"} & parts.keys():
+        raise PretuneError(f"strategy {text!r}: weights become 0 while all of them move; leave out the other part")
     return Strategy(parts)
 
 
@@ -123,12 +150,16 @@ def freeze(module: nn.Module) -> None:
 
 def start_anew(model: Model, layers: int, seed: int) -> None:
     """Give the upper layers the parameters of a model that was never trained."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed + 1)  # a preset's own parameters were drawn from the seed itself
-        fresh: Any = model.family.build(model.config)
+    fresh = model.fresh(seed + 1)  # a preset's own parameters were drawn from the seed itself
     for (_, old), (_, new) in zip(model.backbone.groups()[-layers:], fresh.groups()[-layers:], strict=True):
         for module, twin in zip(old, new, strict=True):
             module.load_state_dict(twin.state_dict())
+
+
+def check_share(name: str, share: float) -> None:
+    """Refuse to leave nothing, or everything."""
+    if not 0 < share < 1:
+        raise PretuneError(f"{name}({share:g}): a share of the weights is above 0 and below 1, say 0.8")
 
 
 def check_layers(name: str, wanted: float, known: int) -> None:

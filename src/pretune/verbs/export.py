@@ -16,7 +16,7 @@ def export(
     model: str | Path | Run,
     *,
     out: str | Path,
-    to: Literal["hf"] = "hf",
+    to: Literal["hf", "onnx"] = "hf",
     head: str | None = None,
     dtype: Literal["float32", "bfloat16", "float16"] = "float32",
     shard_size: str | None = None,
@@ -36,7 +36,8 @@ def export(
     out
         The new folder.
     to
-        The layout: hf, config.json and model.safetensors as on the Hugging Face Hub.
+        The layout: hf, config.json and model.safetensors as on the Hugging Face Hub; onnx, a graph that gives the states of the
+        top layer and the logits of a task, which pretune predicts and embeds with, too.
     head
         Which of its heads to keep: mlm, lm, classify …, or none for the bare model; all by default.
     dtype
@@ -63,6 +64,7 @@ def export(
 
     from pretune.errors import PretuneError
     from pretune.model import load
+    from pretune.objectives import Task
     from pretune.refit import lengthen
     from pretune.refit import match_vocabulary as match
     from pretune.text.tokenizer import Tokenizer
@@ -71,21 +73,32 @@ def export(
     out, reference = Path(out), os.fspath(model)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise PretuneError(f"{out}: exists and is not empty; choose another --out")
+    if to == "onnx" and (dtype != "float32" or shard_size is not None):
+        raise PretuneError("--dtype and --shard-size are for --to hf; `pretune quantize` makes smaller graphs")
     size = read_size(shard_size) if shard_size is not None else None
     tokenizer = Tokenizer.load(match_vocabulary) if match_vocabulary is not None else None
     loaded = load(reference, partial=partial)
-    if not loaded.family.elsewhere:
+    if to == "hf" and not loaded.family.elsewhere:
         raise PretuneError(
             f"{reference}: {loaded.family.name} has no layout that `transformers` reads; use it with pretune"
         )
     heads = loaded.root.heads
     known = {name for names in loaded.family.classes for name in names}
-    keep_heads(loaded, head or "+".join(sharing(heads, known)) or "none", reference)
+    if head is not None or to == "hf":
+        keep_heads(loaded, head or "+".join(sharing(heads, known)) or "none", reference)
     report: dict[str, Any] = {}
     if tokenizer is not None:
         loaded, report["vocabulary"] = match(loaded, tokenizer)
     if longer is not None:
         loaded, report["positions"] = lengthen(loaded, longer, new_positions)
+    if to == "onnx":
+        from pretune.model import trained_for
+        from pretune.onnx_export import export_graph
+
+        trained = trained_for(reference)
+        parts = trained.objectives if trained is not None else []
+        tasks = [part for part in parts if isinstance(part, Task) and part.name in loaded.root.heads]
+        return Facts({**export_graph(loaded, out, tasks[0] if tasks else None), **report})
     kind = getattr(torch, dtype)
     name = loaded.export(out, kind, compute=kind, shard=size, companions=not loaded.untrained)
     its = {head for names, kind in loaded.family.classes.items() if kind == name for head in names}

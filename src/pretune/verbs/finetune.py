@@ -83,7 +83,7 @@ def finetune(
         classify+0.5*lm …; of several tasks, a: classify | b: generate …, or one
         for all.
     strategy
-        What moves: full, frozen, top(4), gradual, lora(8); and reset(1), freelb(3), joined with +; auto chooses.
+        What moves: full, frozen, top(4), gradual, lora(8); and reset(1), freelb(3), sparse(0.8), int8, joined with +; auto chooses.
     sampling
         Whose turn it is, of several tasks: proportional, uniform, temperature(2), annealed(0.2).
     epochs

@@ -1,0 +1,577 @@
+"""What compression is worth on real tasks: quality, beside controls and over seeds, and speed beside the peer's fp32 in one run.
+
+    python perf/compression.py train --model MODEL --data TASKS --text FILE --work DIR --out FILE [--minutes 9]
+    python perf/compression.py int8 --data TASKS --work DIR --out FILE
+    python perf/compression.py speed --work DIR [--task SST-2] [--threads 1 2] [--out FILE]
+    python perf/compression.py table FILE…
+    python perf/compression.py plot FILE… --out students.png
+
+`train` is for a machine with a GPU. MODEL is a folder in BERT's layout, TASKS one with the official files of CoLA, SST-2, MRPC, STS-B and
+RTE, FILE running text. Each line of --out is one result; what stands there is not made again, so that the same command goes on where
+it ended, by itself after --minutes. Models that the other commands need stay in --work.
+
+`int8` and `speed` are for a CPU with `pretune[export]`: they read what `train` left in --work. `speed`: one text at a time, and batches of
+32 ragged texts in the order they come; `pipeline` is the peer's own, from text to label, all others go from ids to logits. They take
+turns; medians count. Without --work, random models of --layers and --width are timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean, stdev
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from common import machine
+from tasks_beside_peer import LENGTH, RATE, ROWS, TASKS, read
+
+import pretune as pt
+from pretune.compression import measuring
+from pretune.compression.layers import WAYS
+from pretune.compression.measuring import MANY, WORDS, forward, quality, ragged_batches, seconds
+from pretune.compression.trained import Trained
+from pretune.families import find_family
+from pretune.model import Model, Root, load
+from pretune.objectives import parse_objective
+from pretune.presets import find_preset
+
+GLUE = ("RTE", "MRPC", "CoLA", "STS-B", "SST-2")
+PARTS = ("teacher", "students", "layers", "heads", "weights", "aware", "distilbert", "unlabeled")
+LABELS = ("bad", "good")
+SMALL = ("bert-tiny", "bert-mini", "bert-small")  # students of 4, 11 and 29 million parameters
+PATIENT = {"match": "10*hidden(skip)"}
+TAUGHT: dict[str, Any] = {"temperature": 5.0, "soft": 0.5}
+TEACHER, AWARE, SIX, THREE = "teacher", "8 bits in mind", "6 layers, PKD", "3 layers, PKD"
+HEADS, FEW_TEACHER = "40 % of heads, trained again", "teacher, few labels"
+TIMED = (TEACHER, SIX, THREE, HEADS)
+KEPT = (*TIMED, AWARE, FEW_TEACHER)  # which others look at
+
+
+# -- results --------------------------------------------------------------------------------------------------------
+
+
+class TimeIsOver(Exception):  # noqa: N818
+    """The time is over."""
+
+
+class Results:
+    """Lines of a file, one for each name, task and seed."""
+
+    def __init__(self, file: Path, minutes: float) -> None:
+        self.file, self.ends, self.longest = file, time.monotonic() + 60 * minutes, 0.0
+        lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+        self.known = {(row["name"], row["task"], row["seed"]) for row in map(json.loads, lines)}
+
+    def note(self, name: str, task: str, seed: int, score: float, **facts: Any) -> None:
+        """Add one."""
+        if (name, task, seed) in self.known:
+            return
+        self.known.add((name, task, seed))
+        line = {"name": name, "task": task, "seed": seed, "score": score, **facts, **machine()}
+        with self.file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        print(f"{task:6} {seed} {name}: {score:.4f}", flush=True)
+
+    def hurry(self, needed: float = 0.0) -> None:
+        """End where so many seconds are not left, or those of the longest job so far."""
+        if time.monotonic() + max(needed, self.longest) > self.ends:
+            raise TimeIsOver
+
+
+# -- training -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """A task with a seed, its files, and a folder for its models."""
+
+    task: str
+    seed: int
+    folder: Path
+    model: str
+    epochs: float
+
+    @property
+    def teacher(self) -> Path:
+        return self.folder / TEACHER
+
+    @property
+    def columns(self) -> dict[str, str]:
+        first = json.loads((self.folder / "dev.jsonl").open(encoding="utf-8").readline())
+        return {role: role for role in ("text", "pair", "label") if role in first}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What all trainings have in common."""
+        return {
+            "dev": self.folder / "dev.jsonl", "seed": self.seed, "optimizer": pt.Optimizer(lr=RATE),
+            "batch": pt.Batching(sequences=ROWS, length=LENGTH), "epochs": self.epochs, **self.columns,
+        }  # fmt: skip
+
+    @property
+    def texts(self) -> Path | None:
+        """Texts without labels, where there are some."""
+        file = self.folder / "texts.txt"
+        return file if file.is_file() and file.stat().st_size else None
+
+    def tune(self, model: str | Path, out: Path, train: str = "train.jsonl", **more: Any) -> pt.Run:
+        """Plain fine-tuning."""
+        given = {**self.settings, "objective": TASKS[self.task].kind, "seeds": 1, "report": False, **more}
+        return pt.finetune(model, self.folder / train, out=out, **given)
+
+    def distill(self, student: str | Path, out: Path, teacher: Path | None = None, **more: Any) -> pt.Run:
+        """From the teacher, whose answers to the rows are asked once for all students."""
+        asked = self.folder / "labeled.npz"
+        mine = out.with_name(f"{out.name}-teacher-labeled.npz")
+        if teacher is None and asked.is_file():
+            shutil.copy(asked, mine)
+        given = {**self.settings, "train": self.folder / "train.jsonl", **TAUGHT, **more}
+        run = pt.distill(teacher or self.teacher, student=str(student), out=out, **given)
+        if teacher is None and mine.is_file():
+            shutil.copy(mine, asked)
+        return run
+
+    def prune(self, out: Path, **more: Any) -> pt.Run:
+        """The teacher without some of it."""
+        return pt.prune(self.teacher, train=self.folder / "train.jsonl", out=out, **{**self.settings, **more})
+
+
+Makes = Callable[[Case, Path], pt.Run]
+
+
+def jobs_of(part: str, options: argparse.Namespace, results: Results) -> dict[str, Makes]:
+    """What a part makes of each case, by name."""
+    depth = load(options.model).backbone.depth
+    small: dict[str, Any] = {"optimizer": pt.Optimizer(lr=6 * RATE)}
+    half, count = max(1, depth // 2), max(1, round(0.4 * depth))
+    found: dict[str, Makes] = {}
+    match part:
+        case "teacher":
+            found[TEACHER] = lambda case, out: case.tune(case.model, out)
+            found["teacher, trained again"] = lambda case, out: case.tune(case.teacher, out)
+        case "students":
+            for layers in sorted({half, max(1, depth // 4)}, reverse=True):
+
+                def start(layers: int = layers) -> Path:
+                    return first_layers(options, layers, depth)
+
+                found[f"{layers} layers, fine-tuned"] = lambda case, out, start=start: case.tune(start(), out)
+                found[f"{layers} layers, KD"] = lambda case, out, start=start: case.distill(start(), out)
+                found[f"{layers} layers, PKD"] = lambda case, out, start=start: case.distill(start(), out, **PATIENT)
+        case "layers":
+            for way in WAYS:
+                drop = f"{way}({min(count, half) if way in ('even', 'odd') else count})"
+                found[f"{drop} of {depth} layers dropped"] = lambda case, out, drop=drop: case.prune(out, drop=drop)
+        case "heads":
+            for share in (20, 40, 50):
+                found[f"{share} % of heads, trained again"] = lambda case, out, share=share: case.prune(
+                    out, heads=share / 100, epochs=1
+                )
+        case "weights":
+            for share in (30, 50, 70, 80, 90):
+                found[f"{share} % of weights"] = lambda case, out, share=share: case.prune(out, weights=share / 100)
+        case "aware":
+            found[AWARE] = lambda case, out: case.tune(case.teacher, out, epochs=1, strategy="full+int8")
+        case "distilbert":
+            found["DistilBERT, fine-tuned"] = lambda case, out: case.tune(general(options, results, half), out)
+            found["DistilBERT, KD"] = lambda case, out: case.distill(general(options, results, half), out)
+            found["every second layer, fine-tuned"] = lambda case, out: case.tune(
+                general(options, results, half).with_name("distilbert-start"), out
+            )
+        case _:
+            found[FEW_TEACHER] = lambda case, out: few_teacher(case)
+            for preset in options.small:
+
+                def read_it(preset: str = preset) -> Path:
+                    return well_read(options, results, preset)
+
+                found[f"{preset}, pretrained and fine-tuned"] = lambda case, out, start=read_it: case.tune(
+                    start(), out, "few.jsonl", **{**small, "epochs": 3 * case.epochs}
+                )
+                found[f"{preset}, distilled"] = lambda case, out, preset=preset: by_texts(case, preset, out, **small)
+                found[f"{preset}, pretrained and distilled"] = lambda case, out, start=read_it: by_texts(
+                    case, start(), out, **small
+                )
+    return found
+
+
+def first_layers(options: argparse.Namespace, layers: int, depth: int) -> Path:
+    """The lower layers of a pretrained model, as PKD starts from."""
+    folder: Path = options.work / f"first-{layers}"
+    if not pt_finished(folder):
+        pt.prune(options.model, drop=f"top({depth - layers})", out=folder)
+    return folder
+
+
+def general(options: argparse.Namespace, results: Results, layers: int) -> Path:
+    """A student of no task."""
+    folder: Path = options.work / "distilbert"
+    if not pt_finished(folder):
+        results.hurry(60 * options.general)
+        pt.distill(options.model, student=f"layers={layers}", data=options.text, out=folder, **reading(options, 3e-4))
+    return folder
+
+
+def well_read(options: argparse.Namespace, results: Results, preset: str) -> Path:
+    """A small model that has read as long."""
+    folder: Path = options.work / f"read-{preset}"
+    if not pt_finished(folder):
+        results.hurry(60 * options.general)
+        given = reading(options, 1e-3)
+        pt.pretrain(preset, options.text, objective="mlm", tokenizer=options.model, out=folder, **given)
+    return folder
+
+
+def reading(options: argparse.Namespace, rate: float) -> dict[str, Any]:
+    """How running text is learned from."""
+    batch = pt.Batching(tokens=options.tokens, length=LENGTH, pack=options.tokens)
+    watching = pt.Watching(save=0, evaluate=0)
+    budget = pt.Budget(seconds=60 * options.general)
+    return {"budget": budget, "batch": batch, "watching": watching, "optimizer": pt.Optimizer(lr=rate)}
+
+
+def few_teacher(case: Case) -> pt.Run:
+    """A teacher that learned from few labels."""
+    folder = case.folder / FEW_TEACHER
+    if pt_finished(folder):
+        return pt.Run(folder)
+    return case.tune(case.model, folder, "few.jsonl", epochs=3 * case.epochs)
+
+
+def by_texts(case: Case, student: str | Path, out: Path, **more: Any) -> pt.Run:
+    """A student of few labels and many texts."""
+    given = {"train": case.folder / "few.jsonl", "unlabeled": case.texts, "loss": "mse", **more}
+    return case.distill(student, out, few_teacher(case).folder, **given)
+
+
+def pt_finished(folder: Path) -> bool:
+    """Whether a run came to its end there; what did not is removed."""
+    if (folder / "results.json").is_file() and (folder / "config.json").is_file():
+        return True
+    remove(folder)
+    return False
+
+
+def remove(folder: Path) -> None:
+    """A run and what stands beside it."""
+    for place in (folder, *folder.parent.glob(f"{folder.name}-*")):
+        shutil.rmtree(place, ignore_errors=True) if place.is_dir() else place.unlink(missing_ok=True)
+
+
+def cases(options: argparse.Namespace) -> Iterator[Case]:
+    """All tasks with all seeds."""
+    for seed in options.seeds:
+        for task in options.tasks:
+            folder = options.work / f"{task}-{seed}"
+            folder.mkdir(parents=True, exist_ok=True)
+            train, dev = (read(task, options.data / file) for file in TASKS[task].files)
+            random.Random(seed).shuffle(train)
+            train = train[: options.rows]
+            few, rest = train[: options.few], train[options.few :]
+            files = {"train": train, "dev": dev[: options.rows], "few": few}
+            for name, rows in files.items():
+                (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+            if "pair" not in train[0]:
+                (folder / "texts.txt").write_text("".join(f"{row['text'].strip()}\n" for row in rest), encoding="utf-8")
+            yield Case(task, seed, folder, options.model, options.epochs or TASKS[task].epochs)
+
+
+def train(options: argparse.Namespace) -> None:
+    """One part after the other, all cases of each."""
+    measuring.ROUNDS, measuring.TEXTS = 1, 2  # times are the business of `speed`
+    results = Results(options.out, options.minutes)
+    all_cases = list(cases(options))
+    try:
+        for part in options.parts:
+            for name, make in jobs_of(part, options, results).items():
+                for case in all_cases:
+                    if part != "unlabeled" or case.texts:
+                        once(name, case, results, make)
+    except TimeIsOver:
+        print(f"{options.minutes:g} minutes are over; the same command goes on", flush=True)
+        return
+    print("all done", flush=True)
+
+
+def once(name: str, case: Case, results: Results, make: Makes) -> None:
+    """Make a model, note how good it is, and leave it if others need it."""
+    out = case.folder / (name if name in KEPT else "now")
+    if (name, case.task, case.seed) in results.known:
+        return
+    results.hurry()
+    if name != TEACHER and not pt_finished(case.teacher):  # on a machine that starts anew
+        case.tune(case.model, case.teacher)
+    began = time.monotonic()
+    if not pt_finished(out) or name not in KEPT:
+        remove(out)
+        run = make(case, out)
+    else:
+        run = pt.Run(out)
+    spent = time.monotonic() - began
+    results.longest = max(results.longest, spent)
+    metric = TASKS[case.task].metric
+    found = run.results.get(f"dev/{metric}")
+    found = score(out, case, metric) if found is None else found
+    results.note(name, case.task, case.seed, found, metric=metric, seconds=spent, **sizes(out))
+    if name.endswith("heads, trained again"):
+        at_once = out.with_name(f"{out.name}-pruned")
+        results.note(
+            name.replace("trained again", "at once"), case.task, case.seed, score(at_once, case, metric), metric=metric
+        )
+    for place in case.folder.glob(f"{out.name}-*"):
+        remove(place)
+    if name not in KEPT:
+        remove(out)
+
+
+def score(folder: Path, case: Case, metric: str) -> float:
+    """What a model in a folder comes to on dev."""
+    trained = Trained.load(folder)
+    task = trained.need_task("it is scored")
+    return quality(trained.model, task, task.read(case.folder / "dev.jsonl", case.columns), LENGTH)[metric]
+
+
+def sizes(folder: Path) -> dict[str, float]:
+    """Megabytes on disk, millions of parameters."""
+    count = sum(parameter.numel() for parameter in load(folder).root.parameters())
+    return {"megabytes": measuring.bytes_of(folder) / 1e6, "parameters": count / 1e6}
+
+
+# -- integers -------------------------------------------------------------------------------------------------------
+
+
+def int8(options: argparse.Namespace) -> None:
+    """Models that `train` left, with 8 bits."""
+    measuring.ROUNDS, measuring.TEXTS = 1, 2
+    results = Results(options.out, options.minutes)
+    ways = {
+        "int8 dynamic": (TEACHER, "dynamic"), "int8 static": (TEACHER, "static"), "int8 aware": (AWARE, "dynamic"),
+        "6 layers, PKD, int8": (SIX, "dynamic"),
+    }  # fmt: skip
+    try:
+        for case in cases(options):
+            metric = TASKS[case.task].metric
+            for name, (source, how) in ways.items():
+                if not (case.folder / source / "config.json").is_file():
+                    continue
+                results.hurry()
+                out = case.folder / name
+                if (name, case.task, case.seed) not in results.known or not pt_finished(out):
+                    remove(out)
+                    pt.quantize(
+                        case.folder / source, how=how, train=case.folder / "train.jsonl", out=out, **case.columns
+                    )  # type: ignore[arg-type]
+                    results.note(
+                        name,
+                        case.task,
+                        case.seed,
+                        score(out, case, metric),
+                        metric=metric,
+                        megabytes=measuring.bytes_of(out) / 1e6,
+                    )
+    except TimeIsOver:
+        print(f"{options.minutes:g} minutes are over; the same command goes on", flush=True)
+
+
+# -- speed ----------------------------------------------------------------------------------------------------------
+
+
+def some_texts(count: int) -> list[str]:
+    """Ragged ones: from 5 to 100 words."""
+    chance, words = random.Random(0), WORDS.split()
+    return [" ".join(chance.choices(words, k=chance.randint(5, 100))) for _ in range(count)]
+
+
+def make(folder: Path, layers: int, width: int) -> None:
+    """A random BERT for two classes, with a tokenizer of the texts' words."""
+    text = folder.with_suffix(".txt")
+    text.write_text("\n".join(some_texts(200)), encoding="utf-8")
+    tokenizer = pt.train_tokenizer(str(text), kind="wordpiece", size=1000)
+    family = find_family("bert", "bert")
+    config = replace(
+        family.read_config(find_preset("bert-base")["config"]), hidden_size=width, num_hidden_layers=layers,
+        num_attention_heads=max(1, width // 64), intermediate_size=4 * width,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = Model(family, config, Root(family.build(config)), tokenizer, "classify", list(LABELS))
+    model.add_heads(parse_objective("classify", labels=LABELS).objectives)
+    model.save(folder)
+
+
+def gathered(options: argparse.Namespace, folder: Path) -> dict[str, Path]:
+    """Models to be timed, by name: those of one task that `train` left, or random ones."""
+    if options.work is None:
+        make(folder / "teacher", options.layers, options.width)
+        pt.prune(folder / "teacher", drop=f"top({options.layers - options.student})", out=folder / "student")
+        found = {f"{options.layers} layers": folder / "teacher", f"{options.student} layers": folder / "student"}
+    else:
+        place = options.work / f"{options.task}-{options.seeds[0]}"
+        found = {name: place / name for name in TIMED if (place / name / "config.json").is_file()}
+    first = next(iter(found.values()))
+    made = {f"ours, {name}, fp32": source for name, source in found.items()}
+    pt.export(first, to="onnx", out=folder / "graph")
+    made[f"ONNX Runtime, {next(iter(found))}, fp32"] = folder / "graph"
+    for number, (name, source) in enumerate(found.items()):
+        pt.quantize(source, out=folder / f"int8-{number}")
+        made[f"ONNX Runtime, {name}, int8"] = folder / f"int8-{number}"
+    pt.quantize(first, engine="torch", out=folder / "torch")
+    return {**made, f"torch, {next(iter(found))}, int8": folder / "torch"}
+
+
+def speed(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Rows: who, threads, milliseconds for one text, texts a second."""
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    measuring.ROUNDS, measuring.TEXTS = 1, 2  # of what the verbs measure themselves
+    rows: list[dict[str, Any]] = []
+    count = options.texts
+    texts = some_texts(count)
+    with TemporaryDirectory() as name:
+        ours = gathered(options, Path(name))
+        source = next(iter(ours.values()))
+        pt.export(source, out=Path(name) / "peer")
+        peer: Any = transformers.AutoModelForSequenceClassification.from_pretrained(Path(name) / "peer").eval()
+        tokenizer = transformers.AutoTokenizer.from_pretrained(Path(name) / "peer")
+        pipeline = transformers.pipeline("text-classification", model=peer, tokenizer=tokenizer, device="cpu")
+        for threads in options.threads:
+            torch.set_num_threads(threads)
+            jobs: list[dict[str, Any]] = [{}, {}]
+            for place, size in enumerate((1, MANY)):
+                some = texts if size > 1 else texts[: max(1, count // 4)]
+                parts = [some[first : first + size] for first in range(0, len(some), size)]
+                ready = [tokenizer(part, return_tensors="pt", padding=True) for part in parts]
+                jobs[place]["peer, fp32"] = lambda ready=ready: [peer(**batch).logits for batch in ready]
+                jobs[place]["peer, pipeline"] = lambda some=some, size=size: pipeline(some, batch_size=size)
+                for who, folder in ours.items():
+                    trained = Trained.load(folder)
+                    run, batches = forward(trained.model, trained.task), ragged_batches(trained.model, some, None, size)
+                    jobs[place][who] = lambda run=run, batches=batches: [run(batch) for batch in batches]
+            alone, together = (seconds(some, options.rounds) for some in jobs)
+            singles = max(1, count // 4)
+            for who in alone:
+                folder = ours.get(who, source)
+                rows.append(
+                    {
+                        "who": who, "threads": threads, "megabytes": measuring.bytes_of(folder) / 1e6,
+                        "ms for one": 1e3 * alone[who] / singles, "texts a second": count / together[who],
+                        "times the peer, alone": alone["peer, pipeline"] / alone[who],
+                        "in batches": together["peer, pipeline"] / together[who],
+                    }
+                )  # fmt: skip
+    return rows
+
+
+# -- tables ---------------------------------------------------------------------------------------------------------
+
+
+def table(files: list[str]) -> None:
+    """Means over seeds by task, and the share of the teacher's mean over all tasks that both have."""
+    lines = [json.loads(line) for file in files for line in Path(file).read_text(encoding="utf-8").splitlines()]
+    found: dict[str, dict[str, list[float]]] = {}
+    for row in lines:
+        found.setdefault(row["name"], {}).setdefault(row["task"], []).append(row["score"])
+    tasks = [task for task in GLUE if any(task in scores for scores in found.values())]
+    print(f"| | {' | '.join(tasks)} | mean | of the teacher |")
+    print("| --- |" + " --- |" * (len(tasks) + 2))
+    whole = {task: mean(scores) for task, scores in found.get(TEACHER, {}).items()}
+    for name, scores in found.items():
+        cells = [100 * mean(scores[task]) if task in scores else None for task in tasks]
+        spread = {task: f" ± {100 * stdev(values):.1f}" for task, values in scores.items() if len(values) > 1}
+        both = [task for task in tasks if task in scores and task in whole]
+        share = f"{mean(mean(scores[task]) for task in both) / mean(whole[task] for task in both):.1%}" if both else ""
+        told = [
+            f"{cell:.1f}{spread.get(task, '')}" if cell is not None else ""
+            for task, cell in zip(tasks, cells, strict=True)
+        ]
+        every = f"{mean(cell for cell in cells if cell is not None):.1f}" if None not in cells else ""
+        print(f"| {name} | {' | '.join(told)} | {every} | {share} |")
+
+
+def plot(files: list[str], out: Path) -> None:
+    """Students of all sizes: how they learned, and how near they come to their teacher; a panel a task, means over seeds."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    lines = [json.loads(line) for file in files for line in Path(file).read_text(encoding="utf-8").splitlines()]
+    ways = ("pretrained and fine-tuned", "distilled", "pretrained and distilled")
+    found: dict[tuple[str, str], dict[float, list[float]]] = {}
+    teachers: dict[str, list[float]] = {}
+    for row in lines:
+        preset, _, way = row["name"].partition(", ")
+        if row["name"] == FEW_TEACHER:
+            teachers.setdefault(row["task"], []).append(row["score"])
+        elif way in ways and preset.startswith("bert-"):
+            found.setdefault((row["task"], way), {}).setdefault(row["parameters"], []).append(row["score"])
+    tasks = [task for task in GLUE if task in teachers]
+    figure, axes = pyplot.subplots(1, len(tasks), figsize=(5 * len(tasks), 4), squeeze=False)
+    for axis, task in zip(axes[0], tasks, strict=True):
+        axis.axhline(mean(teachers[task]), color="0.6", linestyle="--", label="teacher")
+        for way in ways:
+            points = sorted((size, mean(scores)) for size, scores in found.get((task, way), {}).items())
+            axis.plot([size for size, _ in points], [score for _, score in points], marker="o", label=way)
+        axis.set_xscale("log")
+        axis.set_xlabel("million parameters")
+        axis.set_ylabel(TASKS[task].metric)
+        axis.set_title(task)
+    axes[0][0].legend()
+    figure.tight_layout()
+    figure.savefig(out, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["train", "int8", "speed", "table", "plot"])
+    parser.add_argument("files", nargs="*")
+    parser.add_argument("--model", help="a pretrained folder in BERT's layout")
+    parser.add_argument("--data", type=Path, help="a folder of tasks")
+    parser.add_argument("--text", help="running text, for students of no task")
+    parser.add_argument("--work", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--tasks", nargs="+", default=list(GLUE), choices=GLUE)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
+    parser.add_argument("--rows", type=int, default=10_000, help="of each file, at most")
+    parser.add_argument("--few", type=int, default=2000, help="rows with labels, where the others are texts without")
+    parser.add_argument("--epochs", type=float, help="instead of those usual for a task")
+    parser.add_argument("--minutes", type=float, default=1e6)
+    parser.add_argument("--general", type=float, default=5.0, help="minutes of reading, for students of no task")
+    parser.add_argument("--tokens", type=int, default=65536, help="of a step, for these")
+    parser.add_argument("--small", nargs="+", default=list(SMALL), help="presets of students")
+    parser.add_argument("--task", default="SST-2", help="whose models are timed")
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--width", type=int, default=768)
+    parser.add_argument("--student", type=int, default=6)
+    parser.add_argument("--texts", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    options = parser.parse_args()
+    match options.what:
+        case "table":
+            table(options.files)
+        case "plot":
+            plot(options.files, options.out)
+        case "train":
+            train(options)
+        case "int8":
+            int8(options)
+        case _:
+            rows = [{**row, **machine()} for row in speed(options)]
+            for row in rows:
+                print(json.dumps({key: round(x, 3) if isinstance(x, float) else x for key, x in row.items()}))
+            if options.out:
+                options.out.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""A backbone that is a graph in a file, run by ONNX Runtime: packed tokens in, states out. It can be used, not trained."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from pretune.backbones.states import Keep, States
+from pretune.errors import PretuneError
+from pretune.nn.layout import cut_lengths
+from pretune.packed import Packed
+
+Array = np.ndarray[Any, np.dtype[Any]]
+GRAPH = "model.onnx"
+IDS, MASK, SEGMENTS, STATES, LOGITS = (
+    "input_ids",
+    "attention_mask",
+    "token_type_ids",
+    "last_hidden_state",
+    "logits",
+)
+
+
+def need_runtime() -> Any:
+    """The library that runs graphs."""
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise PretuneError("ONNX Runtime is not installed; install it with: pip install 'pretune[export]'") from error
+    return onnxruntime
+
+
+def open_graph(path: Path, threads: int | None = None) -> Any:
+    """A graph ready to run, with as many threads as torch has."""
+    runtime = need_runtime()
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads or torch.get_num_threads()
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    try:
+        return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the runtime has a class of its own for each thing that can be wrong
+        raise PretuneError(f"{path}: ONNX Runtime cannot run it ({str(error).splitlines()[0]})") from error
+
+
+class OnnxBackbone(nn.Module):
+    """States of a graph. What heads must know of the network, a blueprint without parameters tells them."""
+
+    def __init__(self, path: Path, blueprint: Any, threads: int | None = None) -> None:
+        super().__init__()
+        self.path, self.session = path, open_graph(path, threads)
+        self.inputs = {entry.name for entry in self.session.get_inputs()}
+        self.plan = (blueprint,)  # in a tuple, so that its parameters, which have no values, are nobody's
+        self.width: int = blueprint.width
+        self.depth: int = blueprint.depth
+        self.longest: int | None = blueprint.longest
+        self.vocabulary_head, self.pooler = blueprint.vocabulary_head, blueprint.pooler
+        self.classifier, self.tagger = blueprint.classifier, blueprint.tagger
+
+    @property
+    def embed(self) -> Any:
+        """Who needs vectors of tokens outside the graph is told that there are none."""
+        raise PretuneError(f"{self.path}: the vectors of tokens are inside the graph; use the model it was made of")
+
+    def forward(self, packed: Packed, carry: Any = None, keep: Keep = "last") -> States:
+        """States of the top layer, (n, width)."""
+        if keep != "last" and list(keep) not in ([-1], [self.depth]):
+            raise PretuneError(f"{self.path}: a graph gives the states of its top layer alone")
+        # On a machine with a GPU batches may come from there; ONNX Runtime computes on the host.
+        offsets = packed.host_offsets if packed.host_offsets is not None else packed.offsets.cpu().numpy()
+        lengths = np.diff(offsets)
+        columns = {IDS: packed.ids.cpu().numpy()}
+        if SEGMENTS in self.inputs:
+            segments = packed.columns.get("segment")
+            columns[SEGMENTS] = np.zeros_like(columns[IDS]) if segments is None else segments.cpu().numpy()
+        states = np.empty((len(packed), self.width), dtype=np.float32)
+        for rows in alike(lengths):
+            places = spans_to_places(offsets[:-1][rows], lengths[rows])
+            states[places] = self.run({name: column[places] for name, column in columns.items()}, lengths[rows])
+        return States([torch.from_numpy(states).to(packed.ids.device)])
+
+    def run(self, columns: dict[str, Array], lengths: Array) -> Array:
+        """Of sequences end to end, the states, (n, width)."""
+        real = np.arange(int(lengths.max())) < lengths[:, None]  # (b, L)
+        feed = {name: padded(column, real) for name, column in columns.items()}
+        (states,) = self.session.run([STATES], feed | {MASK: real.astype(np.int64)})
+        return states[real]  # type: ignore[no-any-return]
+
+    def groups(self) -> list[tuple[str, list[nn.Module]]]:
+        """Nothing that could move."""
+        return []
+
+
+def alike(lengths: Array) -> list[Array]:
+    """Sequences that are run together: of similar length, as the graph pads them within attention."""
+    order = np.argsort(-lengths, kind="stable")
+    order = order[lengths[order] > 0]
+    return [order[first:last] for first, last in pairwise(cut_lengths(lengths[order])) if last > first]
+
+
+def spans_to_places(starts: Array, lengths: Array) -> Array:
+    """Where the tokens of some sequences are."""
+    ends = np.cumsum(lengths)
+    return np.arange(int(ends[-1])) + np.repeat(starts - (ends - lengths), lengths)
+
+
+def padded(column: Array, real: Array) -> Array:
+    """(n,) → (b, L), 0 where there is no token."""
+    rows = np.zeros(real.shape, dtype=np.int64)
+    rows[real] = column
+    return rows

@@ -1,0 +1,1 @@
+"""Smaller and faster models: pruned, quantized, distilled, and all of it together."""

@@ -1,0 +1,177 @@
+"""A search over sequences of distilling, pruning and quantizing, under a target.
+
+A sequence is steps joined with `>`: layers=6 (distilled into so many layers), heads=0.4, units=0.5, weights=0.8 (pruned by such
+shares, and trained again), int8. Sequences that begin alike share their beginnings.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pretune.compression import distilling, pruned, quantizing
+from pretune.compression.measuring import bytes_of, compare, quality
+from pretune.compression.pruning import Pruning
+from pretune.compression.recovery import as_recipe
+from pretune.compression.targets import Found, Target, choose, pareto
+from pretune.compression.trained import Trained
+from pretune.errors import PretuneError, nearest
+from pretune.progress import say
+from pretune.training.runs import RECIPE, RESULTS, Run, finish_run, start_run
+from pretune.training.settings import Budget
+
+STEPS = ("layers", "heads", "units", "weights", "int8")
+CANDIDATES, PLOT = "candidates", "pareto.png"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is searched, and for what."""
+
+    model: str
+    out: Path
+    targets: Sequence[Target]
+    train: str
+    dev: str
+    columns: Mapping[str, str] = field(default_factory=dict)
+    sequences: Sequence[str] = ()
+    epochs: float = 3.0
+    budget: Budget | None = None
+    learning: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    device: str | None = None
+
+    def recipe(self) -> dict[str, Any]:
+        """Everything that decides the outcome, under the names of the verb's options."""
+        known: dict[str, Any] = {"model": self.model, "train": self.train, "dev": self.dev, **self.columns}
+        known |= {"target": [str(target) for target in self.targets]}
+        known |= {"sequences": list(self.sequences), "epochs": self.epochs, "seed": self.seed}
+        return as_recipe(known, self.learning, self.budget)
+
+
+def parse_sequence(text: str) -> tuple[tuple[str, float], ...]:
+    """Steps and their numbers.
+
+    >>> parse_sequence("layers=6 > int8")
+    (('layers', 6.0), ('int8', 0.0))
+    """
+    steps = []
+    for part in text.split(">"):
+        name, _, number = (x.strip() for x in part.partition("="))
+        if name not in STEPS:
+            raise PretuneError(f"--sequences {text}: unknown step {name!r}; {nearest(name, STEPS)}")
+        try:
+            steps.append((name, float(number) if name != "int8" else 0.0))
+        except ValueError as error:
+            raise PretuneError(f"--sequences {text}: {name} needs a number, such as {name}=0.5") from error
+    names = [name for name, _ in steps]
+    if "layers" in names[1:] or "int8" in names[:-1]:
+        raise PretuneError(f"--sequences {text}: layers come first, and int8 last, as a graph is not changed")
+    return tuple(steps)
+
+
+def usual_sequences(depth: int) -> list[str]:
+    """From mild to strong, for a model of so many layers."""
+    counts = sorted({max(1, round(depth * share)) for share in (0.75, 0.5, 0.25)} - {depth}, reverse=True)
+    found = ["int8", "heads=0.4 > units=0.4", "heads=0.4 > units=0.4 > int8"]
+    for count in counts:
+        found += [f"layers={count}", f"layers={count} > int8"]
+    return [*found, *(f"layers={count} > units=0.5 > int8" for count in counts[1:2])]
+
+
+def carry_out(order: Order) -> Run:
+    """Make all candidates, measure them side by side, draw them, and keep the best that meets the target."""
+    before = Trained.load(order.model)
+    task = before.need_task("candidates are compared by it")
+    dev = before.read(order.dev, order.columns)
+    texts = list(order.sequences) or usual_sequences(before.model.backbone.depth)
+    sequences = {text: parse_sequence(text) for text in texts}
+    start_run(order.out, "compress", order.recipe(), resume=False)
+    folders: dict[str, Path] = {"uncompressed": before.folder}
+    for number, (text, steps) in enumerate(sequences.items(), 1):
+        say(f"candidate {number} of {len(sequences)}: {text}")
+        folders[text] = follow(order, steps)
+    models = {name: before if name == "uncompressed" else Trained.load(folder) for name, folder in folders.items()}
+    costs = compare({name: (one.model, one.task, one.folder) for name, one in models.items()}, dev)
+    whole = quality(before.model, task, dev)[task.decides]
+    found, rows = [], []
+    for name, one in models.items():
+        score = whole if name == "uncompressed" else quality(one.model, one.need_task("it is"), dev)[task.decides]
+        found.append(Found(name, bytes_of(one.folder), costs[name].latency, score / whole if whole else 0.0))
+        rows.append(
+            {"model": name, **costs[name].describe(), task.decides: score, "share_of_quality": found[-1].quality}
+        )
+    draw(found, order.out / PLOT, task.decides)
+    chosen = choose(found, order.targets)
+    results: dict[str, Any] = {"model": order.model, "candidates": rows, "chosen": chosen.name if chosen else None}
+    results["pareto"] = {cost: [one.name for one in pareto(found, cost)] for cost in ("bytes", "latency")}
+    if chosen is None:
+        say("no candidate meets the target; the table shows what there is, and --sequences takes others")
+    else:
+        say(f"chosen: {chosen.name}")
+        copy_model(folders[chosen.name], order.out)
+    return finish_run(order.out, results)
+
+
+def follow(order: Order, steps: Sequence[tuple[str, float]]) -> Path:
+    """The folder that a sequence of steps leads to; what is there already is not made again."""
+    source, name = Path(order.model), ""
+    for step, number in steps:
+        name = f"{name}+{step}{number:g}" if name else f"{step}{number:g}"
+        folder = order.out / CANDIDATES / name
+        if not (folder / RESULTS).is_file():
+            take(order, step, number, source, folder)
+        source = folder
+    return source
+
+
+def take(order: Order, step: str, number: float, source: Path, folder: Path) -> None:
+    """One step."""
+    common: dict[str, Any] = {"train": order.train, "columns": order.columns, "epochs": order.epochs}
+    common |= {"budget": order.budget, "learning": order.learning, "seed": order.seed, "device": order.device}
+    match step:
+        case "layers":
+            student = f"layers={number:g}"
+            distilling.carry_out(
+                distilling.Order([order.model], student, folder, match="10*hidden(skip)", dev=order.dev, **common)
+            )
+        case "int8":
+            quantizing.carry_out(quantizing.Order(str(source), folder, columns=order.columns, seed=order.seed))
+        case _:
+            pruning = Pruning(**{step: number}, seed=order.seed)  # type: ignore[arg-type]
+            pruned.carry_out(pruned.Order(str(source), folder, pruning, dev=order.dev, **common))
+
+
+def copy_model(source: Path, out: Path) -> None:
+    """Make a candidate the run's own model."""
+    for path in source.iterdir():
+        if path.is_file() and path.name not in (RECIPE, RESULTS):
+            shutil.copy2(path, out / path.name)
+
+
+def draw(found: Sequence[Found], file: Path, metric: str) -> None:
+    """Quality against size and against latency; a line joins those that no other beats."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(11, 4.5), sharey=True)
+    for axis, cost, factor, label in zip(
+        axes, ("bytes", "latency"), (1e-6, 1e3), ("MB", "ms for one text"), strict=True
+    ):
+        best = pareto(found, cost)
+        axis.plot([factor * getattr(one, cost) for one in best], [one.quality for one in best], color="0.6", zorder=0)
+        for one in found:
+            x = factor * getattr(one, cost)
+            axis.scatter([x], [one.quality], color="tab:blue" if one in best else "0.7")
+            axis.annotate(one.name, (x, one.quality), fontsize=6, xytext=(3, 3), textcoords="offset points")
+        axis.set_xscale("log")
+        axis.set_xlabel(label)
+    axes[0].set_ylabel(f"share of {metric}")
+    figure.tight_layout()
+    figure.savefig(file, dpi=120)
+    pyplot.close(figure)

@@ -1,0 +1,83 @@
+"""How tensors are kept in files where that takes fewer bytes: without zeros, or as whole numbers of 8 bits.
+
+With many zeros, a tensor NAME becomes NAME:bits, a bit for each weight, NAME:values, those that are not 0, and NAME:shape; as
+numbers of 8 bits, NAME:int8 and NAME:scale, a factor for each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from math import prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+BITS, VALUES, SHAPE = ":bits", ":values", ":shape"
+INT8, SCALE = ":int8", ":scale"
+Tensors = dict[str, Tensor]
+
+
+def is_sparse(name: str) -> bool:
+    """Whether a tensor in a file is part of one that is kept without its zeros."""
+    return name.endswith(BITS)
+
+
+def without_zeros(tensors: Mapping[str, Tensor]) -> Tensors:
+    """Tensors as they are saved.
+
+    >>> sorted(without_zeros({"w": torch.eye(32)}))
+    ['w:bits', 'w:shape', 'w:values']
+    """
+    kept: Tensors = {}
+    for name, tensor in tensors.items():
+        there = tensor.flatten() != 0
+        values = tensor.flatten()[there]
+        size = tensor.element_size()
+        if tensor.dim() < 2 or values.numel() * size + tensor.numel() / 8 >= tensor.numel() * size:
+            kept[name] = tensor
+            continue
+        kept[name + BITS] = torch.from_numpy(np.packbits(there.numpy()))
+        kept[name + VALUES] = values
+        kept[name + SHAPE] = torch.tensor(tensor.shape)
+    return kept
+
+
+def as_int8(tensors: Mapping[str, Tensor], names: Collection[str]) -> Tensors:
+    """Some of the tensors, a row of which is multiplied by one factor, as whole numbers.
+
+    >>> sorted(as_int8({"w": torch.ones(4, 8)}, ["w"]))
+    ['w:int8', 'w:scale']
+    """
+    kept = dict(tensors)
+    for name in names:
+        if name in kept:
+            whole, scale = to_int8(kept.pop(name).float())
+            kept |= {name + INT8: whole, name + SCALE: scale}
+    return kept
+
+
+def to_int8(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """(rows, columns) as numbers from -127 to 127, and (rows,) what to multiply them with.
+
+    >>> to_int8(torch.tensor([[1.0, -0.5]]))[0].tolist()
+    [[127, -64]]
+    """
+    scale = (rows.abs().amax(1) / 127).clamp(min=1e-12)
+    return (rows / scale[:, None]).round().clamp(-127, 127).to(torch.int8), scale
+
+
+def restored(tensors: Mapping[str, Tensor]) -> Tensors:
+    """All tensors as they were, or as near as numbers of 8 bits are."""
+    kept = (BITS, VALUES, SHAPE, INT8, SCALE)
+    whole: Tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith(kept)}
+    for name in (name.removesuffix(INT8) for name in tensors if name.endswith(INT8)):
+        whole[name] = tensors[name + INT8].float() * tensors[name + SCALE][:, None]
+    for name in (name.removesuffix(BITS) for name in tensors if is_sparse(name)):
+        shape = [int(rows) for rows in tensors[name + SHAPE]]
+        values = tensors[name + VALUES]
+        there = np.unpackbits(tensors[name + BITS].numpy(), count=prod(shape)).astype(bool)
+        full = values.new_zeros(prod(shape))
+        full[torch.from_numpy(there)] = values
+        whole[name] = full.view(shape)
+    return whole

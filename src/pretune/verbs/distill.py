@@ -1,0 +1,147 @@
+"""`distill`: a small model that learns from a large one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
+
+if TYPE_CHECKING:
+    from pretune.training.runs import Run
+
+    Runs = Sequence[str | Path | Run]
+
+
+def distill(
+    teacher: str | Path | Run | Runs,
+    *,
+    student: str,
+    out: str | Path,
+    train: str | Path | None = None,
+    unlabeled: str | Path | None = None,
+    data: Sequence[str | Path] | str | Path = (),
+    dev: str | Path | None = None,
+    text: str | None = None,
+    pair: str | None = None,
+    label: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    temperature: float = 2.0,
+    soft: float = 0.5,
+    loss: Literal["kl", "mse"] = "kl",
+    match: str | None = None,
+    augment: int = 0,
+    write: int = 0,
+    control: bool = False,
+    epochs: float = 3.0,
+    budget: Budget | None = None,
+    optimizer: Optimizer | None = None,
+    schedule: Schedule | None = None,
+    batch: Batching | None = None,
+    watching: Watching | None = None,
+    processes: int = 1,
+    engine: Literal["local", "ray"] = "local",
+    seed: int = 0,
+    device: str | None = None,
+) -> Run:
+    """Distill a model, or several together, into a smaller one of any family: of its task, or, from running text, of none in
+    particular.
+
+    The student is shown beside its teacher: quality, bytes, time.
+
+    Parameters
+    ----------
+    teacher
+        A run or model folder; several are averaged.
+    student
+        layers=6 (every so many of the teacher's layers), first=6 (its lower ones), shared=128 (one layer for all depths, token
+        vectors of this width), a preset (random weights), or a run or model folder (a student that was pretrained).
+    out
+        Folder of the new run; what belongs to it stands beside it: OUT-start, OUT-control, OUT-teacher-….npz.
+    train
+        Rows with labels.
+    unlabeled
+        Texts without: a table, or a .txt file with a text a line. The teacher's answers to them are kept.
+    data
+        Running text, for a student of no task: tokens, the teacher's probabilities of them, the direction of its states.
+    dev
+        Rows to judge by.
+    text
+        Column of the text.
+    pair
+        Column of the second text.
+    label
+        Column of the label.
+    columns
+        Columns of what else the task reads.
+    temperature
+        Softens the teacher's probabilities.
+    soft
+        How much the teacher counts beside labels, from 0 to 1; of texts that it writes: 0 none, 1 these alone, else both.
+    loss
+        kl: of probabilities; mse: of logits.
+    match
+        What else becomes alike: 100*hidden(skip) (patient distillation), states(last), attention(1:2/2:4), embedding, cosine,
+        joined with +.
+    augment
+        So many variants of each text, with words left out, for the teacher to label too.
+    write
+        A teacher that writes goes on by so many tokens from the beginning of each text in --data, and what it wrote is learned.
+    control
+        Train the same student without a teacher, too, in OUT-control.
+    epochs
+        How often every row is seen.
+    budget
+        Limits instead of epochs.
+    optimizer
+        name, lr, betas, eps, decay, clip.
+    schedule
+        kind, warmup, final.
+    batch
+        sequences (in a step), length; of running text, tokens.
+    watching
+        log, evaluate, save, keep.
+    processes
+        The teacher answers in so many processes, on a CPU.
+    engine
+        Where it answers: here, or on the machines of a Ray cluster (the extra `cluster`).
+    seed
+        All chance follows from it.
+    device
+        cpu or cuda; a GPU is used where there is one.
+
+    Examples
+    --------
+    >>> distill("runs/task", student="layers=6", train="train.csv", match="100*hidden(skip)", out="runs/half")  # doctest: +SKIP
+    """
+    from pretune.compression.distilling import Order, carry_out
+    from pretune.verbs.inputs import name_columns, split_runs
+
+    teachers, _ = split_runs(teacher, [])
+    learning = {"optimizer": optimizer, "schedule": schedule, "batch": batch, "watching": watching}
+    order = Order(
+        teachers=teachers,
+        student=str(student),
+        out=Path(out),
+        train=None if train is None else str(train),
+        unlabeled=None if unlabeled is None else str(unlabeled),
+        data=[str(data)] if isinstance(data, str | Path) else [str(path) for path in data],
+        dev=None if dev is None else str(dev),
+        columns=name_columns(columns, text=text, pair=pair, label=label),
+        temperature=temperature,
+        soft=soft,
+        loss=loss,
+        match=match,
+        augment=augment,
+        write=write,
+        control=control,
+        epochs=epochs,
+        budget=budget,
+        learning={name: section for name, section in learning.items() if section is not None},
+        processes=processes,
+        engine=engine,
+        seed=seed,
+        device=device,
+    )
+    return carry_out(order)

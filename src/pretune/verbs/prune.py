@@ -1,0 +1,125 @@
+"""`prune`: a smaller model by leaving out what it needs least."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
+
+if TYPE_CHECKING:
+    from pretune.training.runs import Run
+
+
+def prune(
+    model: str | Path | Run,
+    *,
+    out: str | Path,
+    drop: str | None = None,
+    heads: float = 0.0,
+    units: float = 0.0,
+    weights: float = 0.0,
+    vocabulary: Sequence[str | Path] | str | Path = (),
+    train: str | Path | None = None,
+    dev: str | Path | None = None,
+    text: str | None = None,
+    pair: str | None = None,
+    label: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    control: bool = False,
+    epochs: float = 0.0,
+    budget: Budget | None = None,
+    optimizer: Optimizer | None = None,
+    schedule: Schedule | None = None,
+    batch: Batching | None = None,
+    watching: Watching | None = None,
+    seed: int = 0,
+    device: str | None = None,
+    partial: bool = False,
+) -> Run:
+    """Prune a model: leave out layers, heads, inner units, weights, tokens, and learn again to do without them.
+
+    The new model is shown beside the old one: quality, bytes, time.
+
+    Parameters
+    ----------
+    model
+        A run or model folder.
+    out
+        Folder of the new run. With --epochs, what was pruned and not trained again stands in OUT-pruned.
+    drop
+        Layers to drop: top(4), bottom(4), even(4), odd(4), symmetric(4), contributions(4), random(4).
+    heads
+        Share of the attention heads to remove, those the task needs least.
+    units
+        Share of the inner units of each feed-forward network to remove.
+    weights
+        Share of each matrix to set to 0; with --epochs, little by little. They are saved without the zeros.
+    vocabulary
+        Files, folders and globs of text: tokens that it does not need go.
+    train
+        Rows of the model's task: what heads and units are worth is measured on them, and --epochs learn from them.
+    dev
+        Rows to judge by.
+    text
+        Column of the text.
+    pair
+        Column of the second text.
+    label
+        Column of the label.
+    columns
+        Columns of what else the task reads.
+    control
+        Train the whole model as long, too, in OUT-control.
+    epochs
+        Fine-tune what is left so long.
+    budget
+        Limits instead of epochs.
+    optimizer
+        name, lr, betas, eps, decay, clip.
+    schedule
+        kind, warmup, final.
+    batch
+        sequences (in a step), length.
+    watching
+        log, evaluate, save, keep.
+    seed
+        All chance follows from it.
+    device
+        cpu or cuda; a GPU is used where there is one.
+    partial
+        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+
+    Examples
+    --------
+    >>> prune("runs/task", drop="top(6)", train="train.csv", epochs=1, out="runs/half")  # doctest: +SKIP
+    """
+    import os
+
+    from pretune.compression.pruned import Order, carry_out
+    from pretune.compression.pruning import Pruning
+    from pretune.text.documents import read_documents
+    from pretune.text.files import find_files
+    from pretune.verbs.inputs import name_columns
+
+    files = [vocabulary] if isinstance(vocabulary, str | Path) else list(vocabulary)
+    texts = (lambda: (document.text for document in read_documents(find_files(files)))) if files else None
+    learning = {"optimizer": optimizer, "schedule": schedule, "batch": batch, "watching": watching}
+    order = Order(
+        model=os.fspath(model),
+        out=Path(out),
+        pruning=Pruning(drop, heads, units, weights, texts, seed),
+        train=None if train is None else str(train),
+        dev=None if dev is None else str(dev),
+        columns=name_columns(columns, text=text, pair=pair, label=label),
+        epochs=epochs,
+        budget=budget,
+        learning={name: section for name, section in learning.items() if section is not None},
+        seed=seed,
+        device=device,
+        partial=partial,
+        vocabulary=[str(file) for file in files],
+        control=control,
+    )
+    return carry_out(order)

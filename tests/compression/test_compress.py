@@ -1,0 +1,75 @@
+"""`pretune compress`: targets, the front, and the search itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import pretune as pt
+from pretune import PretuneError
+from pretune.compression.searching import parse_sequence, usual_sequences
+from pretune.compression.targets import Found, Target, choose, parse_target
+from small_task import start, trained
+
+pytestmark = pytest.mark.usefixtures("briefly")
+pytest.importorskip("onnxruntime")
+
+
+def test_a_search(tmp_path: Path) -> None:
+    data = start() / "train.csv"
+    run = pt.compress(
+        trained(), target=["quality>=0.5", "size=600KB"], train=data, dev=data, out=tmp_path / "best",
+        sequences=["layers=2 > int8", "layers=2"], budget=pt.Budget(steps=8),
+        optimizer=pt.Optimizer(lr=2e-3), batch=pt.Batching(sequences=16),
+    )  # fmt: skip
+    facts = run.results
+    assert [row["model"] for row in facts["candidates"]] == ["uncompressed", "layers=2 > int8", "layers=2"]
+    assert facts["chosen"] in facts["pareto"]["bytes"] + facts["pareto"]["latency"]
+    assert (tmp_path / "best/pareto.png").stat().st_size > 1000
+    assert sorted(path.name for path in (tmp_path / "best/candidates").iterdir() if "-" not in path.name) == [
+        "layers2", "layers2+int80",
+    ]  # fmt: skip
+    assert pt.predict(tmp_path / "best", ["good stone"])[0]["label"] in ("yes", "no")
+
+
+def test_targets() -> None:
+    assert parse_target("latency<=20ms") == Target("latency", 0.02)
+    assert parse_target("size=1.5MB") == Target("size", 1_500_000)
+    for text in ("latency=20ms", "size=1500000", "quality>=0.97"):
+        assert str(parse_target(text)) == text
+    for text, words in (
+        ("speed=3", "expected latency=5ms"),
+        ("quality<=0.9", "a limit is >="),
+        ("quality>=97", "at most 1"),
+        ("latency=fast", "no latency"),
+    ):
+        with pytest.raises(PretuneError, match=words):
+            parse_target(text)
+
+
+def test_choosing() -> None:
+    found = [Found("whole", 100, 1.0, 1.0), Found("half", 50, 0.5, 0.98), Found("tiny", 10, 0.1, 0.8)]
+    assert choose(found, [parse_target("quality>=0.97")]) == found[1]
+    assert choose(found, [Target("size", 60)]) == found[1]
+    assert choose(found, [Target("latency", 0.2), Target("quality", 0.9)]) is None
+
+
+def test_sequences() -> None:
+    assert "layers=6 > int8" in usual_sequences(12)
+    for text in usual_sequences(12):
+        parse_sequence(text)
+    for text, words in (
+        ("int8 > layers=6", "layers come first"),
+        ("layer=6", "did you mean 'layers'"),
+        ("heads", "needs a number"),
+    ):
+        with pytest.raises(PretuneError, match=words):
+            parse_sequence(text)
+
+
+def test_a_model_without_a_task_is_refused(tmp_path: Path) -> None:
+    data = start() / "train.csv"
+    with pytest.raises(PretuneError, match="candidates are compared by it"):
+        pt.compress(start() / "start", target="size=1MB", train=data, dev=data, out=tmp_path / "never")
+    assert not (tmp_path / "never").exists()

@@ -1,0 +1,241 @@
+"""`pretune distill`: students of all kinds, their labels kept on disk, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import pretune as pt
+from pretune import PretuneError
+from pretune.compression import distilling
+from pretune.compression.sharing import shared_twin
+from pretune.inference import labels
+from pretune.model import load
+from pretune.objectives import parse_objective
+from pretune.text.augment import augment
+from pretune.text.labeled import Labeled
+from pretune.training.finetuning import Material
+from small_task import start, trained, tune
+from tiny import read, tiny
+from tiny import tune as learn
+
+pytestmark = pytest.mark.usefixtures("briefly")
+FAST: dict[str, Any] = {"optimizer": pt.Optimizer(lr=3e-3), "batch": pt.Batching(sequences=16)}
+
+
+def texts(folder: Path, count: int = 48) -> Path:
+    """Texts like those of the task, without labels."""
+    lines = (start() / "text.txt").read_text(encoding="utf-8").splitlines()[1:]
+    (folder / "more.txt").write_text(
+        "\n".join(" ".join(reversed(line.split())) for line in lines[:count]), encoding="utf-8"
+    )
+    return folder / "more.txt"
+
+
+@pytest.mark.parametrize(
+    ("student", "options"),
+    [
+        ("layers=2", {"match": "100*hidden(skip)"}),
+        ("first=1", {"loss": "mse", "soft": 1.0}),
+        ("bert-tiny", {"match": "attention(1:2/2:4)+embedding+states(last)", "soft": 0.9}),
+        ("modernbert-tiny", {"loss": "mse"}),
+        ("bilstm-tiny", {"soft": 0.9}),
+    ],
+)
+def test_students_of_a_task(student: str, options: dict[str, Any], tmp_path: Path) -> None:
+    data = start() / "train.csv"
+    run = pt.distill(
+        trained(),
+        student=student,
+        train=data,
+        dev=data,
+        out=tmp_path / "student",
+        budget=pt.Budget(steps=25),
+        **FAST,
+        **options,
+    )
+    rows = {row["model"]: row for row in run.results["beside"]}
+    assert rows["student"]["accuracy"] > 0.9
+    assert run.recipe["teacher"] == [str(trained())] and run.recipe["student"] == student
+    assert run.recipe["budget"] == {"steps": 25} and run.recipe["optimizer"] == {"lr": 3e-3}
+    assert list(load(tmp_path / "student").root.heads) == ["classify"]
+    assert pt.predict(tmp_path / "student", ["good stone"])[0]["label"] in ("yes", "no")
+    if student == "bilstm-tiny":
+        assert load(tmp_path / "student").root.heads["classify"].pooling == "max"  # its family's, not the teacher's
+
+
+def test_unlabeled_texts_are_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"student": "layers=2", "unlabeled": texts(tmp_path), "budget": pt.Budget(steps=15), "augment": 1, **FAST}
+    run = pt.distill(trained(), out=tmp_path / "student", dev=start() / "train.csv", **asked)  # type: ignore[arg-type]
+    assert run.results["texts"] > 48 and run.results["dev/accuracy"] > 0.9
+    cache = tmp_path / "student-teacher-texts.npz"
+    with np.load(cache) as kept:
+        assert kept["shares"].shape == (run.results["texts"], 2)
+    (tmp_path / "again-teacher-texts.npz").write_bytes(cache.read_bytes())
+    monkeypatch.setattr(labels, "answer_parts", None)
+    assert pt.distill(trained(), out=tmp_path / "again", **asked).finished  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_answers_of_several_processes_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(labels, "SOME", 8)
+    rows = Labeled(Path("texts"), {}, texts(tmp_path).read_text().splitlines(), lines=list(range(1, 49)))
+    one, two = (labels.ask([str(trained())], rows, ["no", "yes"], tmp_path / f"{n}.npz", n) for n in (1, 2))
+    np.testing.assert_allclose(one, two, atol=1e-6)
+    assert one.shape == (48, 2)
+
+
+def test_several_teachers_and_a_control(tmp_path: Path) -> None:
+    data = start() / "train.csv"
+    other = tune(tmp_path / "other", steps=40, seed=3)
+    run = pt.distill(
+        [trained(), other], student="layers=1", train=data, unlabeled=texts(tmp_path, 20), dev=data, control=True,
+        out=tmp_path / "student", budget=pt.Budget(steps=20), **FAST,
+    )  # fmt: skip
+    assert [row["model"] for row in run.results["beside"]] == ["teacher", "student without a teacher", "student"]
+    assert run.results["texts"] == 20 and len(run.results["teachers"]) == 2
+
+
+def test_a_student_of_no_task(tmp_path: Path) -> None:
+    folder = start()
+    mlm = pt.adapt(folder / "start", folder / "text.txt", out=tmp_path / "mlm", budget=pt.Budget(steps=3))
+    run = pt.distill(
+        mlm.run.folder, student="layers=2", data=folder / "text.txt", out=tmp_path / "student", budget=pt.Budget(steps=6),
+        match="cosine+hidden(skip)", batch=pt.Batching(tokens=512),
+    )  # fmt: skip
+    model = load(tmp_path / "student")
+    assert model.backbone.depth == 2 and list(model.root.heads) == ["mlm"]
+    lines = [line for line in run.metrics() if "match_logits" in line]
+    assert lines and {"mlm", "match_cosine", "match_hidden"} <= lines[-1].keys()
+    assert any("dev/mlm" in line and "dev/match_logits" not in line for line in run.metrics())
+    assert run.results["times_smaller"] > 1.0
+
+
+def test_an_albert_out_of_a_bert(tmp_path: Path) -> None:
+    teacher = load(trained())
+    twin = shared_twin(teacher, 32)
+    assert twin.family.name == "albert" and twin.backbone.depth == 4 and len(twin.backbone.layers) == 1
+    wide = shared_twin(teacher, 63)
+    from pretune.packed import pack_lists
+
+    packed = pack_lists([[5, 9, 12, 40, 7]])
+    with torch.no_grad():
+        ours, theirs = (x.backbone.eval().embed(packed) for x in (wide, teacher))
+    assert float(torch.cosine_similarity(ours, theirs).mean()) > 0.7
+    data = start() / "train.csv"
+    run = pt.distill(
+        trained(), student="shared=32", train=data, dev=data, match="states(last)", out=tmp_path / "albert",
+        budget=pt.Budget(steps=25), **FAST,
+    )  # fmt: skip
+    assert run.results["beside"][-1]["accuracy"] > 0.9 and run.results["times_smaller"] > 1.5
+
+
+def test_variants_of_texts(tmp_path: Path) -> None:
+    few = ["one two three four five six seven eight nine ten", "a"]
+    pairs = augment(few, 3)
+    made = [text for _, text in pairs]
+    assert made and pairs == augment(few, 3) and not set(made) & set(few) and all(made)
+    words = {word for text in few for word in text.split()}
+    assert {word for text in made for word in text.split()} <= words
+    rows = Labeled(Path("rows"), {}, few, ["x", "y"], lines=[1, 2])
+    order = distilling.Order(["teacher"], "layers=2", tmp_path / "out", augment=3)
+    varied = distilling.with_variants(None, rows, order)
+    assert varied.texts == made and varied.pairs == ["xy"[number] for number, _ in pairs]
+    both = distilling.with_variants(rows, rows, order)
+    assert both.texts == few + made and both.pairs == ["x", "y", *varied.pairs]
+
+
+def test_refusals(tmp_path: Path) -> None:
+    data = start() / "train.csv"
+    other = tmp_path / "other.csv"
+    rows = "\n".join(f"red bird {i},{'maybe' if i % 2 else 'no'}" for i in range(4))
+    other.write_text(f"text,label\n{rows}\n", encoding="utf-8")
+    for options, words in (
+        ({"student": "layers=9", "train": data}, "the teacher has 4 layers"),
+        ({"student": "layers=2", "train": other}, "they must be the same"),
+        ({"student": "layers=2", "train": data, "match": "hidden(1:9)"}, "no pair 1:9"),
+        ({"student": "half=2", "train": data}, "there are layers=6"),
+        ({"student": "layers=2"}, "a student learns from rows"),
+        ({"student": "layers=2", "train": data, "temperature": 0.0}, "it is above 0"),
+        ({"student": "layers=2", "data": data, "train": data}, "give it alone"),
+        ({"student": "shared=64", "train": data}, "narrower than the states"),
+    ):
+        with pytest.raises(PretuneError, match=words):
+            pt.distill(trained(), out=tmp_path / "never", **options)  # type: ignore[arg-type]
+        assert not (tmp_path / "never").exists()
+    wrong = tune(tmp_path / "labels", steps=2)
+    config = (wrong.folder / "config.json").read_text().replace('"yes"', '"perhaps"')
+    (wrong.folder / "config.json").write_text(config)
+    with pytest.raises(PretuneError, match=r"the student has the labels no, perhaps"):
+        pt.distill(trained(), student=str(wrong.folder), train=data, out=tmp_path / "never")
+
+
+def test_a_writer_learns_from_what_its_teacher_wrote(tmp_path: Path) -> None:
+    from test_refit import small, tokenizer
+
+    small("gpt2", tokenizer("byte-bpe"), "lm", n_layer=4).save(tmp_path / "gpt")
+    (tmp_path / "text.txt").write_text("An assignment is\nThe value of a name\n" * 6, encoding="utf-8")
+    run = pt.distill(
+        tmp_path / "gpt", student="layers=2", data=tmp_path / "text.txt", write=6, out=tmp_path / "student",
+        budget=pt.Budget(steps=2), batch=pt.Batching(tokens=256, length=24), watching=pt.Watching(held_out=0.0),
+    )  # fmt: skip
+    lines = (tmp_path / "student-written.txt").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 12 and all(line.startswith(("An assignment is", "The value of a name")) for line in lines)
+    assert run.finished and load(tmp_path / "student").backbone.depth == 2
+    with pytest.raises(PretuneError, match="give these with --data"):
+        pt.distill(tmp_path / "gpt", student="layers=2", train="x.csv", write=6, out=tmp_path / "never")
+
+
+def test_numbers_are_learned_too(tmp_path: Path) -> None:
+    """Of a regression, from labels, from the teacher and from texts."""
+    rows = [line.split(",") for line in (start() / "train.csv").read_text(encoding="utf-8").splitlines()[1:]]
+    data = tmp_path / "numbers.csv"
+    data.write_text("text,label\n" + "\n".join(f"{text},{4.0 if y == 'yes' else 2.0}" for text, y in rows))
+    fast: dict[str, Any] = {"optimizer": pt.Optimizer(lr=3e-3), "batch": pt.Batching(sequences=16)}
+    teacher = pt.finetune(
+        start() / "start", data, dev=data, objective="regress", seeds=1, report=False, out=tmp_path / "teacher",
+        budget=pt.Budget(steps=30), **fast,
+    )  # fmt: skip
+    for name, given in {"both": {"train": data, "soft": 0.5}, "texts": {"unlabeled": texts(tmp_path)}}.items():
+        pt.distill(
+            teacher, student="layers=2", dev=data, out=tmp_path / name, budget=pt.Budget(steps=20), **fast, **given
+        )
+        found = [answer["value"] for answer in pt.predict(tmp_path / name, ["good red stone", "bad red stone"])]
+        assert found[0] == pytest.approx(4, abs=0.6) and found[1] == pytest.approx(2, abs=0.6)
+
+
+def test_a_translator_learns_from_what_its_teacher_writes(tmp_path: Path) -> None:
+    """Sequence-level distillation: an encoder-decoder writes, another learns that, of rows and of texts."""
+    words = {"red": "rouge", "water": "eau", "fire": "feu", "tree": "arbre"}
+    known = read([f"{word} {other}" for word, other in words.items()] * 9)
+    data, more = tmp_path / "train.csv", tmp_path / "more.txt"
+    data.write_text("source,target\n" + "\n".join(f"{a},{b}" for a, b in [*words.items()][:3] * 6))
+    more.write_text("\n".join([*words] * 6))
+    start = tiny("t5-tiny", known, tmp_path / "start")
+    everything = tmp_path / "all.csv"
+    everything.write_text("source,target\n" + "\n".join([f"{a},{b}" for a, b in words.items()] * 6))
+    teacher = learn(start, everything, tmp_path / "teacher", "generate(tokens=3)", steps=60)
+    run = pt.distill(
+        teacher, student=str(start), train=data, unlabeled=more, dev=everything, out=tmp_path / "student",
+        budget=pt.Budget(steps=60), optimizer=pt.Optimizer(lr=3e-3), batch=pt.Batching(sequences=8),
+    )  # fmt: skip
+    assert run.results["rows"] == 18 + 18 + 24 and run.results["beside"][-1]["exact_match"] == 1.0
+    with pytest.raises(PretuneError, match="give one model"):
+        pt.distill([teacher, teacher], student=str(start), train=data, out=tmp_path / "never")
+
+
+def test_numbers_of_rows_and_teacher_are_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = Labeled(Path("rows"), {}, ["a", "b"], labels=[1.0, 3.0], lines=[1, 2])
+    more = Labeled(Path("more"), {}, ["c"], lines=[1])
+    mixture = parse_objective("regress")
+    (task,) = mixture.objectives
+    material: Any = Material(mixture, task, task, rows, None, [])  # type: ignore[arg-type]
+    monkeypatch.setattr(distilling, "ask", lambda teachers, read, *others: np.full((len(read), 1), 5.0))
+    order = distilling.Order(["teacher"], "layers=2", tmp_path / "out", train="rows", soft=0.25)
+    taught = distilling.taught_by(order, material, more)
+    assert taught.rows.labels == [2.0, 3.5, 5.0] and taught.rows.texts == ["a", "b", "c"]
+    assert taught.teaching is None and taught.task.mean == pytest.approx(3.5)  # type: ignore[attr-defined]

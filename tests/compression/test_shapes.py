@@ -1,0 +1,154 @@
+"""Pruned shapes: what is removed equals what is masked, is saved smaller, and loads like any model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pretune as pt
+from pretune import PretuneError
+from pretune.backbones.shape import attentions, feed_forwards, keep_layers
+from pretune.compression.importance import by_gradient, least_heads, multiplied
+from pretune.compression.layers import choose_kept, parse_drop
+from pretune.compression.pruning import Examples, Pruning, prune
+from pretune.model import Model, load
+from pretune.packed import Packed, pack_lists
+from test_refit import small, tokenizer
+
+KINDS = {"bert": "wordpiece", "modernbert": "byte-bpe", "gpt2": "byte-bpe", "roberta": "byte-bpe"}
+
+
+def made(family: str = "bert", **sizes: Any) -> Model:
+    return small(family, tokenizer(KINDS.get(family, "wordpiece")), "lm" if family == "gpt2" else "mlm", **sizes)  # type: ignore[arg-type]
+
+
+def packed() -> Packed:
+    return pack_lists([[5, 9, 12, 40, 7], [3, 8], [11, 30, 31]])
+
+
+def states(model: Model) -> torch.Tensor:
+    with torch.no_grad():
+        return model.backbone.eval()(packed()).last
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert", "gpt2", "albert"])
+def test_removed_heads_and_units_are_as_if_multiplied_by_zero(family: str, tmp_path: Path) -> None:
+    model = made(family, num_attention_heads=4, n_head=4, embedding_size=16)
+    smaller, report = prune(model, Pruning(heads=0.5, units=0.5), Examples([]))
+    masks = {}
+    for find in (attentions, feed_forwards):
+        old, new = dict(find(model.backbone)), dict(find(smaller.backbone))
+        for path, part in old.items():
+            # Which ones stayed can be seen from the columns of the last matrix.
+            columns, left = part.output.weight.T, new[path].output.weight.T  # type: ignore[union-attr]
+            width = getattr(part, "head_width", 1)
+            stayed = (columns[:, None] == left[None]).all(-1).any(1).view(-1, width)[:, 0]
+            masks[path] = stayed.float()
+            assert 1 <= int(stayed.sum()) < len(stayed)
+    parts = dict(attentions(model.backbone)) | dict(feed_forwards(model.backbone))
+    with multiplied(parts, masks):
+        masked = states(model)
+    torch.testing.assert_close(states(smaller), masked, rtol=1e-5, atol=1e-5)
+    assert report["heads"]["left"] == report["heads"]["were"] // 2
+    for name, one in (("old", model), ("new", smaller)):
+        one.save(tmp_path / name)
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("old", "new")]
+    assert sizes[1] < sizes[0]
+    again = load(tmp_path / "new")
+    assert not again.untrained and again.shape == smaller.shape
+    torch.testing.assert_close(states(again), states(smaller))
+
+
+@pytest.mark.parametrize("family", ["bert", "modernbert", "albert", "gpt2"])
+def test_dropped_layers(family: str, tmp_path: Path) -> None:
+    sizes = {"num_hidden_layers": 5, "n_layer": 5, "embedding_size": 16}
+    model = made(family, **sizes)
+    by_hand = made(family, **sizes)
+    keep_layers(by_hand.backbone, [1, 2, 4])
+    smaller, _ = prune(model, Pruning(drop="odd(2)"), Examples([]))
+    assert smaller.backbone.depth == 3
+    smaller.save(tmp_path / "odd")
+    torch.testing.assert_close(states(load(tmp_path / "odd")), states(smaller))
+    bottom, _ = prune(smaller, Pruning(drop="bottom(1)"), Examples([]))
+    bottom.save(tmp_path / "again")
+    torch.testing.assert_close(states(load(tmp_path / "again")), states(bottom))
+    top, _ = prune(model, Pruning(drop="top(2)"), Examples([]))
+    # Fewer layers are what a configuration can say; ModernBERT's first one, without a norm, is another kind.
+    assert not top.shape
+    top.export(tmp_path / "top")
+    assert load(tmp_path / "top").backbone.depth == 3
+    assert bool(bottom.shape) == (family == "modernbert")
+
+
+@pytest.mark.parametrize("family", ["bert", "albert"])
+def test_layers_out_of_a_pruned_model_take_their_sizes_along(family: str, tmp_path: Path) -> None:
+    model = made(family, num_attention_heads=4, num_hidden_layers=4, embedding_size=16)
+    smaller, _ = prune(model, Pruning(heads=0.4), Examples([]))
+    twice, _ = prune(smaller, Pruning(drop="bottom(2)"), Examples([]))
+    twice.save(tmp_path)
+    torch.testing.assert_close(states(load(tmp_path)), states(twice))
+
+
+def test_what_others_can_load_and_what_not(tmp_path: Path) -> None:
+    from transformers import AutoModel
+
+    model = made(num_attention_heads=4, num_hidden_layers=4)
+    smaller, _ = prune(model, Pruning(drop="even(1)", units=0.5), Examples([]))
+    smaller.save(tmp_path / "run")
+    pt.export(tmp_path / "run", out=tmp_path / "out", head="none")
+    theirs: Any = AutoModel.from_pretrained(tmp_path / "out").eval()
+    ids = torch.tensor([[5, 9, 12, 40, 7]])
+    torch.testing.assert_close(theirs(ids).last_hidden_state[0], states(smaller)[:5], rtol=1e-4, atol=1e-4)
+    headless, _ = prune(model, Pruning(heads=0.3), Examples([]))
+    headless.save(tmp_path / "heads")
+    with pytest.raises(PretuneError, match="cannot say which heads were pruned"):
+        pt.export(tmp_path / "heads", out=tmp_path / "never")
+    assert not (tmp_path / "never").exists()
+
+
+def test_gradients_of_factors_find_the_head_that_matters() -> None:
+    model = made(num_attention_heads=4)
+    parts = dict(attentions(model.backbone))
+    first = next(iter(parts.values()))
+    with torch.no_grad():  # nothing comes out of three of the heads
+        first.output.weight[:, 4:] = 0.0  # type: ignore[union-attr, index]
+    from pretune.packed import Batch
+
+    def loss(batch: Batch) -> torch.Tensor:
+        return model.backbone(*batch.packed).last.square().sum()
+
+    found = by_gradient(parts, loss, [Batch((packed(),))])
+    assert found[next(iter(parts))].argmax() == 0 and float(found[next(iter(parts))][1:].max()) == 0.0
+    kept = least_heads(found, 0.3)
+    assert 0 in kept[next(iter(parts))]
+
+
+def test_ways_to_choose_layers() -> None:
+    assert choose_kept("top", 4, 12, list) == list(range(8))
+    assert choose_kept("bottom", 4, 12, list) == list(range(4, 12))
+    assert choose_kept("odd", 4, 12, list) == [0, 1, 2, 3, 5, 7, 9, 11]  # 5, 7, 9, 11 go
+    assert choose_kept("even", 4, 12, list) == [0, 1, 2, 3, 4, 6, 8, 10]
+    assert choose_kept("symmetric", 4, 12, list) == [0, 1, 2, 3, 8, 9, 10, 11]
+    assert choose_kept("contributions", 1, 3, lambda: [0.2, 0.9, 0.5]) == [0, 2]
+    assert choose_kept("random", 3, 6, list, seed=1) == choose_kept("random", 3, 6, list, seed=1)
+
+
+def test_refusals() -> None:
+    for text, words in (("top", "such as"), ("tpo(3)", "did you mean 'top'")):
+        with pytest.raises(PretuneError, match=words):
+            parse_drop(text)
+    with pytest.raises(PretuneError, match="something must be left"):
+        choose_kept("top", 12, 12, list)
+    with pytest.raises(PretuneError, match="only 6 of 12 layers are even"):
+        choose_kept("even", 7, 12, list)
+    with pytest.raises(PretuneError, match="something must be left"):
+        Pruning(heads=1.0).check()
+    with pytest.raises(PretuneError, match="nothing to prune"):
+        Pruning().check()
+    with pytest.raises(PretuneError, match="give some with --train"):
+        prune(made(), Pruning(drop="contributions(1)"), Examples([]))
+    with pytest.raises(PretuneError, match="single stack"):
+        prune(small("bart", tokenizer("byte-bpe"), "denoise"), Pruning(drop="top(1)"), Examples([]))

@@ -1,0 +1,87 @@
+"""Weights that become 0, and how they are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from test_shapes import made, states
+
+from pretune import PretuneError
+from pretune.compression.pruning import Examples, Pruning, prune
+from pretune.model import load
+from pretune.nn.linear import Linear
+from pretune.nn.sparse import LEVELS, REACHED, Sparsifier, make_sparse, zeros_in
+from pretune.storage import restored, without_zeros
+from pretune.training.strategies import parse_strategy
+from small_task import start, tune
+
+
+def test_zeros_take_no_room(tmp_path: Path) -> None:
+    model = made()
+    model.save(tmp_path / "dense")
+    sparse, report = prune(model, Pruning(weights=0.8), Examples([]))
+    assert report["zeros"] == pytest.approx(0.8, abs=0.01)
+    sparse.save(tmp_path / "sparse")
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("dense", "sparse")]
+    assert sizes[1] < 0.5 * sizes[0]
+    again = load(tmp_path / "sparse")
+    assert again.sparse and zeros_in(again.backbone) == zeros_in(sparse.backbone)
+    assert torch.equal(states(again), states(sparse))
+    again.export(tmp_path / "for others")
+    assert not load(tmp_path / "for others").sparse
+
+
+def test_storage_goes_both_ways() -> None:
+    torch.manual_seed(0)
+    tensors = {
+        "full": torch.randn(5, 7), "bias": torch.zeros(9),
+        "sparse": torch.randn(13, 11) * (torch.rand(13, 11) > 0.7), "half": torch.eye(40).half(),
+    }  # fmt: skip
+    kept = without_zeros(tensors)
+    assert {"full", "bias"} <= kept.keys() and {"sparse", "half"}.isdisjoint(kept)
+    back = restored(kept)
+    assert all(torch.equal(back[name], tensor) and back[name].dtype == tensor.dtype for name, tensor in tensors.items())
+
+
+def test_zeros_come_slowly_and_stay() -> None:
+    torch.manual_seed(0)
+    linear = Linear(40, 50)
+    shrink = Sparsifier(linear, 0.9)
+    shares = []
+    for step in range(1, 41):
+        with torch.no_grad():
+            linear.weight.add_(0.01 * torch.randn(50, 40))
+        zeros = linear.weight == 0
+        shrink(step / 40)
+        assert bool((linear.weight[zeros] == 0).all())
+        shares.append(zeros_in(linear))
+    assert shares == sorted(shares) and shares[-1] == pytest.approx(0.9, abs=0.01)
+    assert shares[int(40 * REACHED)] == shares[-1]
+    assert len(set(shares)) <= LEVELS + 1
+    # One that goes on from here finds the same zeros.
+    fresh = Sparsifier(linear, 0.9)
+    fresh(1.0)
+    assert zeros_in(linear) == shares[-1]
+
+
+def test_a_fine_tuning_that_leaves_a_fifth(tmp_path: Path) -> None:
+    run = tune(tmp_path / "run", strategy="full+sparse(0.8)", steps=60)
+    assert run.results["dev/accuracy"] > 0.9
+    model = load(tmp_path / "run")
+    assert zeros_in(model.backbone) == pytest.approx(0.8, abs=0.01) and model.sparse
+    assert (tmp_path / "run/model.safetensors").stat().st_size < 0.5 * (
+        start() / "start/model.safetensors"
+    ).stat().st_size
+
+
+def test_nothing_left_is_refused() -> None:
+    with pytest.raises(PretuneError, match="above 0 and below 1"):
+        parse_strategy("sparse(1)")
+    with pytest.raises(PretuneError, match="while all of them move"):
+        parse_strategy("frozen+sparse(0.5)")
+    linear = Linear(4, 4)
+    before = linear.weight.clone()
+    make_sparse(linear, 0.01)  # of 16 weights, none
+    assert torch.equal(before, linear.weight)

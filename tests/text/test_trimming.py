@@ -1,0 +1,32 @@
+"""Tokens that texts do not need go; those texts are cut as before."""
+
+from __future__ import annotations
+
+import pytest
+
+from conftest import english_documents
+from pretune import PretuneError
+from pretune.text.tokenizer import Tokenizer
+from pretune.text.tokenizer_training import Kind
+from pretune.text.trimming import trim
+from test_refit import tokenizer
+
+TEXTS = [part for text in english_documents()[:1] for part in text.split("\n\n")][:12]
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "byte-bpe", "unigram", "raw-unigram"])
+def test_texts_are_cut_as_before(kind: Kind) -> None:
+    words: Tokenizer = tokenizer(kind)
+    smaller = trim(words, TEXTS)
+    assert smaller.size < words.size
+    assert smaller.roles.keys() == words.roles.keys()
+    for text in TEXTS:
+        assert smaller.tokens(smaller.encode(text)) == words.tokens(words.encode(text))
+    strange = "Zebras quarrel over jam"
+    assert smaller.decode(smaller.encode(strange)).strip() == words.decode(words.encode(strange)).strip()
+    assert Tokenizer.from_state(smaller.state()).digest == smaller.digest
+
+
+def test_trimming_to_nothing_is_refused() -> None:
+    with pytest.raises(PretuneError, match="nothing of it would be left"):
+        trim(tokenizer("wordpiece"), [])
