@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pretune as pt
 from pretune import PretuneError, cluster
-from pretune.inference import beside
+from pretune.inference import beside, labels
+from pretune.objectives.classify import Classify
 from pretune.text import preparing
 from pretune.text.store import MANIFEST
 from small_task import start, tune
@@ -99,7 +101,6 @@ def test_errors_of_a_cluster_are_those_of_one_machine(ray: Any, texts: Path, tmp
 
 
 def test_a_cluster_predicts_the_same_rows(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And labels of a teacher, which are predictions with the probability of every class."""
     run = tune(tmp_path / "run", steps=5)
     monkeypatch.setattr(beside, "ROWS", 10)
     for engine in ("local", "ray"):
@@ -107,3 +108,15 @@ def test_a_cluster_predicts_the_same_rows(ray: Any, tmp_path: Path, monkeypatch:
     local, there = ((tmp_path / f"{engine}.jsonl").read_bytes() for engine in ("local", "ray"))
     assert local == there
     assert len(there.splitlines()) == 64 and "probability_yes" in json.loads(there.splitlines()[0])
+
+
+def test_a_teacher_on_a_cluster_says_the_same(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tune(tmp_path / "run", steps=5)
+    monkeypatch.setattr(labels, "SOME", 20)
+    rows = Classify().read(start() / "train.csv", {})
+    own = sorted(set(rows.labels or ()))
+    local, there = (
+        labels.ask([str(run.folder)], rows, own, tmp_path / f"{engine}.npz", engine=engine)  # type: ignore[arg-type]
+        for engine in ("local", "ray")
+    )
+    assert np.array_equal(local, there) and local.shape == (64, 2)
