@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import canary
 import pretune as pt
@@ -220,7 +222,7 @@ def test_top_1_is_greedy_and_seeds_decide(pair: tuple[Any, Model, Path], monkeyp
     prompts = ["the value", "of", "a list is not a list", "the value", "if"]
     together = pt.generate(folder, prompts, tokens=8, temperature=1.0, seed=4)
     assert together[0]["text"] != together[3]["text"]  # the same words, another chance
-    monkeypatch.setattr(module, "ROWS", 2)
+    monkeypatch.setattr(module, "ROWS", (2, 2))
     assert pt.generate(folder, prompts, tokens=8, temperature=1.0, seed=4).rows == together.rows
 
 
@@ -248,8 +250,8 @@ def test_beams_that_may_write_nothing_more_end() -> None:
     from pretune.inference.beams import Search
 
     search = Search(width=2, limit=5, penalty=1.0, ends=())
-    assert search.step(torch.tensor([[0.0, -torch.inf]]).log_softmax(-1)) == [0]
-    assert search.step(torch.full((1, 2), -torch.inf)) == []
+    assert search.step(torch.tensor([[0.0, -torch.inf]]).log_softmax(-1), torch.tensor([[0, 1]])) == [0]
+    assert search.step(torch.full((1, 2), -torch.inf), torch.tensor([[0, 1]])) == []
     assert search.whole[0].ids == [0]
 
 
@@ -392,3 +394,13 @@ def test_an_end_stands_after_documents_and_nothing_around_other_texts() -> None:
     assert (sequences.ids[sequences.offsets[1:] - 1] == end).all() and sequences.lengths.max() <= 32
     plain = LM().arrange(replace(data, template=FAMILIES["openai-gpt"].template), Packing(512, 32), Draws(0)).pack(0)
     assert not (plain.ids == end).any()
+
+
+@given(st.lists(st.integers(1, 2000), max_size=300), st.integers(1, 8), st.sampled_from(["cpu", "cuda"]))
+def test_rows_are_read_together_once_each_as_many_as_fit(slots: list[int], beams: int, kind: str) -> None:
+    parts = list(module.together(slots, beams, torch.device(kind)))
+    assert sorted(row for part in parts for row in part) == list(range(len(slots)))
+    for part in parts:
+        assert slots[part[0]] == max(slots[row] for row in part)
+        width = beams * len(part)
+        assert len(part) == 1 or width <= (32 if kind == "cpu" else max(32, min(512, (1 << 15) // slots[part[0]])))

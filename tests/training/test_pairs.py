@@ -45,7 +45,7 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
         return Model(TINY, config, Root(TINY.build(config)))
 
     monkeypatch.setattr(pretraining, "make_model", make)
-    monkeypatch.setattr(pretraining, "preset_names", lambda: ("tiny-pairs",))
+    monkeypatch.setattr(pretraining, "is_preset", lambda name: name == "tiny-pairs")
     monkeypatch.setattr(pretraining, "find_preset", lambda name: {"tokenizer": {"kind": "wordpiece", "size": 90}})
 
 

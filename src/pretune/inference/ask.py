@@ -222,7 +222,7 @@ class Asker:
         for read in in_batches(self.lay_out(rows, longest), longest, max(map(len, words))):
             chosen = read.index.tolist()
             reader, prompts = self.begin(read, longest)
-            logits = reader.read(prompts).log_softmax(-1)
+            logits = reader.read(prompts).log_softmax(-1).cpu()
             for row, expected in zip(chosen, logits, strict=True):
                 scores[row][:] = expected[[word[0] for word in words[row]]].numpy()
             self.read_on(reader, [words[row] for row in chosen], [scores[row] for row in chosen])
@@ -257,7 +257,7 @@ class Asker:
         place = 1
         while going:
             reader.select(before)
-            logits = reader.read([[words[k][word][place - 1]] for k, word in going]).log_softmax(-1)
+            logits = reader.read([[words[k][word][place - 1]] for k, word in going]).log_softmax(-1).cpu()
             for (k, word), row in zip(going, logits, strict=True):
                 scores[k][word] += float(row[words[k][word][place]])
             place += 1

@@ -18,6 +18,11 @@ class Beam:
     ended: bool = False  # by an end token, which `ids` leave out
 
 
+def candidates(width: int, ends: Collection[int]) -> int:
+    """Enough tokens that as many as the width are left even if all others end."""
+    return (1 + max(1, len(ends))) * width
+
+
 @dataclass
 class Search:
     """The search for one prompt. It ends when no beam, as it is now, is better than the worst of enough whole texts."""
@@ -30,16 +35,16 @@ class Search:
     beams: list[Beam] = field(default_factory=lambda: [Beam([], 0.0)])  # the best first
     whole: list[Beam] = field(default_factory=list)  # the best first
 
-    def step(self, scores: Tensor) -> list[int]:
-        """Take (beams, vocabulary) logarithms of probabilities; returns which old beam each of the new ones continues."""
+    def step(self, scores: Tensor, tokens: Tensor) -> list[int]:
+        """Take (beams, candidates) logarithms of probabilities, and whose they are; returns which old beam each of the new
+        ones continues."""
         total = scores + torch.tensor([beam.score for beam in self.beams])[:, None]
-        # Enough that as many as the width are left even if all others end.
-        candidates = total.flatten().topk(min((1 + max(1, len(self.ends))) * self.width, total.numel()))
+        found = total.flatten().topk(min(candidates(self.width, self.ends), total.numel()))
         length = len(self.beams[0].ids) + 1
         origins: list[int] = []
         beams: list[Beam] = []
-        for rank, (score, place) in enumerate(zip(*map(torch.Tensor.tolist, candidates), strict=True)):
-            origin, token = divmod(place, total.shape[1])
+        for rank, (score, place) in enumerate(zip(*map(torch.Tensor.tolist, found), strict=True)):
+            origin, token = place // total.shape[1], int(tokens.flatten()[place])
             if score == -torch.inf:
                 break
             ended = token in self.ends

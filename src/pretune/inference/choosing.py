@@ -77,7 +77,8 @@ def draw(
     if top_p is not None:
         reached = (shares * (reached - shares < top_p)).cumsum(-1)
     total = reached[:, -1:]
-    place = torch.searchsorted(reached, torch.from_numpy(chance)[:, None] * total, right=True)
+    drawn = torch.from_numpy(chance).to(total.device)[:, None] * total
+    place = torch.searchsorted(reached, drawn, right=True)
     place = place.minimum((reached < total).sum(-1, keepdim=True))  # by rounding alone, one could miss the last
     return (place if tokens is None else tokens.gather(1, place))[:, 0].tolist()  # type: ignore[no-any-return]
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pretune.devices import choose_device
 from pretune.errors import PretuneError
-from pretune.inference.beams import Beam, Search
+from pretune.inference.beams import Beam, Search, candidates
 from pretune.inference.choosing import Allowed, discourage, draw, restrict
 from pretune.inference.ends import Ended, Pieces, cut, ends_at
 from pretune.model import Model, find_folder, load_model, read_config
@@ -25,7 +25,8 @@ from pretune.randomness import uniform
 from pretune.text.tries import Trie
 
 Array = np.ndarray[Any, np.dtype[Any]]
-ROWS = 32  # sequences read at once
+ROWS = 32, 512  # sequences read at once: by a CPU, and by a GPU at most
+SLOTS = 1 << 15  # of all sequences that a GPU reads at once; so much, and not more, is kept of them
 FEW = 3  # rows up to here a CPU multiplies faster with matrices that are stored row by row
 
 
@@ -83,7 +84,7 @@ class Reader:
         self.cache: Any = getattr(self.backbone, "cache", Cache)(sequences, slots)
 
     def read(self, ids: Sequence[Sequence[int]]) -> Tensor:
-        """The next tokens of every sequence → (sequences, vocabulary) logits after the last of them, on the host."""
+        """The next tokens of every sequence → (sequences, vocabulary) logits after the last of them."""
         tokens = self.backbone.embed.tokens
         lengths = np.array([len(bit) for bit in ids])
         first = np.cumsum(lengths) - lengths
@@ -91,12 +92,23 @@ class Reader:
         packed = pack(np.concatenate([np.asarray(bit) for bit in ids]), lengths, positions=positions, pattern=causal)
         states = self.backbone(*self.source, packed.to(tokens.device), carry=self.cache).last
         last = states[torch.from_numpy(first + lengths - 1).to(states.device)]
-        return self.head(last, tokens)[:, : self.vocabulary].float().cpu()  # type: ignore[no-any-return]
+        return self.head(last, tokens)[:, : self.vocabulary].float()  # type: ignore[no-any-return]
 
     def select(self, rows: Sequence[int]) -> None:
         """Sequence i goes on from what sequence rows[i] is."""
         if list(rows) != list(range(len(self.cache.used))):
             self.cache.select(np.array(rows, dtype=np.int64))
+
+
+def together(slots: Sequence[int], beams: int, device: torch.device) -> Iterator[list[int]]:
+    """Rows that are read at once, the longest first: as many as fit, with so many `slots` and `beams` each."""
+    order = sorted(range(len(slots)), key=lambda row: -slots[row])
+    few, many = ROWS
+    while order:
+        most = few if device.type == "cpu" else max(few, min(many, SLOTS // slots[order[0]]))
+        count = max(1, most // beams)
+        yield order[:count]
+        order = order[count:]
 
 
 def write_on(
@@ -170,11 +182,15 @@ def search_on(
         histories = ([*p, *beam.ids] for p, s in zip(prompts, searches, strict=True) for beam in s.beams)
         scores = discourage(logits.log_softmax(-1), histories, how.repetition_penalty, how.no_repeat_ngram)
         scores = restrict(scores, (beam.ids for search in searches for beam in search.beams), allowed)
+        # The few best of each beam are chosen where the model is: a whole vocabulary takes long on its way to the host.
+        best, tokens = (part.cpu() for part in scores.topk(min(candidates(how.beams, end), scores.shape[1])))
         rows: list[int] = []
         first = 0
         for search in searches:
             if count := len(search.beams):
-                rows += [first + origin for origin in search.step(scores[first : first + count])]
+                rows += [
+                    first + origin for origin in search.step(best[first : first + count], tokens[first : first + count])
+                ]
                 first += count
         if not rows:
             return [search.whole[0] for search in searches]
@@ -277,15 +293,14 @@ class Writer:
         """What follows each prompt, until one of the `end` tokens."""
         how, allowed, limits = self.plan(prompts, how)
         ended = ends_at(how.stop, self.model.need_tokenizer())
-        order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
-        size = max(1, ROWS // how.beams)
-        if self.device.type == "cpu" and min(size, len(prompts)) * how.beams > FEW:
+        if self.device.type == "cpu" and min(ROWS[0], len(prompts) * how.beams) > FEW:
             store_by_columns(self.model.root)
         texts: dict[int, Beam] = {}
-        for rows in (order[start : start + size] for start in range(0, len(order), size)):
+        slots = [len(prompt) + limit for prompt, limit in zip(prompts, limits, strict=True)]
+        for rows in together(slots, how.beams, self.device):
             mine, room = [prompts[row] for row in rows], [limits[row] for row in rows]
             with torch.inference_mode():
-                reader = Reader(self.model, len(rows), max(map(lambda a, b: len(a) + b, mine, room)))
+                reader = Reader(self.model, len(rows), slots[rows[0]])
                 if how.beams > 1:
                     found = search_on(reader, mine, room, how, end, allowed, ended)
                 else:

@@ -16,7 +16,7 @@ from pretune.devices import choose_device
 from pretune.errors import PretuneError
 from pretune.inference.alignments import Aligned, by_words, look
 from pretune.inference.beams import Beam
-from pretune.inference.generate import ROWS, Decoding, Reader, search_on, write_on
+from pretune.inference.generate import Decoding, Reader, search_on, together, write_on
 from pretune.model import Model, load_model, trained_for
 from pretune.nn.patterns import causal
 from pretune.objectives.translate import Translate
@@ -107,19 +107,18 @@ class Translator:
         sources, begin = [self.encode(text) for text in texts], self.begin
         end = {tokenizer.role(self.templates[1].single[-1])}
         longest = min(model.backbone.longest or 1 << 30 for model in self.models) - len(begin)
-        order = sorted(range(len(texts)), key=lambda row: len(sources[row]))
-        size = max(1, ROWS // how.beams)
+        limits = [max(1, min(how.tokens, 2 * len(source) + SPARE, longest)) for source in sources]
+        slots = [limit + len(begin) for limit in limits]
         found: dict[int, Beam] = {}
-        for rows in (order[start : start + size] for start in range(0, len(order), size)):
-            mine = [sources[row] for row in rows]
-            limits = [max(1, min(how.tokens, 2 * len(source) + SPARE, longest)) for source in mine]
+        for rows in together(slots, how.beams, self.device):
+            mine, room = [sources[row] for row in rows], [limits[row] for row in rows]
             with torch.inference_mode():
-                reader = self.reader(mine, max(limits) + len(begin))
+                reader = self.reader(mine, slots[rows[0]])
                 prompts = [begin] * len(rows)
                 if how.beams > 1:
-                    written = search_on(reader, prompts, limits, how, end)
+                    written = search_on(reader, prompts, room, how, end)
                 else:
-                    written = write_on(reader, prompts, rows, limits, how, end)
+                    written = write_on(reader, prompts, rows, room, how, end)
             found |= dict(zip(rows, written, strict=True))
         return [found[row] for row in range(len(texts))]
 

@@ -31,6 +31,7 @@ Path = Literal["dense", "flash", "flex", "tiles"]
 # (logit, head, query columns, key columns) → logit; everything broadcasts
 Bend = Callable[[Tensor, Tensor, Columns, Columns], Tensor]
 SHORT = 512  # sequences up to here are the tiles' business
+DENSE = 1024  # sequences up to here are dense where sizes vary
 TILE_WIDTHS = (16, 32, 64, 128)  # of heads, as tensor cores want them
 
 
@@ -84,13 +85,17 @@ def attend_self(
 
 
 def choose_path(q: Tensor, layout: Layout, pattern: Pattern, score: Bend | None, dropout: float) -> Path:
-    """The fastest path that can do it. The fast ones know neither dropout nor slots, flash neither scores nor fp32."""
+    """The fastest path that can do it. The fast ones know neither dropout nor slots, flash neither scores nor fp32; flex has to
+    be compiled for every size anew, which pays in training, or where texts are long.
+    """
     if not q.is_cuda or dropout > 0 or layout.keys.used is not None:
         return "dense"
     if score is not None and torch.are_deterministic_algorithms_enabled():
         return "dense"  # flex adds gradients of learned tables up in any order
-    plain = pattern.reach is not None and score is None
-    return "flash" if plain and q.dtype in (torch.bfloat16, torch.float16) else "flex"
+    if pattern.reach is not None and score is None and q.dtype in (torch.bfloat16, torch.float16):
+        return "flash"
+    sizes_vary = not torch.compiler.is_compiling() and not torch.is_grad_enabled()
+    return "dense" if sizes_vary and layout.keys.longest <= DENSE else "flex"
 
 
 # -- flash ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,21 @@
+"""Writing on a GPU: the same texts as on the host, many sequences at once. Run with -m gpu."""
+
+from __future__ import annotations
+
+import pytest
+
+import pretune as pt
+from test_translating import SENTENCES, trained
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("kind", ["rnn", "transformer"])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_translations_are_the_hosts(kind: str, beams: int) -> None:
+    texts = SENTENCES * 20
+    wanted, found = (
+        [row["translation"] for row in pt.translate(trained(kind), texts, beams=beams, device=device)]
+        for device in ("cpu", "cuda")
+    )
+    assert found == wanted
