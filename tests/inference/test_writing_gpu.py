@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from test_translating import SENTENCES, trained
 
 import pretune as pt
-from test_translating import SENTENCES, trained
 
 pytestmark = pytest.mark.gpu
 
