@@ -66,7 +66,7 @@ class Packed:
 
     def to(self, device: torch.device) -> Packed:
         """The same on another device, copied without waiting."""
-        moved = self.map(lambda tensor: _move(tensor, device))
+        moved = self.map(lambda tensor: move(tensor, device))
         moved.host_offsets = self.host_offsets if device.type == "cpu" else None
         return moved
 
@@ -91,7 +91,7 @@ class Targets:
 
     def to(self, device: torch.device) -> Targets:
         """The same on another device."""
-        return self.map(lambda tensor: _move(tensor, device))
+        return self.map(lambda tensor: move(tensor, device))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Targets:
         """The same with every tensor changed."""
@@ -137,7 +137,7 @@ class Batch:
         return replace(self, targets=targets, counts=dict.fromkeys(self.counts, 0.0))
 
 
-def _move(tensor: Tensor, device: torch.device) -> Tensor:
+def move(tensor: Tensor, device: torch.device) -> Tensor:
     """Copy without waiting, which takes pinned memory: from pageable memory the host would wait for the device."""
     if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pretune.backbones.states import Keep, States, kept
 from pretune.backbones.two_ways import reversed_packed
-from pretune.nn.layout import reverse
+from pretune.nn.layout import rearrange, reverse
 from pretune.nn.linear import Linear
 from pretune.nn.recurrent import Locked, RecurrentLayer, Rows, State
 from pretune.packed import Packed
@@ -142,7 +142,7 @@ class Recurrent(nn.Module):
         turn = reverse(packed)
         turned = reversed_packed(packed, turn)
         layers, end = self.run(self.embed(turned), turned, before, keep)
-        return [x[turn] for x in layers], end
+        return [rearrange(x, turn, turn) for x in layers], end
 
     def run(
         self, x: Tensor, packed: Packed, before: RecurrentState | None, keep: Keep
@@ -151,7 +151,7 @@ class Recurrent(nn.Module):
         wanted, rows = kept(keep, self.depth), Rows.make(packed)
         lanes = packed.offsets.shape[0] - 1
         layers = [x] if 0 in wanted else []
-        x = self.dropout(x[rows.order], rows)
+        x = self.dropout(rows.lay(x), rows)
         states: list[State] = []
         for number, layer in enumerate(self.layers):
             initial = None if before is None else rows.initial(before.layers[number])

@@ -211,7 +211,7 @@ class RecurrentEncoderDecoder(nn.Module):
         before = begin if begin is not None else cache.state if cache is not None else None
         before = before or self.start(encoded.vectors)
         inputs = torch.cat([x, encoded.vectors[owner]], 1) if self.every else x
-        inputs = self.dropout(inputs[rows.order], rows)
+        inputs = self.dropout(rows.lay(inputs), rows)
         type_of = kernel_type(x)
         start = [tuple(part[rows.lane].to(type_of) for part in state) for state in before.layers]
         layers = [x] if 0 in wanted else []

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from pretune.errors import PretuneError, nearest
 from pretune.nn.attend import attend
-from pretune.nn.layout import reverse, self_layout
+from pretune.nn.layout import rearrange, reverse, self_layout
 from pretune.nn.linear import Linear
 from pretune.nn.patterns import full
 from pretune.nn.recurrent import Recurrence, Rows
@@ -69,9 +69,9 @@ class TwoLSTMs(nn.Module):
         if not len(packed):
             return x.new_zeros(0, 2 * self.ahead.outputs)
         rows, turn = Rows.make(replace(packed, columns={})), reverse(packed)
-        ahead, _ = self.ahead(x[rows.order], rows)
-        back, _ = self.back(x[turn][rows.order], rows)
-        return torch.cat([rows.back(ahead), rows.back(back)[turn]], 1)
+        ahead, _ = self.ahead(rows.lay(x), rows)
+        back, _ = self.back(rows.lay(rearrange(x, turn, turn)), rows)
+        return torch.cat([rows.back(ahead), rearrange(rows.back(back), turn, turn)], 1)
 
 
 class Biattentive(nn.Module):

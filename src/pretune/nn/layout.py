@@ -104,6 +104,31 @@ def reverse(packed: Packed) -> Tensor:
     return start + end - 1 - torch.arange(packed.ids.shape[0], device=packed.ids.device)
 
 
+class _Rearrange(torch.autograd.Function):
+    """Autograd of an index adds up what several places may have taken, which is slow; here each is taken once."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+        ctx.save_for_backward(order, inverse)
+        return x[order]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        order, inverse = ctx.saved_tensors
+        return rearrange(gradient, inverse, order), None, None
+
+
+def rearrange(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+    """Rows of x in another order, in which each is there once; `inverse` is the way back.
+
+    >>> rearrange(torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([2, 0, 1]), torch.tensor([1, 2, 0])).flatten().tolist()
+    [3.0, 1.0, 2.0]
+    """
+    if not (x.requires_grad and torch.is_grad_enabled()):
+        return x[order]
+    return _Rearrange.apply(x, order, inverse)  # type: ignore[no-any-return, no-untyped-call]
+
+
 def self_layout(packed: Packed) -> Layout:
     """A Packed looking at itself.
 

@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretune.nn.dropout import Dropout
-from pretune.packed import Packed
+from pretune.nn.layout import rearrange
+from pretune.packed import Packed, move
 
 Cell = Literal["lstm", "gru"]
 GATES = {"lstm": 4, "gru": 3}
@@ -32,12 +34,13 @@ warnings.filterwarnings("ignore", message="LSTM with projections is not supporte
 class Rows:
     """Sequences, cut where documents begin, in the order of torch's PackedSequence: at each time a token of every row."""
 
-    order: Tensor  # (n,) the token at each place
     sizes: Tensor  # (time,) rows that are there at each time, on the host
+    order: Tensor  # (n,) the token at each place
+    place: Tensor  # (n,) the place of each token
     row: Tensor  # (n,) the row of each place
     lane: Tensor  # (rows,) the sequence of each row
     goes_on: Tensor  # (rows,) whether a row starts from its sequence's carry
-    last: Tensor  # (rows,) whether a row is its sequence's last
+    last: Tensor  # (sequences that have tokens,) the last row of each
     real: Tensor | None = None  # (rows, time) for a graph: rows of all lengths as one block, and what of it is there
 
     @classmethod
@@ -45,25 +48,29 @@ class Rows:
         """The rows of a Packed. A column `fresh` marks tokens that begin a document."""
         if packed.rows is not None:
             return cls.of_a_graph(packed.ids, packed.rows)
-        offsets, device = packed.offsets.long(), packed.offsets.device
-        starts = torch.zeros(len(packed) + 1, dtype=torch.bool, device=device)
+        # On the host, which has to know the lengths anyway: a GPU is asked once, and not for each of the steps below.
+        offsets = packed.offsets.cpu().numpy() if packed.host_offsets is None else packed.host_offsets
+        starts = np.zeros(len(packed) + 1, dtype=bool)
         starts[offsets] = True
-        goes_on = starts.clone()[:-1]
+        goes_on = starts[:-1].copy()
         if "fresh" in packed.columns:
-            fresh = packed.columns["fresh"].bool()
+            fresh = packed.columns["fresh"].cpu().numpy().astype(bool)
             starts[:-1] |= fresh
             goes_on &= ~fresh
-        begin = starts[:-1].nonzero().flatten()
-        end = torch.cat([begin[1:], begin.new_tensor([len(packed)])])
-        lane = torch.searchsorted(offsets[1:], begin, right=True)
-        last = torch.cat([lane[1:] != lane[:-1], lane.new_ones(1, dtype=torch.bool)])
-        lengths = end - begin
-        by_length = lengths.argsort(descending=True, stable=True)
+        begin = np.flatnonzero(starts[:-1])
+        lengths = np.diff(np.append(begin, len(packed)))
+        lane = np.searchsorted(offsets[1:], begin, side="right")
+        last = np.append(lane[1:] != lane[:-1], True)
+        by_length = np.argsort(-lengths, kind="stable")
         begin, lengths = begin[by_length], lengths[by_length]
-        times = torch.arange(int(lengths[0]), device=device)
-        present = times[:, None] < lengths  # (time, rows)
-        order, row = (begin + times[:, None])[present], present.nonzero()[:, 1]
-        return cls(order, present.sum(1).cpu(), row, lane[by_length], goes_on[begin], last[by_length])
+        times = np.arange(lengths[0])[:, None]
+        present = times < lengths  # (time, rows)
+        order, row = (begin + times)[present], present.nonzero()[1]
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        parts = (order, place, row, lane[by_length], goes_on[begin], np.flatnonzero(last[by_length]))
+        moved = (move(torch.from_numpy(part), packed.offsets.device) for part in parts)
+        return cls(torch.from_numpy(present.sum(1)), *moved)
 
     @classmethod
     def of_a_graph(cls, ids: Tensor, real: Tensor) -> Rows:
@@ -71,18 +78,20 @@ class Rows:
         every = torch.arange(ids.shape[0], device=ids.device)
         lane = torch.arange(real.shape[0], device=ids.device)
         yes = torch.ones_like(lane, dtype=torch.bool)
-        return cls(every, real.sum(0), real.nonzero()[:, 0], lane, yes, yes, real)
+        return cls(real.sum(0), every, every, real.nonzero()[:, 0], lane, yes, lane, real)
 
     @property
     def even(self) -> bool:
         """Whether all rows are equally long."""
         return int(self.sizes[0]) == int(self.sizes[-1])
 
+    def lay(self, x: Tensor) -> Tensor:
+        """What lies in the order of the tokens, (n, width), in that of the rows."""
+        return rearrange(x, self.order, self.place)
+
     def back(self, x: Tensor) -> Tensor:
         """What lies in the order of the rows, (n, width), in that of the tokens."""
-        out = torch.empty_like(x)
-        out[self.order] = x
-        return out
+        return rearrange(x, self.place, self.order)
 
     def initial(self, carry: State | None) -> State | None:
         """The state that each row starts from: its sequence's own, or zero."""
@@ -92,10 +101,8 @@ class Rows:
 
     def final(self, state: State, lanes: int) -> State:
         """(lanes, width) each: the state after each sequence's last row."""
-        out = tuple(part.new_zeros(lanes, part.shape[1]) for part in state)
-        for whole, part in zip(out, state, strict=True):
-            whole[self.lane[self.last]] = part[self.last]
-        return out
+        whose = self.lane[self.last]
+        return tuple(part.new_zeros(lanes, part.shape[1]).index_copy(0, whose, part[self.last]) for part in state)
 
     def windows(self, length: int) -> Iterator[tuple[slice, Tensor]]:
         """Cuts through time: places of each, and its `sizes`. The rows of a later one are the first of an earlier one's."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from pretune.errors import PretuneError, nearest
 from pretune.nn.dropout import Dropout
-from pretune.nn.layout import reverse
+from pretune.nn.layout import rearrange, reverse
 from pretune.nn.linear import LayerNorm, Linear
 from pretune.nn.patterns import Pattern
 from pretune.nn.pooling import AttentivePool, pool
@@ -69,7 +69,8 @@ class ClassifyHead(nn.Module):
     def forward(self, states: Tensor, packed: Packed) -> Tensor:
         """(n, width) → (sequences, classes)."""
         if self.backward:
-            states = states[reverse(packed)]
+            turn = reverse(packed)
+            states = rearrange(states, turn, turn)
         one = pool(states, packed, self.pooling) if self.attention is None else self.attention(states, packed)
         pooled: Tensor = self.pooler(one)
         logits: Tensor = self.output(self.dropout(pooled))
