@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -20,7 +22,7 @@ from pretune.packed import Batch
 from pretune.progress import say
 from pretune.randomness import Draws
 from pretune.text.labeled import Excerpt, Row
-from pretune.text.schemes import OUTSIDE, all_tags, convert, find_entities, find_scheme
+from pretune.text.schemes import OUTSIDE, all_tags, convert, find_entities, find_scheme, write_tags
 from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
 from pretune.text.tagged import Tagged, read_tagged, tagged_rows
 from pretune.text.tokenizer import Tokenizer
@@ -85,12 +87,14 @@ class Tag:
             raise PretuneError(f"{examples.file}: {said}; tagging needs two tags or more")
         if scheme == "plain":
             return replace(self, labels=tuple(sorted(counts)), scheme=scheme, usual=counts.most_common(1)[0][0])
-        broken = sum(convert(tags, found) != tags for tags in examples.tags)
+        marked = [find_entities(tags) for tags in examples.tags]
+        sizes = map(len, examples.tags)
+        broken = sum(map(operator.ne, map(write_tags, marked, sizes, repeat(found)), examples.tags))
         if broken:
             say(
                 f"{examples.file}: {broken} of {len(examples)} sentences break the rules of {found}; mended as conlleval does"
             )
-        kinds = sorted({entity.kind for tags in examples.tags for entity in find_entities(tags)})
+        kinds = sorted({entity.kind for entities in marked for entity in entities})
         return replace(self, labels=tuple(all_tags(kinds, scheme)), scheme=scheme, usual=OUTSIDE)
 
     def lay_out(self, data: Data, length: int) -> Arrangement:

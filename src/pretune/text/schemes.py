@@ -37,6 +37,8 @@ def find_entities(tags: Sequence[str]) -> list[Entity]:
     [Entity(kind='PER', first=1, last=2), Entity(kind='PER', first=3, last=3), Entity(kind='LOC', first=4, last=4)]
     """
     found: list[Entity] = []
+    if not any(tag != OUTSIDE for tag in tags):
+        return found
     first: int | None = None  # of the stretch that is under way
     before, kind_before = OUTSIDE, ""
     for place, tag in enumerate([*tags, OUTSIDE]):

@@ -260,9 +260,11 @@ def _list(row: Row, name: str, place: str) -> list[str]:
     value = row[name]
     if isinstance(value, str):
         value = value.split()
-    if not isinstance(value, list) or not all(isinstance(item, str | int) for item in value):
+    if not isinstance(value, list) or not {type(item) for item in value} <= {str, int, bool}:
         raise PretuneError(f"{place}: {name!r} is no list of words")
-    return [checked(str(item), f"{place}: {name!r}") for item in value]
+    words = list(map(str, value))
+    checked(" ".join(words), f"{place}: {name!r}")
+    return words
 
 
 def _predicate(row: Row, name: str, words: int, place: str) -> int:

@@ -232,12 +232,20 @@ class Tokenizer:
         for first in range(0, len(texts), SOME):
             traced = [self._trace(text) for text in texts[first : first + SOME]]
             encodings = self._jointed.encode_batch([text for text, _ in traced], add_special_tokens=False)
-            for (_, origin), encoding in zip(traced, encodings, strict=True):
-                found = np.array(encoding.ids, dtype=np.int64)
-                real = ~np.isin(found, ours)
-                ids.append(found[real])
-                lengths.append(int(real.sum()))
-                offsets.append(origin[np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)][real])
+            found = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), dtype=np.int64)
+            places = np.array([place for encoding in encodings for place in encoding.offsets], dtype=np.int64).reshape(
+                -1, 2
+            )
+            ends = np.cumsum([len(encoding) for encoding in encodings])
+            for (text, origin), stop, encoding in zip(traced, ends, encodings, strict=True):
+                if len(origin) != len(text) + 1 or origin[-1] != len(text):  # something was put in or taken out
+                    own = slice(stop - len(encoding), stop)
+                    places[own] = origin[places[own]]
+            real = ~np.isin(found, ours)
+            ids.append(found[real])
+            offsets.append(places[real])
+            kept = np.concatenate([[0], np.cumsum(real)])[np.concatenate([[0], ends])]
+            lengths += np.diff(kept).tolist()
         return np.concatenate(ids).astype(self.dtype), np.array(lengths, dtype=np.int64), np.concatenate(offsets)
 
     def _tame(self, text: str) -> str:
