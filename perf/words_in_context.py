@@ -1,0 +1,65 @@
+"""Whether vectors in context tell senses of a word apart, without learning anything: pairs of sentences of Words in Context.
+
+    python perf/words_in_context.py MODEL… --pairs WiC/train.jsonl WiC/val.jsonl [--limit 2000]
+
+How often, of a pair in which a word has the same sense and one in which it has two, the cosine of the word's vectors is higher in the
+first (the area under the curve; 0.5 is chance), by layer. Layer 0 are the vectors of words alone, whatever stands around them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import roc_auc_score
+
+from pretune.inference.neighbors import word_vectors
+from pretune.model import load_model
+
+
+def places_of(pairs: list[dict[str, Any]], words: list[str], owner: Any) -> np.ndarray[Any, Any]:
+    """(pairs, 2) the number of the word in each sentence, among all words; -1: it is cut otherwise."""
+    by_text: dict[int, dict[str, int]] = {}
+    for number, (word, text) in enumerate(zip(words, owner.tolist(), strict=True)):
+        by_text.setdefault(text, {}).setdefault(word.casefold(), number)
+    found = [
+        [
+            by_text.get(2 * row + side, {}).get(pair[f"sentence{side + 1}"][pair[f"start{side + 1}"] : pair[f"end{side + 1}"]].casefold(), -1)
+            for side in (0, 1)
+        ]
+        for row, pair in enumerate(pairs)
+    ]  # fmt: skip
+    return np.array(found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+")
+    parser.add_argument("--pairs", nargs="+", required=True)
+    parser.add_argument("--limit", type=int)
+    options = parser.parse_args()
+    os.environ["PRETUNE_PROGRESS"] = "none"
+    lines = chain.from_iterable(Path(file).read_text(encoding="utf-8").splitlines() for file in options.pairs)
+    pairs = [json.loads(line) for line in lines][: options.limit]
+    texts = [pair[side] for pair in pairs for side in ("sentence1", "sentence2")]
+    same = np.array([pair["label"] for pair in pairs])
+    for name in options.models:
+        model = load_model(name)
+        for layer in range(model.backbone.depth + 1):
+            vectors, words, owner = word_vectors(model, texts, layer)
+            places = places_of(pairs, words, owner)
+            known = (places >= 0).all(1)
+            centered = vectors - vectors.mean(0)
+            centered /= np.linalg.norm(centered, axis=1, keepdims=True) + 1e-9
+            first, second = (centered[places[known, side]] for side in (0, 1))
+            area = roc_auc_score(same[known], (first * second).sum(1))
+            print(f"{name}, layer {layer}: {area:.3f} ({known.sum()} pairs)", flush=True)
+
+
+if __name__ == "__main__":
+    main()
