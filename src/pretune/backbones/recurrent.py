@@ -142,7 +142,7 @@ class Recurrent(nn.Module):
         turn = reverse(packed)
         turned = reversed_packed(packed, turn)
         layers, end = self.run(self.embed(turned), turned, before, keep)
-        return [rearrange(x, turn, turn) for x in layers], end
+        return [rearrange(x, turn) for x in layers], end
 
     def run(
         self, x: Tensor, packed: Packed, before: RecurrentState | None, keep: Keep

@@ -76,9 +76,7 @@ class TwoWays(nn.Module):
         turn = reverse(packed)
         ahead = self.ahead(packed, keep=keep)
         back = self.back(reversed_packed(packed, turn), keep=keep)
-        return States(
-            [torch.cat([x, rearrange(y, turn, turn)], 1) for x, y in zip(ahead.layers, back.layers, strict=True)]
-        )
+        return States([torch.cat([x, rearrange(y, turn)], 1) for x, y in zip(ahead.layers, back.layers, strict=True)])
 
     def apart(self, ahead: Packed, back: Packed, carry: TwoCarries | None = None) -> tuple[Tensor, Tensor, TwoCarries]:
         """Each stack on a text of its own: their last states, in the order of the texts, and what both hand on.
@@ -88,7 +86,7 @@ class TwoWays(nn.Module):
         turn = reverse(back)
         first = self.ahead(ahead, carry=None if carry is None else carry.ahead)
         second = self.back(reversed_packed(back, turn), carry=None if carry is None else carry.back)
-        return first.last, rearrange(second.last, turn, turn), TwoCarries(first.carry, second.carry)
+        return first.last, rearrange(second.last, turn), TwoCarries(first.carry, second.carry)
 
     def restore_carry(self, tensors: dict[str, Tensor]) -> TwoCarries:
         """What both hand on, from a checkpoint."""

@@ -70,8 +70,8 @@ class TwoLSTMs(nn.Module):
             return x.new_zeros(0, 2 * self.ahead.outputs)
         rows, turn = Rows.make(replace(packed, columns={})), reverse(packed)
         ahead, _ = self.ahead(rows.lay(x), rows)
-        back, _ = self.back(rows.lay(rearrange(x, turn, turn)), rows)
-        return torch.cat([rows.back(ahead), rearrange(rows.back(back), turn, turn)], 1)
+        back, _ = self.back(rows.lay(rearrange(x, turn)), rows)
+        return torch.cat([rows.back(ahead), rearrange(rows.back(back), turn)], 1)
 
 
 class Biattentive(nn.Module):

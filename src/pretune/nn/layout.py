@@ -108,18 +108,17 @@ class _Rearrange(torch.autograd.Function):
     """Autograd of an index adds up what several places may have taken, which is slow; here each is taken once."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-        ctx.save_for_backward(order, inverse)
+    def forward(ctx: Any, x: Tensor, order: Tensor, inverse: Tensor | None) -> Tensor:
+        ctx.save_for_backward(order if inverse is None else inverse)
         return x[order]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        order, inverse = ctx.saved_tensors
-        return rearrange(gradient, inverse, order), None, None
+        return gradient[ctx.saved_tensors[0]], None, None
 
 
-def rearrange(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-    """Rows of x in another order, in which each is there once; `inverse` is the way back.
+def rearrange(x: Tensor, order: Tensor, inverse: Tensor | None = None) -> Tensor:
+    """Rows of x in another order, in which each is there once; `inverse` is the way back (None: the same).
 
     >>> rearrange(torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([2, 0, 1]), torch.tensor([1, 2, 0])).flatten().tolist()
     [3.0, 1.0, 2.0]

@@ -70,7 +70,7 @@ class ClassifyHead(nn.Module):
         """(n, width) → (sequences, classes)."""
         if self.backward:
             turn = reverse(packed)
-            states = rearrange(states, turn, turn)
+            states = rearrange(states, turn)
         one = pool(states, packed, self.pooling) if self.attention is None else self.attention(states, packed)
         pooled: Tensor = self.pooler(one)
         logits: Tensor = self.output(self.dropout(pooled))

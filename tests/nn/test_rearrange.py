@@ -1,0 +1,28 @@
+"""Rows in another order, and gradients back in theirs."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pretune.nn.layout import rearrange
+
+
+@given(st.permutations(range(7)))
+def test_gradients_are_those_of_an_index(order: list[int]) -> None:
+    there = torch.tensor(order)
+    back = there.argsort()
+    x = torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(7, 3, dtype=torch.float64)
+    (wanted,) = torch.autograd.grad((x[there] * weights).sum(), x)
+    (found,) = torch.autograd.grad((rearrange(x, there, back) * weights).sum(), x)
+    assert torch.equal(found, wanted)
+    assert torch.equal(rearrange(rearrange(x, there, back), back, there), x)
+
+
+def test_an_order_that_is_its_own_inverse_needs_no_second() -> None:
+    turn = torch.tensor([2, 1, 0, 4, 3])
+    x = torch.randn(5, 2, requires_grad=True)
+    (found,) = torch.autograd.grad((rearrange(x, turn) * torch.arange(5.0)[:, None]).sum(), x)
+    assert torch.equal(found[:, 0], turn.float())
