@@ -1,0 +1,69 @@
+"""A small ULMFiT in some minutes of a CPU, on text that every Python has: what its documentation strings are of."""
+
+from __future__ import annotations
+
+import ast
+import json
+import random
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+import pretune as pt
+from pretune.training.ulmfit import OBJECTIVE
+
+KINDS = {ast.Module: "module", ast.ClassDef: "class", ast.FunctionDef: "function", ast.AsyncFunctionDef: "function"}
+LABELS, JUDGED, EACH = 200, 500, 800
+
+
+def documentation() -> Iterator[tuple[str, str]]:
+    """The strings of the standard library, and what each is of."""
+    root = Path(sysconfig.get_path("stdlib"))
+    for file in sorted(root.rglob("*.py")):
+        if {"site-packages", "test", "tests"} & set(file.relative_to(root).parts):
+            continue
+        try:
+            tree = ast.parse(file.read_bytes())
+        except (SyntaxError, ValueError):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, tuple(KINDS)) and (text := ast.get_docstring(node)):  # type: ignore[arg-type]
+                yield text, KINDS[type(node)]
+
+
+def write(file: Path, rows: list[dict[str, str]]) -> Path:
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return file
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_language_model_is_worth_more_than_random_weights(tmp_path: Path) -> None:
+    found = dict(documentation())
+    corpus = write(tmp_path / "corpus.jsonl", [{"text": text} for text in sorted(found)])
+    firsts = {" ".join(text.split("\n\n")[0].split())[:300]: kind for text, kind in found.items()}
+    rows = [{"text": text, "label": kind} for text, kind in sorted(firsts.items()) if len(text) > 20]
+    random.Random(0).shuffle(rows)
+    rows = [row for kind in set(KINDS.values()) for row in [r for r in rows if r["label"] == kind][:EACH]]
+    random.Random(1).shuffle(rows)
+    dev = write(tmp_path / "dev.jsonl", rows[:JUDGED])
+    texts = write(tmp_path / "texts.jsonl", [{"text": row["text"]} for row in rows[JUDGED:]])
+    lm = pt.pretrain("ulmfit-tiny", corpus, tokenizer={"size": 8000}, budget=pt.Budget(steps=600), out=tmp_path / "lm")
+    scores: dict[str, list[float]] = {"ulmfit": [], "scratch": []}
+    for seed in range(3):
+        train = write(tmp_path / f"train-{seed}.jsonl", random.Random(seed).sample(rows[JUDGED:], LABELS))
+        fitted = pt.ulmfit(
+            lm, train, dev=dev, texts=[texts], out=tmp_path / f"fitted-{seed}", epochs=30, length=100, language="lines",
+            seed=seed,
+        )  # fmt: skip
+        scores["ulmfit"].append(fitted.scores["forward"])
+        scratch = pt.finetune(
+            fitted.runs["forward"]["texts"], train, dev=dev, out=tmp_path / f"scratch-{seed}", objective=OBJECTIVE, scratch=True,
+            epochs=30, optimizer=pt.Optimizer(lr=4e-3), batch=pt.Batching(sequences=32, length=100), seed=seed, seeds=1,
+            report=False,
+        )  # fmt: skip
+        scores["scratch"].append(scratch.results["dev/accuracy"])
+    assert mean(scores["ulmfit"]) > mean(scores["scratch"]) + 0.03, scores
