@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import random
 import time
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 from pydoc_data import topics
+from typing import Any
 
 
 def generate_text(path: Path, size: int, new_words: float = 0.0, seed: int = 0) -> None:
@@ -32,6 +35,11 @@ def generate_text(path: Path, size: int, new_words: float = 0.0, seed: int = 0) 
                     )
                 lines.append(document)
             file.write("\n".join(lines) + "\n")
+
+
+def read_results(files: Iterable[str | Path]) -> list[dict[str, Any]]:
+    """All lines of some .jsonl files."""
+    return [json.loads(line) for file in files for line in Path(file).read_text(encoding="utf-8").splitlines()]
 
 
 def machine() -> dict[str, str]:

@@ -30,7 +30,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from common import machine
+from common import machine, read_results
 from tasks_beside_peer import LENGTH, RATE, ROWS, TASKS, read
 
 import pretune as pt
@@ -475,7 +475,7 @@ def speed(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 def table(files: list[str]) -> None:
     """Means over seeds by task, and the share of the teacher's mean over all tasks that both have."""
-    lines = [json.loads(line) for file in files for line in Path(file).read_text(encoding="utf-8").splitlines()]
+    lines = read_results(files)
     found: dict[str, dict[str, list[float]]] = {}
     for row in lines:
         found.setdefault(row["name"], {}).setdefault(row["task"], []).append(row["score"])
@@ -503,7 +503,7 @@ def plot(files: list[str], out: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    lines = [json.loads(line) for file in files for line in Path(file).read_text(encoding="utf-8").splitlines()]
+    lines = read_results(files)
     ways = ("pretrained and fine-tuned", "distilled", "pretrained and distilled")
     found: dict[tuple[str, str], dict[float, list[float]]] = {}
     teachers: dict[str, list[float]] = {}

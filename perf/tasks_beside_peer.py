@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import machine
+from common import machine, read_results
 
 ROWS, LENGTH, RATE = 32, 128, 5e-5
 SIDES = ("ours", "peer", "peer-default")
@@ -234,7 +234,7 @@ def run(options: argparse.Namespace) -> None:
 
 def table(files: Sequence[str]) -> str:
     """Means over seeds, with their deviation, as Markdown."""
-    lines = [json.loads(line) for file in files for line in Path(file).read_text(encoding="utf-8").splitlines()]
+    lines = read_results(files)
     rows = [
         "| task | metric | " + " | ".join(SIDES) + " | seconds, ours | peer | ratio |",
         "| --- | --- " + "| ---: " * 6 + "|",

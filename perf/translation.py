@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from common import machine
+from common import machine, read_results
 
 RECIPES = Path(__file__).parents[1] / "docs" / "recipes" / "multi30k"
 SYSTEMS = {
@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> None:
 
 def load(folder: Path) -> list[dict[str, Any]]:
     """All lines so far, of all processes."""
-    return [json.loads(line) for file in sorted(folder.glob("results*.jsonl")) for line in read(file)]
+    return read_results(sorted(folder.glob("results*.jsonl")))
 
 
 def table(lines: Sequence[dict[str, Any]]) -> str:

@@ -26,7 +26,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from common import machine
+from common import machine, read_results
+from tasks_beside_peer import read as read_task
 
 ARMS = {"ulmfit": "ULMFiT", "full": "without its tricks", "scratch": "from scratch"}
 RATES = {"ulmfit": (1e-2,), "full": (1e-3, 4e-3), "scratch": (1e-3, 4e-3)}
@@ -43,8 +44,7 @@ def epochs(labels: int) -> float:
 def read(task: str, file: Path) -> list[dict[str, str]]:
     """Rows of an official file."""
     if task == "TREC":
-        lines = file.read_text(encoding="latin-1").splitlines()
-        return [{"text": line.partition(" ")[2], "label": line.partition(":")[0]} for line in lines]
+        return read_task(task, file)
     lines = file.read_text(encoding="utf-8").split("\n")[1:]  # some have separators of other kinds inside
     return [dict(zip(("text", "label"), line.split("\t")[:1:-1], strict=True)) for line in lines if line]
 
@@ -143,8 +143,7 @@ def run(options: argparse.Namespace) -> None:
 
 def load(folder: Path) -> list[dict[str, Any]]:
     """All lines so far, of all processes."""
-    files = sorted(folder.glob("results*.jsonl"))
-    return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    return read_results(sorted(folder.glob("results*.jsonl")))
 
 
 def best(lines: Sequence[dict[str, Any]], task: str, labels: str, arm: str) -> tuple[float, list[float]] | None:

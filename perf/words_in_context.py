@@ -9,13 +9,11 @@ first (the area under the curve; 0.5 is chance), by layer. Layer 0 are the vecto
 from __future__ import annotations
 
 import argparse
-import json
 import os
-from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from common import read_results
 from sklearn.metrics import roc_auc_score
 
 from pretune.inference.neighbors import word_vectors
@@ -44,8 +42,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int)
     options = parser.parse_args()
     os.environ["PRETUNE_PROGRESS"] = "none"
-    lines = chain.from_iterable(Path(file).read_text(encoding="utf-8").splitlines() for file in options.pairs)
-    pairs = [json.loads(line) for line in lines][: options.limit]
+    pairs = read_results(options.pairs)[: options.limit]
     texts = [pair[side] for pair in pairs for side in ("sentence1", "sentence2")]
     same = np.array([pair["label"] for pair in pairs])
     for name in options.models:

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from material import store, two_ways
+from peers import check_folder_and_back
 from pretune.backbones.recurrent import Recurrent
 from pretune.backbones.two_ways import TwoWays
 from pretune.families import FAMILIES
-from pretune.model import Model, Root, load_model, make_model
+from pretune.model import Model, Root, make_model
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.heads import VocabularyHead
 from pretune.nn.initialize import initialize
@@ -87,19 +87,8 @@ def test_the_family_goes_to_a_folder_and_back(tmp_path: Path) -> None:
         {"vocab_size": store().tokenizer.size, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
         | {"intermediate_size": 24}
     )
-    mixture = parse_objective("bilm")
     model = Model(family, config, Root(family.build(config)), store().tokenizer)
-    model.add_heads(mixture.objectives)
-    for parameter in model.root.parameters():
-        nn.init.normal_(parameter)
-    model.save(tmp_path / "a")
-    assert not (tmp_path / "a" / "head.safetensors").exists()  # the layout has a place for everything
-    again = load_model(tmp_path / "a", mixture)
-    again.save(tmp_path / "b")
-    for name in ("model.safetensors", "config.json"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    for name, tensor in model.root.tensors().items():
-        assert torch.equal(tensor, again.root.tensors()[name])
+    check_folder_and_back(model, parse_objective("bilm"), tmp_path)
 
 
 def test_the_preset_has_as_many_parameters_as_its_layers() -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import pretune as pt
 from conftest import english_documents
+from peers import check_folder_and_back
 from pretune.families import FAMILIES
-from pretune.model import Model, Root, load, load_model, make_model
+from pretune.model import Model, Root, load, make_model
 from pretune.objectives import parse_objective
 from pretune.packed import Packed, pack, pack_lists
 from pretune.text.spelling import spell
@@ -92,18 +92,7 @@ def test_a_batch_gives_what_each_text_gives_alone(kind: str) -> None:
     ],
 )
 def test_a_folder_and_back(kind: str, objective: str, options: dict[str, Any], tmp_path: Path) -> None:
-    model, mixture = made(kind, **options), parse_objective(objective)
-    model.add_heads(mixture.objectives)
-    for parameter in model.root.parameters():
-        nn.init.normal_(parameter)
-    model.save(tmp_path / "a")
-    assert not (tmp_path / "a" / "head.safetensors").exists()  # the layout has a place for everything
-    again = load_model(tmp_path / "a", mixture)
-    again.save(tmp_path / "b")
-    for name in ("model.safetensors", "config.json"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    for name, tensor in model.root.tensors().items():
-        assert torch.equal(tensor, again.root.tensors()[name])
+    check_folder_and_back(made(kind, **options), parse_objective(objective), tmp_path)
 
 
 def test_gradients_go_back_through_the_window_alone() -> None:

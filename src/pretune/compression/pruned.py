@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from pretune.compression.pruning import Pruning, prune
-from pretune.compression.recovery import Recovery, as_recipe, recover
+from pretune.compression.recovery import Recovery, as_recipe, plan_of
 from pretune.compression.trained import Trained, beside
 from pretune.devices import choose_device
 from pretune.errors import PretuneError
+from pretune.training.finetuning import finetune
 from pretune.training.runs import Run, finish_run, rewrite_recipe, start_run
 from pretune.training.settings import Budget
 
@@ -69,12 +70,12 @@ def carry_out(order: Order) -> Run:
         finish_run(folder, {"model": order.model, **report})
         strategy = f"full+sparse({slowly:g})" if slowly else "full"
         learning = Recovery(order.train or "", order.dev, order.columns, order.epochs, order.budget, order.learning)
-        run = recover(folder, order.out, before.objective, learning, strategy, order.seed, order.device)
+        run = finetune(plan_of(folder, order.out, before.objective, learning, strategy, order.seed, order.device))
         rewrite_recipe(order.out, "prune", order.recipe())
         report = {**run.results, **report}
         if order.control:
             control = order.out.with_name(f"{order.out.name}-control")
-            recover(order.model, control, before.objective, learning, "full", order.seed, order.device)
+            finetune(plan_of(order.model, control, before.objective, learning, "full", order.seed, order.device))
             models["trained, not pruned"] = Trained.load(control)
         models["pruned and trained"] = Trained.load(order.out)
     return finish_run(order.out, {"model": order.model, **report, **beside(models, dev)})

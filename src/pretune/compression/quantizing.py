@@ -14,7 +14,7 @@ from pretune.backbones.onnx import GRAPH
 from pretune.compression.measuring import some_texts
 from pretune.compression.onnx_int8 import dynamic, multiplies_bytes, static
 from pretune.compression.pruning import copied
-from pretune.compression.recovery import Recovery, as_recipe, recover
+from pretune.compression.recovery import Recovery, as_recipe, plan_of
 from pretune.compression.trained import Trained, beside
 from pretune.errors import PretuneError
 from pretune.inference.batches import text_batches
@@ -23,6 +23,7 @@ from pretune.nn.int8 import check_kind, replace_linears
 from pretune.nn.recurrent import asks_the_host
 from pretune.onnx_export import finish_folder, write_graph
 from pretune.progress import say
+from pretune.training.finetuning import finetune
 from pretune.training.runs import Run, finish_run, start_run
 from pretune.training.settings import Budget
 
@@ -78,7 +79,7 @@ def carry_out(order: Order) -> Run:
     if order.how == "aware":
         folder = order.out.with_name(f"{order.out.name}-aware")
         learning = Recovery(order.train or "", order.dev, order.columns, order.epochs, order.budget, order.learning)
-        recover(order.model, folder, before.objective, learning, "full+int8", order.seed, order.device)
+        finetune(plan_of(order.model, folder, before.objective, learning, "full+int8", order.seed, order.device))
         source = Trained.load(folder)
         models["trained with 8 bits in mind"] = source
         # The control: the same 8 bits for a model that had them not in mind.

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pretune.training.finetuning import Plan, finetune, make_plan
-from pretune.training.runs import Run
+from pretune.training.finetuning import Plan, make_plan
 from pretune.training.settings import Budget
 
 
@@ -63,16 +62,3 @@ def plan_of(
         **recovery.learning,
     }
     return make_plan(str(model), given)
-
-
-def recover(
-    model: str | Path,
-    out: Path,
-    objective: str,
-    recovery: Recovery,
-    strategy: str = "full",
-    seed: int = 0,
-    device: str | None = None,
-) -> Run:
-    """Carry such a fine-tuning out."""
-    return finetune(plan_of(model, out, objective, recovery, strategy, seed, device))

@@ -43,8 +43,9 @@ class Search:
         length = len(self.beams[0].ids) + 1
         origins: list[int] = []
         beams: list[Beam] = []
-        for rank, (score, place) in enumerate(zip(*map(torch.Tensor.tolist, found), strict=True)):
-            origin, token = place // total.shape[1], int(tokens.flatten()[place])
+        origins_of = (found.indices // total.shape[1]).tolist()
+        chosen = zip(found.values.tolist(), origins_of, tokens.flatten()[found.indices].tolist(), strict=True)
+        for rank, (score, origin, token) in enumerate(chosen):
             if score == -torch.inf:
                 break
             ended = token in self.ends
