@@ -49,10 +49,9 @@ LABELS = ("bad", "good")
 SMALL = ("bert-tiny", "bert-mini", "bert-small")  # students of 4, 11 and 29 million parameters
 PATIENT = {"match": "10*hidden(skip)"}
 TAUGHT: dict[str, Any] = {"temperature": 5.0, "soft": 0.5}
-TEACHER, AWARE, SIX, THREE = "teacher", "8 bits in mind", "6 layers, PKD", "3 layers, PKD"
+TEACHER, AWARE, PKD = "teacher", "8 bits in mind", "layers, PKD"
 HEADS, FEW_TEACHER = "40 % of heads, trained again", "teacher, few labels"
-TIMED = (TEACHER, SIX, THREE, HEADS)
-KEPT = (*TIMED, AWARE, FEW_TEACHER)  # which others look at
+KEPT = (TEACHER, HEADS, AWARE, FEW_TEACHER)  # which others look at, as they do at students of PKD
 
 
 # -- results --------------------------------------------------------------------------------------------------------
@@ -65,8 +64,9 @@ class TimeIsOver(Exception):  # noqa: N818
 class Results:
     """Lines of a file, one for each name, task and seed."""
 
-    def __init__(self, file: Path, minutes: float) -> None:
+    def __init__(self, file: Path, minutes: float, model: str | None) -> None:
         self.file, self.ends, self.longest = file, time.monotonic() + 60 * minutes, 0.0
+        self.model = Path(model).name if model else ""
         lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
         self.known = {(row["name"], row["task"], row["seed"]) for row in map(json.loads, lines)}
 
@@ -75,7 +75,7 @@ class Results:
         if (name, task, seed) in self.known:
             return
         self.known.add((name, task, seed))
-        line = {"name": name, "task": task, "seed": seed, "score": score, **facts, **machine()}
+        line = {"name": name, "task": task, "seed": seed, "score": score, "model": self.model, **facts, **machine()}
         with self.file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         print(f"{task:6} {seed} {name}: {score:.4f}", flush=True)
@@ -98,6 +98,7 @@ class Case:
     folder: Path
     model: str
     epochs: float
+    rate: float
 
     @property
     def teacher(self) -> Path:
@@ -112,7 +113,7 @@ class Case:
     def settings(self) -> dict[str, Any]:
         """What all trainings have in common."""
         return {
-            "dev": self.folder / "dev.jsonl", "seed": self.seed, "optimizer": pt.Optimizer(lr=RATE),
+            "dev": self.folder / "dev.jsonl", "seed": self.seed, "optimizer": pt.Optimizer(lr=self.rate),
             "batch": pt.Batching(sequences=ROWS, length=LENGTH), "epochs": self.epochs, **self.columns,
         }  # fmt: skip
 
@@ -150,7 +151,9 @@ Makes = Callable[[Case, Path], pt.Run]
 def jobs_of(part: str, options: argparse.Namespace, results: Results) -> dict[str, Makes]:
     """What a part makes of each case, by name."""
     depth = load(options.model).backbone.depth
-    small: dict[str, Any] = {"optimizer": pt.Optimizer(lr=6 * RATE)}
+    small: dict[str, Any] = {
+        "optimizer": pt.Optimizer(lr=6 * RATE)
+    }  # which small students take, whatever the teacher's
     half, count = max(1, depth // 2), max(1, round(0.4 * depth))
     found: dict[str, Makes] = {}
     match part:
@@ -158,14 +161,14 @@ def jobs_of(part: str, options: argparse.Namespace, results: Results) -> dict[st
             found[TEACHER] = lambda case, out: case.tune(case.model, out)
             found["teacher, trained again"] = lambda case, out: case.tune(case.teacher, out)
         case "students":
-            for layers in sorted({half, max(1, depth // 4)}, reverse=True):
+            for layers in sorted({half, max(1, round(depth / 4))}, reverse=True):
 
                 def start(layers: int = layers) -> Path:
                     return first_layers(options, layers, depth)
 
                 found[f"{layers} layers, fine-tuned"] = lambda case, out, start=start: case.tune(start(), out)
                 found[f"{layers} layers, KD"] = lambda case, out, start=start: case.distill(start(), out)
-                found[f"{layers} layers, PKD"] = lambda case, out, start=start: case.distill(start(), out, **PATIENT)
+                found[f"{layers} {PKD}"] = lambda case, out, start=start: case.distill(start(), out, **PATIENT)
         case "layers":
             for way in WAYS:
                 drop = f"{way}({min(count, half) if way in ('even', 'odd') else count})"
@@ -281,36 +284,37 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
                 (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
             if "pair" not in train[0]:
                 (folder / "texts.txt").write_text("".join(f"{row['text'].strip()}\n" for row in rest), encoding="utf-8")
-            yield Case(task, seed, folder, options.model, options.epochs or TASKS[task].epochs)
+            yield Case(task, seed, folder, options.model, options.epochs or TASKS[task].epochs, options.rate)
 
 
 def train(options: argparse.Namespace) -> None:
     """One part after the other, all cases of each."""
     measuring.ROUNDS, measuring.TEXTS = 1, 2  # times are the business of `speed`
-    results = Results(options.out, options.minutes)
+    results = Results(options.out, options.minutes, options.model)
     all_cases = list(cases(options))
     try:
         for part in options.parts:
             for name, make in jobs_of(part, options, results).items():
                 for case in all_cases:
                     if part != "unlabeled" or case.texts:
-                        once(name, case, results, make)
+                        once(name, case, results, make, part in ("teacher", "unlabeled"))
     except TimeIsOver:
         print(f"{options.minutes:g} minutes are over; the same command goes on", flush=True)
         return
     print("all done", flush=True)
 
 
-def once(name: str, case: Case, results: Results, make: Makes) -> None:
-    """Make a model, note how good it is, and leave it if others need it."""
-    out = case.folder / (name if name in KEPT else "now")
+def once(name: str, case: Case, results: Results, make: Makes, alone: bool) -> None:
+    """Make a model, note how good it is, and leave it if others need it; `alone`, where it needs no teacher."""
+    kept = name in KEPT or name.endswith(PKD)
+    out = case.folder / (name if kept else "now")
     if (name, case.task, case.seed) in results.known:
         return
     results.hurry()
-    if name != TEACHER and not pt_finished(case.teacher):  # on a machine that starts anew
+    if not alone and not pt_finished(case.teacher):  # on a machine that starts anew
         case.tune(case.model, case.teacher)
     began = time.monotonic()
-    if not pt_finished(out) or name not in KEPT:
+    if not pt_finished(out) or not kept:
         remove(out)
         run = make(case, out)
     else:
@@ -328,7 +332,7 @@ def once(name: str, case: Case, results: Results, make: Makes) -> None:
         )
     for place in case.folder.glob(f"{out.name}-*"):
         remove(place)
-    if name not in KEPT:
+    if not kept:
         remove(out)
 
 
@@ -337,6 +341,12 @@ def score(folder: Path, case: Case, metric: str) -> float:
     trained = Trained.load(folder)
     task = trained.need_task("it is scored")
     return quality(trained.model, task, task.read(case.folder / "dev.jsonl", case.columns), LENGTH)[metric]
+
+
+def patient(folder: Path) -> list[str]:
+    """Names of the students of PKD there, the larger ones first."""
+    found = [place.name for place in folder.glob(f"* {PKD}") if (place / "config.json").is_file()]
+    return sorted(found, key=lambda name: -int(name.split()[0]))
 
 
 def sizes(folder: Path) -> dict[str, float]:
@@ -351,15 +361,13 @@ def sizes(folder: Path) -> dict[str, float]:
 def int8(options: argparse.Namespace) -> None:
     """Models that `train` left, with 8 bits."""
     measuring.ROUNDS, measuring.TEXTS = 1, 2
-    results = Results(options.out, options.minutes)
-    ways = {
-        "int8 dynamic": (TEACHER, "dynamic"), "int8 static": (TEACHER, "static"), "int8 aware": (AWARE, "dynamic"),
-        "6 layers, PKD, int8": (SIX, "dynamic"),
-    }  # fmt: skip
+    results = Results(options.out, options.minutes, options.model)
+    ways = {"int8 dynamic": (TEACHER, "dynamic"), "int8 aware": (AWARE, "dynamic")}
     try:
         for case in cases(options):
             metric = TASKS[case.task].metric
-            for name, (source, how) in ways.items():
+            students = {f"{name}, int8": (name, "dynamic") for name in patient(case.folder)}
+            for name, (source, how) in (ways | students | {"int8 static": (TEACHER, "static")}).items():
                 if not (case.folder / source / "config.json").is_file():
                     continue
                 results.hurry()
@@ -414,7 +422,8 @@ def gathered(options: argparse.Namespace, folder: Path) -> dict[str, Path]:
         found = {f"{options.layers} layers": folder / "teacher", f"{options.student} layers": folder / "student"}
     else:
         place = options.work / f"{options.task}-{options.seeds[0]}"
-        found = {name: place / name for name in TIMED if (place / name / "config.json").is_file()}
+        names = (TEACHER, *patient(place), HEADS)
+        found = {name: place / name for name in names if (place / name / "config.json").is_file()}
     first = next(iter(found.values()))
     made = {f"ours, {name}, fp32": source for name, source in found.items()}
     pt.export(first, to="onnx", out=folder / "graph")
@@ -544,6 +553,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000, help="of each file, at most")
     parser.add_argument("--few", type=int, default=2000, help="rows with labels, where the others are texts without")
     parser.add_argument("--epochs", type=float, help="instead of those usual for a task")
+    parser.add_argument("--rate", type=float, default=RATE, help="of fine-tuning")
     parser.add_argument("--minutes", type=float, default=1e6)
     parser.add_argument("--general", type=float, default=5.0, help="minutes of reading, for students of no task")
     parser.add_argument("--tokens", type=int, default=65536, help="of a step, for these")

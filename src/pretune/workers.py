@@ -1,4 +1,4 @@
-"""Work that falls into independent pieces, shared out to processes: one for each device."""
+"""Work that falls into independent pieces, shared out to processes: one for each device, or several that share it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from itertools import cycle, islice
 from multiprocessing import active_children, get_context, parent_process
 from typing import Any, TypeVar
 
@@ -21,18 +22,15 @@ Result = TypeVar("Result")
 
 @contextmanager
 def worker_each(devices: int) -> Iterator[ProcessPoolExecutor]:
-    """A process for each of so many devices: GPUs, or, where there is none, equal shares of the processor.
+    """A process for each of so many devices: GPUs, in turns where they are fewer, or equal shares of the processor.
 
     Each sees its own GPU alone. They say nothing, and end when this process does or when the block ends in an error.
     """
-    gpus = visible_gpus()
-    if devices < 1 or (gpus and devices > len(gpus)):
-        raise PretuneError(
-            f"--devices {devices}: there are {len(gpus)} GPUs here" if gpus else "--devices must be 1 or more"
-        )
+    if devices < 1:
+        raise PretuneError("--devices must be 1 or more")
     context = get_context("spawn")
     places: Any = context.SimpleQueue()
-    for place in gpus[:devices] or [""] * devices:
+    for place in islice(cycle(visible_gpus() or [""]), devices):
         places.put(place)
     threads = max(1, torch.get_num_threads() // devices)
     before = set(active_children())

@@ -118,7 +118,7 @@ def test_every_depth_drops_other_elements() -> None:
     changes = {"num_hidden_layers": 2, "hidden_dropout_prob": 0.5}
     model = FAMILY.build(FAMILY.read_config(SMALL | changes))
     share_seed(model, torch.device("cpu")).fill_(3)
-    dropout = model.layers[0][0]["attention"].dropout
+    dropout = model.layers[0][0].attention.dropout
     seen: list[torch.Tensor] = []
     dropout.register_forward_hook(lambda module, inputs, out: seen.append(out == 0))
     packed = Ragged.make(60).packed

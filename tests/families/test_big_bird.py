@@ -49,7 +49,7 @@ def one_by_one(peer: Any, batch: Ragged) -> list[Any]:
 def follow(model: Model, plans: list[Tensor]) -> None:
     """Draw no blocks, but take the peer's: (heads, blocks − 2, random) of each layer, of blocks that do not see all."""
     for layer, plan in zip(model.backbone.layers, plans, strict=True):
-        part = layer["attention"].part
+        part = layer.attention.part
         part.score = BlockSparse(part.score.size, part.score.random, F.pad(plan, (0, 0, 1, 1)))
         part.pattern = part.score.pattern
 

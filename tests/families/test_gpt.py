@@ -224,5 +224,5 @@ def test_residual_outputs_of_gpt2_start_smaller() -> None:
     torch.manual_seed(0)
     family = FAMILIES["gpt2"]
     layer = family.build(family.read_config(SMALL | {"n_layer": 8})).layers[0]
-    inner, output = layer["feed_forward"].part.inner.weight, layer["feed_forward"].part.output.weight
+    inner, output = layer.feed_forward.part.inner.weight, layer.feed_forward.part.output.weight
     assert float((output.std() / inner.std()).detach()) == pytest.approx(0.25, rel=0.05)

@@ -227,7 +227,7 @@ def test_zero_outputs_start_as_the_embeddings_and_learn() -> None:
     assert torch.equal(states.layers[0], states.layers[3])
     (states.last * torch.randn_like(states.last)).sum().backward()
     for layer in model.layers:
-        for part in layer.values():
+        for part in layer.children():
             assert part.part.output.weight.grad.abs().max() > 0
 
 

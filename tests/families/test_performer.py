@@ -85,7 +85,7 @@ def test_it_is_saved_with_its_features_and_comes_back(tmp_path: Path) -> None:
 
 def test_the_same_seed_draws_the_same_features() -> None:
     first, again, other = (make_model("performer-tiny", seed=seed).backbone.layers[0] for seed in (1, 1, 2))
-    features = [layer["attention"].part.attend.features for layer in (first, again, other)]
+    features = [layer.attention.part.attend.features for layer in (first, again, other)]
     assert torch.equal(features[0], features[1]) and not torch.equal(features[0], features[2])
 
 

@@ -75,7 +75,7 @@ def test_looks_are_what_attention_weighs_by(family: str) -> None:
     layer, layout = model.backbone.layers[0], self_layout(packed)
     rows = looks(layer, x, layout)
     torch.testing.assert_close(rows.sum(-1), torch.ones(10))
-    attention = layer["attention"]
+    attention = layer.attention
     from pretune.nn.attention import Flow
 
     inner = attention.norm(x) if family != "bert" else x

@@ -49,7 +49,7 @@ def test_performer(objective: str, shape: tuple[int, int]) -> None:
     root, joint, batch = made("performer", objective, *shape, **PERFORMER)
     if objective == "lm":
         for layer in root.backbone.layers:
-            layer["attention"].part.pattern = causal
+            layer.attention.part.pattern = causal
     with FlopCounterMode(display=False) as counter:
         root(joint, batch)
     assert counter.get_total_flops() == forward_flops(root, batch)

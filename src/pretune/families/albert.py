@@ -48,7 +48,7 @@ def build(config: AlbertConfig) -> Encoder:
     encoder = Encoder(
         embed=embeddings_of(config, vectors, Linear(vectors, width)),
         layers=[
-            Depth(layer_of(config) for _ in range(config.inner_group_num)) for _ in range(config.num_hidden_groups)
+            Depth(*(layer_of(config) for _ in range(config.inner_group_num))) for _ in range(config.num_hidden_groups)
         ],
         order=config.order(),
         vocabulary_head=lambda: vocabulary_head_of(config, activation, vectors),

@@ -49,11 +49,13 @@ class PreNorm(nn.Module):
         return out
 
 
-class Layer(nn.ModuleDict):
+class Layer(nn.Module):
     """Named parts in turn: `Layer(attention=PostNorm(…), feed_forward=PostNorm(…))`."""
 
     def __init__(self, **parts: nn.Module) -> None:
-        super().__init__(parts)
+        super().__init__()
+        for name, part in parts.items():
+            self.add_module(name, part)
         self.recompute = False  # forget everything inside, and compute it again in the backward
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
@@ -65,15 +67,15 @@ class Layer(nn.ModuleDict):
 
     def run(self, x: Tensor, flow: Flow) -> Tensor:
         """All parts, one after the other."""
-        for part in self.values():
+        for part in self.children():
             x = part(x, flow)
         return x
 
 
-class Depth(nn.ModuleList):
+class Depth(nn.Sequential):
     """Layers in turn that make up one depth of a stack (ALBERT's inner ones)."""
 
-    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+    def forward(self, x: Tensor, flow: Flow) -> Tensor:  # type: ignore[override]
         """(n, width) → (n, width)."""
         for layer in self:
             x = layer(x, flow)

@@ -77,7 +77,7 @@ class RTDHead(nn.Module):
     def exports(self) -> dict[str, Export]:
         """The generator, as a masked language model."""
         layers: Any = self.generator.backbone.layers
-        attention, feed_forward = layers[0]["attention"].part, layers[0]["feed_forward"].part
+        attention, feed_forward = layers[0].attention.part, layers[0].feed_forward.part
         sizes = {
             "hidden_size": self.generator.backbone.width,
             "num_hidden_layers": len(layers),

@@ -130,7 +130,8 @@ def finetune(
     device
         cpu or cuda; a GPU is used where there is one.
     devices
-        Share the seeds out to so many devices of this machine, a process for each; on a CPU, to so many processes.
+        Share the seeds out to so many devices of this machine, a process for each (several share a GPU
+        where there are fewer); on a CPU, to so many processes.
     partial
         Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
     vectors

@@ -92,7 +92,8 @@ def tune(
     device
         cpu or cuda; a GPU is used where there is one.
     devices
-        Share the trials out to so many devices of this machine, a process for each; on a CPU, to so many processes. Each
+        Share the trials out to so many devices of this machine, a process for each (several share a GPU
+        where there are fewer); on a CPU, to so many processes. Each
         trial then learns from all before it but those that may still be under way.
     partial
         Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
