@@ -14,6 +14,7 @@ import yaml
 
 import pretune as pt
 from conftest import english_documents
+from pretune.backbones.recurrent import Recurrent
 from pretune.model import load_model
 from pretune.objectives import parse_objective
 from pretune.presets import find_preset, preset_names
@@ -54,6 +55,22 @@ def test_a_twin_runs(name: str, tmp_path: Path) -> None:
     assert run.finished
     assert len(run.metrics()) == 2
     assert load_model(tmp_path / "run").backbone.width in (128, 256)
+
+
+@pytest.mark.parametrize(("name", "goes_on"), [("lstm-lm-tiny", False), ("awd-lstm-tiny", True)])
+def test_only_what_is_told_to_goes_on_from_the_batch_before(
+    name: str, goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward, seen = Recurrent.forward, []
+
+    def watched(self: Recurrent, packed: Any, carry: Any = None, keep: Any = "last") -> Any:
+        seen.append(carry is not None)
+        return forward(self, packed, carry, keep)
+
+    monkeypatch.setattr(Recurrent, "forward", watched)
+    settings = {"batch": pt.Batching(tokens=512, length=64), "watching": pt.Watching(save=0, held_out=0.0)}
+    learn(name, tmp_path / "run", budget=pt.Budget(steps=4), tokenizer={"kind": "words", "size": 600}, **settings)
+    assert seen == [False, *[goes_on] * 3]
 
 
 @pytest.mark.gpu

@@ -61,9 +61,6 @@ class Rows:
         lengths = np.diff(np.append(begin, len(packed)))
         lane = np.searchsorted(offsets[1:], begin, side="right")
         last = np.append(lane[1:] != lane[:-1], True)
-        # What a pack is filled up with is a row of nobody's: it starts from nothing, and leaves nothing.
-        whose = lane < len(offsets) - 1
-        last, goes_on[begin], lane = last & whose, goes_on[begin] & whose, np.minimum(lane, len(offsets) - 2)
         by_length = np.argsort(-lengths, kind="stable")
         begin, lengths = begin[by_length], lengths[by_length]
         times = np.arange(lengths[0])[:, None]

@@ -158,7 +158,8 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
                         part.backward()
                     parts.append(part.detach())
                 if not spare:
-                    t.carry[pack.slot] = loss.carry
+                    if joint.stateful:  # others begin anew with each batch
+                        t.carry[pack.slot] = loss.carry
                     losses.append(loss)
             layers = layer_norms(t.root) if t.watching.layers and _due(clock, t.watching.log, ahead=1) else {}
             set_rates(optimizers, factor, before)
