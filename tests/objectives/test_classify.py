@@ -9,18 +9,41 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from material import TEMPLATE, store
+from material import TEMPLATE, stack, store
 from pretune import PretuneError
 from pretune.nn.pooling import pool
 from pretune.objectives import Data
 from pretune.objectives.classify import Classify
-from pretune.packed import pack_lists
+from pretune.packed import Capacity, pack_lists
 from pretune.randomness import Draws
 from pretune.text.labeled import Labeled
 from pretune.text.rows import TokenRows, arrange_rows
 from pretune.text.sequences import Packing, Template, collate
 
 texts_strategy = st.lists(st.text("abcdefg hijk", max_size=60), min_size=1, max_size=9)
+
+
+def test_small_differences_between_long_texts_survive_16_bits() -> None:
+    states = 0.5 + 0.01 * torch.randn(2, 400, 8)
+    means = states.bfloat16().double().mean(1)
+    packed = pack_lists([[7] * 400] * 2)
+    torch.testing.assert_close(pool(states.bfloat16().flatten(0, 1), packed, "mean").double(), means, rtol=1e-5, atol=0)
+
+
+def test_filler_does_not_reach_what_is_counted_over_a_batch() -> None:
+    objective = Classify(labels=("bad", "good"), pooling="concat", hidden=6, dropout=0.0)
+    rows = Labeled(Path("x"), {}, ["a b", "c", "d e f"], labels=["good", "bad", "good"])
+    data = Data(store().tokenizer, TEMPLATE, rows=rows)
+    sequences = objective.arrange(data, Packing(64, 16), Draws(0)).pack(0)
+    sequences = objective.corrupt(sequences, data.tokenizer, Draws(0))
+    found = []
+    for capacity in (None, Capacity(64, 16, 8, {"classify": 9})):
+        torch.manual_seed(0)
+        backbone = stack(store().tokenizer.size)
+        head = objective.head(backbone)
+        loss = objective.loss(head, backbone, collate(sequences, capacity))
+        found.append((loss.sums["classify"], head.hidden.norm.mean, head.hidden.norm_inner.variance))
+    torch.testing.assert_close(*found)
 
 
 @settings(max_examples=30)

@@ -15,7 +15,8 @@ def pool(states: Tensor, packed: Packed, how: str) -> Tensor:
 
     `rising` is a mean whose weights grow from 0 to 1 along the sequence (Dai and Le, 2015); `concat` is the last, the max and the mean side by side (Howard and Ruder, 2018): three times the width.
 
-    Of a sequence without tokens, as families that put nothing around a text can have it, it is 0.
+    Of a sequence without tokens, as families that put nothing around a text can have it, it is 0. Means are in fp32, whatever
+    the states are in: where texts differ little, sums of 16 bits would lose the difference.
 
     >>> from pretune.packed import pack_lists
     >>> pool(torch.tensor([[1.0], [3.0], [5.0]]), pack_lists([[7, 7], [7]]), "mean").tolist()
@@ -34,19 +35,22 @@ def pool(states: Tensor, packed: Packed, how: str) -> Tensor:
         return states[(ends - 1).clamp(min=0)].masked_fill(empty, 0.0)
     owner = side_of(packed).sequence.long()
     if how == "rising":
-        place = (torch.arange(len(packed), device=owner.device) - starts[owner]).to(states.dtype)
-        last = (ends - starts - 1).clamp(min=1).to(states.dtype)[owner]
+        place = (torch.arange(len(packed), device=owner.device) - starts[owner]).float()
+        last = (ends - starts - 1).clamp(min=1).float()[owner]
         weights = torch.where((ends - starts)[owner] == 1, 1.0, place / last)
         total = weights.new_zeros(sequences).index_add(0, owner, weights).clamp(min=1e-6)
-        rising = states * (weights / total[owner])[:, None]
-        return states.new_zeros(sequences, states.shape[1]).index_add(0, owner, rising)
+        return sums(states * (weights / total[owner])[:, None], owner, sequences)
     if how == "mean":
-        total = states.new_zeros(sequences, states.shape[1]).index_add(0, owner, states)
-        return total / (ends - starts).clamp(min=1).to(states.dtype)[:, None]
+        return sums(states, owner, sequences) / (ends - starts).clamp(min=1)[:, None]
     lowest = torch.finfo(states.dtype).min
     index = owner[:, None].expand_as(states)
     highest = states.new_full((sequences, states.shape[1]), lowest).scatter_reduce(0, index, states, "amax")
     return highest.masked_fill(empty, 0.0)
+
+
+def sums(states: Tensor, owner: Tensor, sequences: int) -> Tensor:
+    """(n, width) → (sequences, width) in fp32: the sum of those that a sequence owns."""
+    return states.new_zeros(sequences, states.shape[1], dtype=torch.float32).index_add(0, owner, states.float())
 
 
 class AttentivePool(nn.Module):
@@ -64,5 +68,4 @@ class AttentivePool(nn.Module):
         highest = looks.new_full((sequences,), torch.finfo(looks.dtype).min).scatter_reduce(0, owner, looks, "amax")
         weights = (looks - highest.detach()[owner]).exp()
         total = weights.new_zeros(sequences).index_add(0, owner, weights)
-        shares = (weights / total[owner]).to(states.dtype)
-        return states.new_zeros(sequences, states.shape[1]).index_add(0, owner, states * shares[:, None])
+        return sums(states * (weights / total[owner])[:, None], owner, sequences)

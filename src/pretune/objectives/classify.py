@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretune.errors import PretuneError, nearest
+from pretune.nn.batch_norm import BatchNorm
 from pretune.nn.dropout import Dropout
 from pretune.nn.layout import rearrange, reverse
-from pretune.nn.linear import LayerNorm, Linear
+from pretune.nn.linear import Linear
 from pretune.nn.patterns import Pattern
 from pretune.nn.pooling import AttentivePool, pool
 from pretune.objectives.objective import Data, Loss, classification_loss
@@ -61,20 +63,37 @@ class ClassifyHead(nn.Module):
         wide = pooling == "concat"  # three vectors side by side, which no published pooler takes
         self.pooler = nn.Identity() if wide else backbone.pooler()
         width = 3 * backbone.width if wide else backbone.width
-        if hidden:
-            inner = (Dropout(dropout), Linear(width, hidden), LayerNorm(hidden), nn.ReLU())
-            self.pooler, width = nn.Sequential(self.pooler, *inner), hidden
-        self.output = Linear(width, classes) if wide or hidden else backbone.classifier(classes)
+        self.hidden = Hidden(width, hidden, dropout) if hidden else None
+        self.output = Linear(hidden or width, classes) if wide or hidden else backbone.classifier(classes)
 
-    def forward(self, states: Tensor, packed: Packed) -> Tensor:
-        """(n, width) → (sequences, classes)."""
+    def forward(self, states: Tensor, packed: Packed, real: Tensor | None = None) -> Tensor:
+        """(n, width) → (sequences, classes); `real` are the sequences that are no filler, where that is known."""
         if self.backward:
             turn = reverse(packed)
             states = rearrange(states, turn)
         one = pool(states, packed, self.pooling) if self.attention is None else self.attention(states, packed)
         pooled: Tensor = self.pooler(one)
-        logits: Tensor = self.output(self.dropout(pooled))
+        logits: Tensor = self.output(self.dropout(pooled) if self.hidden is None else self.hidden(pooled, real))
         return logits
+
+
+class Hidden(nn.Module):
+    """ULMFiT's layer between what stands for a text and the classes.
+
+    Batch norm comes first: states of a recurrent network are pooled over a long text into vectors that are nearly the same for
+    all texts, and what tells them apart must be made large before anything can be learned from it.
+    """
+
+    def __init__(self, width: int, hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.norm, self.dropout, self.inner = BatchNorm(width), Dropout(dropout), Linear(width, hidden)
+        self.norm_inner, self.dropout_inner = BatchNorm(hidden), Dropout(min(dropout, 0.1))
+
+    def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
+        """(rows, width) → (rows, hidden)."""
+        inner: Tensor = self.inner(self.dropout(self.norm(x, real))).relu()
+        out: Tensor = self.dropout_inner(self.norm_inner(inner, real))
+        return out
 
 
 @dataclass(frozen=True)
@@ -185,7 +204,7 @@ class Classify:
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
         """(sequences, classes) logits."""
-        out: Tensor = head(backbone(*batch.packed).last, batch.packed[-1])
+        out: Tensor = head(backbone(*batch.packed).last, batch.packed[-1], real_rows(batch, self.name))
         return out
 
     def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Labeled) -> list[Answer]:
@@ -213,6 +232,15 @@ class Classify:
         if self.multi:
             return several_loss(self.name, logits, targets)
         return classification_loss(self.name, logits, targets)
+
+
+def real_rows(batch: Batch, name: str) -> Tensor | None:
+    """(sequences,) those that a term has targets for; None where it has none."""
+    targets, offsets = batch.targets.get(name), batch.packed[-1].offsets
+    if targets is None:
+        return None
+    counts = torch.zeros(offsets.shape[0] - 1, device=targets.weight.device)
+    return counts.index_add(0, targets.at, targets.weight) > 0
 
 
 def several_loss(name: str, logits: Tensor, targets: Targets) -> Loss:

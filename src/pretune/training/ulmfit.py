@@ -42,7 +42,7 @@ WINDOW = 70  # tokens of a lane in a step
 LANES = 64, 4  # in a step at most and at least
 STEPS = 40  # that an epoch of little text should have, with fewer lanes
 FEW, MANY_EPOCHS, FEW_EPOCHS = 1000, 50.0, 10.0  # rows that are few, and epochs of few and of many
-OBJECTIVE = "classify(pooling=concat,hidden=50)"
+OBJECTIVE = "classify(pooling=concat,hidden=50,dropout=0.4)"
 WAYS = "forward", "backward"
 
 
