@@ -60,6 +60,15 @@ def test_everything_becomes_alike(match: str, width: int) -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, imitate.teacher.parameters(), strict=True))
 
 
+def test_patient_distance_by_hand() -> None:
+    imitate, student, head, batch = both("hidden(1:2)")
+    states = [backbone(*batch.packed, keep="all").layers for backbone in (student, imitate.teacher.backbone)]
+    firsts = batch.packed[0].offsets[:-1].long()
+    ours, theirs = (x / x.norm(dim=-1, keepdim=True) for x in (states[0][1][firsts], states[1][2][firsts]))
+    wanted = (ours - theirs).square().mean(-1).sum()
+    torch.testing.assert_close(imitate.loss(head, student, batch).sums["match_hidden"], wanted)
+
+
 def test_a_student_that_is_its_teacher_has_nothing_to_learn() -> None:
     imitate, _, _, batch = both("hidden(2:2)+states(2:2)+attention(2:2)+embedding+cosine")
     twin: Any = imitate.teacher.backbone

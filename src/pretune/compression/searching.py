@@ -136,7 +136,7 @@ def take(order: Order, step: str, number: float, source: Path, folder: Path) -> 
         case "layers":
             student = f"layers={number:g}"
             distilling.carry_out(
-                distilling.Order([order.model], student, folder, match="10*hidden(skip)", dev=order.dev, **common)
+                distilling.Order([order.model], student, folder, match="100*hidden(skip)", dev=order.dev, **common)
             )
         case "int8":
             quantizing.carry_out(quantizing.Order(str(source), folder, columns=order.columns, seed=order.seed))

@@ -1,6 +1,7 @@
 """Distillation inside: a student's states, attention and embeddings become like a teacher's, beside what else it learns.
 
-hidden(skip)      the state of the first token, of length 1, in mapped layers (Sun et al., 2019, *Patient KD*)
+hidden(skip)      the state of the first token, of length 1, in mapped layers (Sun et al., 2019, *Patient KD*); squares are averaged
+                  over columns, as in its authors' code, so that their weights, 10 to 1,000, fit
 states(skip)      all states (Jiao et al., 2020, TinyBERT)
 attention(skip)   how each token's look is spread, the mean of all heads
 embedding         what goes into the first layer
@@ -62,7 +63,7 @@ class Match:
 def parse_matches(text: str, student: int, teacher: int) -> tuple[Match, ...]:
     """Read `100*hidden(skip)+embedding`, for networks of so many layers.
 
-    >>> parse_matches("10*hidden(skip)", 6, 12)[0].pairs
+    >>> parse_matches("100*hidden(skip)", 6, 12)[0].pairs
     ((1, 2), (2, 4), (3, 6), (4, 8), (5, 10))
     """
     found: list[Match] = []
@@ -179,7 +180,7 @@ class Imitate:
                     F.normalize(led(ours[own][at]).float(), dim=-1) - F.normalize(theirs[layer][at].float(), dim=-1)
                     for own, layer in match.pairs
                 ]
-                return torch.stack([part.square().sum(-1) for part in parts]).mean(0)
+                return torch.stack([part.square().mean(-1) for part in parts]).mean(0)
             case "states":
                 found = [led(ours[own][at]).float() - theirs[layer][at].float() for own, layer in match.pairs]
                 return torch.stack([part.square().mean(-1) for part in found]).mean(0)
