@@ -80,9 +80,9 @@ class Results:
             file.write(json.dumps(line) + "\n")
         print(f"{task:6} {seed} {name}: {score:.4f}", flush=True)
 
-    def hurry(self, needed: float = 0.0) -> None:
-        """End where so many seconds are not left, or those of the longest job so far."""
-        if time.monotonic() + max(needed, self.longest) > self.ends:
+    def hurry(self) -> None:
+        """End where the seconds of the longest job so far are not left."""
+        if time.monotonic() + self.longest > self.ends:
             raise TimeIsOver
 
 
@@ -218,7 +218,7 @@ def general(options: argparse.Namespace, results: Results, layers: int) -> Path:
     """A student of no task."""
     folder: Path = options.work / "distilbert"
     if not pt_finished(folder):
-        results.hurry(60 * options.general)
+        results.hurry()
         pt.distill(options.model, student=f"layers={layers}", data=options.text, out=folder, **reading(options, 3e-4))
     return folder
 
@@ -227,7 +227,7 @@ def well_read(options: argparse.Namespace, results: Results, preset: str) -> Pat
     """A small model that has read as long."""
     folder: Path = options.work / f"read-{preset}"
     if not pt_finished(folder):
-        results.hurry(60 * options.general)
+        results.hurry()
         given = reading(options, 1e-3)
         pt.pretrain(preset, options.text, objective="mlm", tokenizer=options.model, out=folder, **given)
     return folder
@@ -237,7 +237,7 @@ def reading(options: argparse.Namespace, rate: float) -> dict[str, Any]:
     """How running text is learned from."""
     batch = pt.Batching(tokens=options.tokens, length=LENGTH, pack=options.tokens)
     watching = pt.Watching(save=0, evaluate=0)
-    budget = pt.Budget(seconds=60 * options.general)
+    budget = pt.Budget(steps=options.reading)
     return {"budget": budget, "batch": batch, "watching": watching, "optimizer": pt.Optimizer(lr=rate)}
 
 
@@ -555,8 +555,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, help="instead of those usual for a task")
     parser.add_argument("--rate", type=float, default=RATE, help="of fine-tuning")
     parser.add_argument("--minutes", type=float, default=1e6)
-    parser.add_argument("--general", type=float, default=5.0, help="minutes of reading, for students of no task")
-    parser.add_argument("--tokens", type=int, default=65536, help="of a step, for these")
+    parser.add_argument("--reading", type=int, default=1500, help="steps of reading, for students of no task")
+    parser.add_argument("--tokens", type=int, default=65536, help="of a step of that")
     parser.add_argument("--small", nargs="+", default=list(SMALL), help="presets of students")
     parser.add_argument("--task", default="SST-2", help="whose models are timed")
     parser.add_argument("--layers", type=int, default=12)

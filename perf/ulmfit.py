@@ -1,12 +1,12 @@
 """ULMFiT on TREC and IMDb with 100, 500 and all labels: its recipe, the classifier without its three tricks, and from scratch.
 
     pretune pretrain docs/recipes/ulmfit-short.yaml --data CORPUS --out LM
-    python perf/ulmfit.py adapt --lm LM --data TASKS --out FOLDER [--tasks TREC]
+    python perf/ulmfit.py adapt --lm LM --data TASKS --out FOLDER [--tasks TREC] [--texts FILE…]
     python perf/ulmfit.py run --data TASKS --out FOLDER [--tasks TREC] [--labels 100 500 all] [--arms ulmfit …] [--seeds 0 1 2]
     python perf/ulmfit.py table FOLDER --plot docs/ulmfit.png
 
 TASKS has the official TREC/{train,test}.txt and IMDb/{train,test}.tsv. `adapt` is the second stage, once for a task, on all its
-training texts without their labels. Every line of FOLDER/results.jsonl is one classifier, judged on TREC's test or the first 5,000
+training texts without their labels, and on further texts without any. Every line of FOLDER/results.jsonl is one classifier, judged on TREC's test or the first 5,000
 of IMDb's, shuffled. Rows to learn from are drawn anew for each seed, the same for all arms. Arms: `ulmfit`; `full`, the same start,
 but all layers at one rate, which does not change; `scratch`, the same network with random weights. The two others have each rate of
 RATES, and the better one counts.
@@ -83,7 +83,8 @@ def adapt(options: argparse.Namespace) -> None:
             train=str(texts), dev=None, columns={}, lm_epochs=options.epochs or LM_EPOCHS[task], language="lines"
         )
         start = time.perf_counter()
-        run = go_on(options.lm, [texts], Path(options.out) / task / "forward", stages)
+        files = [texts, *map(Path, options.texts)]
+        run = go_on(options.lm, files, Path(options.out) / task / "forward", stages)
         print(task, f"{time.perf_counter() - start:.0f} s", json.dumps(run.results), flush=True)
 
 
@@ -217,6 +218,7 @@ def main() -> None:
         verb.add_argument("--epochs", type=float, help="instead of the usual number")
         if name == "adapt":
             verb.add_argument("--lm", required=True)
+            verb.add_argument("--texts", nargs="*", default=[], help="further files of texts")
         else:
             verb.add_argument("--labels", nargs="+", default=["100", "500", "all"])
             verb.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))

@@ -172,7 +172,7 @@ class Recall:
         """The batch's pattern, no look at slots that are not filled, none across documents."""
         pattern = Pattern("remembered", lambda query, key: key["remembered"] > 0)
         if "document" in self.layout.keys.columns:
-            pattern &= document
+            pattern = pattern & document  # not `&=`, which compilers of older torch cannot read
         return visible(pattern, batch)
 
     def context(self, layer: int, x: Tensor) -> Tensor:
