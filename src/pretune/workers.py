@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ def worker_each(devices: int) -> Iterator[ProcessPoolExecutor]:
         raise PretuneError("--devices must be 1 or more")
     context = get_context("spawn")
     places: Any = context.SimpleQueue()
-    for place in islice(cycle(visible_gpus() or [""]), devices):
+    for place in places_for(devices, visible_gpus()):
         places.put(place)
     threads = max(1, torch.get_num_threads() // devices)
     before = set(active_children())
@@ -54,6 +54,15 @@ def share_out(work: Callable[..., Result], jobs: Iterable[tuple[Any, ...]], devi
     """What comes of each job, the arguments of a call, in order."""
     with worker_each(devices) as pool:
         return [going.result() for going in [pool.submit(work, *job) for job in jobs]]
+
+
+def places_for(devices: int, gpus: Sequence[str]) -> list[str]:
+    """The GPU of each process, "" where there is none.
+
+    >>> places_for(3, ["0", "1"])
+    ['0', '1', '0']
+    """
+    return list(islice(cycle(gpus or [""]), devices))
 
 
 def visible_gpus() -> list[str]:
