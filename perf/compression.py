@@ -151,9 +151,7 @@ Makes = Callable[[Case, Path], pt.Run]
 def jobs_of(part: str, options: argparse.Namespace, results: Results) -> dict[str, Makes]:
     """What a part makes of each case, by name."""
     depth = load(options.model).backbone.depth
-    small: dict[str, Any] = {
-        "optimizer": pt.Optimizer(lr=6 * RATE)
-    }  # which small students take, whatever the teacher's
+    small: dict[str, Any] = {"optimizer": pt.Optimizer(lr=6 * RATE)}  # whatever the teacher's
     half, count = max(1, depth // 2), max(1, round(0.4 * depth))
     found: dict[str, Makes] = {}
     match part:

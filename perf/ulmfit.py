@@ -6,10 +6,10 @@
     python perf/ulmfit.py table FOLDER --plot docs/ulmfit.png
 
 TASKS has the official TREC/{train,test}.txt and IMDb/{train,test}.tsv. `adapt` is the second stage, once for a task, on all its
-training texts without their labels, and on further texts without any. Every line of FOLDER/results.jsonl is one classifier, judged on TREC's test or the first 5,000
-of IMDb's, shuffled. Rows to learn from are drawn anew for each seed, the same for all arms. Arms: `ulmfit`; `full`, the same start,
-but all layers at one rate, which does not change; `scratch`, the same network with random weights. The two others have each rate of
-RATES, and the better one counts.
+training texts without their labels, and on further texts without any. Every line of FOLDER/results.jsonl is one classifier, judged
+on TREC's test or the first 5,000 of IMDb's, shuffled. Rows to learn from are drawn anew for each seed, the same for all arms. Arms:
+`ulmfit`; `full`, the same start, but all layers at one rate, which does not change; `scratch`, the same network with random weights.
+The two others have each rate of RATES, and the better one counts.
 """
 
 from __future__ import annotations

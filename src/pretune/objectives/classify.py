@@ -204,7 +204,8 @@ class Classify:
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
         """(sequences, classes) logits."""
-        out: Tensor = head(backbone(*batch.packed).last, batch.packed[-1], real_rows(batch, self.name))
+        real = real_rows(batch, self.name) if self.hidden else None
+        out: Tensor = head(backbone(*batch.packed).last, batch.packed[-1], real)
         return out
 
     def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Labeled) -> list[Answer]:
