@@ -19,24 +19,25 @@ def run(*arguments: object, check: bool = True) -> subprocess.CompletedProcess[s
     return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, check=check)
 
 
-def processor_time(command: list[str]) -> float:
-    """Seconds; others may be waiting for the cores."""
+def timed(command: list[str]) -> tuple[str, float]:
+    """What it prints, and its seconds of processor time: others may be waiting for the cores."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, check=True, capture_output=True)
+    answer = subprocess.run(command, check=True, capture_output=True, text=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return answer.stdout, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 @cache
 def time_of_torch() -> float:
     """What anything that computes has to wait for on this machine: about a second on a fast one."""
-    return min(processor_time([sys.executable, "-c", "import torch"]) for _ in range(2))
+    return min(timed([sys.executable, "-c", "import torch"])[1] for _ in range(2))
 
 
 @pytest.mark.parametrize("arguments", [["--help"], *[[*name.split(), "--help"] for name in VERBS]], ids=" ".join)
 def test_help_answers_at_once_and_without_torch(arguments: list[str]) -> None:
-    assert "Usage: pretune" in run(*arguments).stdout
-    assert processor_time([*COMMAND, *arguments]) < 0.35 * time_of_torch()
+    answer, seconds = timed([*COMMAND, *arguments])
+    assert "Usage: pretune" in answer
+    assert seconds < 0.35 * time_of_torch()
     script = f"import sys, pretune.cli\ntry: pretune.cli.main({arguments!r})\nexcept SystemExit: pass\n"
     check = "assert not {'torch', 'numpy', 'tokenizers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script + check], check=True, capture_output=True)

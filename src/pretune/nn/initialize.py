@@ -35,7 +35,7 @@ class Undrawn(TorchFunctionMode):
         return args[0].zero_() if func in DRAWING else func(*args, **(kwargs or {}))
 
 
-DRAWING = (Tensor.normal_, Tensor.uniform_, Tensor.erfinv_)  # the last makes a truncated normal of the second
+DRAWING = (Tensor.normal_, Tensor.uniform_)
 
 
 def initialize(module: Module, deviation: float = 0.02, zero_outputs: bool = False) -> Module:
