@@ -44,7 +44,7 @@ from pretune.objectives import parse_objective
 from pretune.presets import find_preset
 
 GLUE = ("RTE", "MRPC", "CoLA", "STS-B", "SST-2")
-PARTS = ("teacher", "students", "layers", "heads", "weights", "aware", "distilbert", "unlabeled")
+PARTS = ("teacher", "students", "inherited", "layers", "heads", "weights", "aware", "distilbert", "unlabeled")
 LABELS = ("bad", "good")
 SMALL = ("bert-tiny", "bert-mini", "bert-small")  # students of 4, 11 and 29 million parameters
 PATIENT = {"match": "100*hidden(skip)"}
@@ -167,6 +167,12 @@ def jobs_of(part: str, options: argparse.Namespace, results: Results) -> dict[st
                 found[f"{layers} layers, fine-tuned"] = lambda case, out, start=start: case.tune(start(), out)
                 found[f"{layers} layers, KD"] = lambda case, out, start=start: case.distill(start(), out)
                 found[f"{layers} {PKD}"] = lambda case, out, start=start: case.distill(start(), out, **PATIENT)
+        case "inherited":
+            ways: dict[str, dict[str, Any]] = {"fine-tuned": {"soft": 0.0}, "KD": {}, "PKD": PATIENT}
+            for name, more in ways.items():
+                found[f"{half} of the teacher's own layers, {name}"] = lambda case, out, more=more: case.distill(
+                    f"layers={half}", out, **more
+                )
         case "layers":
             for way in WAYS:
                 drop = f"{way}({min(count, half) if way in ('even', 'odd') else count})"

@@ -7,7 +7,8 @@ projection and residual (ELMo), both ways in turn; theirs on a dense block of th
 both are cuDNN's, in bf16; on a CPU both in fp32, on one core, by processor time. Then the same where documents begin inside
 lanes, beside a PackedSequence of the same rows. Windows are those of the presets: 70 tokens of AWD-LSTM, 20 of ELMo; so are
 the lanes, 80 on a GPU (WikiText-2) and 20 on a CPU (the Penn Treebank). A mask of weights costs the same however many tokens
-a step has. Rounds of the two take turns, and the best of each counts.
+a step has. Rounds of the two take turns, and the best of each counts. A GPU is waited for after every ten steps, as in training,
+where the host is ahead of it; `--wait 1` waits after each.
 """
 
 from __future__ import annotations
@@ -53,13 +54,14 @@ def lanes(count: int, length: int, documents: bool) -> Packed:
     return pack(np.zeros(count * length, dtype=np.int64), np.full(count, length), columns=columns)
 
 
-def seconds(step: Callable[[], None], device: torch.device, least: float = 0.3) -> float:
+def seconds(step: Callable[[], None], device: torch.device, wait: int, least: float = 0.3) -> float:
     """Of one call, over as many as take some time: on a GPU by the clock, on a CPU the processor's own, whoever else is on it."""
     clock = time.perf_counter if device.type == "cuda" else time.process_time
     done, started = 0, clock()
     while clock() - started < least:
-        step()
-        done += 1
+        for _ in range(wait):
+            step()
+        done += wait
         if device.type == "cuda":
             torch.cuda.synchronize()
     return (clock() - started) / done
@@ -77,7 +79,7 @@ def stepping(run: Callable[[], Tensor], gradient: Tensor, parameters: list[Any])
 
 
 def compare(
-    name: str, ours: RecurrentLayer, theirs: nn.LSTM, packed: Packed, device: torch.device, rounds: int
+    name: str, ours: RecurrentLayer, theirs: nn.LSTM, packed: Packed, device: torch.device, rounds: int, wait: int
 ) -> dict[str, Any]:
     """The best times of both."""
     kind = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -108,7 +110,7 @@ def compare(
         step()
     for _ in range(rounds):
         for which, step in steps.items():
-            best[which] = min(best[which], seconds(step, device))
+            best[which] = min(best[which], seconds(step, device, wait))
     return {
         "layer": name,
         "rows": "even" if rows.even else "documents begin inside",
@@ -123,17 +125,19 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--lanes", type=int, default=None, help="80 on a GPU, 20 on a CPU")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--wait", type=int, default=None, help="steps that a GPU is ahead by: 10; a CPU: 1")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
     torch.set_num_threads(1)
     count = arguments.lanes or (80 if device.type == "cuda" else 20)
+    wait = arguments.wait or (10 if device.type == "cuda" else 1)
     found = []
     for documents in (False, True):
         for name, pair in layers().items():
             packed = lanes(count, WINDOWS[name.split()[0]], documents)
-            found.append(compare(name, *pair, packed, device, arguments.rounds))
-    result = {"machine": machine(), "lanes": count, "layers": found}
+            found.append(compare(name, *pair, packed, device, arguments.rounds, wait))
+    result = {"machine": machine(), "lanes": count, "wait": wait, "layers": found}
     if arguments.json:
         print(json.dumps(result))
         return

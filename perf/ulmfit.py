@@ -9,7 +9,7 @@ TASKS has the official TREC/{train,test}.txt and IMDb/{train,test}.tsv. `adapt` 
 training texts without their labels, and on further texts without any. Every line of FOLDER/results.jsonl is one classifier, judged
 on TREC's test or the first 5,000 of IMDb's, shuffled. Rows to learn from are drawn anew for each seed, the same for all arms. Arms:
 `ulmfit`; `full`, the same start, but all layers at one rate, which does not change; `scratch`, the same network with random weights.
-The two others have each rate of RATES, and the better one counts.
+Each has two rates, and the better one counts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from common import machine, read_results
 from tasks_beside_peer import read as read_task
 
 ARMS = {"ulmfit": "ULMFiT", "full": "without its tricks", "scratch": "from scratch"}
-RATES = {"ulmfit": (1e-2,), "full": (1e-3, 4e-3), "scratch": (1e-3, 4e-3)}
+RATES = {"ulmfit": (1e-2, 4e-3), "full": (1e-3, 4e-3), "scratch": (4e-3, 1e-3)}
 LM_EPOCHS = {"TREC": 10.0, "IMDb": 2.0}
 LENGTH = {"TREC": 64, "IMDb": 250}  # tokens that the classifier reads
 JUDGED = 5000

@@ -39,8 +39,8 @@ OPTIMIZER = Optimizer(name="adam", betas=(0.7, 0.99), eps=1e-8, decay=0.0, clip=
 SCHEDULE = Schedule(kind="triangular", warmup=0.1, final=1 / 32)
 LM_RATE, CLASSIFIER_RATE = 4e-3, 1e-2
 WINDOW = 70  # tokens of a lane in a step
-LANES = 64, 4  # in a step at most and at least
-STEPS = 40  # that an epoch of little text should have, with fewer lanes
+LANES = 4, 64, 256  # in a step: at least, usually, and at most
+STEPS = 40, 1000  # that an epoch has at least, if need be with fewer lanes; and above which more lanes are taken
 FEW, MANY_EPOCHS, FEW_EPOCHS = 1000, 50.0, 10.0  # rows that are few, and epochs of few and of many
 OBJECTIVE = "classify(pooling=concat,hidden=50,dropout=0.4)"
 WAYS = "forward", "backward"
@@ -140,9 +140,10 @@ def adapt(model: str, files: Sequence[Path], out: Path, stages: Stages) -> Run:
 
 
 def lm_batch(store: Store) -> Batching:
-    """Lanes of the usual window; fewer of them where there is little text."""
-    most, least = LANES
-    lanes = max(least, min(most, store.tokens // (STEPS * WINDOW)))
+    """Lanes of the usual window; fewer of them where there is little text, more where there is much."""
+    (least, usual, most), (few, many) = LANES, STEPS
+    windows = store.tokens // WINDOW
+    lanes = max(least, min(usual, windows // few), min(most, windows // many))
     return Batching(tokens=lanes * WINDOW, length=WINDOW)
 
 
