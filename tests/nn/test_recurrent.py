@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
 from pretune.nn.dropout import share_seed
-from pretune.nn.recurrent import Locked, Recurrence, Rows, asks_the_host, run_by_steps
+from pretune.nn.recurrent import InOnePiece, Locked, Recurrence, Rows, asks_the_host, run_by_steps
 from pretune.packed import Packed, pack_lists
 
 RAGGED, EVEN = [[5, 6, 7, 8, 9], [9], [4, 5, 6], [11, 10, 9, 8]], [[5, 6, 7], [8, 9, 1], [4, 5, 6]]
@@ -125,6 +125,30 @@ def test_locked_dropout_has_one_mask_for_all_times() -> None:
         assert (text == text[0]).all()
     assert not torch.equal(out[0], out[5])
     assert torch.equal(locked.eval()(out, rows), out)
+
+
+def test_locked_dropout_is_the_same_on_rows_that_are_equally_long() -> None:
+    """Where no row has to be looked up: the second text is one token shorter in the other batch."""
+    locked = Locked(0.5)
+    share_seed(locked, torch.device("cpu")).fill_(7)
+    even, ragged = (Rows.make(pack_lists(texts)) for texts in ([[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [4, 5]]))
+    assert even.even and not ragged.even
+    assert torch.equal(locked(torch.ones(6, 8), even)[:5], locked(torch.ones(5, 8), ragged))
+
+
+def test_weights_in_one_piece_are_the_same_weights() -> None:
+    torch.manual_seed(0)
+    cells = Recurrence(3, 5, projection=2)
+    plain = [one.to(torch.bfloat16) for one in cells.parameters()]
+    made = InOnePiece.apply(torch.bfloat16, *cells.parameters())
+    assert all(torch.equal(one, other) for one, other in zip(made, plain, strict=True))
+    starts = [one.data_ptr() for one in made]
+    assert starts == sorted(starts)
+    assert made[0].untyped_storage().data_ptr() == starts[0] == made[-1].untyped_storage().data_ptr()
+    sum((one * number).sum() for number, one in enumerate(made)).backward()
+    for number, one in enumerate(cells.parameters()):
+        assert one.grad is not None and one.grad.dtype == torch.float32
+        assert torch.equal(one.grad, torch.full_like(one, number))
 
 
 def test_rows_begin_where_documents_do_and_lanes_go_on() -> None:

@@ -30,9 +30,17 @@ class Dropout(nn.Module):
         """Any shape. A layer that runs at several depths draws another mask at each."""
         if not self.training or self.share == 0.0:
             return x
-        make = kept_on_gpu if x.is_cuda else kept
-        stays = make(self.seed, x.numel(), self.share, self.salt_at(depth))
-        return torch.where(stays.view(x.shape), x, 0.0) / (1.0 - self.share)
+        return torch.where(self.stays(x.numel(), x.is_cuda, depth).view(x.shape), x, 0.0) / (1.0 - self.share)
+
+    def factors(self, rows: int, like: Tensor) -> Tensor:
+        """(rows, width): what is multiplied with in training, as wide and of the type of another tensor."""
+        stays = self.stays(rows * like.shape[1], like.is_cuda).view(rows, like.shape[1])
+        return stays.to(like.dtype) / (1.0 - self.share)
+
+    def stays(self, count: int, on_gpu: bool, depth: int = 0) -> Tensor:
+        """(count,) True for elements that are not dropped."""
+        make = kept_on_gpu if on_gpu else kept
+        return make(self.seed, count, self.share, self.salt_at(depth))
 
     def salt_at(self, depth: int) -> int:
         """What tells this layer at this depth from all others."""

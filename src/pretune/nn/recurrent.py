@@ -25,7 +25,7 @@ GATES = {"lstm": 4, "gru": 3}
 BF16_SINCE = 91300  # the version of cuDNN that has recurrent kernels for it
 State = tuple[Tensor, ...]  # hidden, and of an LSTM its cells too: (rows, width) each
 
-# Weights that are dropped out, or cast, never lie in one piece; what that costs is one copy of them a step.
+# Only matters where a kernel wants another order than InOnePiece has, and costs one copy of the weights a step.
 warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk of memory")
 warnings.filterwarnings("ignore", message="LSTM with projections is not supported with oneDNN")
 
@@ -125,7 +125,9 @@ class Locked(nn.Module):
         """(n, width) in the order of the rows."""
         if not self.training or self.dropout.share == 0.0:
             return x
-        mask: Tensor = self.dropout(x.new_ones(len(rows.lane), x.shape[1]))
+        mask = self.dropout.factors(len(rows.lane), x)
+        if rows.even:
+            return (x.view(-1, *mask.shape) * mask).view(x.shape)
         return x * mask[rows.row]
 
 
@@ -181,9 +183,12 @@ class Recurrence(nn.Module):
     def weights(self, kind: torch.dtype) -> list[Tensor]:
         """In the order of the kernels."""
         second = torch.zeros_like(self.bias) if self.bias_hh is None else self.bias_hh
-        all_of_them = [self.weight_ih, self.drop(self.weight_hh), self.bias, second]
-        all_of_them += [] if self.weight_hr is None else [self.weight_hr]
-        return [weight.to(kind) for weight in all_of_them]
+        matrices = [self.weight_ih, self.drop(self.weight_hh)]
+        projection = [] if self.weight_hr is None else [self.weight_hr]
+        if not self.bias.is_cuda:
+            return [weight.to(kind) for weight in (*matrices, self.bias, second, *projection)]
+        made = InOnePiece.apply(kind, *matrices, *projection, self.bias, second)
+        return [*made[:2], *made[-2:], *made[2:-2]]
 
     def forward(
         self, x: Tensor, rows: Rows, before: State | None = None, window: int | None = None
@@ -239,6 +244,30 @@ class Recurrence(nn.Module):
         else:
             out, *after = kernel(x, sizes, initial, weights, *options)
         return out, tuple(part[0] for part in after)
+
+
+class InOnePiece(torch.autograd.Function):
+    """Weights of another type, one behind the other in one piece of memory.
+
+    That is how cuDNN wants them; it would copy them there one by one, after they had been cast one by one.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, kind: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
+        """In the same order."""
+        ctx.kinds = [weight.dtype for weight in weights]
+        sizes = [weight.numel() for weight in weights]
+        parts = torch.empty(sum(sizes), dtype=kind, device=weights[0].device).split(sizes)
+        made = [part.view(weight.shape) for part, weight in zip(parts, weights, strict=True)]
+        torch._foreach_copy_(made, weights)
+        return tuple(made)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """As each weight's own type."""
+        made = [torch.empty_like(one, dtype=kind) for one, kind in zip(gradients, ctx.kinds, strict=True)]
+        torch._foreach_copy_(made, gradients)
+        return (None, *made)
 
 
 def kernel_type(x: Tensor) -> torch.dtype:
