@@ -91,7 +91,7 @@ def adapt(options: argparse.Namespace) -> None:
 def run(options: argparse.Namespace) -> None:
     """A line for each classifier that is not there yet."""
     import pretune as pt
-    from pretune.training.ulmfit import OBJECTIVE, OPTIMIZER, SCHEDULE
+    from pretune.training.ulmfit import OBJECTIVE, OPTIMIZER, SCHEDULE, unfreezing
 
     os.environ["PRETUNE_PROGRESS"] = "none"
     out = Path(options.out)
@@ -99,8 +99,11 @@ def run(options: argparse.Namespace) -> None:
     for task in options.tasks:
         train, test = rows_of(task, Path(options.data))
         dev = write(test, out / task / "test.jsonl")
+        start_from = out / task / "forward" / "texts"
         for labels in options.labels:
             count = len(train) if labels == "all" else int(labels)
+            often = options.epochs or epochs(count)
+            gradual = unfreezing(start_from, often)
             for seed in options.seeds:
                 file = write(draw(train, count, seed), out / task / f"train-{labels}-{seed}.jsonl")
                 for arm in options.arms:
@@ -111,13 +114,13 @@ def run(options: argparse.Namespace) -> None:
                         shutil.rmtree(folder, ignore_errors=True)
                         start = time.perf_counter()
                         result = pt.finetune(
-                            out / task / "forward" / "texts",
+                            start_from,
                             file,
                             dev=dev,
                             out=folder,
                             objective=OBJECTIVE,
-                            strategy="gradual" if arm == "ulmfit" else "full",
-                            epochs=options.epochs or epochs(count),
+                            strategy=gradual if arm == "ulmfit" else "full",
+                            epochs=often,
                             optimizer=replace(OPTIMIZER, lr=rate, **({} if arm == "ulmfit" else {"layer_decay": 1.0})),
                             schedule=pt.Schedule(kind="constant", warmup=0.0) if arm == "full" else SCHEDULE,
                             batch=pt.Batching(sequences=32 if count < 10000 else 64, length=LENGTH[task]),

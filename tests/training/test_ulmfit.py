@@ -13,7 +13,7 @@ import torch
 import pretune as pt
 from pretune.families import FAMILIES
 from pretune.model import Model, Root, load
-from pretune.training.ulmfit import lowercases, way_of
+from pretune.training.ulmfit import lowercases, unfreezing, way_of
 
 WORDS = ["red", "blue", "green", "yellow", "stone", "cloud", "tree", "bird"]
 
@@ -77,13 +77,20 @@ def test_the_vocabulary_is_the_tasks_and_known_words_keep_their_vectors() -> Non
 def test_the_stages_have_the_published_settings() -> None:
     result = fitted()
     texts, task = (result.runs["backward"][stage].recipe for stage in ("texts", "task"))
-    assert texts["objective"] == "lm(stateful=true,backward=true)" and task["strategy"] == "gradual"
+    assert texts["objective"] == "lm(stateful=true,backward=true)" and task["strategy"] == "gradual(0.333333)"
     for recipe in (texts, task):
         assert recipe["optimizer"]["layer_decay"] == pytest.approx(1 / 2.6)
         assert recipe["optimizer"]["betas"] == [0.7, 0.99]
         assert recipe["schedule"]["kind"] == "triangular" and recipe["schedule"]["final"] == 1 / 32
     head = load(result.classifiers[0]).root.heads["classify"]
     assert head.pooling == "concat" and head.output.in_features == 50
+
+
+def test_layers_begin_to_move_one_each_epoch() -> None:
+    model = load(material() / "lm")
+    layers = len(model.backbone.groups()) - 1
+    assert unfreezing(material() / "lm", 10.0 * layers) == "gradual(0.1)"
+    assert unfreezing(material() / "lm", 1.0) == "gradual(0.5)"
 
 
 def test_the_same_command_finds_it_done(capsys: pytest.CaptureFixture[str]) -> None:

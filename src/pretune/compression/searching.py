@@ -1,6 +1,6 @@
 """A search over sequences of distilling, pruning and quantizing, under a target.
 
-A sequence is steps joined with `>`: layers=6 (distilled into so many layers), heads=0.4, units=0.5, weights=0.8 (pruned by such
+A sequence is steps joined with `>`: layers=6 (distilled into so many of its lower layers), heads=0.4, units=0.5, weights=0.8 (pruned by such
 shares, and trained again), int8. Sequences that begin alike share their beginnings.
 """
 
@@ -134,7 +134,7 @@ def take(order: Order, step: str, number: float, source: Path, folder: Path) -> 
     common |= {"budget": order.budget, "learning": order.learning, "seed": order.seed, "device": order.device}
     match step:
         case "layers":
-            student = f"layers={number:g}"
+            student = f"first={number:g}"  # lower layers are missed more than upper ones (docs/compression.md)
             distilling.carry_out(
                 distilling.Order([order.model], student, folder, match="100*hidden(skip)", dev=order.dev, **common)
             )

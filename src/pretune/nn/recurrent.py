@@ -187,7 +187,7 @@ class Recurrence(nn.Module):
         projection = [] if self.weight_hr is None else [self.weight_hr]
         if not self.bias.is_cuda:
             return [weight.to(kind) for weight in (*matrices, self.bias, second, *projection)]
-        made = InOnePiece.apply(kind, *matrices, *projection, self.bias, second)
+        made = InOnePiece.apply(kind, *matrices, *projection, self.bias, second)  # type: ignore[no-untyped-call]
         return [*made[:2], *made[-2:], *made[2:-2]]
 
     def forward(
@@ -257,7 +257,7 @@ class InOnePiece(torch.autograd.Function):
         """In the same order."""
         ctx.kinds = [weight.dtype for weight in weights]
         sizes = [weight.numel() for weight in weights]
-        parts = torch.empty(sum(sizes), dtype=kind, device=weights[0].device).split(sizes)
+        parts = torch.split(torch.empty(sum(sizes), dtype=kind, device=weights[0].device), sizes)
         made = [part.view(weight.shape) for part, weight in zip(parts, weights, strict=True)]
         torch._foreach_copy_(made, weights)
         return tuple(made)

@@ -170,14 +170,15 @@ def classify(adapted: Run, out: Path, stages: Stages, rows: int) -> Run:
     """The third stage."""
     if (out / "task" / "results.json").is_file():
         return Run(out / "task")
+    epochs = stages.epochs or (MANY_EPOCHS if rows < FEW else FEW_EPOCHS)
     given = {
         "train": stages.train,
         "dev": stages.dev,
         "out": out / "task",
         "columns": stages.columns,
         "objective": OBJECTIVE,
-        "strategy": "gradual",
-        "epochs": stages.epochs or (MANY_EPOCHS if rows < FEW else FEW_EPOCHS),
+        "strategy": unfreezing(adapted.folder, epochs),
+        "epochs": epochs,
         "budget": None,
         "optimizer": replace(OPTIMIZER, lr=CLASSIFIER_RATE),
         "schedule": SCHEDULE,
@@ -192,6 +193,12 @@ def classify(adapted: Run, out: Path, stages: Stages, rows: int) -> Run:
     }
     plan = finetuning.make_plan(str(adapted.folder), given)
     return finetune_seeds(plan, finetuning.read_material(plan), resume=(out / "task").exists())
+
+
+def unfreezing(model: str | Path, epochs: float) -> str:
+    """The strategy: a layer more with each epoch, and all of them after half of the training at the latest."""
+    layers = len(load(model).backbone.groups()) - 1
+    return f"gradual({min(0.5, layers / epochs):g})"
 
 
 def compare(runs: Sequence[Run], ways: Sequence[str]) -> dict[str, float]:
