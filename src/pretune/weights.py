@@ -38,6 +38,15 @@ def read_weights(folder: Path) -> Tensors:
     raise PretuneError(f"{folder}: no weights here ({looked})")
 
 
+def stored_type(folder: Path) -> torch.dtype:
+    """That of most numbers of a model folder, where they have 16 bits, else fp32."""
+    counts: dict[torch.dtype, int] = {}
+    for tensor in read_weights(folder).values():
+        counts[tensor.dtype] = counts.get(tensor.dtype, 0) + tensor.numel()
+    most = max(counts, key=lambda kind: counts[kind], default=torch.float32)
+    return most if most in (torch.float16, torch.bfloat16) else torch.float32
+
+
 def read_tensors(path: Path) -> Tensors:
     """The tensors of a safetensors file."""
     try:

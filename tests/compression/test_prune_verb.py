@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 import pretune as pt
 from pretune import PretuneError
 from pretune.cli import main
 from pretune.model import load
+from pretune.weights import read_weights
 from small_task import start, trained
 
 pytestmark = pytest.mark.usefixtures("briefly")
@@ -40,6 +42,14 @@ def test_recovery_and_weights(tmp_path: Path) -> None:
     assert names == ["before", "pruned", "trained, not pruned", "pruned and trained"]
     assert run.results["beside"][-1]["accuracy"] > 0.9 and run.results["times_smaller"] > 2
     assert load(tmp_path / "small").sparse and load(tmp_path / "small-pruned").backbone.depth == 2
+
+
+def test_what_has_16_bits_keeps_them(tmp_path: Path) -> None:
+    load(trained()).save(tmp_path / "half", torch.bfloat16)
+    run = pt.prune(tmp_path / "half", drop="top(1)", out=tmp_path / "small")
+    assert run.results["times_smaller"] > 1.1
+    kinds = {tensor.dtype for tensor in read_weights(tmp_path / "small").values()}
+    assert kinds == {torch.bfloat16}
 
 
 def test_a_smaller_vocabulary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from pretune.errors import PretuneError
 from pretune.training.finetuning import finetune
 from pretune.training.runs import Run, finish_run, rewrite_recipe, start_run
 from pretune.training.settings import Budget
+from pretune.weights import stored_type
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def carry_out(order: Order) -> Run:
     model, report = prune(before.model, at_once, before.examples(rows), choose_device(order.device))
     folder = order.out.with_name(f"{order.out.name}-pruned") if order.learns else order.out
     start_run(folder, "prune", order.recipe(), resume=False)
-    model.save(folder)
+    model.save(folder, stored_type(before.folder))  # else what is left could take more room
     models = {"before": before, "pruned": Trained.load(folder)}
     if order.learns:
         finish_run(folder, {"model": order.model, **report})
