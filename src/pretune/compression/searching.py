@@ -1,7 +1,7 @@
 """A search over sequences of distilling, pruning and quantizing, under a target.
 
-A sequence is steps joined with `>`: layers=6 (distilled into so many of its lower layers), heads=0.4, units=0.5, weights=0.8 (pruned by such
-shares, and trained again), int8. Sequences that begin alike share their beginnings.
+A sequence is steps joined with `>`: layers=6 (distilled into so many of its lower layers), heads=0.4, units=0.5, weights=0.8
+(pruned by such shares, and trained again), int8. Sequences that begin alike share their beginnings.
 """
 
 from __future__ import annotations
