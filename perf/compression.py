@@ -6,8 +6,8 @@
     python perf/compression.py table FILE…
     python perf/compression.py plot FILE… --out students.png
 
-`train` is for a machine with a GPU. MODEL is a folder in BERT's layout, TASKS one with the official files of CoLA, SST-2, MRPC, STS-B and
-RTE, FILE running text. Each line of --out is one result; what stands there is not made again, so that the same command goes on where
+`train` is for a machine with a GPU. MODEL is a folder in BERT's layout or ALBERT's, TASKS one with the official files of CoLA, SST-2,
+MRPC, STS-B and RTE, or of NSMC and KorSTS; FILE running text. Each line of --out is one result; what stands there is not made again, so that the same command goes on where
 it ended, by itself after --minutes. Models that the other commands need stay in --work.
 
 `int8` and `speed` are for a CPU with `pretune[export]`: they read what `train` left in --work. `speed`: one text at a time, and batches of
@@ -22,7 +22,7 @@ import json
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 from common import machine, read_results
-from tasks_beside_peer import LENGTH, RATE, ROWS, TASKS, read
+from tasks_beside_peer import KOREAN, LENGTH, RATE, ROWS, TASKS, read
 
 import pretune as pt
 from pretune.compression import measuring
@@ -44,6 +44,7 @@ from pretune.objectives import parse_objective
 from pretune.presets import find_preset
 
 GLUE = ("RTE", "MRPC", "CoLA", "STS-B", "SST-2")
+ALL_TASKS = (*GLUE, *KOREAN)
 PARTS = ("teacher", "students", "inherited", "layers", "heads", "weights", "aware", "distilbert", "unlabeled")
 LABELS = ("bad", "good")
 SMALL = ("bert-tiny", "bert-mini", "bert-small")  # students of 4, 11 and 29 million parameters
@@ -283,7 +284,7 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
             random.Random(seed).shuffle(train)
             train = train[: options.rows]
             few, rest = train[: options.few], train[options.few :]
-            files = {"train": train, "dev": dev[: options.rows], "few": few}
+            files = {"train": train, "dev": dev[: options.judged], "few": few}
             for name, rows in files.items():
                 (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
             if "pair" not in train[0]:
@@ -396,9 +397,9 @@ def int8(options: argparse.Namespace) -> None:
 # -- speed ----------------------------------------------------------------------------------------------------------
 
 
-def some_texts(count: int) -> list[str]:
+def some_texts(count: int, words: Sequence[str] = tuple(WORDS.split())) -> list[str]:
     """Ragged ones: from 5 to 100 words."""
-    chance, words = random.Random(0), WORDS.split()
+    chance = random.Random(0)
     return [" ".join(chance.choices(words, k=chance.randint(5, 100))) for _ in range(count)]
 
 
@@ -416,6 +417,14 @@ def make(folder: Path, layers: int, width: int) -> None:
     model = Model(family, config, Root(family.build(config)), tokenizer, "classify", list(LABELS))
     model.add_heads(parse_objective("classify", labels=LABELS).objectives)
     model.save(folder)
+
+
+def words_of(options: argparse.Namespace) -> list[str]:
+    """Of a task's texts, where models of a task are timed."""
+    if options.work is None:
+        return WORDS.split()
+    file = options.work / f"{options.task}-{options.seeds[0]}" / "dev.jsonl"
+    return [word for row in read_results([file]) for word in row["text"].split()]
 
 
 def gathered(options: argparse.Namespace, folder: Path) -> dict[str, Path]:
@@ -447,7 +456,7 @@ def speed(options: argparse.Namespace) -> list[dict[str, Any]]:
     measuring.ROUNDS, measuring.TEXTS = 1, 2  # of what the verbs measure themselves
     rows: list[dict[str, Any]] = []
     count = options.texts
-    texts = some_texts(count)
+    texts = some_texts(count, words_of(options))
     with TemporaryDirectory() as name:
         ours = gathered(options, Path(name))
         source = next(iter(ours.values()))
@@ -492,7 +501,7 @@ def table(files: list[str]) -> None:
     found: dict[str, dict[str, list[float]]] = {}
     for row in lines:
         found.setdefault(row["name"], {}).setdefault(row["task"], []).append(row["score"])
-    tasks = [task for task in GLUE if any(task in scores for scores in found.values())]
+    tasks = [task for task in ALL_TASKS if any(task in scores for scores in found.values())]
     print(f"| | {' | '.join(tasks)} | mean | of the teacher |")
     print("| --- |" + " --- |" * (len(tasks) + 2))
     whole = {task: mean(scores) for task, scores in found.get(TEACHER, {}).items()}
@@ -526,7 +535,7 @@ def plot(files: list[str], out: Path) -> None:
             teachers.setdefault(row["task"], []).append(row["score"])
         elif way in ways and preset.startswith("bert-"):
             found.setdefault((row["task"], way), {}).setdefault(row["parameters"], []).append(row["score"])
-    tasks = [task for task in GLUE if task in teachers]
+    tasks = [task for task in ALL_TASKS if task in teachers]
     figure, axes = pyplot.subplots(1, len(tasks), figsize=(5 * len(tasks), 4), squeeze=False)
     for axis, task in zip(axes[0], tasks, strict=True):
         axis.axhline(mean(teachers[task]), color="0.6", linestyle="--", label="teacher")
@@ -551,10 +560,11 @@ def main() -> None:
     parser.add_argument("--text", help="running text, for students of no task")
     parser.add_argument("--work", type=Path)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--tasks", nargs="+", default=list(GLUE), choices=GLUE)
+    parser.add_argument("--tasks", nargs="+", default=list(GLUE), choices=ALL_TASKS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
-    parser.add_argument("--rows", type=int, default=10_000, help="of each file, at most")
+    parser.add_argument("--rows", type=int, default=10_000, help="to learn from, at most")
+    parser.add_argument("--judged", type=int, default=10_000, help="rows of dev, at most")
     parser.add_argument("--few", type=int, default=2000, help="rows with labels, where the others are texts without")
     parser.add_argument("--epochs", type=float, help="instead of those usual for a task")
     parser.add_argument("--rate", type=float, default=RATE, help="of fine-tuning")

@@ -4,7 +4,8 @@
 
 Forward and backward of a layer as it trains: ours on packed lanes, with weight drop and locked dropout (AWD-LSTM), or
 projection and residual (ELMo), both ways in turn; theirs on a dense block of the same numbers, without any of it. On a GPU
-both are cuDNN's, in bf16; on a CPU both in fp32, on one core, by processor time. Then the same where documents begin inside
+both are cuDNN's, in bf16, ours from fp32 weights; theirs from bf16 weights, and for comparison from fp32 ones as autocast casts
+them. On a CPU both are in fp32, on one core, by processor time. Then the same where documents begin inside
 lanes, beside a PackedSequence of the same rows. Windows are those of the presets: 70 tokens of AWD-LSTM, 20 of ELMo; so are
 the lanes, 80 on a GPU (WikiText-2) and 20 on a CPU (the Penn Treebank). A mask of weights costs the same however many tokens
 a step has. Rounds of the two take turns, and the best of each counts. A GPU is waited for after every ten steps, as in training,
@@ -17,6 +18,8 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -83,7 +86,9 @@ def compare(
 ) -> dict[str, Any]:
     """The best times of both."""
     kind = torch.bfloat16 if device.type == "cuda" else torch.float32
+    gpu = device.type == "cuda"
     ours.to(device).train()
+    whole = deepcopy(theirs).to(device).train()
     theirs.to(device, kind).train()
     share_seed(ours, device)
     packed = packed.to(device)
@@ -91,20 +96,19 @@ def compare(
     torch.manual_seed(0)
     x = torch.randn(len(packed), ours.cells.inputs, device=device, dtype=kind, requires_grad=True)
     gradient = torch.randn(len(packed), ours.cells.outputs, device=device, dtype=kind)
-    if rows.even:
-        count = int(rows.sizes[0])
 
-        def bare() -> Tensor:
-            return theirs(x.view(-1, count, x.shape[1]))[0].flatten(0, 1)  # type: ignore[no-any-return]
-    else:
-
-        def bare() -> Tensor:
-            return theirs(PackedSequence(x, rows.sizes))[0].data  # type: ignore[no-any-return]
+    def bare(layer: nn.LSTM, cast: bool = False) -> Tensor:
+        with torch.autocast("cuda", kind) if cast else nullcontext():
+            if rows.even:
+                return layer(x.view(-1, int(rows.sizes[0]), x.shape[1]))[0].flatten(0, 1)  # type: ignore[no-any-return]
+            return layer(PackedSequence(x, rows.sizes))[0].data  # type: ignore[no-any-return]
 
     steps = {
         "ours": stepping(lambda: ours(x, rows, None, None)[0], gradient, [x, *ours.parameters()]),
-        "bare": stepping(bare, gradient, [x, *theirs.parameters()]),
+        "bare": stepping(lambda: bare(theirs), gradient, [x, *theirs.parameters()]),
     }
+    if gpu:
+        steps["autocast"] = stepping(lambda: bare(whole, True), gradient, [x, *whole.parameters()])
     best = dict.fromkeys(steps, float("inf"))
     for step in steps.values():
         step()
@@ -116,6 +120,7 @@ def compare(
         "rows": "even" if rows.even else "documents begin inside",
         **{f"{k}_ms": 1e3 * v for k, v in best.items()},
         "ratio": best["ours"] / best["bare"],
+        **({"ratio to autocast": best["ours"] / best["autocast"]} if gpu else {}),
     }
 
 
@@ -144,6 +149,8 @@ def main() -> None:
     print(result["machine"], f"{count} lanes")
     for row in found:
         line = f"{row['ours_ms']:.2f} ms, bare {row['bare_ms']:.2f} ms: {row['ratio']:.2f}x"
+        if "autocast_ms" in row:
+            line += f"; by autocast {row['autocast_ms']:.2f} ms: {row['ratio to autocast']:.2f}x"
         print(f"{row['layer']}, {row['rows']}: {line}")
 
 

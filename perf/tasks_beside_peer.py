@@ -47,6 +47,19 @@ TASKS = {
     "RTE": Task("classify", ("RTE/train.tsv", "RTE/dev.tsv"), 3, "accuracy"),
     "TREC": Task("classify", ("TREC/train.txt", "TREC/test.txt"), 3, "accuracy"),
     "CoNLL-2003": Task("tag", ("CoNLL-2003/eng.train", "CoNLL-2003/eng.testa"), 2, "f1"),
+    "NSMC": Task("classify", ("NSMC-resplit/ratings_train.txt", "NSMC-resplit/ratings_test.txt"), 2, "accuracy"),
+    "KorSTS": Task("regress", ("KorSTS/sts-train.tsv", "KorSTS/sts-dev.tsv"), 3, "spearman"),
+}
+
+
+KOREAN = ("NSMC", "KorSTS")  # for Korean models
+COLUMNS = {  # of tables with a heading: text, second text, label
+    "SST-2": (0, None, 1),
+    "MRPC": (3, 4, 0),
+    "STS-B": (7, 8, 9),
+    "RTE": (1, 2, 3),
+    "NSMC": (1, None, 2),
+    "KorSTS": (5, 6, 4),
 }
 
 
@@ -68,8 +81,7 @@ def read(name: str, file: Path) -> list[dict[str, Any]]:
     parts = [line.split("\t") for line in lines]
     if name == "CoLA":
         return [{"text": row[3], "label": row[1]} for row in parts]
-    columns = {"SST-2": (0, None, 1), "MRPC": (3, 4, 0), "STS-B": (7, 8, 9), "RTE": (1, 2, 3)}[name]
-    roles = dict(zip(("text", "pair", "label"), columns, strict=True))
+    roles = dict(zip(("text", "pair", "label"), COLUMNS[name], strict=True))
     return [{role: row[at] for role, at in roles.items() if at is not None} for row in parts[1:]]
 
 
@@ -264,7 +276,7 @@ def main() -> None:
     one.add_argument("--side", choices=SIDES, required=True)
     one.add_argument("--model", required=True)
     one.add_argument("--data", required=True)
-    one.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
+    one.add_argument("--tasks", nargs="+", default=[name for name in TASKS if name not in KOREAN], choices=list(TASKS))
     one.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     one.add_argument("--rows", type=int, help="of each file, to try this out")
     one.add_argument(

@@ -38,7 +38,7 @@ JUDGED = 5000
 
 def epochs(labels: int) -> float:
     """Of a classifier."""
-    return 50.0 if labels < 1000 else 8.0 if labels < 10000 else 3.0
+    return 50.0 if labels < 500 else 20.0 if labels < 1000 else 8.0 if labels < 10000 else 2.0
 
 
 def read(task: str, file: Path) -> list[dict[str, str]]:

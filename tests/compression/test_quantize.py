@@ -44,6 +44,26 @@ def test_smaller_with_the_same_answers(how: Any, engine: Any, tmp_path: Path) ->
     assert len(pt.embed(tmp_path / "small", ["good stone"])[0]["vector"]) == 64
 
 
+@pytest.mark.parametrize("how", ["dynamic", "static"])
+def test_layers_that_share_their_matrices(how: Any, tmp_path: Path) -> None:
+    """An ALBERT: a matrix that several layers use is in the graph once, and the same for all of them."""
+    import onnx
+
+    data = start() / "train.csv"
+    pt.finetune(
+        "albert-tiny", data, dev=data, tokenizer=start() / "start", seeds=1, report=False, budget=pt.Budget(steps=30),
+        optimizer=pt.Optimizer(lr=3e-3), batch=pt.Batching(sequences=16), out=tmp_path / "albert",
+    )  # fmt: skip
+    facts = pt.quantize(tmp_path / "albert", how=how, train=data, dev=data, out=tmp_path / "small").results
+    assert facts["share_of_quality"] >= 0.9 and load(tmp_path / "albert").backbone.depth > 1
+    before, after = (list(pt.predict(folder, [data])) for folder in (tmp_path / "albert", tmp_path / "small"))
+    assert sum(a["predicted_label"] == b["predicted_label"] for a, b in zip(before, after, strict=True)) >= 60
+    constants = onnx.load(tmp_path / "small" / "model.onnx").graph.initializer
+    config = load(tmp_path / "albert").config
+    assert [config.hidden_size, config.intermediate_size] in [list(one.dims) for one in constants]
+    assert len([one for one in constants if list(one.dims) == [config.intermediate_size, config.hidden_size]]) == 1
+
+
 def test_training_with_8_bits_in_mind(tmp_path: Path) -> None:
     data = start() / "train.csv"
     run = pt.quantize(

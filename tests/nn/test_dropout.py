@@ -49,3 +49,13 @@ def test_bits_are_even_and_neighbors_independent() -> None:
 def test_the_operator_for_gpus_makes_the_same_mask() -> None:
     seed = torch.tensor(123456789, dtype=torch.int32)
     assert torch.equal(kept_on_gpu(seed.cuda(), 70_001, 0.4, 7).cpu(), kept(seed, 70_001, 0.4, 7))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_factors_on_gpus_are_those_of_the_host(kind: torch.dtype) -> None:
+    layer, like = Dropout(0.4), torch.zeros(3, 1150, dtype=kind)
+    layer.salt, layer.seed = 7, torch.tensor(123456789, dtype=torch.int32)
+    expected = layer.factors(61, like)
+    layer.seed = layer.seed.cuda()
+    assert torch.equal(layer.factors(61, like.cuda()).cpu(), expected)

@@ -79,7 +79,33 @@ def prepared(graph: Path) -> Iterator[tuple[Path, Path]]:
         ready = Path(folder) / "ready.onnx"
         # Its inference by symbols leaves a copy of the model in whatever folder is current where it comes to no end.
         quant_pre_process(str(graph), str(ready), skip_symbolic_shape=True)
+        turn_matrices(ready)
         yield ready, Path(folder) / "int8.onnx"
+
+
+def turn_matrices(graph: Path) -> None:
+    """Transpose the constant matrices of a graph once each. The tools do it for each use, which spoils those that layers share."""
+    import onnx
+    from onnx import numpy_helper
+
+    model = onnx.load(graph)
+    constants = {one.name: one for one in model.graph.initializer}
+    turned: set[str] = set()
+    for node in model.graph.node:
+        transposed = next((a for a in node.attribute if a.name == "transB" and a.i), None)
+        if node.op_type != "Gemm" or transposed is None or node.input[1] not in constants:
+            continue
+        name = f"{node.input[1]}.turned"
+        if name not in turned:
+            turned.add(name)
+            matrix = numpy_helper.to_array(constants[node.input[1]])
+            model.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(matrix.T), name))
+        transposed.i, node.input[1] = 0, name
+    read = {name for node in model.graph.node for name in node.input}
+    left = [one for one in model.graph.initializer if one.name in read]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(left)
+    onnx.save(model, graph)
 
 
 @contextmanager

@@ -33,7 +33,15 @@ class Dropout(nn.Module):
         return torch.where(self.stays(x.numel(), x.is_cuda, depth).view(x.shape), x, 0.0) / (1.0 - self.share)
 
     def factors(self, rows: int, like: Tensor) -> Tensor:
-        """(rows, width): what is multiplied with in training, as wide and of the type of another tensor."""
+        """(rows, width): what is multiplied with in training, as wide and of the type of another tensor.
+
+        One kernel on a GPU, without an operator around it, which would take the host longer: not for compiled code.
+        """
+        if like.is_cuda:
+            from pretune.nn.kernels.kept import fill_factors
+
+            shape, factor = (rows, like.shape[1]), 1.0 / (1.0 - self.share)
+            return fill_factors(self.seed, shape, threshold(self.share), salting(self.salt_at(0)), factor, like.dtype)
         stays = self.stays(rows * like.shape[1], like.is_cuda).view(rows, like.shape[1])
         return stays.to(like.dtype) / (1.0 - self.share)
 

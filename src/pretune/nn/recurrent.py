@@ -183,12 +183,19 @@ class Recurrence(nn.Module):
     def weights(self, kind: torch.dtype) -> list[Tensor]:
         """In the order of the kernels."""
         second = torch.zeros_like(self.bias) if self.bias_hh is None else self.bias_hh
-        matrices = [self.weight_ih, self.drop(self.weight_hh)]
+        matrices = [self.weight_ih, self.recurrent_weight()]
         projection = [] if self.weight_hr is None else [self.weight_hr]
         if not self.bias.is_cuda:
             return [weight.to(kind) for weight in (*matrices, self.bias, second, *projection)]
         made = InOnePiece.apply(kind, *matrices, *projection, self.bias, second)  # type: ignore[no-untyped-call]
         return [*made[:2], *made[-2:], *made[2:-2]]
+
+    def recurrent_weight(self) -> Tensor:
+        """In training with some of it dropped."""
+        weight = self.weight_hh
+        if not self.training or self.drop.share == 0.0:
+            return weight
+        return weight * self.drop.factors(len(weight), weight)
 
     def forward(
         self, x: Tensor, rows: Rows, before: State | None = None, window: int | None = None

@@ -1,4 +1,4 @@
-"""The mask of `pretune.nn.dropout` as a Triton kernel, and as a function for others."""
+"""The mask of `pretune.nn.dropout` as Triton kernels, and as a function for others."""
 
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
 from __future__ import annotations
@@ -27,8 +27,25 @@ def _fill(out_at, seed_at, salt, count, least, block: tl.constexpr):
     tl.store(out_at + index, keeps(index, tl.load(seed_at) + salt, least), mask=index < count)
 
 
+@triton.jit
+def _fill_factors(out_at, seed_at, salt, count, least, factor, block: tl.constexpr):
+    index = tl.program_id(0) * block + tl.arange(0, block)
+    stays = keeps(index, tl.load(seed_at) + salt, least)
+    tl.store(out_at + index, tl.where(stays, factor, 0.0).to(out_at.dtype.element_ty), mask=index < count)
+
+
 def fill_kept(seed: Tensor, count: int, least: int, salt: int) -> Tensor:
     """(count,) True for elements that stay."""
     out = torch.empty(count, dtype=torch.bool, device=seed.device)
     _fill[(triton.cdiv(count, BLOCK),)](out, seed, salt, count, least, block=BLOCK)
+    return out
+
+
+def fill_factors(
+    seed: Tensor, shape: tuple[int, ...], least: int, salt: int, factor: float, kind: torch.dtype
+) -> Tensor:
+    """(shape): a factor for elements that stay, 0 for the others."""
+    out = torch.empty(shape, dtype=kind, device=seed.device)
+    count = out.numel()
+    _fill_factors[(triton.cdiv(count, BLOCK),)](out, seed, salt, count, least, factor, block=BLOCK)
     return out
