@@ -3,13 +3,15 @@
     pretune pretrain docs/recipes/ulmfit-short.yaml --data CORPUS --out LM
     python perf/ulmfit.py adapt --lm LM --data TASKS --out FOLDER [--tasks TREC] [--texts FILE…]
     python perf/ulmfit.py run --data TASKS --out FOLDER [--tasks TREC] [--labels 100 500 all] [--arms ulmfit …] [--seeds 0 1 2]
+    python perf/ulmfit.py both --out FOLDER
     python perf/ulmfit.py table FOLDER --plot docs/ulmfit.png
 
 TASKS has the official TREC/{train,test}.txt and IMDb/{train,test}.tsv. `adapt` is the second stage, once for a task, on all its
-training texts without their labels, and on further texts without any. Every line of FOLDER/results.jsonl is one classifier, judged
-on TREC's test or the first 5,000 of IMDb's, shuffled. Rows to learn from are drawn anew for each seed, the same for all arms. Arms:
-`ulmfit`; `full`, the same start, but all layers at one rate, which does not change; `scratch`, the same network with random weights.
-Each has two rates, and the better one counts.
+training texts without their labels, and on further texts without any; LM reads forward, or backward. Every line of
+FOLDER/results.jsonl is one classifier, judged on TREC's test or the first 5,000 of IMDb's, shuffled. Rows to learn from are drawn anew
+for each seed, the same for all arms. Arms: `ulmfit`; `full`, the same start, but all layers at one rate, which does not change; `scratch`, the
+same network with random weights. Each has several rates, and the best one counts. With `--way backward`, `run` starts from what
+reads backward; `both` averages what `ulmfit` said each way at one rate.
 """
 
 from __future__ import annotations
@@ -26,10 +28,12 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+import numpy as np
 from common import machine, read_results
 from tasks_beside_peer import read as read_task
 
 ARMS = {"ulmfit": "ULMFiT", "full": "without its tricks", "scratch": "from scratch"}
+BOTH = {"both": "ULMFiT, both ways"}
 RATES = {"ulmfit": (1e-2, 4e-3), "full": (1e-3, 4e-3), "scratch": (4e-3, 1e-3)}
 LM_EPOCHS = {"TREC": 10.0, "IMDb": 2.0}
 LENGTH = {"TREC": 64, "IMDb": 250}  # tokens that the classifier reads
@@ -73,7 +77,7 @@ def write(rows: Sequence[dict[str, str]], file: Path) -> Path:
 
 def adapt(options: argparse.Namespace) -> None:
     """The second stage."""
-    from pretune.training.ulmfit import Stages
+    from pretune.training.ulmfit import Stages, way_of
     from pretune.training.ulmfit import adapt as go_on
 
     for task in options.tasks:
@@ -84,7 +88,7 @@ def adapt(options: argparse.Namespace) -> None:
         )
         start = time.perf_counter()
         files = [texts, *map(Path, options.texts)]
-        run = go_on(options.lm, files, Path(options.out) / task / "forward", stages)
+        run = go_on(options.lm, files, Path(options.out) / task / way_of(options.lm), stages)
         print(task, f"{time.perf_counter() - start:.0f} s", json.dumps(run.results), flush=True)
 
 
@@ -95,11 +99,11 @@ def run(options: argparse.Namespace) -> None:
 
     os.environ["PRETUNE_PROGRESS"] = "none"
     out = Path(options.out)
-    done = [(line["task"], line["labels"], line["seed"], line["arm"], line["rate"]) for line in load(out)]
+    done = [tuple(line[key] for key in ("task", "labels", "seed", "arm", "rate", "way")) for line in load(out)]
     for task in options.tasks:
         train, test = rows_of(task, Path(options.data))
         dev = write(test, out / task / "test.jsonl")
-        start_from = out / task / "forward" / "texts"
+        start_from = out / task / options.way / "texts"
         for labels in options.labels:
             count = len(train) if labels == "all" else int(labels)
             often = options.epochs or epochs(count)
@@ -108,7 +112,7 @@ def run(options: argparse.Namespace) -> None:
                 file = write(draw(train, count, seed), out / task / f"train-{labels}-{seed}.jsonl")
                 for arm in options.arms:
                     for rate in options.rates or RATES[arm]:
-                        if (task, labels, seed, arm, rate) in done:
+                        if (task, labels, seed, arm, rate, options.way) in done:
                             continue
                         folder = out / task / f"{arm}-{labels}-{seed}-{rate:g}"
                         shutil.rmtree(folder, ignore_errors=True)
@@ -135,14 +139,60 @@ def run(options: argparse.Namespace) -> None:
                             "seed": seed,
                             "arm": arm,
                             "rate": rate,
+                            "way": options.way,
                             "error": 100 * (1 - result["dev/accuracy"]),
                             "seconds": time.perf_counter() - start,
                             **machine(),
                         }
+                        if arm == "ulmfit":
+                            keep_said(folder, dev, LENGTH[task], said_file(out, line))
                         shutil.rmtree(folder)
                         print(json.dumps(line), flush=True)
                         with (out / f"results{options.part}.jsonl").open("a", encoding="utf-8") as results:
                             results.write(json.dumps(line) + "\n")
+
+
+def said_file(out: Path, line: dict[str, Any]) -> Path:
+    """Where what a classifier said of the test is kept."""
+    return out / "said" / ("-".join(str(line[key]) for key in ("task", "labels", "seed", "rate", "way")) + ".npz")
+
+
+def keep_said(folder: Path, dev: Path, length: int, file: Path) -> None:
+    """Write what a classifier says, (n, labels) with probabilities, and the truth, (n,) with places among the labels."""
+    from pretune.inference.predict import Answerer, load_trained
+
+    model, task = load_trained(folder)
+    logits = np.stack(Answerer(model, task, task.read(dev, {}), length).outputs())
+    odds = np.exp(logits - logits.max(1, keepdims=True))
+    truth = [model.labels.index(row["label"]) for row in read_results([dev])]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(file, said=odds / odds.sum(1, keepdims=True), truth=truth)
+
+
+def both(options: argparse.Namespace) -> None:
+    """A line for each pair of classifiers, one of each way, that said something."""
+    out = Path(options.out)
+    done = [(line["task"], line["labels"], line["seed"], line["rate"]) for line in load(out) if line["arm"] == "both"]
+    for file in sorted((out / "said").glob("*-forward.npz")):
+        other = file.with_name(file.name.replace("-forward", "-backward"))
+        task, labels, seed, rate = file.name.removesuffix("-forward.npz").split("-", 3)
+        if not other.is_file() or (task, labels, int(seed), float(rate)) in done:
+            continue
+        forward, backward = np.load(file), np.load(other)
+        chosen = (forward["said"] + backward["said"]).argmax(1)
+        line = {
+            "task": task,
+            "labels": labels,
+            "seed": int(seed),
+            "arm": "both",
+            "rate": float(rate),
+            "way": "both",
+            "error": 100 * float((chosen != forward["truth"]).mean()),
+            **machine(),
+        }
+        print(json.dumps(line), flush=True)
+        with (out / "results-both.jsonl").open("a", encoding="utf-8") as results:
+            results.write(json.dumps(line) + "\n")
 
 
 def load(folder: Path) -> list[dict[str, Any]]:
@@ -152,9 +202,16 @@ def load(folder: Path) -> list[dict[str, Any]]:
 
 def best(lines: Sequence[dict[str, Any]], task: str, labels: str, arm: str) -> tuple[float, list[float]] | None:
     """Of an arm's rates the one with the lowest mean error, and its errors."""
+    lines = [line for line in lines if line["way"] != "backward"]
     own = [line for line in lines if (line["task"], line["labels"], line["arm"]) == (task, labels, arm)]
     errors = {rate: [line["error"] for line in own if line["rate"] == rate] for rate in {line["rate"] for line in own}}
     return min(errors.items(), key=lambda item: mean(item[1]), default=None)
+
+
+def shown(lines: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """The arms that there are, by name."""
+    there = {line["arm"] for line in lines}
+    return {arm: name for arm, name in (BOTH | ARMS).items() if arm in there}
 
 
 def sizes(lines: Sequence[dict[str, Any]], task: str) -> list[str]:
@@ -163,11 +220,12 @@ def sizes(lines: Sequence[dict[str, Any]], task: str) -> list[str]:
 
 def table(lines: Sequence[dict[str, Any]]) -> str:
     """Errors in percent, means over seeds with their deviation, as Markdown."""
-    rows = ["| task | labels | " + " | ".join(ARMS.values()) + " |", "| --- | ---: | ---: | ---: | ---: |"]
+    arms = shown(lines)
+    rows = ["| task | labels | " + " | ".join(arms.values()) + " |", "| --- |" + " ---: |" * (len(arms) + 1)]
     for task in LM_EPOCHS:
         for labels in sizes(lines, task):
             cells = []
-            for arm in ARMS:
+            for arm in arms:
                 found = best(lines, task, labels, arm)
                 spread = f" ± {stdev(found[1]):.1f}" if found and len(found[1]) > 1 else ""
                 cells.append(f"{mean(found[1]):.1f}{spread} ({found[0]:g})" if found else "–")
@@ -186,7 +244,7 @@ def plot(lines: Sequence[dict[str, Any]], file: Path) -> None:
     figure, axes = pyplot.subplots(1, len(whole), figsize=(10, 4))
     for axis, task in zip(axes, whole, strict=True):
         names = sizes(lines, task)
-        for arm, name in ARMS.items():
+        for arm, name in shown(lines).items():
             found = [(labels, best(lines, task, labels, arm)) for labels in names]
             points = [(whole[task] if at == "all" else int(at), one[1]) for at, one in found if one]
             axis.errorbar(
@@ -213,6 +271,8 @@ def plot(lines: Sequence[dict[str, Any]], file: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
+    pairs = verbs.add_parser("both")
+    pairs.add_argument("--out", required=True)
     for name in ("adapt", "run"):
         verb = verbs.add_parser(name)
         verb.add_argument("--data", required=True)
@@ -224,6 +284,7 @@ def main() -> None:
             verb.add_argument("--texts", nargs="*", default=[], help="further files of texts")
         else:
             verb.add_argument("--labels", nargs="+", default=["100", "500", "all"])
+            verb.add_argument("--way", default="forward", choices=["forward", "backward"])
             verb.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
             verb.add_argument("--rates", type=float, nargs="+", help="instead of the usual ones")
             verb.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
@@ -233,7 +294,7 @@ def main() -> None:
     last.add_argument("--plot")
     options = parser.parse_args()
     if options.verb != "table":
-        {"adapt": adapt, "run": run}[options.verb](options)
+        {"adapt": adapt, "run": run, "both": both}[options.verb](options)
         return
     lines = load(Path(options.folder))
     print(table(lines))
