@@ -540,9 +540,15 @@ def plot(files: list[str], out: Path) -> None:
     for axis, task in zip(axes[0], tasks, strict=True):
         axis.axhline(mean(teachers[task]), color="0.6", linestyle="--", label="teacher")
         for way in ways:
-            points = sorted((size, mean(scores)) for size, scores in found.get((task, way), {}).items())
-            axis.plot([size for size, _ in points], [score for _, score in points], marker="o", label=way)
+            points = sorted(found.get((task, way), {}).items())
+            means, spread = (
+                [of(scores) for _, scores in points] for of in (mean, lambda s: stdev(s) if s[1:] else 0.0)
+            )
+            axis.errorbar([size for size, _ in points], means, spread, fmt="o-", capsize=2, label=way)
+        every = sorted({size for (one, _), sizes in found.items() if one == task for size in sizes})
         axis.set_xscale("log")
+        axis.set_xticks(every, [f"{size:.0f}" for size in every])
+        axis.minorticks_off()
         axis.set_xlabel("million parameters")
         axis.set_ylabel(TASKS[task].metric)
         axis.set_title(task)

@@ -84,14 +84,25 @@ def prepared(graph: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def turn_matrices(graph: Path) -> None:
-    """Transpose the constant matrices of a graph once each. The tools do it for each use, which spoils those that layers share."""
+    """Transpose the constant matrices of a graph once each, and let all that use one read it directly.
+
+    The tools do the first for each use, which spoils matrices that layers share; and do not know matrices behind an
+    `Identity`, by which an export names shared ones, as constants.
+    """
     import onnx
     from onnx import numpy_helper
 
     model = onnx.load(graph)
     constants = {one.name: one for one in model.graph.initializer}
+    same = {
+        node.output[0]: node.input[0]
+        for node in model.graph.node
+        if node.op_type == "Identity" and node.input[0] in constants
+    }
     turned: set[str] = set()
     for node in model.graph.node:
+        for place, name in enumerate(node.input):
+            node.input[place] = same.get(name, name)
         transposed = next((a for a in node.attribute if a.name == "transB" and a.i), None)
         if node.op_type != "Gemm" or transposed is None or node.input[1] not in constants:
             continue
@@ -101,6 +112,19 @@ def turn_matrices(graph: Path) -> None:
             matrix = numpy_helper.to_array(constants[node.input[1]])
             model.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(matrix.T), name))
         transposed.i, node.input[1] = 0, name
+    shown = {one.name for one in model.graph.output}
+    left = [node for node in model.graph.node if node.output[0] not in same or node.output[0] in shown]
+    del model.graph.node[:]
+    model.graph.node.extend(left)
+    onnx.save(model, graph)
+    drop_unread(graph)
+
+
+def drop_unread(graph: Path) -> None:
+    """Remove constants that no operator reads."""
+    import onnx
+
+    model = onnx.load(graph)
     read = {name for node in model.graph.node for name in node.input}
     left = [one for one in model.graph.initializer if one.name in read]
     del model.graph.initializer[:]
