@@ -34,7 +34,7 @@ from tasks_beside_peer import read as read_task
 
 ARMS = {"ulmfit": "ULMFiT", "full": "without its tricks", "scratch": "from scratch"}
 BOTH = {"both": "ULMFiT, both ways"}
-RATES = {"ulmfit": (1e-2, 4e-3), "full": (1e-3, 4e-3), "scratch": (4e-3, 1e-3)}
+RATES = {"ulmfit": (1e-2, 2e-2, 4e-3), "full": (1e-3, 5e-4, 4e-3), "scratch": (1e-3, 4e-3)}
 LM_EPOCHS = {"TREC": 10.0, "IMDb": 2.0}
 LENGTH = {"TREC": 64, "IMDb": 250}  # tokens that the classifier reads
 JUDGED = 5000

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -17,7 +20,7 @@ from pretune.objectives import parse_objective
 from pretune.objectives.bilm import BiLM
 from pretune.objectives.lanes import LaneEpoch, lanes_epoch
 from pretune.objectives.lm import LM
-from pretune.packed import Batch
+from pretune.packed import Batch, pack
 from pretune.randomness import Draws
 from pretune.text.sequences import Packing, Sequences, collate
 
@@ -115,6 +118,31 @@ def test_windows_with_a_carry_are_one_long_text(backward: bool) -> None:
             total, count = total + float(loss.sums["lm"].detach()), count + batch.counts["lm"]
         losses.append((total / count, count))
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_reading_backward_is_reading_forward_what_was_turned(device: str) -> None:
+    """States and gradients, window after window, with the state carried on."""
+    size = data().tokenizer.size
+    ways = [stack(size, backward).to(device) for backward in (False, True)]
+    epoch = lanes_epoch(data(), PACKING, Draws(2), backward=True)
+    carries: list[Any] = [None, None]
+    for index in range(0, len(epoch), 2):
+        lanes = epoch.pack(index)
+        turned = np.concatenate([np.arange(end - 1, start - 1, -1) for start, end in pairwise(lanes.offsets)])
+        states = []
+        for number, (way, order) in enumerate(zip(ways, (turned, np.arange(len(turned))), strict=True)):
+            columns = {"fresh": lanes.columns["fresh"][order]}
+            packed = pack(lanes.ids[order], np.diff(lanes.offsets), columns=columns).to(torch.device(device))
+            found = way(packed, carries[number])
+            carries[number] = found.carry
+            states.append(found.last)
+        there = torch.from_numpy(turned).to(device)
+        torch.testing.assert_close(states[0][there], states[1], rtol=1e-4, atol=1e-5)
+        for state in (states[0][there], states[1]):
+            (state * torch.arange(state.numel(), device=device).view_as(state).cos()).sum().backward()
+    for ahead, back in zip(ways[0].parameters(), ways[1].parameters(), strict=True):
+        torch.testing.assert_close(ahead.grad, back.grad, rtol=1e-3, atol=1e-4)
 
 
 def test_both_ways_go_on_in_lanes_of_their_own() -> None:

@@ -6,7 +6,7 @@ import logging
 import os
 import platform
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -99,37 +99,31 @@ def turn_matrices(graph: Path) -> None:
         for node in model.graph.node
         if node.op_type == "Identity" and node.input[0] in constants
     }
-    turned: set[str] = set()
+    turned: dict[str, str] = {}
     for node in model.graph.node:
         for place, name in enumerate(node.input):
             node.input[place] = same.get(name, name)
         transposed = next((a for a in node.attribute if a.name == "transB" and a.i), None)
         if node.op_type != "Gemm" or transposed is None or node.input[1] not in constants:
             continue
-        name = f"{node.input[1]}.turned"
-        if name not in turned:
-            turned.add(name)
-            matrix = numpy_helper.to_array(constants[node.input[1]])
-            model.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(matrix.T), name))
-        transposed.i, node.input[1] = 0, name
+        matrix = node.input[1]
+        if matrix not in turned:
+            turned[matrix] = f"{matrix}.turned"
+            across = np.ascontiguousarray(numpy_helper.to_array(constants[matrix]).T)
+            model.graph.initializer.append(numpy_helper.from_array(across, turned[matrix]))
+        transposed.i, node.input[1] = 0, turned[matrix]
     shown = {one.name for one in model.graph.output}
-    left = [node for node in model.graph.node if node.output[0] not in same or node.output[0] in shown]
-    del model.graph.node[:]
-    model.graph.node.extend(left)
-    onnx.save(model, graph)
-    drop_unread(graph)
-
-
-def drop_unread(graph: Path) -> None:
-    """Remove constants that no operator reads."""
-    import onnx
-
-    model = onnx.load(graph)
+    keep(model.graph.node, lambda node: node.output[0] not in same or node.output[0] in shown)
     read = {name for node in model.graph.node for name in node.input}
-    left = [one for one in model.graph.initializer if one.name in read]
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(left)
+    keep(model.graph.initializer, lambda one: one.name not in turned or one.name in read)
     onnx.save(model, graph)
+
+
+def keep(entries: Any, which: Callable[[Any], bool]) -> None:
+    """Only some of a graph's entries."""
+    left = [entry for entry in entries if which(entry)]
+    del entries[:]
+    entries.extend(left)
 
 
 @contextmanager
