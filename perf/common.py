@@ -7,10 +7,11 @@ import os
 import platform
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from pydoc_data import topics
+from statistics import stdev
 from typing import Any
 
 
@@ -40,6 +41,17 @@ def generate_text(path: Path, size: int, new_words: float = 0.0, seed: int = 0) 
 def read_results(files: Iterable[str | Path]) -> list[dict[str, Any]]:
     """All lines of some .jsonl files."""
     return [json.loads(line) for file in files for line in Path(file).read_text(encoding="utf-8").splitlines()]
+
+
+def add_result(file: Path, line: Mapping[str, Any]) -> None:
+    """Add a line to a .jsonl file."""
+    with file.open("a", encoding="utf-8") as results:
+        results.write(json.dumps(line) + "\n")
+
+
+def spread(values: Sequence[float]) -> float:
+    """Their deviation; 0 of one alone."""
+    return stdev(values) if len(values) > 1 else 0.0
 
 
 def machine() -> dict[str, str]:

@@ -7,8 +7,8 @@
     python perf/compression.py plot FILE… --out students.png
 
 `train` is for a machine with a GPU. MODEL is a folder in BERT's layout or ALBERT's, TASKS one with the official files of CoLA, SST-2,
-MRPC, STS-B and RTE, or of NSMC and KorSTS; FILE running text. Each line of --out is one result; what stands there is not made again, so that the same command goes on where
-it ended, by itself after --minutes. Models that the other commands need stay in --work.
+MRPC, STS-B and RTE, or of NSMC and KorSTS; FILE running text. Each line of --out is one result; what stands there is not made again,
+so that the same command goes on where it ended, by itself after --minutes. Models that the other commands need stay in --work.
 
 `int8` and `speed` are for a CPU with `pretune[export]`: they read what `train` left in --work. `speed`: one text at a time, and batches of
 32 ragged texts in the order they come; `pipeline` is the peer's own, from text to label, all others go from ids to logits. They take
@@ -30,7 +30,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from common import machine, read_results
+from common import add_result, machine, read_results, spread
 from tasks_beside_peer import KOREAN, LENGTH, RATE, ROWS, TASKS, read
 
 import pretune as pt
@@ -77,8 +77,7 @@ class Results:
             return
         self.known.add((name, task, seed))
         line = {"name": name, "task": task, "seed": seed, "score": score, "model": self.model, **facts, **machine()}
-        with self.file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        add_result(self.file, line)
         print(f"{task:6} {seed} {name}: {score:.4f}", flush=True)
 
     def hurry(self) -> None:
@@ -419,12 +418,14 @@ def make(folder: Path, layers: int, width: int) -> None:
     model.save(folder)
 
 
-def words_of(options: argparse.Namespace) -> list[str]:
-    """Of a task's texts, where models of a task are timed."""
-    if options.work is None:
-        return WORDS.split()
-    file = options.work / f"{options.task}-{options.seeds[0]}" / "dev.jsonl"
-    return [word for row in read_results([file]) for word in row["text"].split()]
+def words_of(folder: Path) -> list[str]:
+    """Of a task's texts."""
+    return [word for row in read_results([folder / "dev.jsonl"]) for word in row["text"].split()]
+
+
+def place_of(options: argparse.Namespace) -> Path:
+    """Where `train` left the models that are timed."""
+    return options.work / f"{options.task}-{options.seeds[0]}"  # type: ignore[no-any-return]
 
 
 def gathered(options: argparse.Namespace, folder: Path) -> dict[str, Path]:
@@ -434,7 +435,7 @@ def gathered(options: argparse.Namespace, folder: Path) -> dict[str, Path]:
         pt.prune(folder / "teacher", drop=f"top({options.layers - options.student})", out=folder / "student")
         found = {f"{options.layers} layers": folder / "teacher", f"{options.student} layers": folder / "student"}
     else:
-        place = options.work / f"{options.task}-{options.seeds[0]}"
+        place = place_of(options)
         names = (TEACHER, *patient(place), HEADS)
         found = {name: place / name for name in names if (place / name / "config.json").is_file()}
     first = next(iter(found.values()))
@@ -456,7 +457,7 @@ def speed(options: argparse.Namespace) -> list[dict[str, Any]]:
     measuring.ROUNDS, measuring.TEXTS = 1, 2  # of what the verbs measure themselves
     rows: list[dict[str, Any]] = []
     count = options.texts
-    texts = some_texts(count, words_of(options))
+    texts = some_texts(count) if options.work is None else some_texts(count, words_of(place_of(options)))
     with TemporaryDirectory() as name:
         ours = gathered(options, Path(name))
         source = next(iter(ours.values()))
@@ -507,11 +508,11 @@ def table(files: list[str]) -> None:
     whole = {task: mean(scores) for task, scores in found.get(TEACHER, {}).items()}
     for name, scores in found.items():
         cells = [100 * mean(scores[task]) if task in scores else None for task in tasks]
-        spread = {task: f" ± {100 * stdev(values):.1f}" for task, values in scores.items() if len(values) > 1}
+        beside = {task: f" ± {100 * stdev(values):.1f}" for task, values in scores.items() if len(values) > 1}
         both = [task for task in tasks if task in scores and task in whole]
         share = f"{mean(mean(scores[task]) for task in both) / mean(whole[task] for task in both):.1%}" if both else ""
         told = [
-            f"{cell:.1f}{spread.get(task, '')}" if cell is not None else ""
+            f"{cell:.1f}{beside.get(task, '')}" if cell is not None else ""
             for task, cell in zip(tasks, cells, strict=True)
         ]
         every = f"{mean(cell for cell in cells if cell is not None):.1f}" if None not in cells else ""
@@ -541,11 +542,9 @@ def plot(files: list[str], out: Path) -> None:
         axis.axhline(mean(teachers[task]), color="0.6", linestyle="--", label="teacher")
         for way in ways:
             points = sorted(found.get((task, way), {}).items())
-            means, spread = (
-                [of(scores) for _, scores in points] for of in (mean, lambda s: stdev(s) if s[1:] else 0.0)
-            )
-            axis.errorbar([size for size, _ in points], means, spread, fmt="o-", capsize=2, label=way)
-        every = sorted({size for (one, _), sizes in found.items() if one == task for size in sizes})
+            at, scores = [size for size, _ in points], [scores for _, scores in points]
+            axis.errorbar(at, [*map(mean, scores)], [*map(spread, scores)], fmt="o-", capsize=2, label=way)
+        every = sorted({size for (one, _), some in found.items() if one == task for size in some})
         axis.set_xscale("log")
         axis.set_xticks(every, [f"{size:.0f}" for size in every])
         axis.minorticks_off()

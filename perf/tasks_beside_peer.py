@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import machine, read_results
+from common import add_result, machine, read_results
 
 ROWS, LENGTH, RATE = 32, 128, 5e-5
 SIDES = ("ours", "peer", "peer-default")
@@ -240,8 +240,7 @@ def run(options: argparse.Namespace) -> None:
         }
         print(json.dumps(line), flush=True)
         if number or not options.warm:
-            with Path(options.out).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            add_result(Path(options.out), line)
 
 
 def table(files: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from common import machine, read_results
+from common import add_result, machine, read_results, spread
 
 RECIPES = Path(__file__).parents[1] / "docs" / "recipes" / "multi30k"
 SYSTEMS = {
@@ -86,8 +86,7 @@ def run(options: argparse.Namespace) -> None:
                 **machine(),
             }
             print(json.dumps(line), flush=True)
-            with results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            add_result(results, line)
 
 
 def load(folder: Path) -> list[dict[str, Any]]:
@@ -131,10 +130,10 @@ def plot(lines: Sequence[dict[str, Any]], file: Path) -> None:
         highs = [high for high in map(str, BOUNDS[1:]) if high in own[0]["lengths"]]
         curves = [[line["lengths"][high] for high in highs] for line in own]
         middle = [mean(values) for values in zip(*curves, strict=True)]
-        spread = [stdev(values) if len(values) > 1 else 0.0 for values in zip(*curves, strict=True)]
+        beside = [spread(values) for values in zip(*curves, strict=True)]
         style = "--" if "reversed" in system else "-"
         right.errorbar(
-            range(len(highs)), middle, spread, fmt=f"o{style}", color=colors[system], label=SYSTEMS[system], capsize=2
+            range(len(highs)), middle, beside, fmt=f"o{style}", color=colors[system], label=SYSTEMS[system], capsize=2
         )
     left.set_yticks(range(len(shown)), [SYSTEMS[system] for system in shown])
     left.invert_yaxis()

@@ -29,7 +29,7 @@ from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
-from common import machine, read_results
+from common import add_result, machine, read_results, spread
 from tasks_beside_peer import read as read_task
 
 ARMS = {"ulmfit": "ULMFiT", "full": "without its tricks", "scratch": "from scratch"}
@@ -148,8 +148,7 @@ def run(options: argparse.Namespace) -> None:
                             keep_said(folder, dev, LENGTH[task], said_file(out, line))
                         shutil.rmtree(folder)
                         print(json.dumps(line), flush=True)
-                        with (out / f"results{options.part}.jsonl").open("a", encoding="utf-8") as results:
-                            results.write(json.dumps(line) + "\n")
+                        add_result(out / f"results{options.part}.jsonl", line)
 
 
 def said_file(out: Path, line: dict[str, Any]) -> Path:
@@ -159,14 +158,15 @@ def said_file(out: Path, line: dict[str, Any]) -> Path:
 
 def keep_said(folder: Path, dev: Path, length: int, file: Path) -> None:
     """Write what a classifier says, (n, labels) with probabilities, and the truth, (n,) with places among the labels."""
+    import torch
+
     from pretune.inference.predict import Answerer, load_trained
 
     model, task = load_trained(folder)
-    logits = np.stack(Answerer(model, task, task.read(dev, {}), length).outputs())
-    odds = np.exp(logits - logits.max(1, keepdims=True))
+    logits = torch.from_numpy(np.stack(Answerer(model, task, task.read(dev, {}), length).outputs()))
     truth = [model.labels.index(row["label"]) for row in read_results([dev])]
     file.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(file, said=odds / odds.sum(1, keepdims=True), truth=truth)
+    np.savez(file, said=logits.softmax(1).numpy(), truth=truth)
 
 
 def both(options: argparse.Namespace) -> None:
@@ -191,8 +191,7 @@ def both(options: argparse.Namespace) -> None:
             **machine(),
         }
         print(json.dumps(line), flush=True)
-        with (out / "results-both.jsonl").open("a", encoding="utf-8") as results:
-            results.write(json.dumps(line) + "\n")
+        add_result(out / "results-both.jsonl", line)
 
 
 def load(folder: Path) -> list[dict[str, Any]]:
@@ -227,8 +226,8 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
             cells = []
             for arm in arms:
                 found = best(lines, task, labels, arm)
-                spread = f" ± {stdev(found[1]):.1f}" if found and len(found[1]) > 1 else ""
-                cells.append(f"{mean(found[1]):.1f}{spread} ({found[0]:g})" if found else "–")
+                beside = f" ± {stdev(found[1]):.1f}" if found and len(found[1]) > 1 else ""
+                cells.append(f"{mean(found[1]):.1f}{beside} ({found[0]:g})" if found else "–")
             rows.append(f"| {task} | {labels} | " + " | ".join(cells) + " |")
     return "\n".join(rows)
 
@@ -250,7 +249,7 @@ def plot(lines: Sequence[dict[str, Any]], file: Path) -> None:
             axis.errorbar(
                 [at for at, _ in points],
                 [mean(errors) for _, errors in points],
-                [stdev(errors) if len(errors) > 1 else 0.0 for _, errors in points],
+                [spread(errors) for _, errors in points],
                 fmt="o-",
                 label=name,
                 capsize=2,

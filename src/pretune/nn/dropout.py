@@ -26,9 +26,14 @@ class Dropout(nn.Module):
         # Not a buffer: all layers of a model share one tensor, which the loop sets before each forward.
         self.seed = torch.zeros((), dtype=torch.int32)
 
+    @property
+    def drops(self) -> bool:
+        """Whether anything is dropped now."""
+        return self.training and self.share != 0.0
+
     def forward(self, x: Tensor, depth: int = 0) -> Tensor:
         """Any shape. A layer that runs at several depths draws another mask at each."""
-        if not self.training or self.share == 0.0:
+        if not self.drops:
             return x
         return torch.where(self.stays(x.numel(), x.is_cuda, depth).view(x.shape), x, 0.0) / (1.0 - self.share)
 
@@ -42,7 +47,7 @@ class Dropout(nn.Module):
 
             shape, factor = (rows, like.shape[1]), 1.0 / (1.0 - self.share)
             return fill_factors(self.seed, shape, threshold(self.share), salting(self.salt_at(0)), factor, like.dtype)
-        stays = self.stays(rows * like.shape[1], like.is_cuda).view(rows, like.shape[1])
+        stays = self.stays(rows * like.shape[1], on_gpu=False).view(rows, like.shape[1])
         return stays.to(like.dtype) / (1.0 - self.share)
 
     def stays(self, count: int, on_gpu: bool, depth: int = 0) -> Tensor:

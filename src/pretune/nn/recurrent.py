@@ -123,7 +123,7 @@ class Locked(nn.Module):
 
     def forward(self, x: Tensor, rows: Rows) -> Tensor:
         """(n, width) in the order of the rows."""
-        if not self.training or self.dropout.share == 0.0:
+        if not self.dropout.drops:
             return x
         mask = self.dropout.factors(len(rows.lane), x)
         if rows.even:
@@ -193,7 +193,7 @@ class Recurrence(nn.Module):
     def recurrent_weight(self) -> Tensor:
         """In training with some of it dropped."""
         weight = self.weight_hh
-        if not self.training or self.drop.share == 0.0:
+        if not self.drop.drops:
             return weight
         return weight * self.drop.factors(len(weight), weight)
 
