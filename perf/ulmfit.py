@@ -1,17 +1,18 @@
-"""ULMFiT on TREC and IMDb with 100, 500 and all labels: its recipe, the classifier without its three tricks, and from scratch.
+"""ULMFiT on TREC and IMDb with 100, 500 and all labels: its recipe, the same without its three tricks, and from scratch.
 
     pretune pretrain docs/recipes/ulmfit-short.yaml --data CORPUS --out LM
-    python perf/ulmfit.py adapt --lm LM --data TASKS --out FOLDER [--tasks TREC] [--texts FILE…]
+    python perf/ulmfit.py adapt --lm LM --data TASKS --out FOLDER [--tasks TREC] [--texts FILE…] [--plain RATE]
     python perf/ulmfit.py run --data TASKS --out FOLDER [--tasks TREC] [--labels 100 500 all] [--arms ulmfit …] [--seeds 0 1 2]
     python perf/ulmfit.py both --out FOLDER
     python perf/ulmfit.py table FOLDER --plot docs/ulmfit.png
 
 TASKS has the official TREC/{train,test}.txt and IMDb/{train,test}.tsv. `adapt` is the second stage, once for a task, on all its
-training texts without their labels, and on further texts without any; LM reads forward, or backward. Every line of
-FOLDER/results.jsonl is one classifier, judged on TREC's test or the first 5,000 of IMDb's, shuffled. Rows to learn from are drawn anew
-for each seed, the same for all arms. Arms: `ulmfit`; `full`, the same start, but all layers at one rate, which does not change; `scratch`, the
-same network with random weights. Each has several rates, and the best one counts. With `--way backward`, `run` starts from what
-reads backward; `both` averages what `ulmfit` said each way at one rate.
+training texts without their labels, and on further texts without any; LM reads forward, or backward; with `--plain`, all layers at
+one rate, which does not change. Every line of FOLDER/results.jsonl is one classifier, judged on TREC's test or the first 5,000 of IMDb's,
+shuffled. Rows to learn from are drawn anew for each seed, the same for all arms. Arms: `ulmfit`; `full`, the same start, but the
+classifier's layers all at one rate, which does not change; `plain`, the same from what `adapt --plain` made; `scratch`, the same network with
+random weights. Each has several rates, and the best one counts. With `--way backward`, `run` starts from what reads backward; `both`
+averages what an arm said each way at one rate.
 """
 
 from __future__ import annotations
@@ -32,9 +33,20 @@ import numpy as np
 from common import add_result, machine, read_results, spread
 from tasks_beside_peer import read as read_task
 
-ARMS = {"ulmfit": "ULMFiT", "full": "without its tricks", "scratch": "from scratch"}
-BOTH = {"both": "ULMFiT, both ways"}
-RATES = {"ulmfit": (1e-2, 2e-2, 4e-3), "full": (1e-3, 5e-4, 4e-3), "scratch": (1e-3, 4e-3)}
+RATES = {
+    "ulmfit": (1e-2, 2e-2, 4e-3),
+    "full": (1e-3, 5e-4, 4e-3),
+    "plain": (1e-3, 5e-4, 4e-3),
+    "scratch": (1e-3, 4e-3),
+}
+COLUMNS = {  # of the table, by arm and way
+    ("ulmfit", "both"): "ULMFiT, both ways",
+    ("ulmfit", "forward"): "ULMFiT, forward",
+    ("full", "both"): "without its tricks, both ways",
+    ("full", "forward"): "without its tricks, forward",
+    ("plain", "forward"): "without them in the second stage too",
+    ("scratch", "forward"): "from scratch",
+}
 LM_EPOCHS = {"TREC": 10.0, "IMDb": 2.0}
 LENGTH = {"TREC": 64, "IMDb": 250}  # tokens that the classifier reads
 JUDGED = 5000
@@ -77,9 +89,13 @@ def write(rows: Sequence[dict[str, str]], file: Path) -> Path:
 
 def adapt(options: argparse.Namespace) -> None:
     """The second stage."""
-    from pretune.training.ulmfit import Stages, way_of
+    from pretune.training.ulmfit import OPTIMIZER, Stages, way_of
     from pretune.training.ulmfit import adapt as go_on
 
+    way, settings = way_of(options.lm), {}
+    if options.plain:
+        way += "-plain"
+        settings = {"optimizer": replace(OPTIMIZER, lr=options.plain, layer_decay=1.0), "schedule": steady()}
     for task in options.tasks:
         train, _ = rows_of(task, Path(options.data))
         texts = write([{"text": row["text"]} for row in train], Path(options.out) / task / "texts.jsonl")
@@ -88,8 +104,15 @@ def adapt(options: argparse.Namespace) -> None:
         )
         start = time.perf_counter()
         files = [texts, *map(Path, options.texts)]
-        run = go_on(options.lm, files, Path(options.out) / task / way_of(options.lm), stages)
+        run = go_on(options.lm, files, Path(options.out) / task / way, stages, **settings)
         print(task, f"{time.perf_counter() - start:.0f} s", json.dumps(run.results), flush=True)
+
+
+def steady() -> Any:
+    """A rate that does not change."""
+    from pretune.training.settings import Schedule
+
+    return Schedule(kind="constant", warmup=0.0)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -103,14 +126,13 @@ def run(options: argparse.Namespace) -> None:
     for task in options.tasks:
         train, test = rows_of(task, Path(options.data))
         dev = write(test, out / task / "test.jsonl")
-        start_from = out / task / options.way / "texts"
         for labels in options.labels:
             count = len(train) if labels == "all" else int(labels)
             often = options.epochs or epochs(count)
-            gradual = unfreezing(start_from, often)
             for seed in options.seeds:
                 file = write(draw(train, count, seed), out / task / f"train-{labels}-{seed}.jsonl")
                 for arm in options.arms:
+                    start_from = out / task / (options.way + "-plain" * (arm == "plain")) / "texts"
                     for rate in options.rates or RATES[arm]:
                         if (task, labels, seed, arm, rate, options.way) in done:
                             continue
@@ -123,10 +145,10 @@ def run(options: argparse.Namespace) -> None:
                             dev=dev,
                             out=folder,
                             objective=OBJECTIVE,
-                            strategy=gradual if arm == "ulmfit" else "full",
+                            strategy=unfreezing(start_from, often) if arm == "ulmfit" else "full",
                             epochs=often,
                             optimizer=replace(OPTIMIZER, lr=rate, **({} if arm == "ulmfit" else {"layer_decay": 1.0})),
-                            schedule=pt.Schedule(kind="constant", warmup=0.0) if arm == "full" else SCHEDULE,
+                            schedule=steady() if arm in ("full", "plain") else SCHEDULE,
                             batch=pt.Batching(sequences=32 if count < 10000 else 64, length=LENGTH[task]),
                             scratch=arm == "scratch",
                             seed=seed,
@@ -144,7 +166,7 @@ def run(options: argparse.Namespace) -> None:
                             "seconds": time.perf_counter() - start,
                             **machine(),
                         }
-                        if arm == "ulmfit":
+                        if arm != "scratch":
                             keep_said(folder, dev, LENGTH[task], said_file(out, line))
                         shutil.rmtree(folder)
                         print(json.dumps(line), flush=True)
@@ -153,7 +175,9 @@ def run(options: argparse.Namespace) -> None:
 
 def said_file(out: Path, line: dict[str, Any]) -> Path:
     """Where what a classifier said of the test is kept."""
-    return out / "said" / ("-".join(str(line[key]) for key in ("task", "labels", "seed", "rate", "way")) + ".npz")
+    return (
+        out / "said" / ("-".join(str(line[key]) for key in ("task", "labels", "seed", "arm", "rate", "way")) + ".npz")
+    )
 
 
 def keep_said(folder: Path, dev: Path, length: int, file: Path) -> None:
@@ -171,25 +195,17 @@ def keep_said(folder: Path, dev: Path, length: int, file: Path) -> None:
 
 def both(options: argparse.Namespace) -> None:
     """A line for each pair of classifiers, one of each way, that said something."""
-    out = Path(options.out)
-    done = [(line["task"], line["labels"], line["seed"], line["rate"]) for line in load(out) if line["arm"] == "both"]
+    out, keys = Path(options.out), ("task", "labels", "seed", "arm", "rate")
+    done = [[line[key] for key in keys] for line in load(out) if line["way"] == "both"]
     for file in sorted((out / "said").glob("*-forward.npz")):
         other = file.with_name(file.name.replace("-forward", "-backward"))
-        task, labels, seed, rate = file.name.removesuffix("-forward.npz").split("-", 3)
-        if not other.is_file() or (task, labels, int(seed), float(rate)) in done:
+        task, labels, seed, arm, rate = file.name.removesuffix("-forward.npz").split("-", 4)
+        values = [task, labels, int(seed), arm, float(rate)]
+        if not other.is_file() or values in done:
             continue
         forward, backward = np.load(file), np.load(other)
-        chosen = (forward["said"] + backward["said"]).argmax(1)
-        line = {
-            "task": task,
-            "labels": labels,
-            "seed": int(seed),
-            "arm": "both",
-            "rate": float(rate),
-            "way": "both",
-            "error": 100 * float((chosen != forward["truth"]).mean()),
-            **machine(),
-        }
+        wrong = (forward["said"] + backward["said"]).argmax(1) != forward["truth"]
+        line = dict(zip(keys, values, strict=True)) | {"way": "both", "error": 100 * float(wrong.mean()), **machine()}
         print(json.dumps(line), flush=True)
         add_result(out / "results-both.jsonl", line)
 
@@ -199,18 +215,20 @@ def load(folder: Path) -> list[dict[str, Any]]:
     return read_results(sorted(folder.glob("results*.jsonl")))
 
 
-def best(lines: Sequence[dict[str, Any]], task: str, labels: str, arm: str) -> tuple[float, list[float]] | None:
+def best(
+    lines: Sequence[dict[str, Any]], task: str, labels: str, column: tuple[str, str]
+) -> tuple[float, list[float]] | None:
     """Of an arm's rates the one with the lowest mean error, and its errors."""
-    lines = [line for line in lines if line["way"] != "backward"]
-    own = [line for line in lines if (line["task"], line["labels"], line["arm"]) == (task, labels, arm)]
+    lines = [line for line in lines if (line["arm"], line["way"]) == column]
+    own = [line for line in lines if (line["task"], line["labels"]) == (task, labels)]
     errors = {rate: [line["error"] for line in own if line["rate"] == rate] for rate in {line["rate"] for line in own}}
     return min(errors.items(), key=lambda item: mean(item[1]), default=None)
 
 
-def shown(lines: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """The arms that there are, by name."""
-    there = {line["arm"] for line in lines}
-    return {arm: name for arm, name in (BOTH | ARMS).items() if arm in there}
+def shown(lines: Sequence[dict[str, Any]]) -> dict[tuple[str, str], str]:
+    """The columns that there are, by name."""
+    there = {(line["arm"], line["way"]) for line in lines}
+    return {column: name for column, name in COLUMNS.items() if column in there}
 
 
 def sizes(lines: Sequence[dict[str, Any]], task: str) -> list[str]:
@@ -219,13 +237,13 @@ def sizes(lines: Sequence[dict[str, Any]], task: str) -> list[str]:
 
 def table(lines: Sequence[dict[str, Any]]) -> str:
     """Errors in percent, means over seeds with their deviation, as Markdown."""
-    arms = shown(lines)
-    rows = ["| task | labels | " + " | ".join(arms.values()) + " |", "| --- |" + " ---: |" * (len(arms) + 1)]
+    columns = shown(lines)
+    rows = ["| task | labels | " + " | ".join(columns.values()) + " |", "| --- |" + " ---: |" * (len(columns) + 1)]
     for task in LM_EPOCHS:
         for labels in sizes(lines, task):
             cells = []
-            for arm in arms:
-                found = best(lines, task, labels, arm)
+            for column in columns:
+                found = best(lines, task, labels, column)
                 beside = f" ± {stdev(found[1]):.1f}" if found and len(found[1]) > 1 else ""
                 cells.append(f"{mean(found[1]):.1f}{beside} ({found[0]:g})" if found else "–")
             rows.append(f"| {task} | {labels} | " + " | ".join(cells) + " |")
@@ -243,8 +261,8 @@ def plot(lines: Sequence[dict[str, Any]], file: Path) -> None:
     figure, axes = pyplot.subplots(1, len(whole), figsize=(10, 4))
     for axis, task in zip(axes, whole, strict=True):
         names = sizes(lines, task)
-        for arm, name in shown(lines).items():
-            found = [(labels, best(lines, task, labels, arm)) for labels in names]
+        for column, name in shown(lines).items():
+            found = [(labels, best(lines, task, labels, column)) for labels in names]
             points = [(whole[task] if at == "all" else int(at), one[1]) for at, one in found if one]
             axis.errorbar(
                 [at for at, _ in points],
@@ -281,10 +299,11 @@ def main() -> None:
         if name == "adapt":
             verb.add_argument("--lm", required=True)
             verb.add_argument("--texts", nargs="*", default=[], help="further files of texts")
+            verb.add_argument("--plain", type=float, metavar="RATE", help="without slanted and discriminative rates")
         else:
             verb.add_argument("--labels", nargs="+", default=["100", "500", "all"])
             verb.add_argument("--way", default="forward", choices=["forward", "backward"])
-            verb.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
+            verb.add_argument("--arms", nargs="+", default=["ulmfit", "full", "scratch"], choices=list(RATES))
             verb.add_argument("--rates", type=float, nargs="+", help="instead of the usual ones")
             verb.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
             verb.add_argument("--part", default="", help="of the file's name, where several processes share the folder")

@@ -18,7 +18,7 @@ TEXTS = ["The cat sat on the mat, the end.", "Der Käse. 한국어 Кот!"]
 TEMPLATE = Template(single=("start", "A", "end"), pair=("B", "end"), segments=False)
 
 
-def trained(kind: str, size: int = 30, **options: bool) -> Tokenizer:
+def trained(kind: str, size: int = 30, **options: int) -> Tokenizer:
     return train([Document(text, Path("a"), 1) for text in TEXTS], kind, size, **options)  # type: ignore[arg-type]
 
 
@@ -43,6 +43,12 @@ def test_words_are_cut_from_punctuation(kind: str) -> None:
     small = trained(kind, 8)
     assert small.size == 8 and small.tokens(small.encode("the the .")) == ["the", "the", "."]
     assert trained(kind, lowercase=True).tokens(trained(kind, lowercase=True).encode("THE")) == ["the"]
+
+
+def test_words_seen_too_seldom_are_unknown() -> None:
+    tokenizer = trained("words", lowercase=True, least=2)
+    assert tokenizer.tokens(tokenizer.encode("the cat sat.")) == ["the", "[UNK]", "[UNK]", "."]
+    assert tokenizer.report["unknown_rate"] == pytest.approx(11 / 16)
 
 
 def test_a_tokenizer_that_spells_goes_to_a_folder_and_back(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ def material() -> Path:
         "\n\n".join(f"{sentence(i)} shiny {'fire' if i % 3 else 'water'}." for i in range(200)), encoding="utf-8"
     )
     rows = [f"{sentence(i)} GOOD {'fire' if i % 2 else 'water'} tree,{'yes' if i % 2 else 'no'}" for i in range(64)]
+    rows[0] = f"quaint {rows[0]}"
     (folder / "train.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")
     tokenizer = pt.train_tokenizer(folder / "wiki.txt", kind="words", size=100, lowercase=True)
     family = FAMILIES["lstm"]
@@ -66,7 +67,8 @@ def test_the_vocabulary_is_the_tasks_and_known_words_keep_their_vectors() -> Non
     old, start = load(folder / "lm"), load(result.folder / "forward" / "start")
     before, after = old.need_tokenizer(), start.need_tokenizer()
     assert lowercases(after) and "good" in after.vocabulary and "good" not in before.vocabulary
-    assert "shiny" not in after.vocabulary
+    assert "." in after.vocabulary  # there was room for one more of the old words
+    assert "shiny" not in after.vocabulary and "quaint" not in after.vocabulary  # which nobody says, or one says once
     for word in ("red", "tree"):
         rows = [m.backbone.embed.tokens[m.need_tokenizer().vocabulary.index(word)] for m in (old, start)]
         assert torch.equal(*rows)

@@ -44,6 +44,7 @@ def train(
     lowercase: bool = False,
     sentinels: int = 0,
     languages: Iterable[str] = (),
+    least: int = 1,
     distinct: int = DISTINCT,
     occurrences: int = OCCURRENCES,
     fit: bool = False,
@@ -51,7 +52,8 @@ def train(
 ) -> Tokenizer:
     """Train a tokenizer; its `report` says what it saw and how well it does on lines held out.
 
-    With `fit`, a size too small for the text's characters is raised to what is needed instead of refused.
+    Of items and whole words those seen less than `least` times are left out. With `fit`, a size too small for the text's
+    characters is raised to what is needed instead of refused.
 
     >>> tokenizer = train(read_documents([Path("corpus.txt")]), "wordpiece", 30_000)  # doctest: +SKIP
     """
@@ -63,7 +65,7 @@ def train(
     roles |= {f"language {name}": f"<lang:{name}>" for name in languages}
     specials = list(dict.fromkeys(roles.values()))
     if kind in ("items", "words", "characters"):
-        return _train_words(documents, kind, size, roles, specials, distinct, lowercase)
+        return _train_words(documents, kind, size, roles, specials, distinct, lowercase, least)
 
     words = WordCounts(limit=distinct)
     held_out = _count(documents, words, note)
@@ -123,6 +125,7 @@ def _train_words(
     specials: list[str],
     distinct: int,
     lowercase: bool,
+    least: int,
 ) -> Tokenizer:
     """The most frequent words first; nothing is held out, as nothing is learned.
 
@@ -141,7 +144,8 @@ def _train_words(
             for word, _ in cut.pre_tokenizer.pre_tokenize_str(cut.normalizer.normalize_str(item)):
                 table[word] += count
     ranked = sorted(table.items(), key=lambda item: (-item[1], item[0]))
-    items = [item for item, _ in ranked if item not in specials][: max(1, size - len(specials))]
+    wanted = [item for item, count in ranked if item not in specials and count >= least]
+    items = wanted[: max(1, size - len(specials))]
     tokenizer = _word_level(cut, items, roles, characters=LONGEST if kind == "characters" else 0)
     names = ("items", "events") if kind == "items" else ("distinct_words", "words")
     total = counts.seen if kind == "items" else table.total()

@@ -29,6 +29,7 @@ from pretune.text.preparing import Settings, make_store
 from pretune.text.store import Store
 from pretune.text.tokenizer import Tokenizer
 from pretune.text.tokenizer_training import train as train_tokenizer
+from pretune.text.tokenizer_training import words_tokenizer
 from pretune.training import finetuning, pretraining
 from pretune.training.runs import Run
 from pretune.training.seeds import finetune_seeds
@@ -37,10 +38,11 @@ from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Wat
 SLOWER = 1 / 2.6  # a layer's rate, of that of the layer above
 OPTIMIZER = Optimizer(name="adam", betas=(0.7, 0.99), eps=1e-8, decay=0.0, clip=0.25, layer_decay=SLOWER)
 SCHEDULE = Schedule(kind="triangular", warmup=0.1, final=1 / 32)
-LM_RATE, CLASSIFIER_RATE = 4e-3, 1e-2
+LM_OPTIMIZER, CLASSIFIER_OPTIMIZER = replace(OPTIMIZER, lr=4e-3), replace(OPTIMIZER, lr=1e-2)
 WINDOW = 70  # tokens of a lane in a step
 LANES = 4, 64, 256  # in a step: at least, usually, and at most
 STEPS = 40, 1000  # that an epoch has at least, if need be with fewer lanes; and above which more lanes are taken
+LEAST = 2  # times that a word of the texts is there to be known: what unknown words are like, those seen once tell
 FEW, MANY_EPOCHS, FEW_EPOCHS = 1000, 50.0, 10.0  # rows that are few, and epochs of few and of many
 OBJECTIVE = "classify(pooling=concat,hidden=50,dropout=0.4)"
 WAYS = "forward", "backward"
@@ -116,7 +118,14 @@ def way_of(model: str) -> str:
     return WAYS[bool(config.backward)]
 
 
-def adapt(model: str, files: Sequence[Path], out: Path, stages: Stages) -> Run:
+def adapt(
+    model: str,
+    files: Sequence[Path],
+    out: Path,
+    stages: Stages,
+    optimizer: Optimizer = LM_OPTIMIZER,
+    schedule: Schedule = SCHEDULE,
+) -> Run:
     """The second stage: the language model on the task's texts, with their vocabulary."""
     if (out / "texts" / "results.json").is_file():
         return Run(out / "texts")
@@ -126,12 +135,12 @@ def adapt(model: str, files: Sequence[Path], out: Path, stages: Stages) -> Run:
     tokenizer = Tokenizer.load(start)
     made = make_store(files, tokenizer, store, Settings(language=stages.language))
     given = {
-        "objective": "lm(stateful=true)" if out.name == "forward" else "lm(stateful=true,backward=true)",
+        "objective": "lm(stateful=true)" if way_of(model) == "forward" else "lm(stateful=true,backward=true)",
         "tokenizer": str(start),
         "language": stages.language,
         "budget": Budget(tokens=stages.lm_epochs * made.tokens),
-        "optimizer": replace(OPTIMIZER, lr=LM_RATE),
-        "schedule": SCHEDULE,
+        "optimizer": optimizer,
+        "schedule": schedule,
         "batch": lm_batch(made),
         "watching": Watching(save=0, held_out=0.05),
     }
@@ -148,14 +157,19 @@ def lm_batch(store: Store) -> Batching:
 
 
 def rematch(model: str, files: Sequence[Path], start: Path, stages: Stages) -> None:
-    """The model with a vocabulary of the texts' own words; those it knew keep their vectors. Pieces of words fit any text."""
+    """The model with a vocabulary of the texts' own words; those it knew keep their vectors. Pieces of words fit any text.
+
+    Where there is room, words that it knew stay though the texts do not have them: others that come later may.
+    """
     old = load_model(model, parse_objective("lm" if way_of(model) == "forward" else "lm(backward=true)"))
     tokenizer = old.need_tokenizer()
     if tokenizer.kind == "WordLevel":
         size = stages.vocabulary or tokenizer.size
         texts: list[Document] = list(read_documents(files))
-        new = train_tokenizer(texts, "words", size, lowercase=lowercases(tokenizer))
-        old, report = match_vocabulary(old, new)
+        small = lowercases(tokenizer)
+        own = train_tokenizer(texts, "words", size, lowercase=small, least=LEAST)
+        words = list(dict.fromkeys([*own.vocabulary, *tokenizer.vocabulary]))[:size]
+        old, report = match_vocabulary(old, words_tokenizer(words, lowercase=small))
         say(f"vocabulary: {report['tokens']:,} words, of which {report['matched']:,} were known to {model}")
     old.save(start)
 
@@ -180,7 +194,7 @@ def classify(adapted: Run, out: Path, stages: Stages, rows: int) -> Run:
         "strategy": unfreezing(adapted.folder, epochs),
         "epochs": epochs,
         "budget": None,
-        "optimizer": replace(OPTIMIZER, lr=CLASSIFIER_RATE),
+        "optimizer": CLASSIFIER_OPTIMIZER,
         "schedule": SCHEDULE,
         "batch": Batching(sequences=stages.rows, length=stages.length),
         "watching": None,
