@@ -18,7 +18,7 @@ from pretune.errors import PretuneError
 from pretune.inference.ensemble import combine
 from pretune.inference.predict import Answerer, load_trained
 from pretune.metrics import score
-from pretune.model import load, load_model
+from pretune.model import find_folder, load_model, read_config
 from pretune.objectives import parse_objective
 from pretune.objectives.classify import Classify
 from pretune.progress import say
@@ -32,6 +32,7 @@ from pretune.text.tokenizer_training import train as train_tokenizer
 from pretune.text.tokenizer_training import words_tokenizer
 from pretune.training import finetuning, pretraining
 from pretune.training.runs import Run
+from pretune.training.search_space import count_layers
 from pretune.training.seeds import finetune_seeds
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
 
@@ -112,7 +113,8 @@ def fit(models: Sequence[str], stages: Stages, out: Path) -> Fitted:
 
 def way_of(model: str) -> str:
     """Whether a language model reads forward or backward."""
-    config = load(model).config
+    family, content = read_config(find_folder(model))
+    config = family.read_config(content)
     if not hasattr(config, "backward"):
         raise PretuneError(f"{model}: ULMFiT is for recurrent language models; pretrain one, such as ulmfit-tiny")
     return WAYS[bool(config.backward)]
@@ -211,8 +213,7 @@ def classify(adapted: Run, out: Path, stages: Stages, rows: int) -> Run:
 
 def unfreezing(model: str | Path, epochs: float) -> str:
     """The strategy: a layer more with each epoch, and all of them after half of the training at the latest."""
-    layers = len(load(model).backbone.groups()) - 1
-    return f"gradual({min(0.5, layers / epochs):g})"
+    return f"gradual({min(0.5, count_layers(str(model)) / epochs):g})"
 
 
 def compare(runs: Sequence[Run], ways: Sequence[str]) -> dict[str, float]:
