@@ -9,9 +9,10 @@
 TASKS has the official TREC/{train,test}.txt and IMDb/{train,test}.tsv. `adapt` is the second stage, once for a task, on all its
 training texts without their labels, and on further texts without any; LM reads forward, or backward; with `--plain`, all layers at
 one rate, which does not change. Every line of FOLDER/results.jsonl is one classifier, judged on TREC's test or the first 5,000 of IMDb's,
-shuffled. Rows to learn from are drawn anew for each seed, the same for all arms. Arms: `ulmfit`; `full`, the same start, but the
+shuffled; with `--held-out`, on 2,000 rows of the training part that are not drawn, which is where rates are chosen. Rows to learn from are
+drawn anew for each seed, of each class its share, the same for all arms. Arms: `ulmfit`; `full`, the same start, but the
 classifier's layers all at one rate, which does not change; `plain`, the same from what `adapt --plain` made; `scratch`, the same network with
-random weights. Each has several rates, and the best one counts. With `--way backward`, `run` starts from what reads backward; `both`
+random weights. Of several rates in a folder the best one counts. With `--way backward`, `run` starts from what reads backward; `both`
 averages what an arm said each way at one rate.
 """
 
@@ -23,6 +24,7 @@ import os
 import random
 import shutil
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -47,9 +49,9 @@ COLUMNS = {  # of the table, by arm and way
     ("plain", "forward"): "without them in the second stage too",
     ("scratch", "forward"): "from scratch",
 }
-LM_EPOCHS = {"TREC": 10.0, "IMDb": 2.0}
-LENGTH = {"TREC": 64, "IMDb": 250}  # tokens that the classifier reads
-JUDGED = 5000
+LM_EPOCHS = {"TREC": 10.0, "IMDb": 10.0}
+LENGTH = {"TREC": 64, "IMDb": 400}  # tokens that the classifier reads
+JUDGED, HELD_OUT = 5000, 2000  # rows of the test, and of those to learn from where rates are looked for
 
 
 def epochs(labels: int) -> float:
@@ -65,20 +67,25 @@ def read(task: str, file: Path) -> list[dict[str, str]]:
     return [dict(zip(("text", "label"), line.split("\t")[:1:-1], strict=True)) for line in lines if line]
 
 
-def rows_of(task: str, data: Path) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    """To learn from and to judge by, shuffled."""
+def rows_of(task: str, data: Path, held_out: bool = False) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """To learn from and to judge by, shuffled; `held_out`: some of those to learn from are those to judge by."""
     ending = "txt" if task == "TREC" else "tsv"
     parts = [read(task, data / task / f"{part}.{ending}") for part in ("train", "test")]
     for part in parts:
         random.Random(0).shuffle(part)
-    return parts[0], parts[1][:JUDGED]
+    train, test = parts
+    return (train[HELD_OUT:], train[:HELD_OUT]) if held_out else (train, test[:JUDGED])
 
 
 def draw(rows: Sequence[dict[str, str]], count: int, seed: int) -> list[dict[str, str]]:
-    """Some rows, at least one of each class."""
+    """Some rows, of each class its share."""
     order = random.Random(seed).sample(list(rows), len(rows))
-    firsts = list({row["label"]: row for row in reversed(order)}.values())
-    return (firsts + [row for row in order if row not in firsts])[:count] if count < len(rows) else order
+    sizes, seen = Counter(row["label"] for row in rows), Counter[str]()
+    places = []  # among the rows of its class, between 0 and 1
+    for row in order:
+        places.append((seen[row["label"]] + 0.5) / sizes[row["label"]])
+        seen[row["label"]] += 1
+    return [order[at] for at in np.argsort(places, kind="stable")[:count]] if count < len(rows) else order
 
 
 def write(rows: Sequence[dict[str, str]], file: Path) -> Path:
@@ -124,7 +131,7 @@ def run(options: argparse.Namespace) -> None:
     out = Path(options.out)
     done = [tuple(line[key] for key in ("task", "labels", "seed", "arm", "rate", "way")) for line in load(out)]
     for task in options.tasks:
-        train, test = rows_of(task, Path(options.data))
+        train, test = rows_of(task, Path(options.data), options.held_out)
         dev = write(test, out / task / "test.jsonl")
         for labels in options.labels:
             count = len(train) if labels == "all" else int(labels)
@@ -149,7 +156,9 @@ def run(options: argparse.Namespace) -> None:
                             epochs=often,
                             optimizer=replace(OPTIMIZER, lr=rate, **({} if arm == "ulmfit" else {"layer_decay": 1.0})),
                             schedule=steady() if arm in ("full", "plain") else SCHEDULE,
-                            batch=pt.Batching(sequences=32 if count < 10000 else 64, length=LENGTH[task]),
+                            batch=pt.Batching(
+                                sequences=32 if count < 10000 else 64, length=options.length or LENGTH[task]
+                            ),
                             scratch=arm == "scratch",
                             seed=seed,
                             seeds=1,
@@ -167,7 +176,7 @@ def run(options: argparse.Namespace) -> None:
                             **machine(),
                         }
                         if arm != "scratch":
-                            keep_said(folder, dev, LENGTH[task], said_file(out, line))
+                            keep_said(folder, dev, said_file(out, line))
                         shutil.rmtree(folder)
                         print(json.dumps(line), flush=True)
                         add_result(out / f"results{options.part}.jsonl", line)
@@ -180,17 +189,13 @@ def said_file(out: Path, line: dict[str, Any]) -> Path:
     )
 
 
-def keep_said(folder: Path, dev: Path, length: int, file: Path) -> None:
-    """Write what a classifier says, (n, labels) with probabilities, and the truth, (n,) with places among the labels."""
-    import torch
-
-    from pretune.inference.predict import Answerer, load_trained
-
-    model, task = load_trained(folder)
-    logits = torch.from_numpy(np.stack(Answerer(model, task, task.read(dev, {}), length).outputs()))
-    truth = [model.labels.index(row["label"]) for row in read_results([dev])]
+def keep_said(folder: Path, dev: Path, file: Path) -> None:
+    """Write what a classifier said, (n, labels) with probabilities, and the truth, (n,) with places among the labels."""
+    said = [answer["probabilities"] for answer in read_results([folder / "dev_answers.jsonl"])]
+    labels = sorted(said[0])
+    truth = [labels.index(row["label"]) for row in read_results([dev])]
     file.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(file, said=logits.softmax(1).numpy(), truth=truth)
+    np.savez(file, said=np.array([[row[label] for label in labels] for row in said], np.float32), truth=truth)
 
 
 def both(options: argparse.Namespace) -> None:
@@ -306,6 +311,10 @@ def main() -> None:
             verb.add_argument("--arms", nargs="+", default=["ulmfit", "full", "scratch"], choices=list(RATES))
             verb.add_argument("--rates", type=float, nargs="+", help="instead of the usual ones")
             verb.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+            verb.add_argument(
+                "--length", type=int, help="tokens that the classifier reads, instead of the usual number"
+            )
+            verb.add_argument("--held-out", action="store_true", help="judge by rows of the training part, not drawn")
             verb.add_argument("--part", default="", help="of the file's name, where several processes share the folder")
     last = verbs.add_parser("table")
     last.add_argument("folder")
