@@ -9,11 +9,11 @@
 TASKS has the official TREC/{train,test}.txt and IMDb/{train,test}.tsv. `adapt` is the second stage, once for a task, on all its
 training texts without their labels, and on further texts without any; LM reads forward, or backward; with `--plain`, all layers at
 one rate, which does not change. Every line of FOLDER/results.jsonl is one classifier, judged on TREC's test or the first 5,000 of IMDb's,
-shuffled; with `--held-out`, on 2,000 rows of the training part that are not drawn, which is where rates are chosen. Rows to learn from are
-drawn anew for each seed, of each class its share, the same for all arms. Arms: `ulmfit`; `full`, the same start, but the
-classifier's layers all at one rate, which does not change; `plain`, the same from what `adapt --plain` made; `scratch`, the same network with
-random weights. Of several rates in a folder the best one counts. With `--way backward`, `run` starts from what reads backward; `both`
-averages what an arm said each way at one rate.
+shuffled; with `--held-out`, on 2,000 rows of the training part that are not drawn, to choose rates by (in another FOLDER). Rows to
+learn from are drawn anew for each seed, of each class its share, the same for all arms. Arms: `ulmfit`; `full`, the same start, but
+the classifier's layers all at one rate, which does not change; `plain`, the same from what `adapt --plain` made; `scratch`, the same
+network with random weights. Of several rates in a folder the best one counts. With `--way backward`, `run` starts from what reads
+backward; `both` averages what an arm said each way at one rate.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -41,6 +42,7 @@ RATES = {
     "plain": (1e-3, 5e-4, 4e-3),
     "scratch": (1e-3, 4e-3),
 }
+CELL = ("task", "labels", "seed", "arm", "rate", "way")  # what tells a classifier from others
 COLUMNS = {  # of the table, by arm and way
     ("ulmfit", "both"): "ULMFiT, both ways",
     ("ulmfit", "forward"): "ULMFiT, forward",
@@ -124,69 +126,63 @@ def steady() -> Any:
 
 def run(options: argparse.Namespace) -> None:
     """A line for each classifier that is not there yet."""
-    import pretune as pt
-    from pretune.training.ulmfit import OBJECTIVE, OPTIMIZER, SCHEDULE, unfreezing
-
     os.environ["PRETUNE_PROGRESS"] = "none"
     out = Path(options.out)
-    done = [tuple(line[key] for key in ("task", "labels", "seed", "arm", "rate", "way")) for line in load(out)]
+    done = [[line[key] for key in CELL] for line in load(out)]
     for task in options.tasks:
         train, test = rows_of(task, Path(options.data), options.held_out)
         dev = write(test, out / task / "test.jsonl")
-        for labels in options.labels:
+        for labels, seed, arm in product(options.labels, options.seeds, options.arms):
             count = len(train) if labels == "all" else int(labels)
-            often = options.epochs or epochs(count)
-            for seed in options.seeds:
-                file = write(draw(train, count, seed), out / task / f"train-{labels}-{seed}.jsonl")
-                for arm in options.arms:
-                    start_from = out / task / (options.way + "-plain" * (arm == "plain")) / "texts"
-                    for rate in options.rates or RATES[arm]:
-                        if (task, labels, seed, arm, rate, options.way) in done:
-                            continue
-                        folder = out / task / f"{arm}-{labels}-{seed}-{rate:g}"
-                        shutil.rmtree(folder, ignore_errors=True)
-                        start = time.perf_counter()
-                        result = pt.finetune(
-                            start_from,
-                            file,
-                            dev=dev,
-                            out=folder,
-                            objective=OBJECTIVE,
-                            strategy=unfreezing(start_from, often) if arm == "ulmfit" else "full",
-                            epochs=often,
-                            optimizer=replace(OPTIMIZER, lr=rate, **({} if arm == "ulmfit" else {"layer_decay": 1.0})),
-                            schedule=steady() if arm in ("full", "plain") else SCHEDULE,
-                            batch=pt.Batching(
-                                sequences=32 if count < 10000 else 64, length=options.length or LENGTH[task]
-                            ),
-                            scratch=arm == "scratch",
-                            seed=seed,
-                            seeds=1,
-                            report=False,
-                        ).results
-                        line = {
-                            "task": task,
-                            "labels": labels,
-                            "seed": seed,
-                            "arm": arm,
-                            "rate": rate,
-                            "way": options.way,
-                            "error": 100 * (1 - result["dev/accuracy"]),
-                            "seconds": time.perf_counter() - start,
-                            **machine(),
-                        }
-                        if arm != "scratch":
-                            keep_said(folder, dev, said_file(out, line))
-                        shutil.rmtree(folder)
-                        print(json.dumps(line), flush=True)
-                        add_result(out / f"results{options.part}.jsonl", line)
+            file = write(draw(train, count, seed), out / task / f"train-{labels}-{seed}.jsonl")
+            for rate in options.rates or RATES[arm]:
+                cell = dict(zip(CELL, (task, labels, seed, arm, rate, options.way), strict=True))
+                if list(cell.values()) in done:
+                    continue
+                folder = out / task / f"{arm}-{labels}-{seed}-{rate:g}"
+                shutil.rmtree(folder, ignore_errors=True)
+                start = time.perf_counter()
+                error = classify(cell, count, file, dev, folder, options)
+                line = {**cell, "error": error, "seconds": time.perf_counter() - start, **machine()}
+                if arm != "scratch":
+                    keep_said(folder, dev, said_file(out, cell))
+                shutil.rmtree(folder)
+                print(json.dumps(line), flush=True)
+                add_result(out / f"results{options.part}.jsonl", line)
 
 
-def said_file(out: Path, line: dict[str, Any]) -> Path:
-    """Where what a classifier said of the test is kept."""
-    return (
-        out / "said" / ("-".join(str(line[key]) for key in ("task", "labels", "seed", "arm", "rate", "way")) + ".npz")
+def classify(
+    cell: dict[str, Any], count: int, train: Path, dev: Path, folder: Path, options: argparse.Namespace
+) -> float:
+    """The error, in percent, of a classifier that learns from so many rows."""
+    import pretune as pt
+    from pretune.training.ulmfit import OBJECTIVE, OPTIMIZER, SCHEDULE, unfreezing
+
+    task, arm = cell["task"], cell["arm"]
+    start_from = Path(options.out) / task / (options.way + "-plain" * (arm == "plain")) / "texts"
+    often = options.epochs or epochs(count)
+    made = pt.finetune(
+        start_from,
+        train,
+        dev=dev,
+        out=folder,
+        objective=OBJECTIVE,
+        strategy=unfreezing(start_from, often) if arm == "ulmfit" else "full",
+        epochs=often,
+        optimizer=replace(OPTIMIZER, lr=cell["rate"], **({} if arm == "ulmfit" else {"layer_decay": 1.0})),
+        schedule=steady() if arm in ("full", "plain") else SCHEDULE,
+        batch=pt.Batching(sequences=32 if count < 10000 else 64, length=options.length or LENGTH[task]),
+        scratch=arm == "scratch",
+        seed=cell["seed"],
+        seeds=1,
+        report=False,
     )
+    return 100 * (1 - float(made.results["dev/accuracy"]))
+
+
+def said_file(out: Path, cell: dict[str, Any]) -> Path:
+    """Where what a classifier said of the test is kept."""
+    return out / "said" / ("-".join(str(cell[key]) for key in CELL) + ".npz")
 
 
 def keep_said(folder: Path, dev: Path, file: Path) -> None:
@@ -200,7 +196,7 @@ def keep_said(folder: Path, dev: Path, file: Path) -> None:
 
 def both(options: argparse.Namespace) -> None:
     """A line for each pair of classifiers, one of each way, that said something."""
-    out, keys = Path(options.out), ("task", "labels", "seed", "arm", "rate")
+    out, keys = Path(options.out), CELL[:-1]
     done = [[line[key] for key in keys] for line in load(out) if line["way"] == "both"]
     for file in sorted((out / "said").glob("*-forward.npz")):
         other = file.with_name(file.name.replace("-forward", "-backward"))

@@ -10,8 +10,8 @@ class PretuneError(Exception):
     """One line for people: what is wrong, where, and what to do. The command line prints it without a traceback."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint that names the closest known word, or lists the known ones.
+def nearest(name: str, known: Iterable[str], instead: str = "") -> str:
+    """A hint that names the closest known word, or lists the known ones; `instead` of a long list it says something else.
 
     >>> nearest("wordpeice", ["wordpiece", "unigram"])
     "did you mean 'wordpiece'?"
@@ -20,4 +20,4 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = get_close_matches(name, known, n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]!r}?"
-    return "known: " + ", ".join(known)
+    return instead or "known: " + ", ".join(known)

@@ -492,8 +492,11 @@ def find_folder(reference: str | Path) -> Path:
         return boxed_folder(name)
     if is_preset(name):
         raise PretuneError(f"{name} is a preset without weights; pretrain it first, or name a folder")
-    known = [*boxed_names(), *preset_names()]
-    raise PretuneError(f"{name}: neither a model folder nor a name that is known; {nearest(name, known)}")
+    if len(folder.parts) > 1:
+        raise PretuneError(f"{name}: no such folder")
+    instead = f"known: {', '.join(boxed_names())}, and what `pretune show presets` lists"
+    hint = nearest(name, [*boxed_names(), *preset_names()], instead)
+    raise PretuneError(f"{name}: neither a model folder nor a name that is known; {hint}")
 
 
 def _read_json(path: Path) -> dict[str, Any]:

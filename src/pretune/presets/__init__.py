@@ -51,7 +51,9 @@ def _own(name: str) -> dict[str, Any]:
 def _read(file: Path) -> dict[str, Any]:
     """A preset of the user's."""
     if file.suffix != ".yaml":
-        raise PretuneError(f"unknown preset {str(file)!r}; {nearest(str(file), preset_names())}")
+        raise PretuneError(
+            f"unknown preset {str(file)!r}; {nearest(str(file), preset_names(), '`pretune show presets` lists them')}"
+        )
     content = read_recipe(file)
     unknown = [key for key in content if key not in KEYS]
     if unknown:
