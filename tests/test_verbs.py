@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import os
 import random
@@ -244,6 +245,25 @@ def test_predicting_a_file(task: Run, labeled: Path, tmp_path: Path) -> None:
     assert sum(row["predicted_label"] == row["label"] for row in rows) / len(rows) > 0.9
     human = run("predict", task.folder, "the value is true").stdout
     assert "yes" in human or "no" in human
+
+
+def test_another_dropout_than_the_models(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
+    options = ("--epochs", "0.1", "--seeds", "1", "--dropout.hidden_dropout_prob", "0.3")
+    run("finetune", pretrained.folder, labeled / "train.csv", *options, "--out", tmp_path / "a")
+    before, after = (pt.load(folder).config for folder in (pretrained.folder, tmp_path / "a"))
+    assert after == dataclasses.replace(before, hidden_dropout_prob=0.3)
+    run("finetune", "--recipe", tmp_path / "a" / "recipe.yaml", "--out", tmp_path / "b")
+    assert pt.load(tmp_path / "b").config == after
+    for dropout, message in (
+        (
+            {"hiden_dropout_prob": 0.1},
+            "config.json: no dropout 'hiden_dropout_prob'; did you mean 'hidden_dropout_prob'",
+        ),
+        ({"hidden_size": 0.5}, "config.json: no dropout 'hidden_size'; known: attention_probs_dropout_prob, "),
+        ({"hidden_dropout_prob": 1.0}, "dropout.hidden_dropout_prob=1: give a share of at least 0 and below 1"),
+    ):
+        with pytest.raises(pt.PretuneError, match=message):
+            pt.finetune(pretrained, labeled / "train.csv", out=tmp_path / "c", seeds=1, dropout=dropout)
 
 
 def test_pairs_and_mean_pooling_and_an_auxiliary_loss(pretrained: Run, tmp_path: Path) -> None:

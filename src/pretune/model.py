@@ -379,16 +379,24 @@ def load(reference: str | Path, *, partial: bool = False) -> Model:
     return load_model(reference, trained_for(reference), partial=partial)
 
 
-def load_model(reference: str | Path, objectives: Mixture | None = None, seed: int = 0, partial: bool = False) -> Model:
+def load_model(
+    reference: str | Path,
+    objectives: Mixture | None = None,
+    seed: int = 0,
+    partial: bool = False,
+    dropout: Mapping[str, float] | None = None,
+) -> Model:
     """A model from a run folder or a folder in the Hugging Face layout.
 
     With `objectives`, it gets their heads: from the checkpoint where it has them, else new ones. A checkpoint that lacks
-    parts of the backbone, or has tensors nobody knows, is refused with a list, unless `partial`.
+    parts of the backbone, or has tensors nobody knows, is refused with a list, unless `partial`. `dropout` goes before that of
+    its config, under the names it has there.
 
     >>> model = load_model("runs/mine")  # doctest: +SKIP
     """
     folder = find_folder(reference)
     family, content = read_config(folder)
+    content = with_dropout(content, dropout or {}, folder)
     config = family.read_config(content)
     ours = content.get("pretune", {})
     graph = (folder / GRAPH) if ours.get("engine") else None
@@ -478,6 +486,17 @@ def _check(
         raise PretuneError(f"{folder}: {listed}; go on without them with --partial")
     if listed:
         say(f"{folder}: {listed}; what the model lacks was left random")
+
+
+def with_dropout(content: dict[str, Any], dropout: Mapping[str, float], folder: Path) -> dict[str, Any]:
+    """A config with other dropout."""
+    known = [name for name in content if "drop" in name]
+    for name, share in dropout.items():
+        if name not in known:
+            raise PretuneError(f"{folder / CONFIG}: no dropout {name!r}; {nearest(name, known)}")
+        if not 0 <= share < 1:
+            raise PretuneError(f"dropout.{name}={share:g}: give a share of at least 0 and below 1")
+    return {**content, **dropout}
 
 
 def find_folder(reference: str | Path) -> Path:

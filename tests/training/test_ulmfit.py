@@ -47,7 +47,7 @@ def fitted() -> Any:
     folder = material()
     return pt.ulmfit(
         folder / "lm", folder / "train.csv", dev=folder / "train.csv", backward=folder / "backward",
-        out=folder / "fitted", lm_epochs=2, epochs=6, rows=8, length=32,
+        out=folder / "fitted", lm_epochs=2, epochs=6, rows=8, length=32, dropout={"weight_drop": 0.2},
     )  # fmt: skip
 
 
@@ -86,6 +86,11 @@ def test_the_stages_have_the_published_settings() -> None:
         assert recipe["schedule"]["kind"] == "triangular" and recipe["schedule"]["final"] == 1 / 32
     head = load(result.classifiers[0]).root.heads["classify"]
     assert head.pooling == "concat" and head.output.in_features == 50
+
+
+def test_the_classifier_may_have_another_dropout() -> None:
+    runs = fitted().runs["forward"]
+    assert [load(runs[stage].folder).config.weight_drop for stage in ("texts", "task")] == [0.1, 0.2]
 
 
 def test_layers_begin_to_move_one_each_epoch() -> None:

@@ -87,6 +87,7 @@ class Plan:
     partial: bool = False  # whether the model may lack tensors, or have too many
     drop_bad: bool = False  # whether examples whose spans are not in their texts are left out
     vectors: str | None = None  # a file of word vectors for words to start from
+    dropout: Mapping[str, float] | None = None  # instead of the model's, under the names of its config
     devices: int = 1  # which seeds are shared out to
 
     def recipe(self) -> dict[str, Any]:
@@ -356,14 +357,18 @@ def starting_model(plan: Plan, mixture: Mixture) -> Model:
     if is_preset(plan.model):
         if plan.tokenizer is None:
             raise PretuneError(f"{plan.model} is a preset without weights; give --tokenizer to train it from scratch")
+        if plan.dropout:
+            raise PretuneError(
+                "--dropout is for models with weights; write a preset of your own with `like` and `config`"
+            )
         tokenizer = Tokenizer.load(plan.tokenizer)
         size = -(-tokenizer.size // ROUND_VOCABULARY) * ROUND_VOCABULARY
         model = make_model(plan.model, size, plan.seed, padding=tokenizer.roles.get("padding"))
         model.tokenizer = tokenizer
     elif plan.scratch:
-        model = random_twin(load_model(plan.model, partial=plan.partial), plan.seed)
+        model = random_twin(load_model(plan.model, partial=plan.partial, dropout=plan.dropout), plan.seed)
     else:
-        model = load_model(plan.model, mixture, seed=plan.seed, partial=plan.partial)
+        model = load_model(plan.model, mixture, plan.seed, plan.partial, plan.dropout)
         if isinstance(model.backbone, OnnxBackbone):
             raise PretuneError(f"{plan.model}: a graph can be used, not trained; fine-tune the model it was made of")
         if model.shape.linear:

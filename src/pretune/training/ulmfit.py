@@ -62,6 +62,7 @@ class Stages:
     epochs: float | None = None  # None: MANY_EPOCHS of few rows, FEW_EPOCHS of many
     length: int = 400  # tokens that a classifier reads, at most
     rows: int = 32  # in a step
+    dropout: Mapping[str, float] | None = None  # of the classifier; None: that of the language model
     language: str = "en"
     seed: int = 0
     seeds: int | None = 1
@@ -205,6 +206,7 @@ def classify(adapted: Run, out: Path, stages: Stages, rows: int) -> Run:
         "seeds": stages.seeds,
         "tokenizer": None,
         "scratch": False,
+        "dropout": stages.dropout,
         "device": stages.device,
     }
     plan = finetuning.make_plan(str(adapted.folder), given)

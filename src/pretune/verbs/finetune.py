@@ -44,6 +44,7 @@ def finetune(
     control: bool = False,
     tokenizer: str | Path | None = None,
     scratch: bool = False,
+    dropout: Mapping[str, float] | None = None,
     deterministic: bool = False,
     resume: bool = False,
     device: str | None = None,
@@ -123,6 +124,8 @@ def finetune(
         For a preset: the tokenizer to use.
     scratch
         Start from random weights instead of the model's, to see what those are worth.
+    dropout
+        Other dropout than the model's, under the names of its config.json, e.g. --dropout.hidden_dropout_prob 0.2.
     deterministic
         Same seed, same machine, same bits, on a GPU too, where that takes longer.
     resume
@@ -181,6 +184,7 @@ def finetune(
         "seeds": seeds,
         "tokenizer": str(tokenizer) if tokenizer is not None else None,
         "scratch": scratch,
+        "dropout": dict(dropout) if dropout else None,
         "device": device,
         "devices": devices,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ def ulmfit(
     epochs: float | None = None,
     length: int = 400,
     rows: int = 32,
+    dropout: Mapping[str, float] | None = None,
     language: str = "en",
     seed: int = 0,
     seeds: int = 1,
@@ -65,6 +66,8 @@ def ulmfit(
         Tokens of a text that the classifier reads, at most.
     rows
         In a step of the classifier.
+    dropout
+        Of the classifier, instead of the language model's, e.g. --dropout.weight_drop 0.5.
     language
         Language of the sentence splitter, or `lines`.
     seed
@@ -93,6 +96,7 @@ def ulmfit(
         epochs=epochs,
         length=length,
         rows=rows,
+        dropout=dict(dropout) if dropout else None,
         language=language,
         seed=seed,
         seeds=seeds,
