@@ -11,8 +11,9 @@ import torch
 import torch._dynamo
 from torch._dynamo.testing import CompileCounter
 
-from canary import LENGTH, TEMPLATE, performer, reformer, store
+from canary import LENGTH, TEMPLATE, lstm, performer, reformer, store
 from pretune.model import Root
+from pretune.nn.uncompiled import leave_out_of_graphs
 from pretune.objectives import Data, parse_objective
 from pretune.text.sequences import Packing
 from pretune.training.streams import Stream
@@ -20,8 +21,8 @@ from pretune.training.streams import Stream
 
 @pytest.mark.parametrize(
     ("make", "name", "whole"),
-    # A reversible stack runs as it is; what is before and after it is compiled.
-    [(performer, "lm", True), (reformer, "lm", False)],
+    # A reversible stack, and a recurrent one, run as they are; what is before and after them is compiled.
+    [(performer, "lm", True), (reformer, "lm", False), (lstm, "lm", False)],
 )
 def test_a_compiled_step_is_a_plain_one(make: Any, name: str, whole: bool) -> None:
     torch.manual_seed(0)
@@ -30,6 +31,7 @@ def test_a_compiled_step_is_a_plain_one(make: Any, name: str, whole: bool) -> No
     data = Data(store().tokenizer, TEMPLATE, store=store(), documents=np.arange(store().documents))
     stream = Stream(mixture.joints[0], data, Packing(256, LENGTH, fixed=True), seed=0)
     torch._dynamo.reset()
+    leave_out_of_graphs()
     counter = CompileCounter()
     compiled = torch.compile(root, dynamic=False, fullgraph=whole, backend=counter)
     for index in (0, len(stream.epoch_plan(0)) - 1):

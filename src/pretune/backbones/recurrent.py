@@ -16,6 +16,7 @@ from pretune.backbones.two_ways import reversed_packed
 from pretune.nn.layout import rearrange, reverse
 from pretune.nn.linear import Linear
 from pretune.nn.recurrent import Locked, RecurrentLayer, Rows, State
+from pretune.nn.uncompiled import uncompiled
 from pretune.packed import Packed
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -117,7 +118,7 @@ class Recurrent(nn.Module):
         """How many layers follow on the embeddings."""
         return len(self.layers)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # how rows are laid out depends on the lengths, which differ from batch to batch
+    @uncompiled  # how rows are laid out depends on the lengths, which differ from batch to batch
     def forward(
         self, packed: Packed, carry: RecurrentState | RecurrentCache | None = None, keep: Keep = "last"
     ) -> States:

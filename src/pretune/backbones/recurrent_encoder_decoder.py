@@ -19,6 +19,7 @@ from pretune.nn.alignment import Alignment
 from pretune.nn.layout import cross_layout, side_of
 from pretune.nn.linear import Linear
 from pretune.nn.recurrent import Locked, Recurrence, RecurrentLayer, Rows, State, kernel_type
+from pretune.nn.uncompiled import uncompiled
 from pretune.packed import Packed
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -131,7 +132,7 @@ class RecurrentEncoderDecoder(nn.Module):
         parts: dict[str, Any] = dict(self.top.items())
         return parts.get("alignment")
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # rows are laid out by their lengths
+    @uncompiled  # rows are laid out by their lengths
     def forward(
         self, source: Packed, target: Packed, carry: RecurrentCache | None = None, keep: Keep = "last"
     ) -> States:
@@ -144,7 +145,7 @@ class RecurrentEncoderDecoder(nn.Module):
             carry.source, carry.state = encoded, begin
         return States(self.run(target, encoded, carry, keep, begin)[0], carry)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @uncompiled
     def decode(
         self,
         target: Packed,

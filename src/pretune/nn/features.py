@@ -21,6 +21,7 @@ from pretune.nn.layout import rearrange, reverse, self_layout
 from pretune.nn.linear import Linear
 from pretune.nn.patterns import full
 from pretune.nn.recurrent import Recurrence, Rows
+from pretune.nn.uncompiled import uncompiled
 from pretune.packed import Packed
 
 Layers = Literal["last", "embeddings", "second", "sum4", "concat4", "mix", "elmo", "cove"]
@@ -63,7 +64,7 @@ class TwoLSTMs(nn.Module):
         super().__init__()
         self.ahead, self.back = Recurrence(inputs, width), Recurrence(inputs, width)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # rows are laid out by their lengths
+    @uncompiled  # rows are laid out by their lengths
     def forward(self, x: Tensor, packed: Packed) -> Tensor:
         """States of both directions side by side."""
         if not len(packed):

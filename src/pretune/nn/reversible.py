@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from pretune.nn.attention import Flow
 from pretune.nn.dropout import Dropout
+from pretune.nn.uncompiled import uncompiled
 
 
 class Branch(nn.Module):
@@ -62,7 +63,7 @@ class ReversibleLayer(nn.Module):
 
 
 # A backward that computes a forward is more than a compiler follows.
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@uncompiled
 def run_reversible(
     layers: Sequence[ReversibleLayer], flows: Sequence[Flow], x: Tensor, wanted: Collection[int]
 ) -> list[Tensor]:

@@ -20,6 +20,7 @@ from pretune.errors import PretuneError
 from pretune.model import Root
 from pretune.nn.blocks import Layer
 from pretune.nn.dropout import share_seed, stop_dropout
+from pretune.nn.uncompiled import leave_out_of_graphs
 from pretune.objectives import Joint, Loss
 from pretune.objectives.objective import means
 from pretune.packed import Batch
@@ -223,6 +224,7 @@ def compile_once(model: nn.Module) -> None:
     # Fusing a layer norm's two kinds of sums into one kernel was ten times slower for packs of 131,072 tokens.
     if hasattr(config.triton, "mix_order_reduction"):
         config.triton.mix_order_reduction = False
+    leave_out_of_graphs()
     model.compile(dynamic=False)
 
 

@@ -1,0 +1,39 @@
+"""What compilers leave alone, and that nobody loads one who compiles nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import torch
+from torch import Tensor
+from torch._dynamo.testing import CompileCounter
+
+from pretune.nn.uncompiled import leave_out_of_graphs, uncompiled
+
+
+def test_a_compiled_function_calls_it_as_it_is() -> None:
+    compiling = []
+
+    @uncompiled
+    def inside(x: Tensor, *, by: int = 2) -> Tensor:
+        compiling.append(torch.compiler.is_compiling())
+        return x * by
+
+    def outside(x: Tensor) -> Tensor:
+        return inside(x + 1, by=3) + 1
+
+    leave_out_of_graphs()
+    counter = CompileCounter()
+    compiled = torch.compile(outside, backend=counter)
+    x = torch.ones(3)
+    for _ in range(3):
+        assert torch.equal(compiled(x), outside(x))
+    assert compiling == [False] * 6
+    assert counter.frame_count == 2  # what is before it, and what is after it, once each
+
+
+def test_loading_a_model_loads_no_compiler() -> None:
+    check = "import sys, pretune; pretune.load('pretune-small-en'); print('torch._dynamo' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", check], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "False"
