@@ -24,7 +24,6 @@ import os
 import random
 import shutil
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
@@ -81,13 +80,11 @@ def rows_of(task: str, data: Path, held_out: bool = False) -> tuple[list[dict[st
 
 def draw(rows: Sequence[dict[str, str]], count: int, seed: int) -> list[dict[str, str]]:
     """Some rows, of each class its share."""
+    from pretune.evaluation.learning_curve import places
+
     order = random.Random(seed).sample(list(rows), len(rows))
-    sizes, seen = Counter(row["label"] for row in rows), Counter[str]()
-    places = []  # among the rows of its class, between 0 and 1
-    for row in order:
-        places.append((seen[row["label"]] + 0.5) / sizes[row["label"]])
-        seen[row["label"]] += 1
-    return [order[at] for at in np.argsort(places, kind="stable")[:count]] if count < len(rows) else order
+    at = places(row["label"] for row in order)
+    return [order[row] for row in np.argsort(at, kind="stable")[:count]] if count < len(rows) else order
 
 
 def write(rows: Sequence[dict[str, str]], file: Path) -> Path:
@@ -132,10 +129,11 @@ def run(options: argparse.Namespace) -> None:
     for task in options.tasks:
         train, test = rows_of(task, Path(options.data), options.held_out)
         dev = write(test, out / task / "test.jsonl")
-        for labels, seed, arm in product(options.labels, options.seeds, options.arms):
+        tried = [(arm, rate) for arm in options.arms for rate in options.rates or RATES[arm]]
+        for labels, seed in product(options.labels, options.seeds):
             count = len(train) if labels == "all" else int(labels)
             file = write(draw(train, count, seed), out / task / f"train-{labels}-{seed}.jsonl")
-            for rate in options.rates or RATES[arm]:
+            for arm, rate in tried:
                 cell = dict(zip(CELL, (task, labels, seed, arm, rate, options.way), strict=True))
                 if list(cell.values()) in done:
                     continue
@@ -187,7 +185,9 @@ def said_file(out: Path, cell: dict[str, Any]) -> Path:
 
 def keep_said(folder: Path, dev: Path, file: Path) -> None:
     """Write what a classifier said, (n, labels) with probabilities, and the truth, (n,) with places among the labels."""
-    said = [answer["probabilities"] for answer in read_results([folder / "dev_answers.jsonl"])]
+    from pretune.training.finetuning import ANSWERS
+
+    said = [answer["probabilities"] for answer in read_results([folder / ANSWERS])]
     labels = sorted(said[0])
     truth = [labels.index(row["label"]) for row in read_results([dev])]
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -264,6 +264,9 @@ def test_another_dropout_than_the_models(pretrained: Run, labeled: Path, tmp_pat
     ):
         with pytest.raises(pt.PretuneError, match=message):
             pt.finetune(pretrained, labeled / "train.csv", out=tmp_path / "c", seeds=1, dropout=dropout)
+    other = {"hidden_dropout_prob": 0.1}
+    with pytest.raises(pt.PretuneError, match="--dropout is for models with weights"):
+        pt.finetune("bert-tiny", labeled / "train.csv", tokenizer=pretrained, out=tmp_path / "d", dropout=other)
 
 
 def test_pairs_and_mean_pooling_and_an_auxiliary_loss(pretrained: Run, tmp_path: Path) -> None:

@@ -165,7 +165,8 @@ def test_checkpoints_that_do_not_fit_are_refused_with_a_list(peer, tmp_path: Pat
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "bertt"}))
     with pytest.raises(PretuneError, match="unknown model family 'bertt'; known: albert, bart, bert, "):
         load_model(folder)
-    with pytest.raises(PretuneError, match=r"known; known: .*, and what `pretune show presets` lists"):
+    unknown = r"neither a model folder nor a name that is known; known: .*, and what `pretune show presets` lists"
+    with pytest.raises(PretuneError, match=unknown):
         load_model("nowhere")
     with pytest.raises(PretuneError, match="no/where: no such folder"):
         load_model("no/where")

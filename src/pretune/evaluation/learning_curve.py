@@ -5,8 +5,8 @@ Parts are nested, so that a longer one has all that a shorter one has, and of ev
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import mean, stdev
 from typing import Any
@@ -34,15 +34,25 @@ def nested(examples: Any, seed: int = 0) -> list[int]:
     >>> sorted(rows.labels[row] for row in nested(rows)[:2])
     ['x', 'y']
     """
-    kinds: dict[str, list[int]] = defaultdict(list)
-    for row in range(len(examples)):
-        kinds[stratum(examples, row)].append(row)
     draws = Draws(seed)
-    places: dict[int, float] = {}
-    for members in kinds.values():
-        order = sorted(members, key=lambda row: float(draws.uniform("curve", row)))
-        places |= {row: (number + 0.5) / len(order) for number, row in enumerate(order)}
-    return sorted(places, key=lambda row: (places[row], row))
+    order = sorted(range(len(examples)), key=lambda row: float(draws.uniform("curve", row)))
+    at = dict(zip(order, places(stratum(examples, row) for row in order), strict=True))
+    return sorted(at, key=lambda row: (at[row], row))
+
+
+def places(kinds: Iterable[str]) -> list[float]:
+    """Where each stands among those of its kind, between 0 and 1: in the order of these, beginnings have kinds in their shares.
+
+    >>> places("xxyx")[1:3]
+    [0.5, 0.5]
+    """
+    kinds = list(kinds)
+    sizes, seen = Counter(kinds), Counter[str]()
+    found = []
+    for kind in kinds:
+        found.append((seen[kind] + 0.5) / sizes[kind])
+        seen[kind] += 1
+    return found
 
 
 def check_sizes(material: Material, sizes: Sequence[int]) -> None:
