@@ -17,6 +17,14 @@ settings.load_profile("pretune")
 os.environ.setdefault("PRETUNE_PROGRESS", "none")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two test processes on two cores; the models are tiny anyway
 
+# Each file is one process's. Those that take minutes begin, so that no process waits long for another at the end.
+LONG = ("test_verbs.py", "test_readme.py", "test_together.py", "test_canary.py", "test_tasks_end_to_end.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONG)
+
+
 RUSSIAN = [
     "Поезд пришёл в Тверь с опозданием. На перроне было пусто, только дворник сметал снег.",
     "Мы варили варенье из крыжовника. Кот спал на подоконнике и ничего не слышал!",

@@ -35,7 +35,6 @@ def results(how: str) -> dict[str, list[float]]:
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("how", ["alone", "replicate", "shard"])
-@pytest.mark.xdist_group("canary")
 def test_the_canary_sings(name: str, how: str) -> None:
     losses = results(how)[name]
     assert len(losses) == 12

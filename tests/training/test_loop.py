@@ -2,12 +2,10 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -172,41 +170,25 @@ if {inside}:
 torch.set_num_threads(1)
 from canary import make
 from pretune.training.loop import train
-t = make("mlm+nsp", 40, Path({folder!r}), save=3)
+t = make("mlm+nsp", 10, Path({folder!r}), save=3)
 train(t, resume=True)
 from safetensors.torch import save_file
 save_file({{n: x.detach().contiguous() for n, x in t.root.tensors().items()}}, {folder!r} + "/final.safetensors")
 """
 
 
-def test_killed_at_five_random_moments_and_resumed_gives_the_same_bits(tmp_path: Path) -> None:
-    seed = int.from_bytes(os.urandom(4), "little")
-    print("seed", seed)  # pytest shows it when the test fails
-    chance = random.Random(seed)
+def test_killed_inside_a_checkpoint_and_resumed_gives_the_same_bits(tmp_path: Path) -> None:
     here = str(Path(__file__).parent)
 
-    def start(folder: str, inside: bool = False) -> subprocess.Popen[bytes]:
+    def play(folder: str, inside: bool = False) -> int:
         (tmp_path / folder).mkdir(exist_ok=True)
         script = KILLED.format(here=here, inside=inside, folder=str(tmp_path / folder))
-        return subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
+        return subprocess.run([sys.executable, "-c", script], stderr=subprocess.DEVNULL, check=False).returncode
 
-    began = time.monotonic()
-    assert start("whole").wait() == 0
-    whole = time.monotonic() - began
-    assert start("killed", inside=True).wait() == -signal.SIGKILL
+    assert play("whole") == 0
+    assert play("killed", inside=True) == -signal.SIGKILL
     assert len(list_checkpoints(tmp_path / "killed")) == 1
-    kills = 1
-    while kills < 5:
-        process = start("killed")
-        try:
-            process.wait(timeout=chance.uniform(0.5, 1.0) * whole)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            kills += 1
-        else:
-            break
-    assert start("killed").wait() == 0
+    assert play("killed") == 0
     expected, found = ((tmp_path / f / "final.safetensors").read_bytes() for f in ("whole", "killed"))
     assert expected == found
 

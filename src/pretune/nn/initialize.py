@@ -32,10 +32,12 @@ class Undrawn(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Every call but those that draw."""
-        return args[0].zero_() if func in DRAWING else func(*args, **(kwargs or {}))
+        given = kwargs or {}
+        return nn.init.zeros_(args[0] if args else given["tensor"]) if func in DRAWING else func(*args, **given)
 
 
-DRAWING = (Tensor.normal_, Tensor.uniform_)
+# Which of them a mode sees depends on the modes around it.
+DRAWING = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
 
 
 def initialize(module: Module, deviation: float = 0.02, zero_outputs: bool = False) -> Module:
@@ -43,6 +45,8 @@ def initialize(module: Module, deviation: float = 0.02, zero_outputs: bool = Fal
 
     With `zero_outputs`, the last matrix of every part of a layer starts at 0, so that a layer starts as the identity.
     """
+    if next(module.parameters()).is_meta:  # shapes alone; drawing nothing takes its time there
+        return module
     norms = (nn.LayerNorm, nn.RMSNorm)
     for child in module.modules():
         for name, parameter in child.named_parameters(recurse=False):

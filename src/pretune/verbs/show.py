@@ -65,12 +65,13 @@ def _presets() -> list[dict[str, Any]]:
 
     from pretune.backbones.two_ways import TwoWays
     from pretune.model import make_model
+    from pretune.nn.initialize import Undrawn
     from pretune.presets import find_preset, preset_names
 
     rows = []
     for name in preset_names():
         preset = find_preset(name)
-        with torch.device("meta"):
+        with torch.device("meta"), Undrawn():  # shapes alone
             backbone = make_model(name).backbone
         stacks: list[Any] = [backbone.encoder, backbone] if hasattr(backbone, "encoder") else [backbone]
         stacks = [way for one in stacks for way in (one.stacks if isinstance(one, TwoWays) else [one])]
