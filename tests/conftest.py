@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
+import tempfile
 from functools import cache
 from pathlib import Path
 from pydoc_data import topics
@@ -19,6 +21,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # two test processes on two cores
 
 # Each file is one process's. Those that take minutes begin, so that no process waits long for another at the end.
 LONG = ("test_verbs.py", "test_readme.py", "test_together.py", "test_canary.py", "test_tasks_end_to_end.py")
+
+
+def pytest_configure() -> None:
+    """Folders that tests make for themselves are in one that goes when they end; pytest's own stay where they are."""
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    tempfile.tempdir = tempfile.mkdtemp(prefix="pretune-tests-")
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(tempfile.gettempdir(), ignore_errors=True)
+    tempfile.tempdir = None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

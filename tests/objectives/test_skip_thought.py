@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from canary import encoder_decoder
 from material import KINDS, TEMPLATES, data, store
 from pretune import PretuneError
+from pretune.model import Root
 from pretune.objectives import Data
 from pretune.objectives.skip_thought import SkipThought, inner_sentences
 from pretune.packed import Batch, make_targets, pack, pack_lists
@@ -49,15 +50,20 @@ def test_neighbors_are_the_sentences_before_and_after(kind: Kind, seed: int, len
     assert sorted(seen) == inner_sentences(made, source.documents).tolist()
 
 
+def small_batch() -> Batch:
+    source = pack_lists([[11, 12, 13], [14, 15], [16, 17, 18, 19]])
+    target = pack_lists([[1, 20, 21], [1, 22], [1, 23, 24], [1, 25, 26], [1, 27], [1, 28, 29, 30]])
+    at = np.arange(len(target))
+    return Batch((source, target), {"skip_thought": make_targets(at, at + 30)}, pooled=True)
+
+
 def test_the_decoder_sees_the_sentence_through_one_vector_alone() -> None:
     torch.manual_seed(0)
     network = encoder_decoder().eval()
     objective = SkipThought()
     head = objective.head(network)
-    source = pack_lists([[11, 12, 13], [14, 15], [16, 17, 18, 19]])
-    target = pack_lists([[1, 20, 21], [1, 22], [1, 23, 24], [1, 25, 26], [1, 27], [1, 28, 29, 30]])
-    at = np.arange(len(target))
-    batch = Batch((source, target), {"skip_thought": make_targets(at, at + 30)}, pooled=True)
+    batch = small_batch()
+    source, target = batch.packed
     whole = objective.loss(head, network, batch).sums["skip_thought"]
     # Each neighbor alone, from the mean of its own sentence's states and nothing else.
     states = network.encoder(source).last
@@ -70,6 +76,16 @@ def test_the_decoder_sees_the_sentence_through_one_vector_alone() -> None:
         logits = head.vocabulary(decoded, network.embed.tokens)
         total = total + torch.nn.functional.cross_entropy(logits, torch.arange(start, end) + 30, reduction="sum")
     torch.testing.assert_close(whole, total, atol=1e-4, rtol=1e-5)
+
+
+def test_states_of_16_bits_are_read_as_such() -> None:
+    torch.manual_seed(0)
+    network, objective = encoder_decoder().eval(), SkipThought()
+    head = objective.head(network)
+    wanted = objective.loss(head, network, small_batch()).sums["skip_thought"]
+    Root(network, [("skip_thought", head)]).compute_in(torch.bfloat16)
+    found = objective.loss(head, network, small_batch()).sums["skip_thought"]
+    torch.testing.assert_close(found, wanted, atol=0.0, rtol=0.01)
 
 
 def test_corpora_without_triples_are_refused() -> None:

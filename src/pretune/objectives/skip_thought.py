@@ -105,7 +105,8 @@ class SkipThought:
         """Cross-entropy of both neighbors."""
         source, target = batch.packed
         network: Any = backbone  # an encoder-decoder, of which the decoder gets another source
-        vectors = head(pool(network.encoder(source).last, source, self.pooling))
+        read = network.encoder(source).last
+        vectors = head(pool(read, source, self.pooling).to(read.dtype))  # means come in fp32, but a decoder reads states
         states = network.decode(target, single_states(target), vectors).last
         targets = batch.targets[self.name]
         head_: Any = head
