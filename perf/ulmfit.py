@@ -10,10 +10,10 @@ TASKS has the official TREC/{train,test}.txt and IMDb/{train,test}.tsv. `adapt` 
 training texts without their labels, and on further texts without any; LM reads forward, or backward; with `--plain`, all layers at
 one rate, which does not change. Every line of FOLDER/results.jsonl is one classifier, judged on TREC's test or the first 5,000 of IMDb's,
 shuffled; with `--held-out`, on 2,000 rows of the training part that are not drawn, to choose rates by (in another FOLDER). Rows to
-learn from are drawn anew for each seed, of each class its share, the same for all arms. Arms: `ulmfit`; `full`, the same start, but
-the classifier's layers all at one rate, which does not change; `plain`, the same from what `adapt --plain` made; `scratch`, the same
-network with random weights. Of several rates in a folder the best one counts. With `--way backward`, `run` starts from what reads
-backward; `both` averages what an arm said each way at one rate.
+learn from are drawn anew for each seed, of each class its share, the same for all arms. Arms: `ulmfit`; `same`, all else the same, at
+the same rates, but layers all move at one, which does not change, and from the beginning; `full`, this at lower rates; `plain`, this
+from what `adapt --plain` made; `scratch`, the same network with random weights. Of several rates in a folder the best one counts. With
+`--way backward`, `run` starts from what reads backward; `both` averages what an arm said each way at one rate.
 """
 
 from __future__ import annotations
@@ -36,20 +36,26 @@ from common import add_result, machine, read_results, spread
 from tasks_beside_peer import read as read_task
 
 RATES = {
-    "ulmfit": (1e-2, 2e-2, 4e-3),
-    "full": (1e-3, 5e-4, 4e-3),
-    "plain": (1e-3, 5e-4, 4e-3),
+    "ulmfit": (1e-2, 4e-3, 2e-3),
+    "same": (1e-2, 4e-3, 2e-3),
+    "full": (1e-3, 5e-4, 2.5e-4, 1.25e-4),
+    "plain": (1e-3, 5e-4, 2.5e-4, 1.25e-4),
     "scratch": (1e-3, 4e-3),
 }
+PUBLISHED = {
+    "word_dropout": 0.05, "input_dropout": 0.4, "hidden_dropout": 0.3, "output_dropout": 0.4, "weight_drop": 0.5
+}  # fmt: skip
 CELL = ("task", "labels", "seed", "arm", "rate", "way")  # what tells a classifier from others
 COLUMNS = {  # of the table, by arm and way
     ("ulmfit", "both"): "ULMFiT, both ways",
     ("ulmfit", "forward"): "ULMFiT, forward",
-    ("full", "both"): "without its tricks, both ways",
-    ("full", "forward"): "without its tricks, forward",
+    ("same", "forward"): "all else the same, without its tricks",
+    ("full", "forward"): "without its tricks, at low rates",
+    ("full", "both"): "without its tricks, at low rates, both ways",
     ("plain", "forward"): "without them in the second stage too",
     ("scratch", "forward"): "from scratch",
 }
+DRAWN = [("ulmfit", "forward"), ("same", "forward"), ("full", "forward"), ("scratch", "forward")]
 LM_EPOCHS = {"TREC": 10.0, "IMDb": 10.0}
 LENGTH = {"TREC": 64, "IMDb": 400}  # tokens that the classifier reads
 JUDGED, HELD_OUT = 5000, 2000  # rows of the test, and of those to learn from where rates are looked for
@@ -168,9 +174,12 @@ def classify(
         strategy=unfreezing(start_from, often) if arm == "ulmfit" else "full",
         epochs=often,
         optimizer=replace(OPTIMIZER, lr=cell["rate"], **({} if arm == "ulmfit" else {"layer_decay": 1.0})),
-        schedule=steady() if arm in ("full", "plain") else SCHEDULE,
-        batch=pt.Batching(sequences=32 if count < 10000 else 64, length=options.length or LENGTH[task]),
+        schedule=SCHEDULE if arm in ("ulmfit", "scratch") else steady(),
+        batch=pt.Batching(
+            sequences=options.rows or (32 if count < 10000 else 64), length=options.length or LENGTH[task]
+        ),
         scratch=arm == "scratch",
+        dropout=PUBLISHED if options.dropout else None,
         seed=cell["seed"],
         seeds=1,
         report=False,
@@ -262,7 +271,7 @@ def plot(lines: Sequence[dict[str, Any]], file: Path) -> None:
     figure, axes = pyplot.subplots(1, len(whole), figsize=(10, 4))
     for axis, task in zip(axes, whole, strict=True):
         names = sizes(lines, task)
-        for column, name in shown(lines).items():
+        for column in DRAWN:
             found = [(labels, best(lines, task, labels, column)) for labels in names]
             points = [(whole[task] if at == "all" else int(at), one[1]) for at, one in found if one]
             axis.errorbar(
@@ -270,7 +279,7 @@ def plot(lines: Sequence[dict[str, Any]], file: Path) -> None:
                 [mean(errors) for _, errors in points],
                 [spread(errors) for _, errors in points],
                 fmt="o-",
-                label=name,
+                label=COLUMNS[column],
                 capsize=2,
             )
         axis.set_xscale("log")
@@ -281,8 +290,8 @@ def plot(lines: Sequence[dict[str, Any]], file: Path) -> None:
         axis.set_ylim(bottom=0)
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("error, %")
-    axes[0].legend()
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, 0.08, 1, 1))
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncol=len(DRAWN), frameon=False)
     figure.savefig(file, dpi=130)
 
 
@@ -304,12 +313,14 @@ def main() -> None:
         else:
             verb.add_argument("--labels", nargs="+", default=["100", "500", "all"])
             verb.add_argument("--way", default="forward", choices=["forward", "backward"])
-            verb.add_argument("--arms", nargs="+", default=["ulmfit", "full", "scratch"], choices=list(RATES))
+            verb.add_argument("--arms", nargs="+", default=["ulmfit", "same", "full", "scratch"], choices=list(RATES))
             verb.add_argument("--rates", type=float, nargs="+", help="instead of the usual ones")
             verb.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
             verb.add_argument(
                 "--length", type=int, help="tokens that the classifier reads, instead of the usual number"
             )
+            verb.add_argument("--rows", type=int, help="in a step, instead of the usual number")
+            verb.add_argument("--dropout", action="store_true", help="the paper's in the classifier")
             verb.add_argument("--held-out", action="store_true", help="judge by rows of the training part, not drawn")
             verb.add_argument("--part", default="", help="of the file's name, where several processes share the folder")
     last = verbs.add_parser("table")

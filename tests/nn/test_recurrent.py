@@ -102,22 +102,6 @@ def test_a_window_changes_gradients_alone(kind: str) -> None:
     assert (near.abs().sum(1) > 0).nonzero().flatten().tolist() == [4]
 
 
-@pytest.mark.parametrize("window", [None, 2])
-@pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_cells_without_weights_change_nothing(kind: str, window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, packed = layer(kind), pack_lists(RAGGED)
-    rows, x = Rows.make(packed), vectors(packed)
-    before = tuple(torch.randn(len(RAGGED), width) for width in ours.state_widths)
-
-    def go() -> list[Tensor]:
-        out, state = ours(x[rows.order], rows, before, window)
-        return [out, *state, *torch.autograd.grad((out**2).sum(), [x, *ours.parameters()])]
-
-    wanted = go()
-    monkeypatch.setattr(Recurrence, "missing", lambda self, x: (2, 3))
-    torch.testing.assert_close(go(), wanted)
-
-
 def test_weights_are_dropped_for_a_whole_step() -> None:
     ours = Recurrence(6, 40, drop=0.5).train()
     seed = share_seed(ours, torch.device("cpu"))

@@ -7,7 +7,7 @@ states are clipped (the published ELMo), which no kernel does.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,7 +23,6 @@ from pretune.packed import Packed, move
 Cell = Literal["lstm", "gru"]
 GATES = {"lstm": 4, "gru": 3}
 BF16_SINCE = 91300  # the version of cuDNN that has recurrent kernels for it
-ALIGNED = 8  # widths of which a GPU's matrix units take multiples, in numbers of 16 bits
 State = tuple[Tensor, ...]  # hidden, and of an LSTM its cells too: (rows, width) each
 
 # Only matters where a kernel wants another order than InOnePiece has, and costs one copy of the weights a step.
@@ -181,29 +180,15 @@ class Recurrence(nn.Module):
         """Of the parts of its state."""
         return [self.outputs, self.width] if self.cell == "lstm" else [self.outputs]
 
-    def weights(self, kind: torch.dtype, more: tuple[int, int] = (0, 0)) -> list[Tensor]:
-        """In the order of the kernels, with `more` inputs and cells of no weight."""
+    def weights(self, kind: torch.dtype) -> list[Tensor]:
+        """In the order of the kernels."""
         second = torch.zeros_like(self.bias) if self.bias_hh is None else self.bias_hh
-        matrices, biases = [self.weight_ih, self.recurrent_weight()], [self.bias, second]
+        matrices = [self.weight_ih, self.recurrent_weight()]
         projection = [] if self.weight_hr is None else [self.weight_hr]
-        if any(more):
-            inputs, cells = more
-            matrices = [self.widen(matrices[0], inputs, cells), self.widen(matrices[1], cells, cells)]
-            biases = [self.widen(bias, 0, cells).squeeze(1) for bias in biases]
         if not self.bias.is_cuda:
-            return [weight.to(kind) for weight in (*matrices, *biases, *projection)]
-        made = InOnePiece.apply(kind, *matrices, *projection, *biases)  # type: ignore[no-untyped-call]
+            return [weight.to(kind) for weight in (*matrices, self.bias, second, *projection)]
+        made = InOnePiece.apply(kind, *matrices, *projection, self.bias, second)  # type: ignore[no-untyped-call]
         return [*made[:2], *made[-2:], *made[2:-2]]
-
-    def widen(self, weight: Tensor, inputs: int, cells: int) -> Tensor:
-        """(gates · width, inputs), or a bias, with further inputs and cells of no weight: these are always 0."""
-        return F.pad(weight.view(GATES[self.cell], self.width, -1), (0, inputs, 0, cells)).flatten(0, 1)
-
-    def missing(self, x: Tensor) -> tuple[int, int]:
-        """Inputs and cells up to widths that matrix units take."""
-        if not x.is_cuda or x.element_size() > 2 or self.clip is not None or self.weight_hr is not None:
-            return 0, 0
-        return -self.inputs % ALIGNED, -self.width % ALIGNED
 
     def recurrent_weight(self) -> Tensor:
         """In training with some of it dropped."""
@@ -222,30 +207,22 @@ class Recurrence(nn.Module):
         kind, x = x.dtype, x.to(kernel_type(x))
         if rows.real is not None:
             return self.run_block(x, rows.real)
-        more = self.missing(x)
-        weights, x = self.weights(x.dtype, more), pad(x, more[0])
         count = int(rows.sizes[0])
         if before is None:
-            state: State = tuple(x.new_zeros(count, width + more[1]) for width in self.state_widths)
+            state: State = tuple(x.new_zeros(count, width) for width in self.state_widths)
         else:
-            state = tuple(pad(part.to(x.dtype), more[1]) for part in before)
+            state = tuple(part.to(x.dtype) for part in before)
+        weights = self.weights(x.dtype)
         if window is None or len(rows.sizes) <= window:
             out, state = self.run(x, rows.sizes, state, weights)
-        else:
-            out, state = self.run_windows(x, rows.windows(window), state, weights)
-        return out[:, : self.outputs].to(kind), trim(state, self.state_widths)
-
-    def run_windows(
-        self, x: Tensor, windows: Iterable[tuple[slice, Tensor]], state: State, weights: list[Tensor]
-    ) -> tuple[Tensor, State]:
-        """One window of times after the other; no gradients go from one to the one before."""
+            return out.to(kind), state
         outs = []
-        for places, sizes in windows:
+        for places, sizes in rows.windows(window):
             present = int(sizes[0])
             out, after = self.run(x[places], sizes, tuple(part[:present].detach() for part in state), weights)
             state = tuple(torch.cat([new, old[present:]]) for new, old in zip(after, state, strict=True))
             outs.append(out)
-        return torch.cat(outs), state
+        return torch.cat(outs).to(kind), state
 
     def run_block(self, x: Tensor, real: Tensor) -> tuple[Tensor, State]:
         """For a graph: rows side by side with what padding they had, from no state; their ends nobody asks for."""
@@ -298,16 +275,6 @@ class InOnePiece(torch.autograd.Function):
         made = [torch.empty_like(one, dtype=kind) for one, kind in zip(gradients, ctx.kinds, strict=True)]
         torch._foreach_copy_(made, gradients)
         return (None, *made)
-
-
-def pad(x: Tensor, more: int) -> Tensor:
-    """(rows, width) with some columns of zeros added."""
-    return F.pad(x, (0, more)) if more else x
-
-
-def trim(state: State, widths: Sequence[int]) -> State:
-    """The first columns of each part of a state."""
-    return tuple(part[:, :width] for part, width in zip(state, widths, strict=True))
 
 
 def kernel_type(x: Tensor) -> torch.dtype:

@@ -106,7 +106,8 @@ class SkipThought:
         source, target = batch.packed
         network: Any = backbone  # an encoder-decoder, of which the decoder gets another source
         read = network.encoder(source).last
-        vectors = head(pool(read, source, self.pooling).to(read.dtype))  # means come in fp32, but a decoder reads states
+        # A mean comes in fp32; a decoder reads states.
+        vectors = head(pool(read, source, self.pooling).to(read.dtype))
         states = network.decode(target, single_states(target), vectors).last
         targets = batch.targets[self.name]
         head_: Any = head

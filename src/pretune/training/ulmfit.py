@@ -39,7 +39,7 @@ from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Wat
 SLOWER = 1 / 2.6  # a layer's rate, of that of the layer above
 OPTIMIZER = Optimizer(name="adam", betas=(0.7, 0.99), eps=1e-8, decay=0.0, clip=0.25, layer_decay=SLOWER)
 SCHEDULE = Schedule(kind="triangular", warmup=0.1, final=1 / 32)
-LM_OPTIMIZER, CLASSIFIER_OPTIMIZER = replace(OPTIMIZER, lr=4e-3), replace(OPTIMIZER, lr=1e-2)
+LM_OPTIMIZER = replace(OPTIMIZER, lr=4e-3)
 WINDOW = 70  # tokens of a lane in a step
 LANES = 4, 64, 256  # in a step: at least, usually, and at most
 STEPS = 40, 1000  # that an epoch has at least, if need be with fewer lanes; and above which more lanes are taken
@@ -62,6 +62,7 @@ class Stages:
     epochs: float | None = None  # None: MANY_EPOCHS of few rows, FEW_EPOCHS of many
     length: int = 400  # tokens that a classifier reads, at most
     rows: int = 32  # in a step
+    rate: float = 4e-3  # of the classifier and the top layer, at its highest
     dropout: Mapping[str, float] | None = None  # of the classifier; None: that of the language model
     language: str = "en"
     seed: int = 0
@@ -197,7 +198,7 @@ def classify(adapted: Run, out: Path, stages: Stages, rows: int) -> Run:
         "strategy": unfreezing(adapted.folder, epochs),
         "epochs": epochs,
         "budget": None,
-        "optimizer": CLASSIFIER_OPTIMIZER,
+        "optimizer": replace(OPTIMIZER, lr=stages.rate),
         "schedule": SCHEDULE,
         "batch": Batching(sequences=stages.rows, length=stages.length),
         "watching": None,

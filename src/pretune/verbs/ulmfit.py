@@ -26,6 +26,7 @@ def ulmfit(
     epochs: float | None = None,
     length: int = 400,
     rows: int = 32,
+    rate: float = 4e-3,
     dropout: Mapping[str, float] | None = None,
     language: str = "en",
     seed: int = 0,
@@ -66,6 +67,8 @@ def ulmfit(
         Tokens of a text that the classifier reads, at most.
     rows
         In a step of the classifier.
+    rate
+        The classifier's and the top layer's, at its highest. 2e-3 may suit few long texts, 1e-2 many short ones.
     dropout
         Of the classifier, instead of the language model's, e.g. --dropout.weight_drop 0.5.
     language
@@ -96,6 +99,7 @@ def ulmfit(
         epochs=epochs,
         length=length,
         rows=rows,
+        rate=rate,
         dropout=dict(dropout) if dropout else None,
         language=language,
         seed=seed,
