@@ -169,6 +169,17 @@ def test_a_model_that_writes(tmp_path: Path) -> None:
         pt.export(tmp_path / "small", out=tmp_path / "hf")
 
 
+def test_machines_take_their_quickest_kernels_and_all_kernels_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    linear, x, said = Linear(64, 32), torch.randn(50, 64), []
+    monkeypatch.setattr(int8.platform, "machine", lambda: "aarch64")
+    for engines in (["qnnpack", "onednn", "none"], ["qnnpack"]):
+        monkeypatch.setattr(int8, "supported_engines", lambda engines=engines: engines)
+        assert choose_engine() == ("onednn" if "onednn" in engines else "qnnpack")
+        said.append(Int8Linear.of(linear, "dynamic")(x))
+    torch.testing.assert_close(said[0], said[1], atol=1e-5, rtol=1e-5)
+
+
 def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for options, words in (
         ({"how": "aware"}, "give rows with --train"),

@@ -22,12 +22,18 @@ from pretune.storage import to_int8
 
 KINDS = ("dynamic", "weights", "int4")
 # The kernels of each kind of machine, the best first.
-ENGINES = {"x86_64": ("x86", "fbgemm", "onednn"), "AMD64": ("x86", "fbgemm", "onednn"), "other": ("qnnpack",)}
+X86 = ("x86", "fbgemm", "onednn")
+ENGINES = {"x86_64": X86, "AMD64": X86, "other": ("onednn", "qnnpack")}
+
+
+def supported_engines() -> list[str]:
+    """Kernels that this torch was built with."""
+    return list(torch.backends.quantized.supported_engines)
 
 
 def choose_engine() -> str:
     """The kernels for integers that this machine and this torch have."""
-    known = [engine for engine in torch.backends.quantized.supported_engines if engine != "none"]
+    known = supported_engines()
     wanted = ENGINES.get(platform.machine(), ENGINES["other"])
     found = next((engine for engine in wanted if engine in known), None)
     if found is None or not hasattr(torch.ops.quantized, "linear_dynamic"):
