@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ import pretune as pt
 from pretune.boxed import boxed_folder, boxed_names
 from pretune.examples import clozes
 from pretune.model import find_folder
+from pretune.text.tokenizer import Tokenizer
 
 NAME = "pretune-small-en"
 PARIS = "The capital of France is [MASK]."
@@ -25,6 +28,17 @@ def test_it_is_found_by_name_and_small_and_has_a_card() -> None:
     card = (boxed_folder(NAME) / "README.md").read_text(encoding="utf-8")
     for part in ("license: ", "pretune pretrain modern-small", "CoLA", "MRPC", "SST-2", "--seed 0"):
         assert part in card
+
+
+def test_its_tokenizer_is_found_by_name_unless_a_folder_has_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "text.txt").write_text("A small text.", encoding="utf-8")
+    made = pt.prepare(tmp_path / "text.txt", NAME, tmp_path / "store")
+    assert made.tokenizer.vocabulary == pt.load(NAME).need_tokenizer().vocabulary
+    monkeypatch.chdir(tmp_path)
+    pt.train_tokenizer("text.txt", kind="byte-bpe", size=300, out=NAME)
+    assert Tokenizer.load(NAME).size < 1000
 
 
 def test_it_knows_the_capital_of_france_and_most_clozes() -> None:

@@ -340,6 +340,11 @@ def test_an_empty_corpus_is_refused() -> None:
         train(documents(" \n "), "bpe", 100)
 
 
+def test_kinds_that_there_are_not_are_refused() -> None:
+    with pytest.raises(PretuneError, match="no kind 'byte' of tokenizer; did you mean 'byte-bpe'"):
+        train([], "byte", 1000)  # type: ignore[arg-type]
+
+
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     import subprocess

@@ -18,6 +18,7 @@ import numpy as np
 import tokenizers
 
 from pretune.atomic import write_bytes, write_json
+from pretune.boxed import boxed_folder, boxed_names
 from pretune.errors import PretuneError
 from pretune.text.remembered import remember
 from pretune.text.spelling import spell_vocabulary
@@ -334,15 +335,17 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
-        """Read a tokenizer from a folder or one of its files, in any of the usual layouts.
+        """Read a tokenizer from a folder or one of its files, in any of the usual layouts; or that of a model of the box.
 
         tokenizer.json; vocab.txt; vocab.json + merges.txt; a sentencepiece .model.
         """
         from pretune.text.tokenizer_files import load_backend
 
-        backend, config = load_backend(Path(path))
+        boxed = str(path) in boxed_names() and not Path(path).exists()
+        folder = boxed_folder(str(path)) if boxed else Path(path)
+        backend, config = load_backend(folder)
         made = cls(backend, find_roles(backend, config), int(config.get(CHARACTERS, 0)))
-        return made.with_target(cls.load(Path(path) / TARGET)) if (Path(path) / TARGET).is_dir() else made
+        return made.with_target(cls.load(folder / TARGET)) if (folder / TARGET).is_dir() else made
 
     @classmethod
     def from_state(cls, state: str) -> Tokenizer:

@@ -14,12 +14,12 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, nearest
 from pretune.text.counting import WordCounts, scale
 from pretune.text.documents import Document
 from pretune.text.spelling import LONGEST
@@ -57,6 +57,8 @@ def train(
 
     >>> tokenizer = train(read_documents([Path("corpus.txt")]), "wordpiece", 30_000)  # doctest: +SKIP
     """
+    if kind not in get_args(Kind):
+        raise PretuneError(f"there is no kind {kind!r} of tokenizer; {nearest(kind, get_args(Kind))}")
     started = time.monotonic()
     roles = dict(TRAINED_SPECIALS)
     if kind == "byte-bpe":

@@ -33,7 +33,7 @@ def prepare(
     corpus
         Files, folders or globs: .txt, .jsonl, .csv, .tsv, .parquet, plain or .gz/.bz2/.xz/.zst.
     tokenizer
-        A tokenizer folder or file.
+        A tokenizer folder or file, or the name of a model that comes with pretune.
     out
         Folder of the new store.
     language
