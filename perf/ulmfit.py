@@ -268,10 +268,11 @@ def plot(lines: Sequence[dict[str, Any]], file: Path) -> None:
     from matplotlib import pyplot
 
     whole = {"TREC": 5452, "IMDb": 25000}
+    drawn = {column: name for column, name in shown(lines).items() if column in DRAWN}
     figure, axes = pyplot.subplots(1, len(whole), figsize=(10, 4))
     for axis, task in zip(axes, whole, strict=True):
         names = sizes(lines, task)
-        for column in DRAWN:
+        for column, name in drawn.items():
             found = [(labels, best(lines, task, labels, column)) for labels in names]
             points = [(whole[task] if at == "all" else int(at), one[1]) for at, one in found if one]
             axis.errorbar(
@@ -279,7 +280,7 @@ def plot(lines: Sequence[dict[str, Any]], file: Path) -> None:
                 [mean(errors) for _, errors in points],
                 [spread(errors) for _, errors in points],
                 fmt="o-",
-                label=COLUMNS[column],
+                label=name,
                 capsize=2,
             )
         axis.set_xscale("log")
@@ -291,7 +292,7 @@ def plot(lines: Sequence[dict[str, Any]], file: Path) -> None:
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("error, %")
     figure.tight_layout(rect=(0, 0.08, 1, 1))
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncol=len(DRAWN), frameon=False)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncol=len(drawn), frameon=False)
     figure.savefig(file, dpi=130)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -23,15 +22,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # two test processes on two cores
 LONG = ("test_verbs.py", "test_readme.py", "test_together.py", "test_canary.py", "test_tasks_end_to_end.py")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Folders that tests make for themselves are in one that goes when they end; pytest's own stay where they are."""
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
-    tempfile.tempdir = tempfile.mkdtemp(prefix="pretune-tests-")
-
-
-def pytest_unconfigure() -> None:
-    shutil.rmtree(tempfile.gettempdir(), ignore_errors=True)
-    tempfile.tempdir = None
+    own = tempfile.TemporaryDirectory(prefix="pretune-tests-", ignore_cleanup_errors=True)
+    tempfile.tempdir = own.name
+    config.add_cleanup(own.cleanup)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

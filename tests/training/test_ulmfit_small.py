@@ -78,4 +78,4 @@ def test_ulmfit_errs_less_than_without_its_tricks_and_than_random_weights(tmp_pa
             scores[name].append(run.results["dev/accuracy"])
     # Here 0.674, 0.648 and 0.630 came out.
     assert mean(scores["ulmfit"]) > mean(scores["without"]) + 0.01, scores
-    assert mean(scores["ulmfit"]) > mean(scores["scratch"]) + 0.02, scores
+    assert mean(scores["ulmfit"]) > mean(scores["scratch"]) + 0.03, scores

@@ -26,14 +26,9 @@ X86 = ("x86", "fbgemm", "onednn")
 ENGINES = {"x86_64": X86, "AMD64": X86, "other": ("onednn", "qnnpack")}
 
 
-def supported_engines() -> list[str]:
-    """Kernels that this torch was built with."""
-    return list(torch.backends.quantized.supported_engines)
-
-
 def choose_engine() -> str:
     """The kernels for integers that this machine and this torch have."""
-    known = supported_engines()
+    known = torch.backends.quantized.supported_engines
     wanted = ENGINES.get(platform.machine(), ENGINES["other"])
     found = next((engine for engine in wanted if engine in known), None)
     if found is None or not hasattr(torch.ops.quantized, "linear_dynamic"):

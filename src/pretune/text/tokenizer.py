@@ -341,8 +341,9 @@ class Tokenizer:
         """
         from pretune.text.tokenizer_files import load_backend
 
-        boxed = str(path) in boxed_names() and not Path(path).exists()
-        folder = boxed_folder(str(path)) if boxed else Path(path)
+        folder = Path(path)
+        if not folder.exists() and str(path) in boxed_names():
+            folder = boxed_folder(str(path))
         backend, config = load_backend(folder)
         made = cls(backend, find_roles(backend, config), int(config.get(CHARACTERS, 0)))
         return made.with_target(cls.load(folder / TARGET)) if (folder / TARGET).is_dir() else made
