@@ -28,7 +28,7 @@ def verb(
     model: str,
     *,
     kind: Literal["small", "large"] = "small",
-    optimizer: Optimizer = Optimizer(),  # noqa: B008
+    optimizer: Optimizer = Optimizer(),
     budget: Budget | None = None,
     out: str | Path | None = None,
 ) -> None:
