@@ -39,6 +39,20 @@ RUSSIAN = [
     "Мы варили варенье из крыжовника. Кот спал на подоконнике и ничего не слышал!",
     "Река обмелела к августу. Дети переходили её вброд, а старики качали головами.",
 ]
+RUSSIAN_WORDS = [
+    "дорога",
+    "дорожный",
+    "город",
+    "городской",
+    "вода",
+    "водяной",
+    "лес",
+    "лесной",
+    "зима",
+    "зимний",
+    "письмо",
+    "писать",
+]
 KOREAN = [
     "아침에 비가 내렸습니다. 우산을 챙기지 않은 사람들은 처마 밑에서 기다렸습니다.",
     "도서관은 조용했습니다. 학생들은 저녁까지 책을 읽었고, 창밖에는 눈이 쌓였습니다.",
@@ -51,8 +65,10 @@ def russian_pieces(size: int = 80, **options: Any) -> bytes:
     import sentencepiece
 
     written = io.BytesIO()
+    # Releases differ in how many pieces they find in the same text: give them more than any needs.
+    texts = [*RUSSIAN, *(f"{word} {other}" for word in RUSSIAN_WORDS for other in RUSSIAN_WORDS if word != other)]
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(RUSSIAN * 5), model_writer=written, vocab_size=size, minloglevel=2, **options
+        sentence_iterator=iter(texts * 5), model_writer=written, vocab_size=size, minloglevel=2, **options
     )
     return written.getvalue()
 

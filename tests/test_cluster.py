@@ -105,9 +105,14 @@ def test_a_cluster_predicts_the_same_rows(ray: Any, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(beside, "ROWS", 10)
     for engine in ("local", "ray"):
         pt.predict(run, start() / "train.csv", out=tmp_path / f"{engine}.jsonl", probabilities=True, engine=engine)  # type: ignore[arg-type]
-    local, there = ((tmp_path / f"{engine}.jsonl").read_bytes() for engine in ("local", "ray"))
-    assert local == there
-    assert len(there.splitlines()) == 64 and "probability_yes" in json.loads(there.splitlines()[0])
+    local, there = (
+        [json.loads(line) for line in (tmp_path / f"{engine}.jsonl").read_text(encoding="utf-8").splitlines()]
+        for engine in ("local", "ray")
+    )
+    assert len(there) == 64 and "probability_yes" in there[0]
+    for mine, other in zip(local, there, strict=True):
+        # Workers may use another number of threads, which changes the last bits of a sum on some CPUs.
+        assert mine == pytest.approx(other, abs=1e-6)
 
 
 def test_a_teacher_on_a_cluster_says_the_same(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,4 +124,5 @@ def test_a_teacher_on_a_cluster_says_the_same(ray: Any, tmp_path: Path, monkeypa
         labels.ask([str(run.folder)], rows, own, tmp_path / f"{engine}.npz", engine=engine)  # type: ignore[arg-type]
         for engine in ("local", "ray")
     )
-    assert np.array_equal(local, there) and local.shape == (64, 2)
+    assert local.shape == (64, 2)
+    np.testing.assert_allclose(local, there, atol=1e-6)
