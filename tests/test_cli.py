@@ -97,7 +97,7 @@ def test_options_win_over_set_and_set_over_the_recipe(corpus: Path, tmp_path: Pa
         (["prepare", "x.txt", "--out", "o"], "'tokenizer' is needed: give --tokenizer"),
         (["prepare", "x.txt", "--set", "tokenzer=t", "--out", "o"], "did you mean 'tokenizer'?"),
         (["tokenizer", "inspect", "nowhere"], "nowhere: no such tokenizer"),
-        (["prepare", "--recipe", "none.yaml"], "none.yaml: no such recipe file"),
+        (["prepare", "--recipe", "none.yaml"], "none.yaml: there is no such file"),
     ],
 )
 def test_bad_input_gets_one_line_and_a_non_zero_exit(arguments: list[str], message: str) -> None:

@@ -76,14 +76,14 @@ def test_bad_settings(setting: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [("a: [", "line 1: not valid YAML"), ("- a", "is a mapping"), (b"\xff", "cannot be read")]
+    ("content", "message"), [("a: [", "line 1: not valid YAML"), ("- a", "is a mapping"), (b"\xff", "not valid UTF-8")]
 )
 def test_bad_recipe_files(tmp_path: Path, content: str | bytes, message: str) -> None:
     path = tmp_path / "r.yaml"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(PretuneError, match=message):
         read_recipe(path)
-    with pytest.raises(PretuneError, match="no such recipe"):
+    with pytest.raises(PretuneError, match="no such file"):
         read_recipe(tmp_path / "none.yaml")
 
 

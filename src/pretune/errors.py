@@ -1,23 +1,66 @@
-"""What pretune says when something is wrong with the input, not with pretune."""
+"""Errors that people can act on, and the helpers that word them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+LONGEST_MESSAGE = 1_200  # characters; input that is echoed must not flood a terminal
+LONGEST_QUOTE = 80
+
 
 class PretuneError(Exception):
-    """One line for people: what is wrong, where, and what to do. The command line prints it without a traceback."""
+    """Report a problem with the input in one line: what is wrong, where, and what to do.
+
+    The command line prints the message without a traceback. Line breaks and control characters become spaces, and a
+    message that echoes a lot of input is shortened in the middle.
+
+    >>> str(PretuneError("line one\\nline two"))
+    'line one line two'
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(shorten(" ".join(_printable(message).split()), LONGEST_MESSAGE))
+
+
+def quote(value: object) -> str:
+    """Return the `repr` of a value from a file or an option, shortened to fit into a message.
+
+    >>> quote("mlm")
+    "'mlm'"
+    """
+    if isinstance(value, str | bytes):
+        value = value[: 2 * LONGEST_QUOTE]
+    try:
+        return shorten(_printable(repr(value)), LONGEST_QUOTE + 10)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, or a structure nested too deeply
+        return f"a very large {type(value).__name__}"
+
+
+def shorten(text: str, limit: int) -> str:
+    """Return the text, or its beginning and its end where it is longer than `limit` characters.
+
+    >>> shorten("abcdefghij", 7)
+    'abc…hij'
+    """
+    if len(text) <= limit:
+        return text
+    half = (limit - 1) // 2
+    return f"{text[: limit - 1 - half]}…{text[-half:]}"
 
 
 def nearest(name: str, known: Iterable[str], instead: str = "") -> str:
-    """A hint that names the closest known word, or lists the known ones; `instead` of a long list it says something else.
+    """Return a hint that names the closest known word, or else lists the known ones (or says `instead`).
 
     >>> nearest("wordpeice", ["wordpiece", "unigram"])
     "did you mean 'wordpiece'?"
     """
     known = sorted(known)
-    close = get_close_matches(name, known, n=1, cutoff=0.6)
+    close = get_close_matches(name[:LONGEST_QUOTE], known, n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]!r}?"
     return instead or "known: " + ", ".join(known)
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)

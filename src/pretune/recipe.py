@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import builtins
 import inspect
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -16,12 +15,14 @@ from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
-from pretune.errors import PretuneError, nearest
+from pretune.errors import PretuneError, nearest, quote
+from pretune.parsing import parse_yaml, read_text, yaml_dialect
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
 Values = dict[str, Any]
+LARGEST = 1 << 20  # bytes of a recipe file
 
 
 class Section:
@@ -36,49 +37,31 @@ class Section:
 
 def read_recipe(path: str | Path) -> Values:
     """A recipe file as nested dictionaries."""
-    import yaml
-
     path = Path(path)
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _dialect()[0])
-    except FileNotFoundError as error:
-        raise PretuneError(f"{path}: no such recipe file") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise PretuneError(f"{path}: cannot be read as text ({error})") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        raise PretuneError(f"{path}{where}: not valid YAML ({getattr(error, 'problem', error)})") from error
+    content = parse_yaml(read_text(path, LARGEST), str(path))
     if content is None:
         return {}
     if not isinstance(content, dict):
         raise PretuneError(f"{path}: a recipe is a mapping of keys to values, not a {type(content).__name__}")
+    _check_keys(content, str(path))
     return content
+
+
+def _check_keys(values: Mapping[Any, Any], where: str) -> None:
+    """Refuse keys that are not text: YAML reads `1:` and `null:` as other kinds of keys."""
+    for key, value in values.items():
+        if not isinstance(key, str):
+            raise PretuneError(f"{where}: the key {quote(key)} is not text; put it in quotes if it is meant")
+        if isinstance(value, Mapping):
+            _check_keys(value, where)
 
 
 def write_recipe(values: Mapping[str, Any]) -> str:
     """Values as YAML that `read_recipe` reads."""
     import yaml
 
-    _, dumper = _dialect()
+    _, dumper = yaml_dialect()
     return yaml.dump(dict(values), Dumper=dumper, sort_keys=False, allow_unicode=True)
-
-
-@cache
-def _dialect() -> tuple[Any, Any]:
-    """YAML as people write it: 1e-4 is a number, which plain YAML takes for text. What reads it, and what writes it."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        pass
-
-    class Dumper(yaml.SafeDumper):  # text that looks like such a number needs quotes
-        pass
-
-    exponent = re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
-    for kind in (Loader, Dumper):
-        kind.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+0123456789"))
-    return Loader, Dumper
 
 
 def parse_settings(settings: Iterable[str]) -> Values:
@@ -87,23 +70,20 @@ def parse_settings(settings: Iterable[str]) -> Values:
     >>> parse_settings(["optimizer.lr=1e-4", "seed=3"])
     {'optimizer': {'lr': 0.0001}, 'seed': 3}
     """
-    import yaml
-
     values: Values = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals or not key.strip():
-            raise PretuneError(f"--set {setting}: expected key=value, for example --set optimizer.lr=1e-4")
-        try:
-            value = yaml.load(text, _dialect()[0]) if text else None
-        except yaml.YAMLError as error:
-            raise PretuneError(f"--set {setting}: the value is not valid YAML") from error
+            raise PretuneError(f"--set {quote(setting)}: expected key=value, for example --set optimizer.lr=1e-4")
+        value = parse_yaml(text, f"--set {quote(key)}") if text else None
+        if isinstance(value, Mapping):
+            _check_keys(value, f"--set {quote(key)}")
         inner = values
         *path, last = key.strip().split(".")
         for part in path:
             inner = inner.setdefault(part, {})
             if not isinstance(inner, dict):
-                raise PretuneError(f"--set {setting}: {part!r} was already set to a value")
+                raise PretuneError(f"--set {quote(setting)}: {quote(part)} was already set to a value")
         inner[last] = value
     return values
 
@@ -196,4 +176,4 @@ def _explain(verb: Callable[..., Any], problem: Any) -> str:
     if problem["type"] == "missing":
         return f"{key!r} is needed: give --{key.replace('_', '-')} or put it in the recipe"
     message = problem["msg"].removeprefix("Value error, ")
-    return f"{key!r}: {message[0].lower()}{message[1:]}, got {problem['input']!r}"
+    return f"{key!r}: {message[0].lower()}{message[1:]}, got {quote(problem['input'])}"

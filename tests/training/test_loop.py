@@ -215,7 +215,7 @@ def test_a_failed_save_keeps_the_checkpoint_before(tmp_path: Path, monkeypatch: 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoints, "write_json", full)
+    monkeypatch.setattr(checkpoints, "write_sealed_json", full)
     with pytest.raises(OSError, match="No space"):
         train(make("mlm+nsp", 6, tmp_path, save=6), resume=True)
     assert list_checkpoints(tmp_path) == before

@@ -22,9 +22,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pretune.atomic import remove_temporaries, sync_folder, write_bytes, write_json
+from pretune.atomic import remove_temporaries, sync_folder, write_bytes
 from pretune.cluster import Engine
 from pretune.errors import PretuneError
+from pretune.parsing import write_sealed_json
 from pretune.progress import Bar, Silent, progress, say
 from pretune.text.documents import Document, TextLayout, read_documents
 from pretune.text.files import Errors, Meter
@@ -115,7 +116,7 @@ def make_store(
         }
         remove_temporaries(partial)  # of workers that were lost
         _remove_strangers(partial, {entry["file"] for entry in shards})
-        write_json(partial / MANIFEST, manifest)
+        write_sealed_json(partial / MANIFEST, manifest)
     except KeyboardInterrupt:
         say(f"stopped; finished shards stay in {partial}: run the same command again to go on")
         raise

@@ -13,25 +13,58 @@ tokenizer.json …        the tokenizer that made the ids
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Ge
+from typing_extensions import TypedDict
 
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, quote
+from pretune.parsing import conform, parse_json, read_mapping, read_sealed_json
 from pretune.text.tokenizer import Tokenizer
 
 FORMAT = "pretune-store"
-VERSION = 1
+VERSION = 2  # 2: the manifest has a checksum of itself
 MANIFEST = "manifest.json"
 VERIFY_UP_TO = 8 << 30  # bytes; larger stores are checked for size only when opened
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Count = Annotated[int, Ge(0)]
 _DTYPES = {"U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64}
+
+
+class Shard(TypedDict):
+    """What the manifest says of a shard."""
+
+    file: str
+    documents: Count
+    sentences: Count
+    tokens: Count
+    bytes: Count
+    size: Count
+    sha256: str
+
+
+class Manifest(TypedDict):
+    """What manifest.json holds."""
+
+    format: str
+    version: int
+    tokenizer: str
+    settings: dict[str, Any]
+    sources: list[dict[str, Any]]
+    vocabulary: Count
+    dtype: str
+    documents: Count
+    sentences: Count
+    tokens: Count
+    bytes: Count
+    empty_documents: Count
+    shards: list[Shard]
 
 
 class Store:
@@ -234,14 +267,21 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         if partial_folder(folder).is_dir():
             raise PretuneError(f"{folder}: this store is unfinished; run the same `pretune prepare` again to finish it")
         raise PretuneError(f"{folder}: no token store here (no {MANIFEST}); make one with `pretune prepare`")
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        if manifest["format"] != FORMAT:
-            raise KeyError
-        if manifest["version"] != VERSION:
-            raise PretuneError(f"{path}: store version {manifest['version']}, but this pretune reads {VERSION}")
-    except (ValueError, KeyError, TypeError) as error:
-        raise PretuneError(f"{path}: damaged or not a store's manifest; prepare the store again") from error
+    content = read_mapping(path, "the manifest of a token store")
+    if content.get("format") != FORMAT:
+        raise PretuneError(f"{path}: not the manifest of a token store; make one with `pretune prepare`")
+    if content.get("version") != VERSION:
+        raise PretuneError(
+            f"{path}: version {quote(content.get('version'))} of the format, but this pretune reads {VERSION}; "
+            "prepare the store again"
+        )
+    manifest = conform(read_sealed_json(path, "the manifest of a token store"), Manifest, str(path))
+    for key in ("documents", "sentences", "tokens", "bytes"):
+        if manifest[key] != sum(shard[key] for shard in manifest["shards"]):  # type: ignore[literal-required]
+            raise PretuneError(f"{path}: the number of {key} is not that of the shards; prepare the store again")
+    for shard in manifest["shards"]:
+        if Path(shard["file"]).name != shard["file"]:
+            raise PretuneError(f"{path}: names {quote(shard['file'])}, which is not a file beside it")
     return dict(manifest)
 
 
@@ -289,4 +329,4 @@ def read_header(path: Path) -> tuple[dict[str, Any], int]:
         size = int.from_bytes(file.read(8), "little")
         if size > 1 << 20:
             raise PretuneError(f"{path}: damaged shard; restore it, or prepare the store again")
-        return json.loads(file.read(size)), 8 + size
+        return parse_json(file.read(size).decode("utf-8", "replace"), str(path)), 8 + size

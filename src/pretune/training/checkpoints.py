@@ -6,40 +6,54 @@
       carry.safetensors       what stateful data hand on
       average.safetensors     the running mean of the parameters, where there is one
       best.safetensors        the best parameters so far, where these are what will come out
-      state.json              position, clock, and a checksum of each file
+      state.json              position, clock, and a checksum of each file and of itself
 
 Of several processes each writes what it has, to root-00001-of-00004.safetensors and the like: of a model in shards its rows, which
 make up the whole in the order of the files, whatever the number of processes that read them; of what all have the first alone.
 
 A checkpoint is written in the background, from a copy in memory, under a temporary name. When all processes are through, the
-first writes state.json and renames the folder: it is there as a whole or not at all. The newest that is intact counts.
+first writes state.json and renames the folder: it is there as a whole or not at all. The newest intact one is restored; where
+all are damaged, nothing is, and the run stops.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NotRequired, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
+from typing_extensions import TypedDict
 
-from pretune.atomic import TEMPORARY, atomic_file, remove_temporaries, sync_folder, write_json
+from pretune.atomic import atomic_file, remove_temporaries, sync_folder, temporary_folder
+from pretune.errors import PretuneError
+from pretune.parsing import conform, read_sealed_json, write_sealed_json
 from pretune.progress import say
 from pretune.text.store import file_digest
 from pretune.training.distributed import World
 from pretune.training.shards import is_shard, local, put_back
 
-FOLDER = "checkpoints"
+FOLDER, STATE = "checkpoints", "state.json"
 Tensors = Mapping[str, Tensor]
+
+
+class State(TypedDict):
+    """What state.json holds."""
+
+    step: int
+    clock: dict[str, float]
+    feed: Any  # positions in the data
+    guard: dict[str, float]
+    best: NotRequired[dict[str, Any]]
+    checksums: dict[str, str]  # by file name
 
 
 @dataclass
@@ -52,6 +66,7 @@ class Saver:
     thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
     going: Future[dict[str, str]] | None = None  # what is being written: a checksum for each file
     state: dict[str, Any] = field(default_factory=dict)
+    temporary: Path = Path()  # where it is being written
 
     @property
     def busy(self) -> bool:
@@ -64,6 +79,7 @@ class Saver:
         self.finish()
         self.state = state
         self.world.first_alone(self._begin)
+        self.temporary = self._final.with_name(self.world.gather(self.temporary.name)[0])
         files = {name: copied(tensors, rows_alone=not self.world.first) for name, tensors in shared.items()}
         files |= {name: copied(tensors) for name, tensors in own.items()}
         if self.world.size > 1:
@@ -80,7 +96,7 @@ class Saver:
         told = self.world.gather([error is None, checksums])
         if not all(well for well, _ in told):
             if self.world.first:
-                shutil.rmtree(self._temporary, ignore_errors=True)
+                shutil.rmtree(self.temporary, ignore_errors=True)
             raise error or SystemExit(1)  # the one that failed says why
         self.state["checksums"] = {name: digest for _, own in told for name, digest in own.items()}
         self.world.first_alone(self._commit)
@@ -98,32 +114,28 @@ class Saver:
     def _final(self) -> Path:
         return self.run / FOLDER / f"step-{self.state['step']:08d}"
 
-    @property
-    def _temporary(self) -> Path:
-        return self._final.with_name(TEMPORARY + self._final.name)
-
     def _begin(self) -> None:
-        self._temporary.parent.mkdir(parents=True, exist_ok=True)
-        remove_temporaries(self._temporary.parent)
-        self._temporary.mkdir()
+        if self._final.parent.is_dir():
+            remove_temporaries(self._final.parent)
+        self.temporary = temporary_folder(self._final)
 
     def _write(self, files: Mapping[str, dict[str, Tensor]]) -> dict[str, str]:
         checksums = {}
         for name, tensors in files.items():
             content = save(tensors)
             checksums[f"{name}.safetensors"] = hashlib.sha256(content).hexdigest()
-            with atomic_file(self._temporary / f"{name}.safetensors") as file:
+            with atomic_file(self.temporary / f"{name}.safetensors") as file:
                 file.write(content)
         return checksums
 
     def _commit(self) -> None:
         try:
-            write_json(self._temporary / "state.json", self.state)
+            write_sealed_json(self.temporary / STATE, self.state)
             if self._final.exists():
                 shutil.rmtree(self._final)
-            os.rename(self._temporary, self._final)
+            os.rename(self.temporary, self._final)
         except BaseException:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+            shutil.rmtree(self.temporary, ignore_errors=True)
             raise
         sync_folder(self._final.parent)
         for old in list_checkpoints(self.run)[: -self.keep]:
@@ -166,12 +178,17 @@ def list_checkpoints(run: Path) -> list[Path]:
 
 
 def load_newest(run: Path, world: World | None = None) -> tuple[dict[str, Any], dict[str, Pieces]] | None:
-    """State and tensors of the newest checkpoint that all processes find intact; None where there is none."""
+    """Return state and tensors of the newest checkpoint that all processes find intact; None if the run has none.
+
+    Where there are checkpoints and all are damaged, starting again from step 0 would be a surprise: that is an error.
+    """
     world = world or World()
-    for name in reversed(world.gather([path.name for path in list_checkpoints(run)])[0]):
+    names = world.gather([path.name for path in list_checkpoints(run)])[0]
+    for name in reversed(names):
         folder = run / FOLDER / name
+        problem = ""
         try:
-            state, problem = json.loads((folder / "state.json").read_text(encoding="utf-8")), ""
+            state = read_state(folder)
             for file in sorted(state["checksums"])[world.rank :: world.size]:  # each process looks at its share
                 if file_digest(folder / file) != state["checksums"][file]:
                     raise ValueError(f"{file} does not match its checksum")
@@ -179,13 +196,27 @@ def load_newest(run: Path, world: World | None = None) -> tuple[dict[str, Any], 
             for file in sorted(state["checksums"]):
                 paths.setdefault(file.removesuffix(".safetensors").split("-")[0], []).append(folder / file)
             tensors = {kind: Pieces(files) for kind, files in paths.items()}
-        except (OSError, ValueError, KeyError, SafetensorError) as error:
+        except (OSError, ValueError, KeyError, SafetensorError, PretuneError) as error:
             problem = str(error)
         problems = [told for told in world.gather(problem) if told]
         if not problems:
-            return state, tensors
-        say(f"{folder}: damaged checkpoint ({problems[0]}); taking the one before")
+            return dict(state), tensors
+        say(f"{folder}: damaged checkpoint ({problems[0]}); looking for an older one")
+    if names:
+        raise PretuneError(
+            f"{run / FOLDER}: all {len(names)} checkpoints are damaged; restore one from a backup, or delete this folder to "
+            "start the run again from step 0"
+        )
     return None
+
+
+def read_state(folder: Path) -> State:
+    """Return the state of a checkpoint, checked against its own checksum, its schema and the files it names."""
+    state = conform(read_sealed_json(folder / STATE, "the state of a checkpoint"), State, str(folder / STATE))
+    for file in state["checksums"]:
+        if Path(file).name != file:
+            raise PretuneError(f"{folder / STATE}: names {file!r}, which is not a file beside it")
+    return state
 
 
 def restore_parameters(tensors: Tensors, saved: Tensors) -> None:

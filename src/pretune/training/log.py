@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pretune.atomic import open_to_append, write_bytes
 from pretune.devices import peak_flops
 from pretune.errors import PretuneError
 from pretune.objectives.objective import Loss, means
@@ -63,13 +64,13 @@ class Log:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         kept = []
         if self.path.is_file():
-            for line in self.path.read_text(encoding="utf-8").splitlines():
+            for line in self.path.read_bytes().splitlines():
                 try:
                     if json.loads(line)["step"] <= step:
-                        kept.append(line + "\n")
-                except (ValueError, KeyError):
+                        kept.append(line + b"\n")
+                except (ValueError, KeyError, TypeError, RecursionError):  # damaged: the numbers are for reading only
                     continue
-        self.path.write_text("".join(kept), encoding="utf-8")
+        write_bytes(self.path, b"".join(kept))
 
     def add(self, losses: Sequence[Loss], totals: Mapping[str, float], terms: list[str]) -> None:
         """Add the sums of a step's packs, without waiting for the device, and the step's totals."""
@@ -151,5 +152,5 @@ class Log:
 
     def _append(self, line: Mapping[str, float]) -> None:
         if self.path is not None:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            with open_to_append(self.path) as file:
+                file.write(json.dumps(line).encode() + b"\n")

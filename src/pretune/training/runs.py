@@ -14,6 +14,7 @@ import torch
 
 from pretune.atomic import write_bytes, write_json
 from pretune.errors import PretuneError
+from pretune.parsing import read_json_lines, read_mapping
 from pretune.recipe import read_recipe, write_recipe
 from pretune.training.checkpoints import FOLDER, list_checkpoints
 from pretune.training.log import METRICS
@@ -42,16 +43,15 @@ class Run:
         return read_recipe(self.folder / RECIPE)
 
     def metrics(self) -> list[dict[str, float]]:
-        """One dictionary a log step."""
+        """Return one dictionary per logged step."""
         path = self.folder / METRICS
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-        return [json.loads(line) for line in lines]
+        return list(read_json_lines(path, torn=True)) if path.is_file() else []
 
     @property
     def results(self) -> dict[str, Any]:
         """The last metrics, and what the verb that made it had to say; empty while it is unfinished."""
         path = self.folder / RESULTS
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return read_mapping(path, "the results of a run") if path.is_file() else {}
 
     @property
     def finished(self) -> bool:

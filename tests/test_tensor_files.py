@@ -1,0 +1,82 @@
+"""Safetensors files with checksums: every damaged byte shows."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from pretune.errors import PretuneError
+from pretune.tensor_files import CHECKSUM, check_finite, read_tensors, write_tensors
+
+TENSORS = {
+    "a": torch.arange(12.0).view(3, 4),
+    "б": torch.ones(5).bfloat16(),
+    "empty": torch.zeros(0, 3),
+    "whole": torch.tensor([1, 2]),
+}
+
+
+def same(found: dict[str, torch.Tensor]) -> bool:
+    return found.keys() == TENSORS.keys() and all(
+        tensor.dtype == found[name].dtype and torch.equal(tensor, found[name]) for name, tensor in TENSORS.items()
+    )
+
+
+def test_tensors_come_back_and_others_read_them(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    write_tensors(path, TENSORS, {"format": "pt"})
+    assert same(read_tensors(path)) and same(load_file(path))
+    with safe_open(path, "pt") as file:
+        assert file.metadata()["format"] == "pt" and len(file.metadata()[CHECKSUM]) == 64
+    save_file(TENSORS, path)  # of other origin: no checksum
+    assert same(read_tensors(path))
+
+
+def test_every_flipped_bit_is_refused_or_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    write_tensors(path, TENSORS)
+    good = path.read_bytes()
+    refused = 0
+    for place in range(len(good)):
+        raw = bytearray(good)
+        raw[place] ^= 1 << random.Random(place).randrange(8)
+        path.write_bytes(raw)
+        try:
+            assert same(read_tensors(path)), place
+        except PretuneError:
+            refused += 1
+    assert refused > 0.8 * len(good)  # the rest is white space and the name of the checksum
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 12\n", "git lfs pull"),
+        (b"", "damaged or cut off"),
+        (b"\x10", "damaged or cut off"),
+        (b"\xff" * 100, "header is damaged"),
+        ((20).to_bytes(8, "little") + b"[" * 20, "damaged or cut off"),
+        ((60_000).to_bytes(8, "little") + b"[" * 60_000, "damaged or cut off"),
+        ((2).to_bytes(8, "little") + b"[]", "damaged or cut off"),
+        ((4).to_bytes(8, "little") + b"null", "damaged or cut off"),
+    ],
+)
+def test_what_is_no_file_of_tensors_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(PretuneError, match=message):
+        read_tensors(path)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2])
+def test_nan_and_infinity_are_refused_by_name(bad: float, kind: torch.dtype) -> None:
+    tensors = {"good": torch.full((4,), 3.0e38), "layer.weight": torch.tensor([1.0, bad, 2.0]).to(kind)}
+    with pytest.raises(PretuneError, match=r"NaN or infinity in layer\.weight;"):
+        check_finite(tensors, Path("model.safetensors"))
+    check_finite({"good": tensors["good"]}, Path("model.safetensors"))  # whose sum overflows
