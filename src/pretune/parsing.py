@@ -123,7 +123,17 @@ def conform(value: Any, schema: type[Schema], where: str) -> Schema:
         problem = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in problem["loc"])
         message = problem["msg"][0].lower() + problem["msg"][1:]
-        raise PretuneError(f"{where}: {key or 'the value'}: {message}, not {quote(problem['input'])}") from error
+        place = f"{where}: {key}" if key else where
+        raise PretuneError(f"{place}: {message}, not {quote(problem['input'])}") from error
+
+
+def as_tuples(value: Any) -> Any:
+    """Return the value with its lists, as files have them, as tuples, as frozen dataclasses have them.
+
+    >>> as_tuples([1, [2]])
+    (1, (2,))
+    """
+    return tuple(map(as_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 @cache

@@ -13,16 +13,17 @@ Text among the options stands in double quotes: generate(prefix="translate, plea
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from functools import cache
+from typing import Any, get_type_hints
 
-import yaml
 from torch import nn
 
 from pretune.backbones.states import Backbone
-from pretune.errors import PretuneError, nearest
+from pretune.errors import PretuneError, nearest, quote
 from pretune.objectives.answer import Answers
 from pretune.objectives.autoencode import Autoencode
 from pretune.objectives.bilm import BiLM
@@ -58,6 +59,7 @@ from pretune.objectives.tlm import TLM
 from pretune.objectives.translate import Translate
 from pretune.objectives.trtd import TRTD
 from pretune.packed import Batch, Capacity, Packed
+from pretune.parsing import as_tuples, conform, parse_yaml
 from pretune.randomness import Draws
 from pretune.text.sequences import Epoch, Packing, Sequences
 from pretune.text.tokenizer import Tokenizer
@@ -295,10 +297,10 @@ def _split(text: str, mark: str) -> Iterable[str]:
 def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, Any]]) -> tuple[float, Objective]:
     match = _TERM.fullmatch(text)
     if match is None:
-        raise PretuneError(f"objective {text!r}: expected something like mlm, mlm(rate=0.3) or 0.5*lm")
+        raise PretuneError(f"objective {quote(text)}: expected something like mlm, mlm(rate=0.3) or 0.5*lm")
     name = match["name"]
     if name not in OBJECTIVES:
-        raise PretuneError(f"unknown objective {name!r}; {nearest(name, OBJECTIVES)}")
+        raise PretuneError(f"unknown objective {quote(name)}; {nearest(name, OBJECTIVES)}")
     kind = OBJECTIVES[name]
     known = {field.name: field.type for field in fields(kind)}
     given = {**defaults, **tasks.get(match["own"], {})}
@@ -306,13 +308,14 @@ def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, 
     for setting in filter(None, _split(match["options"] or "", ",")):
         key, _, value = setting.partition("=")
         if key.strip() not in known:
-            raise PretuneError(f"objective {name}: unknown option {key.strip()!r}; {nearest(key.strip(), known)}")
-        plain = known[key.strip()] == "str" and not value.strip().startswith(('"', "'"))
-        options[key.strip()] = value.strip() if plain else yaml.safe_load(value)
+            raise PretuneError(f"objective {name}: unknown option {quote(key.strip())}; {nearest(key.strip(), known)}")
+        options[key.strip()] = _option(kind, key.strip(), value.strip())
     try:
         weight = float(match["weight"] or 1)
     except ValueError as error:
-        raise PretuneError(f"objective {text!r}: {match['weight']!r} is no weight") from error
+        raise PretuneError(f"objective {quote(text)}: {quote(match['weight'])} is not a weight") from error
+    if not (math.isfinite(weight) and weight >= 0):
+        raise PretuneError(f"objective {quote(text)}: a weight is a number of 0 or more")
     objective: Any = kind(**options)
     if match["layers"] is not None:
         if not isinstance(objective, Task) or name in ("generate", "prompt"):  # these have the vocabulary's head
@@ -325,6 +328,22 @@ def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, 
             raise PretuneError(f"objective {text!r}: {match['own']} is an objective already; choose another name")
         objective = Named(objective, match["own"])
     return weight, objective
+
+
+def _option(kind: type[Any], key: str, text: str) -> Any:
+    """Return the value of an objective's option, which must be of the type that its field declares."""
+    hint, where = _hints(kind)[key], f"objective {kind.name}: {key}={quote(text)}"
+    if hint is str and not text.startswith(('"', "'")):
+        return text
+    value = conform(as_tuples(parse_yaml(text, where)), hint, where)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise PretuneError(f"{where}: give a finite number")
+    return value
+
+
+@cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
 __all__ = [

@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from pretune.errors import PretuneError, nearest
+from pretune.errors import PretuneError, nearest, quote
 from pretune.recipe import merge, read_recipe
 
 SECTIONS = ("config", "tokenizer", "batch", "optimizer", "schedule", "budget", "watching")
@@ -29,7 +29,7 @@ def is_preset(name: str) -> bool:
     return name in preset_names() or name.endswith(".yaml")
 
 
-def find_preset(name: str) -> dict[str, Any]:
+def find_preset(name: str, via: tuple[str, ...] = ()) -> dict[str, Any]:
     """A preset by name, or of a .yaml file; one that is `like` another has that one's keys unless it says otherwise.
 
     >>> find_preset("bert-base")["config"]["hidden_size"]
@@ -37,7 +37,13 @@ def find_preset(name: str) -> dict[str, Any]:
     """
     content = dict(_own(name) if name in preset_names() else _read(Path(name)))
     like = content.pop("like", None)
-    return merge(find_preset(like), content) if like else content
+    if like is None:
+        return content
+    if not isinstance(like, str):
+        raise PretuneError(f"{name}: like: {quote(like)} is not the name of a preset")
+    if like in (name, *via):
+        raise PretuneError(f"{' is like '.join([*via, name, like])}: a preset cannot be like itself")
+    return merge(find_preset(like, (*via, name)), content)
 
 
 @cache

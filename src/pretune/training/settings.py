@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pretune.errors import PretuneError, nearest
+from pretune.parsing import as_tuples
 from pretune.recipe import Section
 
 Any_ = TypeVar("Any_", bound=Section)
@@ -143,14 +144,9 @@ def fill(section: type[Any_], given: Any_ | None, preset: dict[str, Any] | None 
             filled = replace(filled, stages=None)  # so does a length
         for key in ("betas", "ramp", "stages"):
             if key in known:
-                known[key] = _tuples(known[key])
+                known[key] = as_tuples(known[key])
         filled = replace(filled, **known)
     return filled
-
-
-def _tuples(value: Any) -> Any:
-    """Lists, as YAML has them, as tuples, as sections have them."""
-    return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value
 
 
 def as_recipe(plan: Any, leave_out: tuple[str, ...]) -> dict[str, Any]:
