@@ -17,7 +17,6 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from typing import Any, get_type_hints
 
 from torch import nn
@@ -332,18 +331,13 @@ def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, 
 
 def _option(kind: type[Any], key: str, text: str) -> Any:
     """Return the value of an objective's option, which must be of the type that its field declares."""
-    hint, where = _hints(kind)[key], f"objective {kind.name}: {key}={quote(text)}"
+    hint, where = get_type_hints(kind)[key], f"objective {kind.name}: {key}={quote(text)}"
     if hint is str and not text.startswith(('"', "'")):
         return text
     value = conform(as_tuples(parse_yaml(text, where)), hint, where)
     if isinstance(value, float) and not math.isfinite(value):
         raise PretuneError(f"{where}: give a finite number")
     return value
-
-
-@cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
 
 
 __all__ = [
