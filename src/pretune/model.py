@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors.torch import save
@@ -17,9 +19,11 @@ from pretune.backbones.onnx import GRAPH, OnnxBackbone
 from pretune.backbones.shape import Shape
 from pretune.backbones.states import Backbone
 from pretune.boxed import boxed_folder, boxed_names
+from pretune.config_json import class_in, labels_of, problem_in
 from pretune.errors import PretuneError, nearest
 from pretune.families import find_family
 from pretune.families.family import Family
+from pretune.families.recognize import recognize_family
 from pretune.nn.adaptive import AdaptiveEmbeddings
 from pretune.nn.characters import SpelledEmbeddings
 from pretune.nn.dropout import stop_attention_dropout
@@ -33,16 +37,12 @@ from pretune.presets import find_preset, is_preset, preset_names
 from pretune.progress import say
 from pretune.storage import as_int8, is_sparse, restored, without_zeros
 from pretune.text.tokenizer import Tokenizer
-from pretune.weights import read_tensors, read_weights, write_weights
+from pretune.weights import read_shapes, read_tensors, read_weights, write_weights
+
+Result = TypeVar("Result")
 
 CONFIG, HEAD = "config.json", "head.safetensors"
-LABELED = (
-    "ForSequenceClassification",
-    "ForTokenClassification",
-)  # how the classes of `transformers` end that have labels
 POOLED = ("classify", "choose")  # heads on one vector a sequence that layouts have a place for
-# `problem_type` in config.json → what it is with us.
-PROBLEMS = {"multi_label_classification": "classify(multi=true)", "regression": "regress"}
 # Keys of config.json that families leave open → the roles of a tokenizer that fill them.
 ROLE_KEYS = {"bos_token_id": "start", "eos_token_id": "end", "cls_token_id": "start", "sep_token_id": "separator"}
 
@@ -96,6 +96,7 @@ class Model:
     objective: str = ""  # what its heads are for, e.g. "mlm+nsp"
     labels: list[str] = field(default_factory=list)  # classes in order, for classifiers
     untrained: list[str] = field(default_factory=list)  # parameters that its checkpoint did not have: these are random
+    left_out: list[str] = field(default_factory=list)  # tensors of heads that its checkpoint has, and it has not
     options: dict[str, Any] = field(default_factory=dict)  # what else a task found in its examples: a threshold …
     tasks: dict[str, dict[str, Any]] = field(
         default_factory=dict
@@ -120,6 +121,23 @@ class Model:
             raise PretuneError(f"this {self.family.name} has no tokenizer yet; pretrain it, or give it one")
         return self.tokenizer
 
+    def need_trained(self, head: str, where: str | Path, advice: str) -> None:
+        """Refuse to answer by a head with random parameters; `advice` says what to do instead."""
+        own = {id(parameter) for parameter in self.root.heads[head].parameters()}
+        random = [name for name in self.untrained if id(self.root.get_parameter(name)) in own]
+        if random:
+            (first, *_) = self.family.table.theirs(random[0]) or (random[0],)
+            raise PretuneError(
+                f"{where}: its head for {head} is untrained ({first} is not in the checkpoint, or of another shape), so its "
+                f"answers would be random; {advice}"
+            )
+
+    def say_left_out(self, where: str | Path) -> None:
+        """Say which heads of its checkpoint it was loaded without."""
+        if self.left_out:
+            heads = dict.fromkeys(name.removesuffix(".weight").removesuffix(".bias") for name in self.left_out)
+            say(f"{where}: heads that the checkpoint has and that were not loaded: {', '.join(heads)}")
+
     def add_heads(self, objectives: Iterable[Objective], seed: int = 0) -> None:
         """Give it the heads of some objectives, those it has kept, in a reproducible start.
 
@@ -140,7 +158,7 @@ class Model:
         Weights are written as `kind`; whoever reads them computes in fp32 all the same.
         """
         folder = Path(folder)
-        _, rest = self.family.table.write(self.state(kind), self._class(self._heads()))
+        _, rest = self._published(self.state(kind))
         if rest:
             write_bytes(folder / HEAD, save(rest))
         else:
@@ -183,7 +201,7 @@ class Model:
                 f"{self.backbone.path}: a graph is not changed or saved anew; use the model it was made of"
             )
         state = self.state(kind)
-        published, _ = self.family.table.write(state, self._class(self._heads()))
+        published, _ = self._published(state)
         config = self.described(compute)
         if self.shape.linear:  # what is looked up, not multiplied, is whole numbers in the file alone
             published = as_int8(published, self.family.table.theirs("backbone.embed.tokens") or ())
@@ -195,6 +213,10 @@ class Model:
                     inside = self._config(replace(self.config, **export.sizes), export.heads, compute)
                     self._write(folder / name, published, inside, shard)
         return str(config["architectures"][0])
+
+    def _published(self, state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return its parameters in the family's layout, and those that have no place there."""
+        return self.family.table.write(state, self._class(self._heads()), self.family.is_tied(self.config))
 
     def _heads(self) -> frozenset[str]:
         """The names of its heads; one that two share is the first's."""
@@ -327,34 +349,34 @@ def family_of(reference: str | Path) -> Family:
 
 
 def read_config(folder: Path) -> tuple[Family, dict[str, Any]]:
-    """The family of the model in a folder, and its config.json."""
-    content = _read_json(folder / CONFIG)
-    return find_family(str(content.get("model_type")), str(folder / CONFIG)), content
+    """Return the family of the model in a folder, and its config.json."""
+    path = folder / CONFIG
+    content = _read_json(path)
+    if content.get("model_type"):
+        return find_family(str(content["model_type"]), str(path)), content
+    family, told = recognize_family(content, class_in(content), lambda: read_shapes(folder), str(path))
+    _say_once(f"{path}: no model_type; read as {family.name}, by {told}")
+    return family, content
 
 
-def class_in(content: Mapping[str, Any]) -> str:
-    """The class that a config.json names."""
-    return str((content.get("architectures") or [""])[0])
-
-
-def labels_in(content: Mapping[str, Any]) -> list[str]:
-    """The classes that a config.json names, in order; two that need no name are left out by `transformers`."""
-    if class_in(content).endswith(LABELED) and not {"id2label", "pretune"} & content.keys():
-        return ["LABEL_0", "LABEL_1"]
-    return [label for _, label in sorted(content.get("id2label", {}).items(), key=lambda item: int(item[0]))]
+@cache
+def _say_once(line: str) -> None:
+    """Say what several reads of one folder would repeat."""
+    say(line)
 
 
 def trained_for(reference: str | Path) -> Mixture | None:
-    """The objectives whose heads a model has: those it was trained for, or those of the class that it was published as."""
-    family, content = read_config(find_folder(reference))
-    ours, labels = content.get("pretune", {}), tuple(labels_in(content))
-    heads = next((heads for heads, name in family.classes.items() if name == class_in(content)), frozenset())
-    # One class is a number, to `transformers` too.
-    problem = content.get("problem_type") or ("regression" if len(labels) == 1 else "")
-    tasks = {"classify": PROBLEMS.get(problem, "classify")}
+    """Return the objectives whose heads a model has: those it was trained for, or those of the class it was published as."""
+    folder = find_folder(reference)
+    family, content = read_config(folder)
+    path = folder / CONFIG
+    ours, labels = content.get("pretune", {}), labels_of(folder, family, content, path)
+    heads = family.heads_of(class_in(content))
+    tasks = {"classify": problem_in(content, labels, path)} if "classify" in heads else {}
     objective = ours.get("objective") or "+".join(tasks.get(head, head) for head in sorted(heads))
-    pooling = family.poolings.get(getattr(family.read_config(content), "classifier_pooling", ""), "start")
-    known = {"labels": labels, "pooling": pooling, **ours.get("options", {})}
+    config = family.read_config(content, str(path))
+    pooling = family.poolings.get(getattr(config, "classifier_pooling", ""), "start")
+    known = {"labels": tuple(labels), "pooling": pooling, **ours.get("options", {})}
     return parse_objective(objective, ours.get("tasks"), **known) if objective else None
 
 
@@ -362,21 +384,23 @@ def _heads_in(family: Family, content: Mapping[str, Any]) -> set[str]:
     """The heads that a checkpoint may have: those of its class, and what it was trained for."""
     trained = content.get("pretune", {}).get("objective", "")
     parts = parse_objective(trained).objectives if trained else ()
-    published = (heads for heads, name in family.classes.items() if name == class_in(content))
-    return {name for part in parts for name in (kind_of(part), part.name)}.union(*published)
+    return {name for part in parts for name in (kind_of(part), part.name)} | family.heads_of(class_in(content))
 
 
 def load(reference: str | Path, *, partial: bool = False) -> Model:
-    """A model with its heads and its tokenizer: a run, a model of the box, or a folder in the Hugging Face layout.
+    """Load a model with its heads and its tokenizer: a run, a bundled model, or a folder in the Hugging Face layout.
 
-    Weights are model.safetensors or pytorch_model.bin, whole or in shards; a pickle is taken only if it holds plain tensors
-    and nothing else. With `partial`, tensors that are missing or of another shape are left random, and those that nobody
-    knows are left out; both are listed.
+    Weights are model.safetensors or pytorch_model.bin, whole or in shards; a pickle is read only if it holds plain tensors
+    and nothing else. Every key of config.json and every tensor must be known: what may change the output and is not supported
+    is refused by name. With `partial`, unknown keys and tensors are left out, and tensors that are missing or of another shape
+    are left random; all are listed.
 
     >>> load("pretune-small-en").family.name
     'modernbert'
     """
-    return load_model(reference, trained_for(reference), partial=partial)
+    model = load_model(reference, trained_for(reference), partial=partial)
+    model.say_left_out(reference)
+    return model
 
 
 def load_model(
@@ -386,23 +410,31 @@ def load_model(
     partial: bool = False,
     dropout: Mapping[str, float] | None = None,
 ) -> Model:
-    """A model from a run folder or a folder in the Hugging Face layout.
+    """Load a model from a run folder or a folder in the Hugging Face layout.
 
     With `objectives`, it gets their heads: from the checkpoint where it has them, else new ones. A checkpoint that lacks
-    parts of the backbone, or has tensors nobody knows, is refused with a list, unless `partial`. `dropout` goes before that of
-    its config, under the names it has there.
+    parts of the backbone, or has keys or tensors that nobody knows, is refused with a list, unless `partial`. `dropout` goes
+    before that of its config, under the names it has there.
 
     >>> model = load_model("runs/mine")  # doctest: +SKIP
     """
     folder = find_folder(reference)
     family, content = read_config(folder)
-    content = with_dropout(content, dropout or {}, folder)
-    config = family.read_config(content)
+    path = folder / CONFIG
+    config = family.read_config(content, str(path))
+    config = replace(config, **checked_dropout(config, dropout or {}, path))
+    _check_keys(path, family, content, partial)
     ours = content.get("pretune", {})
     graph = (folder / GRAPH) if ours.get("engine") else None
     tensors = read_weights(folder) if graph is None else {}
     sparse = any(is_sparse(name) for name in tensors)
-    tensors = family.table.today(restored(tensors))
+    tensors = _in(folder, lambda: family.table.today(restored(tensors)))
+    if family.is_tied(config) and family.table.has_own_output(tensors):
+        say(
+            f"{folder}: {family.table.output} is not the token embedding, so it is kept, although config.json ties both"
+        )
+        config = replace(config, tie_word_embeddings=False)
+    tied = family.is_tied(config)
     head_tensors = read_tensors(folder / HEAD) if (folder / HEAD).is_file() else {}
     shape = Shape.read(ours.get("shape", {}))
     if graph is None:
@@ -415,20 +447,20 @@ def load_model(
         root = Root(running)
     model = Model(family, config, root, _tokenizer(folder), shape=shape, sparse=sparse)
     model.objective = ours.get("objective", "")
-    model.labels = labels_in(content)
+    model.labels = labels_of(folder, family, content, path)
     model.options, model.tasks = ours.get("options", {}), ours.get("tasks", {})
     if objectives is not None:
         model.add_heads(objectives.objectives, seed)
     wanted = model.root.tensors()
     heads = _heads_in(family, content)
-    found, missing, extra = family.table.read(tensors, wanted, heads)
-    found |= _of_its_kind(family, tensors, wanted, objectives, heads)
+    found, missing, extra = _in(folder, lambda: family.table.read(tensors, wanted, heads, tied))
+    found |= _of_its_kind(family, tensors, wanted, objectives, heads, tied)
     # A head of another shape (another number of classes) counts as missing.
     found |= {n: t for n, t in head_tensors.items() if n in wanted and t.shape == wanted[n].shape}
     missing = [name for name in missing if name not in found]
     learned = dict(model.root.named_parameters())
     model.untrained = [name for name in missing if name in learned]
-    _check(folder, family, tensors, wanted, missing, extra, partial)
+    model.left_out = _check(folder, model, tensors, missing, extra, partial)
     if lacking := [name for name in model.untrained if name.startswith("backbone.")]:
         drawn = Root(model.fresh(seed)).tensors()
         found |= {name: drawn[name] for name in lacking}
@@ -451,58 +483,107 @@ def _of_its_kind(
     wanted: Mapping[str, Tensor],
     objectives: Mixture | None,
     heads: Collection[str],
+    tied: bool,
 ) -> dict[str, Tensor]:
     """What a checkpoint has for heads of tasks with names of their own, such as BERT's pooler: all start from the same."""
     found: dict[str, Tensor] = {}
     for task in (part for part in (objectives.objectives if objectives else ()) if isinstance(part, Named)):
         own, kind = f"heads.{task.name}.", f"heads.{getattr(task.task, 'head_of', task.kind)}."
         twins = {kind + name.removeprefix(own): tensor for name, tensor in wanted.items() if name.startswith(own)}
-        read, _, _ = family.table.read(dict(tensors), twins, heads)
+        read, _, _ = family.table.read(dict(tensors), twins, heads, tied)
         found |= {own + name.removeprefix(kind): tensor for name, tensor in read.items()}
     return found
 
 
+def _check_keys(path: Path, family: Family, content: Mapping[str, Any], partial: bool) -> None:
+    """Refuse keys of config.json that nobody knows, or say which they are."""
+    if unknown := family.unknown_keys(content):
+        listed = f"{path}: keys that no {family.name} has, and that may change its output: {', '.join(unknown)}"
+        if not partial:
+            raise PretuneError(f"{listed}; go on without them with --partial")
+        say(f"{listed}; they were left out")
+
+
 def _check(
     folder: Path,
-    family: Family,
+    model: Model,
     tensors: Mapping[str, Tensor],
-    wanted: Mapping[str, Tensor],
     missing: Sequence[str],
     extra: Sequence[str],
     partial: bool,
-) -> None:
-    """Refuse a checkpoint that does not fit the backbone, or say what of it was left: everything, by its published name."""
-    table = family.table
+) -> list[str]:
+    """Refuse a checkpoint that does not fit the model, or say what of it was left: everything, by its published name.
+
+    Returns the tensors of heads that the model was not given.
+    """
+    table, wanted = model.family.table, model.root.tensors()
+    there = table.depths(tensors)
+    needed = table.depths(part for name in wanted for part in table.theirs(name) or ())
+    depths = {stack: (there.get(stack, 0), count) for stack, count in needed.items() if there.get(stack, 0) != count}
+
+    def in_a_common_layer(name: str) -> bool:
+        stack, number = table.layer_of(name) or ("", 0)
+        return number < min(depths.get(stack, (1, 1)))
+
     backbone = [name for name in missing if name.startswith("backbone.")]
     misfits = table.misfits(dict(tensors), {name: wanted[name] for name in backbone})
-    parts = [part for name in backbone for part in table.theirs(name) or (name,)]
+    lacking = [part for name in backbone for part in table.theirs(name) or (name,) if part not in tensors]
+    places = {name: table.places(name) for name in extra}
+    of_backbone = [name for name, ours in places.items() if any(place.startswith("backbone.") for place in ours)]
     problems = {
-        "of the wrong shape": [line for lines in misfits.values() for line in lines],
-        "missing": [part for part in parts if part not in tensors],
-        f"that no {family.name} has": [name for name in extra if not table.knows(name)],
+        "layers": [f"{has} in {stack}, but {count} by {CONFIG}" for stack, (has, count) in depths.items()],
+        "outputs": _wrong_outputs(model, tensors),
+        "tensors of the wrong shape": [line for lines in misfits.values() for line in lines],
+        "tensors missing": list(filter(in_a_common_layer, lacking)),
+        f"tensors that {CONFIG} has no place for": list(filter(in_a_common_layer, of_backbone)),
+        f"tensors that no {model.family.name} has": [name for name in extra if not table.knows(name)],
     }
-    listed = "; ".join(f"tensors {what}: {', '.join(names)}" for what, names in problems.items() if names)
+    listed = "; ".join(f"{what}: {', '.join(names)}" for what, names in problems.items() if names)
     if listed and not partial:
         raise PretuneError(f"{folder}: {listed}; go on without them with --partial")
     if listed:
         say(f"{folder}: {listed}; what the model lacks was left random")
+    # A pooler is what any head of sequences starts from, not a head.
+    poolers = {name for name, ours in places.items() if ours and all(".pooler." in place for place in ours)}
+    return [name for name in extra if table.knows(name) and name not in {*poolers, *of_backbone}]
 
 
-def with_dropout(content: dict[str, Any], dropout: Mapping[str, float], folder: Path) -> dict[str, Any]:
-    """A config with other dropout."""
-    known = [name for name in content if "drop" in name]
+def _wrong_outputs(model: Model, tensors: Mapping[str, Tensor]) -> list[str]:
+    """Return heads with as many outputs as config.json has classes, that have another number of them in the checkpoint."""
+    count, wanted = len(model.labels), model.root.tensors()
+    outputs = {name: x for name, x in wanted.items() if re.fullmatch(r"heads\.\w+\.output\.weight", name)}
+    for_classes = {name: x for name, x in outputs.items() if len(x) == count and not name.startswith("heads.choose.")}
+    wrong = model.family.table.misfits(dict(tensors), for_classes)
+    return [f"{line} for the {count} classes of {CONFIG}" for lines in wrong.values() for line in lines]
+
+
+def _in(folder: Path, read: Callable[[], Result]) -> Result:
+    """Return what is read in a folder, which errors then name."""
+    try:
+        return read()
+    except PretuneError as error:
+        raise PretuneError(f"{folder}: {error}") from error
+
+
+def checked_dropout(config: Any, dropout: Mapping[str, float], path: Path) -> dict[str, float]:
+    """Return dropout that goes before a configuration's, under the names it has there."""
+    known = [field.name for field in fields(config) if "drop" in field.name]
     for name, share in dropout.items():
         if name not in known:
-            raise PretuneError(f"{folder / CONFIG}: no dropout {name!r}; {nearest(name, known)}")
+            raise PretuneError(f"{path}: no dropout {name!r}; {nearest(name, known)}")
         if not 0 <= share < 1:
             raise PretuneError(f"dropout.{name}={share:g}: give a share of at least 0 and below 1")
-    return {**content, **dropout}
+    return dict(dropout)
 
 
 def find_folder(reference: str | Path) -> Path:
     """The folder behind a model reference."""
     folder = Path(reference)
     if (folder / CONFIG).is_file():
+        if str(reference) in (*boxed_names(), *preset_names()):
+            _say_once(
+                f"{reference}: the folder of that name, which holds a model, goes before the preset or bundled model"
+            )
         return folder
     if folder.is_dir():
         raise PretuneError(f"{folder}: no model here (no {CONFIG})")

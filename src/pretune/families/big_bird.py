@@ -13,8 +13,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
-from pretune.errors import PretuneError
-from pretune.families.bert import BERT, BertConfig, embeddings_of, encoder_rows, layer_of, vocabulary_head_of
+from pretune.families.bert import (
+    BERT,
+    MLM_COPIED,
+    MLM_OUTPUT,
+    MLM_ROWS,
+    ONLY,
+    BertConfig,
+    embeddings_of,
+    encoder_rows,
+    layer_of,
+    unused,
+    vocabulary_head_of,
+)
 from pretune.families.family import Family, Table
 from pretune.nn.attention import ScoredAttention
 from pretune.nn.feed_forward import ACTIVATIONS
@@ -55,10 +66,6 @@ class BigBirdConfig(BertConfig):
 
 def build(config: BigBirdConfig) -> Encoder:
     """The whole wiring."""
-    if config.attention_type not in (FULL, SPARSE):
-        raise PretuneError(f"big_bird: unknown attention_type {config.attention_type!r}; there are {FULL} and {SPARSE}")
-    if not config.use_bias:
-        raise PretuneError("big_bird: only attention with biases is supported (use_bias)")
     width, heads, dropout = config.hidden_size, config.num_attention_heads, config.attention_probs_dropout_prob
     activation = ACTIVATIONS[config.hidden_act]
 
@@ -87,20 +94,24 @@ BIG_BIRD = Family(
         *(row for row in encoder_rows("bert") if row[1] != f"{_PART}.qkv.{{p}}"),
         (f"{_SELF}.query.{{p}}", f"{_PART}.query.{{p}}"),
         ([f"{_SELF}.key.{{p}}", f"{_SELF}.value.{{p}}"], f"{_PART}.key_value.{{p}}"),
-        ("cls.predictions.transform.dense.{p}", "heads.mlm.transform.dense.{p}"),
-        ("cls.predictions.transform.LayerNorm.{p}", "heads.mlm.transform.norm.{p}"),
-        ("cls.predictions.bias", "heads.mlm.bias"),
+        *MLM_ROWS,
         ("classifier.dense.{p}", "heads.classify.pooler.dense.{p}"),
         ("classifier.out_proj.{p}", "heads.classify.output.{p}"),
         ("classifier.{p}", "heads.tag.output.{p}"),
         prefix="bert.",
-        ignored=(
-            "bert.embeddings.position_ids",
-            "bert.pooler.{p}",  # of pairs, which the published ones did not learn from
-            "cls.seq_relationship.{p}",
-            "cls.predictions.decoder.{p}",
-            "qa_classifier.{p}",
-        ),
+        embedding=("bert.embeddings.word_embeddings.weight",),
+        output=MLM_OUTPUT,
+        copied=MLM_COPIED,
+        unused={**unused("bert"), "bert.pooler.{p}": "of pairs, which the published models did not learn from"},
+        unsupported={
+            "cls.seq_relationship.{p}": "the head of pairs",
+            "qa_classifier.{p}": "the head for questions",
+            "qa_classifier.intermediate.dense.{p}": "the head for questions",
+            "qa_classifier.output.{p}": "the head for questions",
+            "qa_classifier.output.dense.{p}": "the head for questions",
+            "qa_classifier.output.LayerNorm.{p}": "the head for questions",
+            "qa_classifier.qa_outputs.{p}": "the head for questions",
+        },
     ),
     classes={
         frozenset(): "BigBirdModel",
@@ -108,4 +119,6 @@ BIG_BIRD = Family(
         frozenset({"classify"}): "BigBirdForSequenceClassification",
         frozenset({"tag"}): "BigBirdForTokenClassification",
     },
+    other_classes={"BigBirdForPreTraining": frozenset({"mlm"}), "BigBirdForCausalLM": frozenset({"mlm"})},
+    only={**ONLY, "attention_type": (SPARSE, FULL), "use_bias": (True,)},
 )

@@ -68,4 +68,6 @@ LONGFORMER = Family(
     ),
     # Their class for multiple choice has all tokens of a choice look at everything; with us that is the start alone.
     classes={heads: name for heads, name in roberta.classes("Longformer").items() if heads != {"choose"}},
+    only={**bert.ONLY, "attention_mode": ("longformer", "sliding_chunks")},
+    harmless={"ignore_attention_mask": "of the published code; nothing reads it"},
 )

@@ -33,6 +33,7 @@ class Filler:
     def load(cls, reference: str | Path, partial: bool = False) -> Filler:
         """From a run folder or a model folder."""
         model = load_model(reference, parse_objective("mlm"), partial=partial)
+        model.need_trained("mlm", reference, "pretrain it with mlm first, or adapt it to some text")
         device = choose_device()
         model.root.to(device).eval()
         return cls(model, device)

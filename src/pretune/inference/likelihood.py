@@ -191,6 +191,7 @@ class Scorer:
                 f"{reference}: it was trained for {', '.join(names) or 'nothing known'}, which tells no likelihood of texts; "
                 f"take a model trained for one of {', '.join(WAYS)}, or an encoder-decoder"
             )
+        model.need_trained(head, reference, f"pretrain it with {head} first")
         chosen = choose_device(device)
         model.root.to(chosen).eval()
         return cls(model, head, chosen)

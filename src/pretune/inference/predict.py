@@ -41,7 +41,9 @@ def task_of(reference: str | Path, name: str | None = None) -> tuple[Mixture, Ta
 def load_trained(reference: str | Path, partial: bool = False, name: str | None = None) -> tuple[Model, Task]:
     """A model and the task it was trained for; of several, the one of this name."""
     mixture, task = task_of(reference, name)
-    return load_model(reference, mixture, partial=partial), task
+    model = load_model(reference, mixture, partial=partial)
+    model.need_trained(task.name, reference, "fine-tune it first")
+    return model, task
 
 
 class Answerer:

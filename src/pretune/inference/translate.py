@@ -73,6 +73,7 @@ class Translator:
                 )
             models.append(model)
             found.append(next((part for part in writing if isinstance(part, Translate)), writing[0]))
+            model.need_trained(found[-1].name, reference, "pretrain it with translate first")
         if len({part.name for part in found}) > 1:
             raise PretuneError(f"{', '.join(map(str, references))} were trained for different objectives")
         chosen = choose_device(device)

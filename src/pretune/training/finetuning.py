@@ -369,6 +369,7 @@ def starting_model(plan: Plan, mixture: Mixture) -> Model:
         model = random_twin(load_model(plan.model, partial=plan.partial, dropout=plan.dropout), plan.seed)
     else:
         model = load_model(plan.model, mixture, plan.seed, plan.partial, plan.dropout)
+        model.say_left_out(plan.model)
         if isinstance(model.backbone, OnnxBackbone):
             raise PretuneError(f"{plan.model}: a graph can be used, not trained; fine-tune the model it was made of")
         if model.shape.linear:

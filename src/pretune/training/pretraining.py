@@ -386,6 +386,7 @@ def get_model(plan: Plan, tokenizer: Tokenizer, mixture: Mixture, languages: Seq
             _copy(source, model, plan.from_)
     else:
         model = load_model(plan.model, mixture, seed=plan.seed, partial=plan.partial)
+        model.say_left_out(plan.model)
         check_tokenizer(model, tokenizer, plan.model)
     model.add_heads(mixture.objectives, plan.seed)
     model.tokenizer, model.objective, model.labels = tokenizer, plan.objective, []
