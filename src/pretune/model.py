@@ -384,7 +384,9 @@ def _heads_in(family: Family, content: Mapping[str, Any]) -> set[str]:
     """The heads that a checkpoint may have: those of its class, and what it was trained for."""
     trained = content.get("pretune", {}).get("objective", "")
     parts = parse_objective(trained).objectives if trained else ()
-    return {name for part in parts for name in (kind_of(part), part.name)} | family.heads_of(class_in(content))
+    kind = class_in(content)
+    published = (heads for heads, name in family.classes.items() if name == kind)
+    return {name for part in parts for name in (kind_of(part), part.name)}.union(family.heads_of(kind), *published)
 
 
 def load(reference: str | Path, *, partial: bool = False) -> Model:
@@ -523,19 +525,20 @@ def _check(
 
     def in_a_common_layer(name: str) -> bool:
         stack, number = table.layer_of(name) or ("", 0)
-        return number < min(depths.get(stack, (1, 1)))
+        return stack not in depths or number < min(depths[stack])
 
     backbone = [name for name in missing if name.startswith("backbone.")]
     misfits = table.misfits(dict(tensors), {name: wanted[name] for name in backbone})
     lacking = [part for name in backbone for part in table.theirs(name) or (name,) if part not in tensors]
     places = {name: table.places(name) for name in extra}
     of_backbone = [name for name, ours in places.items() if any(place.startswith("backbone.") for place in ours)]
+    unplaced = [name for name in of_backbone if not wanted.keys() & set(places[name])]
     problems = {
         "layers": [f"{has} in {stack}, but {count} by {CONFIG}" for stack, (has, count) in depths.items()],
         "outputs": _wrong_outputs(model, tensors),
         "tensors of the wrong shape": [line for lines in misfits.values() for line in lines],
         "tensors missing": list(filter(in_a_common_layer, lacking)),
-        f"tensors that {CONFIG} has no place for": list(filter(in_a_common_layer, of_backbone)),
+        f"tensors that {CONFIG} has no place for": list(filter(in_a_common_layer, unplaced)),
         f"tensors that no {model.family.name} has": [name for name in extra if not table.knows(name)],
     }
     listed = "; ".join(f"{what}: {', '.join(names)}" for what, names in problems.items() if names)

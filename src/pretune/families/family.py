@@ -110,9 +110,9 @@ class Family:
         return sorted(key for key, value in content.items() if key not in known and value is not None)
 
     def heads_of(self, name: str) -> frozenset[str]:
-        """Return the heads of a class of `transformers`."""
-        published = {kind: heads for heads, kind in self.classes.items()}
-        return published.get(name, self.other_classes.get(name, frozenset()))
+        """Return the heads of a class of `transformers`, the first where several objectives have that class."""
+        published = (heads for heads, kind in self.classes.items() if kind == name)
+        return next(published, self.other_classes.get(name, frozenset()))
 
     def is_tied(self, config: Any) -> bool:
         """Return whether logits over the vocabulary come from the token embedding itself."""
