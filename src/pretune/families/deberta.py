@@ -136,6 +136,12 @@ def _encoder(
 
 def check(family: str, config: DebertaConfig) -> None:
     """Refuse what the released checkpoints do not have."""
+    buckets = config.position_buckets if isinstance(config, DebertaV2Config) else 0
+    if buckets > 0 and config.max_relative_positions <= buckets // 2 + 1:
+        raise PretuneError(
+            f"{family}: max_relative_positions {config.max_relative_positions} with position_buckets {buckets} is not "
+            "supported; distances must go beyond half of the buckets"
+        )
     if config.terms != {"c2p", "p2c"}:
         raise PretuneError(f"{family}: pos_att_type {config.pos_att_type!r} is not supported; only 'c2p|p2c'")
 

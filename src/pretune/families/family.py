@@ -139,6 +139,7 @@ class Table:
         embedding: Sequence[str] = (),
         output: str = "",
         copied: Mapping[str, str] | None = None,
+        equal: Mapping[str, str] | None = None,
         unused: Mapping[str, str] | None = None,
         unsupported: Mapping[str, str] | None = None,
         renamed: Mapping[str, str] | None = None,
@@ -160,6 +161,8 @@ class Table:
         copied
             Names of tensors that repeat another (an output bias with two names) → that other, which counts where both are
             there.
+        equal
+            Names (patterns) of further tensors that are tied to another → that other, which they must equal.
         unused
             Names (patterns) of tensors that change nothing → why.
         unsupported
@@ -177,6 +180,7 @@ class Table:
         self.rows = [((theirs,) if isinstance(theirs, str) else tuple(theirs), ours) for theirs, ours in rows]
         self.prefix, self.embedding, self.output = prefix, tuple(embedding), output
         self.copied = dict(copied or {})
+        self.equal = {_pattern(name): other for name, other in (equal or {}).items()}
         self.unused = {_pattern(name): reason for name, reason in (unused or {}).items()}
         self.unsupported = {_pattern(name): what for name, what in (unsupported or {}).items()}
         self.renamed = dict(renamed or {})
@@ -200,7 +204,7 @@ class Table:
 
     def knows(self, name: str) -> bool:
         """Return whether a published name has a place here, is unused, or of a head that pretune does not have."""
-        others = (*self.unused, *self.unsupported, *self.stacked)
+        others = (*self.equal, *self.unused, *self.unsupported, *self.stacked)
         own = {*self.embedding, self.output, *self.copied}
         return name in own or bool(self.places(name)) or any(pattern.fullmatch(name) for pattern in others)
 
@@ -237,14 +241,17 @@ class Table:
     def shared(self, tensors: Tensors, tied: bool) -> Tensors:
         """Return a checkpoint (as of `today`) with all names of its token embedding, whichever it has.
 
-        `tied`: the output matrix is one of these.
+        `tied`: the output matrix is one of these. Names of one tensor that differ are refused.
         """
         names = (*self.embedding, self.output) if tied and self.output else self.embedding
         there = [name for name in names if name in tensors]
-        for name in there[1:]:
-            if not _same(tensors[name], tensors[there[0]]):
+        pairs = dict.fromkeys(there[1:], *there[:1])
+        matches = ((pattern.fullmatch(name), name, other) for name in tensors for pattern, other in self.equal.items())
+        pairs |= {name: _fill(other, match.groupdict()) for match, name, other in matches if match}
+        for name, other in pairs.items():
+            if other in tensors and not _same(tensors[name], tensors[other]):
                 raise PretuneError(
-                    f"tensors {there[0]} and {name} differ; only models whose token embeddings are one tensor are supported"
+                    f"tensors {other} and {name} differ; only models where they are one are supported (tie_word_embeddings)"
                 )
         return tensors | dict.fromkeys(names, tensors[there[0]]) if there else tensors
 
@@ -273,7 +280,8 @@ class Table:
             found[name] = parts[0] if len(parts) == 1 else torch.cat(parts)
             used.update(theirs)
         used.update(self.embedding, self.copied, self.copied.values(), [self.output] if tied else [])
-        extra = [n for n in given if n not in used and not any(p.fullmatch(n) for p in self.unused)]
+        quiet = (*self.equal, *self.unused)
+        extra = [n for n in given if n not in used and not any(pattern.fullmatch(n) for pattern in quiet)]
         return found, missing, extra
 
     def layer_of(self, name: str) -> tuple[str, int] | None:

@@ -24,7 +24,7 @@ from pretune.nn.patterns import window
 class LongformerConfig(roberta.RobertaConfig):
     """Keys of config.json: RoBERTa's and one more."""
 
-    max_position_embeddings: int = 4098
+    max_position_embeddings: int = 512
     attention_window: int | Sequence[int] = 512  # the whole window, half of it to each side; of all layers, or of each
 
     def windows(self) -> Sequence[int]:

@@ -39,7 +39,7 @@ class MBartConfig(BartConfig):
     """BART's keys with other defaults."""
 
     vocab_size: int = 250027
-    scale_embedding: bool = True
+    scale_embedding: bool = False
     decoder_start_token_id: int | None = None
 
 

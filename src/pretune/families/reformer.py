@@ -3,7 +3,8 @@
 Departures: attention dropout is off; embeddings and positions have one dropout, of their sum; hashing draws its rotations anew
 at each training step, and outside training always the same, unless `hash_seed` says which. Every sequence is cut into chunks by
 itself: `transformers` fills shorter ones of a batch up to the longest, which changes what their first chunk sees. Its version
-5.22 keeps the bias of the head but does not add it, as version 4 and we do.
+5.22 keeps the bias of the head but does not add it, as version 4 and we do. Where a chunk may look at more chunks before it
+than there are, it sees each once; there it sees the last ones of the sequence, masked, and earlier ones several times.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ def check(config: ReformerConfig) -> None:
             f"reformer: lsh_attn_chunk_length {config.lsh_attn_chunk_length} must be a multiple of "
             f"local_attn_chunk_length, {config.local_attn_chunk_length}"
         )
-    if odd := [count for count in config.buckets() if count % 2]:
+    if LSH in config.attn_layers and (odd := [count for count in config.buckets() if count % 2]):
         raise PretuneError(f"reformer: num_buckets {odd[0]} is odd; a bucket is a direction or its opposite")
     if config.axial_pos_embds and sum(config.axial_pos_embds_dim) != config.hidden_size:
         raise PretuneError(

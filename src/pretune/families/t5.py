@@ -18,6 +18,7 @@ from torch import nn
 
 from pretune.backbones.encoder import Encoder
 from pretune.backbones.encoder_decoder import EncoderDecoder
+from pretune.errors import PretuneError
 from pretune.families.family import WRITING, Family, Row, Table
 from pretune.nn.attention import CrossAttention, ScoredAttention
 from pretune.nn.blocks import Layer, PreNorm
@@ -87,6 +88,12 @@ class MT5Config(T5Config):
 
 def build(config: T5Config) -> EncoderDecoder:
     """The whole wiring."""
+    buckets, furthest = config.relative_attention_num_buckets, config.relative_attention_max_distance
+    if buckets < 4 or furthest <= buckets // 2:
+        raise PretuneError(
+            f"t5: relative_attention_num_buckets {buckets} with relative_attention_max_distance {furthest} is not supported; "
+            "there must be 4 buckets, and distances beyond half of them"
+        )
     width, heads, dropout = config.d_model, config.num_heads, config.dropout_rate
     norm = partial(RMSNorm, width, config.layer_norm_epsilon)
     attention: dict[str, Any] = {"head_width": config.d_kv, "scale": 1.0, "bias": False}
@@ -106,8 +113,7 @@ def build(config: T5Config) -> EncoderDecoder:
         made = vocabulary_head(config.vocab_size, width, tied=tied, transform=scale, bias=False)
         return made if tied else initialize_by_inputs(made, config.initializer_factor)
 
-    furthest = config.relative_attention_max_distance
-    bias = partial(RelativeBias, heads, config.relative_attention_num_buckets, furthest)
+    bias = partial(RelativeBias, heads, buckets, furthest)
     embed = partial(Embeddings, config.vocab_size, width, dropout=dropout)
     layers = config.num_layers, config.num_decoder_layers or config.num_layers
     encoder = Encoder(

@@ -101,6 +101,7 @@ def build(config: TransfoXLConfig) -> Encoder:
     return initialize(encoder, config.init_std)
 
 
+CLUSTERS = 10  # of tokens by frequency, at the most
 _ATTENTION, _FEED_FORWARD = "transformer.layers.{i}.dec_attn", "transformer.layers.{i}.pos_ff"
 _OURS = "backbone.layers.{i}"
 
@@ -127,11 +128,11 @@ TRANSFO_XL = Family(
         ("crit.cluster_{p}", "heads.lm.cluster.{p}"),
         ("score.{p}", "heads.classify.output.{p}"),
         prefix="transformer.",
-        unused={
-            "crit.out_layers.{i}.weight": "the token embedding, to which it is tied",
-            "crit.out_projs.{i}": "the maps of the token embedding, to which they are tied",
-            "transformer.pos_emb.inv_freq": "computed from the width",
+        equal={
+            "crit.out_layers.{i}.weight": "transformer.word_emb.emb_layers.{i}.weight",
+            **{f"crit.out_projs.{i}": f"transformer.word_emb.emb_projs.{i}" for i in range(1, CLUSTERS)},
         },
+        unused={"transformer.pos_emb.inv_freq": "computed from the width"},
         stacked={f"{_ATTENTION}.qkv_net.weight": 3},
     ),
     classes={

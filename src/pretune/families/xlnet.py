@@ -31,11 +31,11 @@ class XLNetConfig:
     """Keys of config.json."""
 
     vocab_size: int = 32000
-    d_model: int = 768
-    n_layer: int = 12
-    n_head: int = 12
+    d_model: int = 1024
+    n_layer: int = 24
+    n_head: int = 16
     d_head: int | None = None  # the width over the heads
-    d_inner: int = 3072
+    d_inner: int = 4096
     ff_activation: str = "gelu"
     attn_type: str = "bi"
     dropout: float = 0.1
