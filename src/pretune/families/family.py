@@ -219,9 +219,6 @@ class Table:
         for name in list(found):
             if names := self._parts(name):
                 found |= zip(names, found.pop(name).chunk(len(names)), strict=True)
-        for copy, source in self.copied.items():
-            if copy in found or source in found:
-                found[copy] = found[source] = found.get(source, found.get(copy))  # type: ignore[assignment]
         return {name: tensor.flatten(1) if self._like(name) else tensor for name, tensor in found.items()}
 
     def names(self, published: Iterable[str]) -> dict[str, str]:
@@ -239,9 +236,9 @@ class Table:
         return embedding is not None and self.output in tensors and not _same(tensors[self.output], embedding)
 
     def shared(self, tensors: Tensors, tied: bool) -> Tensors:
-        """Return a checkpoint (as of `today`) with all names of its token embedding, whichever it has.
+        """Return a checkpoint (as of `today`) with all names of tensors that have several, whichever it has.
 
-        `tied`: the output matrix is one of these. Names of one tensor that differ are refused.
+        `tied`: the output matrix is the token embedding. Names of one tensor that differ are refused.
         """
         names = (*self.embedding, self.output) if tied and self.output else self.embedding
         there = [name for name in names if name in tensors]
@@ -253,7 +250,11 @@ class Table:
                 raise PretuneError(
                     f"tensors {other} and {name} differ; only models where they are one are supported (tie_word_embeddings)"
                 )
-        return tensors | dict.fromkeys(names, tensors[there[0]]) if there else tensors
+        filled = dict.fromkeys(names, tensors[there[0]]) if there else {}
+        for copy, source in self.copied.items():
+            if (tensor := tensors.get(source, tensors.get(copy))) is not None:
+                filled |= {copy: tensor, source: tensor}
+        return tensors | filled
 
     def read(
         self, tensors: Tensors, ours: Mapping[str, Tensor], heads: Collection[str] = (), tied: bool = True
@@ -279,7 +280,8 @@ class Table:
             parts = [self._turned(part, tensors[part]) for part in theirs]
             found[name] = parts[0] if len(parts) == 1 else torch.cat(parts)
             used.update(theirs)
-        used.update(self.embedding, self.copied, self.copied.values(), [self.output] if tied else [])
+        used.update(self.embedding, [self.output] if tied else [])
+        used.update(name for pair in self.copied.items() if used.intersection(pair) for name in pair)
         quiet = (*self.equal, *self.unused)
         extra = [n for n in given if n not in used and not any(pattern.fullmatch(n) for pattern in quiet)]
         return found, missing, extra
