@@ -27,11 +27,14 @@ def recognize_family(
     misfits = {family.name: _misfit(family, published, content) for family in PUBLISHED}
     fewest = min(misfits.values())
     fits = [family for family in PUBLISHED if misfits[family.name] == fewest]
-    bare = any(family.table.prefix and not _has_prefix(family, published) for family in fits)
-    if fewest[0] == len(published) or (bare and len(fits) > 1):
+    if fewest[0] == len(published):
+        raise PretuneError(
+            f"{where}: no model_type, and no family has such tensors; write the model_type into the file"
+        )
+    if len(fits) > 1 and any(family.table.prefix and not _has_prefix(family, published) for family in fits):
         # Without a prefix, the names of BERT, RoBERTa and others are the same.
-        could = f"it could be {', '.join(sorted(family.name for family in fits))}" if bare else "nothing tells it"
-        raise PretuneError(f"{where}: no model_type, and {could}; write the model_type into the file")
+        could = ", ".join(sorted(family.name for family in fits))
+        raise PretuneError(f"{where}: no model_type, and it could be {could}; write the model_type into the file")
     return max(fits, key=lambda family: _said(family, content)), "the names of its tensors"
 
 
