@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
@@ -23,6 +22,7 @@ from pretune.config_json import class_in, labels_of, problem_in
 from pretune.errors import PretuneError, nearest
 from pretune.families import find_family
 from pretune.families.family import Family
+from pretune.families.fit import find_misfits, heads_left_out
 from pretune.families.recognize import recognize_family
 from pretune.nn.adaptive import AdaptiveEmbeddings
 from pretune.nn.characters import SpelledEmbeddings
@@ -441,10 +441,10 @@ def load_model(
     shape = Shape.read(ours.get("shape", {}))
     if graph is None:
         with Undrawn():
-            root = Root(shape.apply(family.build(config)))
+            root = Root(_in(path, lambda: shape.apply(family.build(config))))
     else:
         with torch.device("meta"):
-            blueprint = shape.apply(family.build(config))
+            blueprint = _in(path, lambda: shape.apply(family.build(config)))
         running: Any = OnnxBackbone(graph, blueprint)
         root = Root(running)
     model = Model(family, config, root, _tokenizer(folder), shape=shape, sparse=sparse)
@@ -462,7 +462,8 @@ def load_model(
     missing = [name for name in missing if name not in found]
     learned = dict(model.root.named_parameters())
     model.untrained = [name for name in missing if name in learned]
-    model.left_out = _check(folder, model, tensors, missing, extra, partial)
+    _check(folder, find_misfits(family, tensors, wanted, missing, extra, len(model.labels)), partial)
+    model.left_out = heads_left_out(family.table, extra)
     if lacking := [name for name in model.untrained if name.startswith("backbone.")]:
         drawn = Root(model.fresh(seed)).tensors()
         found |= {name: drawn[name] for name in lacking}
@@ -506,66 +507,21 @@ def _check_keys(path: Path, family: Family, content: Mapping[str, Any], partial:
         say(f"{listed}; they were left out")
 
 
-def _check(
-    folder: Path,
-    model: Model,
-    tensors: Mapping[str, Tensor],
-    missing: Sequence[str],
-    extra: Sequence[str],
-    partial: bool,
-) -> list[str]:
-    """Refuse a checkpoint that does not fit the model, or say what of it was left: everything, by its published name.
-
-    Returns the tensors of heads that the model was not given.
-    """
-    table, wanted = model.family.table, model.root.tensors()
-    there = table.depths(tensors)
-    needed = table.depths(part for name in wanted for part in table.theirs(name) or ())
-    depths = {stack: (there.get(stack, 0), count) for stack, count in needed.items() if there.get(stack, 0) != count}
-
-    def in_a_common_layer(name: str) -> bool:
-        stack, number = table.layer_of(name) or ("", 0)
-        return stack not in depths or number < min(depths[stack])
-
-    backbone = [name for name in missing if name.startswith("backbone.")]
-    misfits = table.misfits(dict(tensors), {name: wanted[name] for name in backbone})
-    lacking = [part for name in backbone for part in table.theirs(name) or (name,) if part not in tensors]
-    places = {name: table.places(name) for name in extra}
-    of_backbone = [name for name, ours in places.items() if any(place.startswith("backbone.") for place in ours)]
-    unplaced = [name for name in of_backbone if not wanted.keys() & set(places[name])]
-    problems = {
-        "layers": [f"{has} in {stack}, but {count} by {CONFIG}" for stack, (has, count) in depths.items()],
-        "outputs": _wrong_outputs(model, tensors),
-        "tensors of the wrong shape": [line for lines in misfits.values() for line in lines],
-        "tensors missing": list(filter(in_a_common_layer, lacking)),
-        f"tensors that {CONFIG} has no place for": list(filter(in_a_common_layer, unplaced)),
-        f"tensors that no {model.family.name} has": [name for name in extra if not table.knows(name)],
-    }
-    listed = "; ".join(f"{what}: {', '.join(names)}" for what, names in problems.items() if names)
+def _check(folder: Path, misfits: Mapping[str, Sequence[str]], partial: bool) -> None:
+    """Refuse a checkpoint that does not fit the model, or say what does not."""
+    listed = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in misfits.items())
     if listed and not partial:
         raise PretuneError(f"{folder}: {listed}; go on without them with --partial")
     if listed:
         say(f"{folder}: {listed}; what the model lacks was left random")
-    # A pooler is what any head of sequences starts from, not a head.
-    poolers = {name for name, ours in places.items() if ours and all(".pooler." in place for place in ours)}
-    return [name for name in extra if table.knows(name) and name not in {*poolers, *of_backbone}]
 
 
-def _wrong_outputs(model: Model, tensors: Mapping[str, Tensor]) -> list[str]:
-    """Return heads with as many outputs as config.json has classes, that have another number of them in the checkpoint."""
-    count, wanted = len(model.labels), model.root.tensors()
-    outputs = {name: x for name, x in wanted.items() if re.fullmatch(r"heads\.\w+\.output\.weight", name)}
-    for_classes = {name: x for name, x in outputs.items() if len(x) == count and not name.startswith("heads.choose.")}
-    wrong = model.family.table.misfits(dict(tensors), for_classes)
-    return [f"{line} for the {count} classes of {CONFIG}" for lines in wrong.values() for line in lines]
-
-
-def _in(folder: Path, read: Callable[[], Result]) -> Result:
-    """Return what is read in a folder, which errors then name."""
+def _in(place: Path, read: Callable[[], Result]) -> Result:
+    """Return what is read of a file or folder, which errors then name."""
     try:
         return read()
     except PretuneError as error:
-        raise PretuneError(f"{folder}: {error}") from error
+        raise PretuneError(f"{place}: {error}") from error
 
 
 def checked_dropout(config: Any, dropout: Mapping[str, float], path: Path) -> dict[str, float]:

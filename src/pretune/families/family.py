@@ -43,6 +43,8 @@ def token_classes(name: str, answering: str = "QuestionAnswering") -> dict[froze
     return {frozenset({"tag"}): f"{name}ForTokenClassification", frozenset({"answer"}): f"{name}For{answering}"}
 
 
+# Types of keys of config.json, as JSON has them; other annotations are the family's to check.
+TYPES: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool, int), "str": (str,)}
 # The values of a key of config.json that a family supports: some, or what a configuration makes of it.
 Only = Sequence[Any] | Callable[[Any], Sequence[Any]]
 
@@ -51,8 +53,8 @@ Only = Sequence[Any] | Callable[[Any], Sequence[Any]]
 class Family:
     """A published model: configuration, wiring, template and two-way checkpoint table.
 
-    Every key of a config.json is accounted for: it is a field of `config`, has but the values that `only` lists, or is
-    `harmless`. So is every tensor, by the `table`.
+    Every key of a config.json is accounted for: it is a field of `config`, one of `aliases`, has a value that `only` lists, or
+    is `harmless`. So is every tensor, by the `table`.
     """
 
     name: str  # `model_type` in config.json
@@ -66,12 +68,8 @@ class Family:
     # Values of `classifier_pooling` in config.json → ours. "" is a layout without that key; it pools by the start token
     # unless it says otherwise here.
     poolings: Mapping[str, str] = field(default_factory=dict)
-    aliases: Mapping[str, str] = field(
-        default_factory=dict
-    )  # other names of keys, older or of `transformers` → the key
-    only: Mapping[str, Only] = field(
-        default_factory=dict
-    )  # keys that change the output → the values that are supported
+    aliases: Mapping[str, str] = field(default_factory=dict)  # other names of keys → the key
+    only: Mapping[str, Only] = field(default_factory=dict)  # keys that change the output → the supported values
     harmless: Mapping[str, str] = field(default_factory=dict)  # keys that change no output → why they do not
     companions: tuple[str, ...] = ()  # what heads export that is published in this layout too (ELECTRA: generator)
     elsewhere: bool = True  # whether `transformers` reads this layout
@@ -93,8 +91,12 @@ class Family:
         for key, meaning in REFUSED.items():
             if content.get(key):
                 raise PretuneError(f"{where}: {key}: {meaning}")
-        known = {field.name for field in fields(self.config)}
-        config = self.config(**{key: value for key, value in given.items() if key in known})
+        known = {key.name: str(key.type) for key in fields(self.config)}
+        own = {key: value for key, value in given.items() if key in known}
+        for key, value in own.items():
+            if not isinstance(value, TYPES.get(known[key], object)):
+                raise PretuneError(f"{where}: {key} is {_json(value)}, not {known[key]}")
+        config = self.config(**own)
         for key, only in self.only.items():
             value = getattr(config, key) if key in known else content.get(key)
             values = only(config) if callable(only) else only

@@ -69,7 +69,7 @@ def adapt(
     device
         cpu or cuda; a GPU is used where there is one.
     partial
-        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
 
     Examples
     --------

@@ -62,7 +62,7 @@ def ask(
     out
         Write rows and answers to this .csv, .tsv, .jsonl or .parquet file.
     partial
-        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
 
     Examples
     --------

@@ -140,7 +140,7 @@ def evaluate(
         Share the fine-tunings of a suite out to so many devices of this machine, a process for each (several share a GPU
         where there are fewer); on a CPU, to so many processes.
     partial
-        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
 
     Examples
     --------

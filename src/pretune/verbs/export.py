@@ -51,7 +51,7 @@ def export(
     new_positions
         How: the old ones copied over and over, or stretched (interpolate).
     partial
-        Go on where tensors are missing, unknown or of another shape; what the model lacks is left random.
+        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
 
     Examples
     --------

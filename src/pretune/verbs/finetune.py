@@ -136,7 +136,7 @@ def finetune(
         Share the seeds out to so many devices of this machine, a process for each (several share a GPU
         where there are fewer); on a CPU, to so many processes.
     partial
-        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
     vectors
         A file of word vectors (word2vec, GloVe, fastText) that words start from: the task's own (`on elmo300`), or the model's.
 

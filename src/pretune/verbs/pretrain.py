@@ -90,7 +90,7 @@ def pretrain(
     reduce
         What gradients are summed up in, over several processes; bf16 is half the traffic. fp32 by default.
     partial
-        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
     vectors
         A file of word vectors (word2vec, GloVe, fastText) that words start from.
 

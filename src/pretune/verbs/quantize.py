@@ -85,7 +85,7 @@ def quantize(
     device
         cpu or cuda; where aware trains.
     partial
-        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
 
     Examples
     --------

@@ -96,7 +96,7 @@ def tune(
         where there are fewer); on a CPU, to so many processes. Each
         trial then learns from all before it but those that may still be under way.
     partial
-        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
 
     Examples
     --------

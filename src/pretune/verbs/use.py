@@ -65,7 +65,7 @@ def predict(
     engine
         This machine (local), or a Ray cluster (ray): that of RAY_ADDRESS, with the runs where all its machines see them.
     partial
-        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
 
     Examples
     --------
@@ -159,7 +159,7 @@ def fill(
     seed
         Which words to hide.
     partial
-        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
 
     Examples
     --------
@@ -212,7 +212,7 @@ def embed(
     out
         Write the vectors to this .npy file instead of showing them.
     partial
-        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
 
     Examples
     --------
