@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from test_bert import SMALL
-from test_config_keys import CASES, TINY, change
+from test_config_keys import CASES, TINY, change, quick
 
 import pretune as pt
 from conftest import english_documents
@@ -191,7 +191,7 @@ def test_nothing_is_written_by_a_head_that_is_random(tmp_path: Path) -> None:
 # -- folders that do not say what they are --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", quick(TINY))
 @pytest.mark.parametrize("known", ["class", "tensors"])
 def test_a_family_is_recognized(name: str, known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []

@@ -10,7 +10,7 @@ import importlib
 import inspect
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from tempfile import mkdtemp
@@ -77,7 +77,6 @@ TINY: dict[str, tuple[dict[str, Any], str, str]] = {
 # Heads for texts, which read keys of their own. Which tokens Longformer's sees whole, a column says: see test_longformer.
 CLASSIFIERS = [name for name in TINY if name not in ("longformer", "reformer", "t5", "mt5", "bart", "mbart", "marian")]
 CHOOSERS = ("bert", "electra", "xlnet", "modernbert")
-QUICK = ("bert", "modernbert", "gpt2", "t5")
 # Keys that `transformers` reads where a file has them, but that its configurations do not list; and older ones.
 UNLISTED: dict[str, list[Any]] = {
     "attention_head_size": [16],
@@ -117,6 +116,11 @@ VALUES: dict[str, list[Any]] = {
         for key in ("hidden_act", "hidden_activation", "activation_function", "ff_activation")
     },
 }
+
+
+def quick(names: Iterable[str], few: Collection[str] = ("bert", "albert", "gpt2", "t5", "bart")) -> list[Any]:
+    """Names of families to walk over; all but a few with those tests that take minutes."""
+    return [name if name in few else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 @dataclass(frozen=True)
@@ -271,14 +275,8 @@ def check(case: Case, folder: Path) -> None:
     assert len(taken) > 0.5 * len(outcomes)
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", quick(CASES, ("bert", "modernbert", "gpt2", "t5")))
 def test_no_key_of_a_language_model_is_ignored(name: str, tmp_path: Path) -> None:
-    check(CASES[name], tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in CASES if name not in QUICK])
-def test_no_key_of_any_language_model_is_ignored(name: str, tmp_path: Path) -> None:
     check(CASES[name], tmp_path)
 
 
@@ -346,7 +344,7 @@ def change(folder: Path, **keys: Any) -> None:
     file.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
 
 
-@pytest.mark.parametrize("name", [name for name in PUBLISHED if FAMILIES[name].aliases])
+@pytest.mark.parametrize("name", quick(name for name in PUBLISHED if FAMILIES[name].aliases))
 def test_other_names_of_keys_are_read_and_must_not_contradict(name: str, tmp_path: Path) -> None:
     from transformers import AutoConfig
 

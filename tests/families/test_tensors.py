@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from test_config_keys import CASES, TINY
+from test_config_keys import CASES, TINY, quick
 
 import pretune as pt
 from peers import assert_same, close
@@ -18,7 +18,6 @@ from pretune.families import FAMILIES
 from pretune.model import load_model
 from pretune.objectives import parse_objective
 
-QUICK = ("bert", "gpt2", "t5", "xlnet")
 # What no output depends on: poolers that no loaded head reads, sines, numbers for masks.
 HARMLESS = re.compile(r".*\bpooler\b.*|.*\bposition_ids|.*embed_positions.*|.*mask_value.*")
 # Classes without one of the stacks.
@@ -69,14 +68,8 @@ def check(name: str, folder: Path) -> None:
         assert unheard == {published for published in model.left_out if not HARMLESS.fullmatch(published)}, kind
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", quick(TINY))
 def test_no_tensor_of_any_class_vanishes(name: str, tmp_path: Path) -> None:
-    check(name, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in TINY if name not in QUICK])
-def test_no_tensor_of_any_class_of_other_families_vanishes(name: str, tmp_path: Path) -> None:
     check(name, tmp_path)
 
 

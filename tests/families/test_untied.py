@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from test_config_keys import CASES, Case, change
+from test_config_keys import CASES, Case, change, quick
 
 import pretune as pt
 from peers import assert_same, close
@@ -45,7 +45,7 @@ def untied(case: Case, folder: Path) -> Any:
     return reload(case, folder)
 
 
-@pytest.mark.parametrize("name", UNTIED)
+@pytest.mark.parametrize("name", quick(UNTIED))
 def test_a_matrix_of_its_own_is_read_and_written(name: str, tmp_path: Path) -> None:
     case, table = CASES[name], FAMILIES[name].table
     peer = untied(case, tmp_path / "peer")
@@ -66,7 +66,7 @@ def test_a_matrix_of_its_own_is_read_and_written(name: str, tmp_path: Path) -> N
         assert [table.theirs(lacking) for lacking in pt.load(tmp_path / "peer").untrained] == [(table.output,)]
 
 
-@pytest.mark.parametrize("name", UNTIED)
+@pytest.mark.parametrize("name", quick(UNTIED))
 def test_a_matrix_that_differs_counts_even_if_config_ties_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +91,7 @@ def test_a_matrix_that_differs_counts_even_if_config_ties_it(
     ]
 
 
-@pytest.mark.parametrize("name", UNTIED)
+@pytest.mark.parametrize("name", quick(UNTIED))
 def test_the_output_alone_is_the_embedding_where_config_ties_them(name: str, tmp_path: Path) -> None:
     """GPT-2 with only lm_head.weight."""
     case, table = CASES[name], FAMILIES[name].table
@@ -108,7 +108,7 @@ def test_the_output_alone_is_the_embedding_where_config_ties_them(name: str, tmp
 
 
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("name", [name for name in UNTIED if FAMILIES[name].table.copied])
+@pytest.mark.parametrize("name", quick(name for name in UNTIED if FAMILIES[name].table.copied))
 def test_of_two_names_of_a_bias_the_one_counts_that_transformers_adds(name: str, tied: bool, tmp_path: Path) -> None:
     case = CASES[name]
     ((copy, source),) = FAMILIES[name].table.copied.items()
