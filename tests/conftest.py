@@ -51,8 +51,10 @@ def russian_pieces(size: int = 80, **options: Any) -> bytes:
     import sentencepiece
 
     written = io.BytesIO()
+    # The words by themselves too: of whole sentences alone, some versions of the library make fewer pieces than that.
+    texts = [*RUSSIAN * 5, *" ".join(RUSSIAN).split() * 3]
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(RUSSIAN * 5), model_writer=written, vocab_size=size, minloglevel=2, **options
+        sentence_iterator=iter(texts), model_writer=written, vocab_size=size, minloglevel=2, **options
     )
     return written.getvalue()
 
