@@ -192,7 +192,7 @@ def build_backend(
     backend.decoder = _decoder(model)
     specials = [AddedToken(piece, special=True, normalized=False) for piece in model.of_type(UNKNOWN, CONTROL)]
     backend.add_special_tokens(specials)
-    return backend
+    return tokenizers.Tokenizer.from_str(backend.to_str())  # scores as a saved copy has them, to the last bit
 
 
 def _segmentation(model: SentencePieceModel) -> models.Model:

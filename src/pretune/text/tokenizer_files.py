@@ -234,19 +234,16 @@ def _load_full(path: Path, settings: Settings) -> tokenizers.Tokenizer:
     except Exception as error:  # the library raises bare Exceptions
         raise PretuneError(f"{path}: not a tokenizer file ({error})") from error
     kind = settings.kind
-    if settings.generic or (kind is None and not settings.given):
+    if kind is None:
         return backend
-    given = settings.given
-    values = settings.complete(kind) if kind is not None and settings.declared else {**given}
-    if kind in (None, classes.BERT, classes.MPNET) and _bert_step(backend) is not None:
-        return _with_bert_settings(backend, values, settings)
-    if kind in (classes.BERT, classes.MPNET) and settings.declared:
-        _check_same(path, backend, kind, bert_normalizer(values), pre_tokenizers.BertPreTokenizer())
-    elif kind in (None, classes.ROBERTA, classes.DEBERTA, classes.GPT2) and "add_prefix_space" in values:
-        backend = _with_prefix_space(path, backend, kind, bool(values["add_prefix_space"]))
+    values = settings.complete(kind) if settings.declared else settings.given
+    if kind in (classes.BERT, classes.MPNET):
+        backend = _with_bert_settings(path, backend, kind, values, settings)
+    elif kind in (classes.ROBERTA, classes.DEBERTA, classes.GPT2):
+        backend = _with_prefix_space(path, backend, kind, values)
     elif kind in (classes.ALBERT, classes.XLNET, classes.DEBERTA_V2):
         backend = _with_tidying(path, backend, kind, values)
-    if kind is not None and kind.file.endswith(".model") and given.get("add_prefix_space") is False:
+    if kind.file.endswith(".model") and settings.given.get("add_prefix_space") is False:
         _check_no_prefix(path, backend)
     return backend
 
@@ -258,13 +255,8 @@ def _steps(part: Any, inside: str) -> list[Content]:
     return list(part[inside]) if part["type"] == "Sequence" else [part]
 
 
-def _bert_step(backend: tokenizers.Tokenizer) -> Content | None:
-    steps = _steps(json.loads(backend.to_str())["normalizer"], "normalizers")
-    return next((step for step in steps if step["type"] == "BertNormalizer"), None)
-
-
 def _with_bert_settings(
-    backend: tokenizers.Tokenizer, values: Mapping[str, Any], settings: Settings
+    path: Path, backend: tokenizers.Tokenizer, kind: TokenizerClass, values: Mapping[str, Any], settings: Settings
 ) -> tokenizers.Tokenizer:
     """Return a tokenizer with other settings of BERT's normalizer and another unknown token, where files name them."""
     content = json.loads(backend.to_str())
@@ -275,20 +267,25 @@ def _with_bert_settings(
     unknown = settings.tokens.get("unk_token")
     if settings.declared and unknown is not None and backend.token_to_id(str(unknown)) is not None:
         content["model"]["unk_token"] = str(unknown)
-    return tokenizers.Tokenizer.from_str(json.dumps(content))
+    backend = tokenizers.Tokenizer.from_str(json.dumps(content))
+    if settings.declared:
+        _check_same(path, backend, kind, bert_normalizer(values), pre_tokenizers.BertPreTokenizer())
+    return backend
 
 
 def _with_prefix_space(
-    path: Path, backend: tokenizers.Tokenizer, kind: TokenizerClass | None, space: bool
+    path: Path, backend: tokenizers.Tokenizer, kind: TokenizerClass, values: Mapping[str, Any]
 ) -> tokenizers.Tokenizer:
-    """Return a byte-level tokenizer that puts a space before texts, or does not."""
+    """Return a byte-level tokenizer that puts a space before texts, or does not, where files tell."""
+    if "add_prefix_space" not in values:
+        return backend
+    space = bool(values["add_prefix_space"])
     content = json.loads(backend.to_str())
     cut = content["pre_tokenizer"]
     if cut is not None and cut["type"] == "ByteLevel":
         cut["add_prefix_space"] = space
-        backend = tokenizers.Tokenizer.from_str(json.dumps(content))
-    if kind is not None:
-        _check_same(path, backend, kind, None, pre_tokenizers.ByteLevel(add_prefix_space=space))
+    backend = tokenizers.Tokenizer.from_str(json.dumps(content))
+    _check_same(path, backend, kind, None, pre_tokenizers.ByteLevel(add_prefix_space=space))
     return backend
 
 
@@ -377,12 +374,9 @@ def _find_names(
     for name in NAMES:
         if name in settings.tokens:
             candidates: tuple[str, ...] = (str(settings.tokens[name]),) if settings.tokens[name] is not None else ()
-        elif not settings.tokens or (kind is not None and settings.declared):
-            own = (kind.tokens[name],) if kind is not None and name in kind.tokens else ()
-            guessed = SPELLINGS[name] if not settings.declared and (kind is None or not own) else ()
-            candidates = (*own, *guessed)
         else:
-            candidates = ()
+            own = (kind.tokens[name],) if kind is not None and name in kind.tokens else ()
+            candidates = (*own, *(() if settings.tokens or settings.declared else SPELLINGS[name]))
         token = next((token for token in candidates if backend.token_to_id(token) is not None), None)
         if token is not None:
             found[name] = token

@@ -126,7 +126,7 @@ def read_settings(folder: Path) -> Settings:
         for content, identity in read_json(folder / ADDED).items():
             is_special = content in special
             added[int(identity)] = AddedToken(content, special=is_special, normalized=not is_special)
-    _check_keys(folder / CONFIG, config, ignored=full and (generic or (declared and kind is None)))
+    _check_keys(folder / CONFIG, config, ignored=full and generic)
     _check_keys(folder / SPECIALS_MAP, {key: None for key in read_json(folder / SPECIALS_MAP)}, ignored=False)
     return Settings(
         folder,
@@ -174,7 +174,7 @@ def _find_class(
             f"{'' if full else ' without a tokenizer.json'}, because it treats texts in a way of its own; "
             f"save it with a tokenizer.json under the class PreTrainedTokenizerFast, or choose one of {known}"
         )
-    return None, True, False
+    return None, True, True
 
 
 def _read_added(listed: Any, path: Path) -> dict[int, AddedToken]:
