@@ -15,7 +15,15 @@ from pretune.text.documents import Document
 from pretune.text.tokenizer import Tokenizer
 from pretune.text.tokenizer_training import Kind, train
 
-TEXTS = ["The [MASK] of it.", "[MASK]", "a[MASK]b", "One  [MASK] [MASK], and [MASK]!", " [MASK] first", "last [MASK] ", "река [MASK]\n."]
+TEXTS = [
+    "The [MASK] of it.",
+    "[MASK]",
+    "a[MASK]b",
+    "One  [MASK] [MASK], and [MASK]!",
+    " [MASK] first",
+    "last [MASK] ",
+    "река [MASK]\n.",
+]
 
 
 def filler(tokenizer: Tokenizer) -> Filler:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tricky_strings import SPECIALS, TRICKY
 
 from conftest import KOREAN, RUSSIAN, T5_IDS, english_documents, russian_pieces
 from pretune.families import FAMILIES
@@ -18,7 +19,6 @@ from pretune.text.rows import TokenRows, arrange_rows
 from pretune.text.sequences import Template
 from pretune.text.tokenizer import Tokenizer
 from pretune.text.tokenizer_training import Kind, train
-from tricky_strings import SPECIALS, TRICKY
 
 # mBART's template wants a language, which is not known before a text is.
 THERE = sorted(name for name, family in FAMILIES.items() if family.elsewhere and name != "mbart")

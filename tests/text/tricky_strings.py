@@ -5,8 +5,32 @@ from __future__ import annotations
 import unicodedata
 
 SPACES = ["\u00a0", "\u1680", "\u2003", "\u2009", "\u200b", "\u2028", "\u2029", "\u202f", "\u205f", "\u3000", "\ufeff"]
-CONTROLS = ["\t", "\n", "\r", "\r\n", "\x00", "\x01", "\x07", "\x0b", "\x0c", "\x1b", "\x1f", "\x7f", "\x85", "\xad", "\ufffd"]
-WORDS = ["hello world", "Crème brûlée", "Ærøskøbing", "naïve façade", "ÀÉÎÕÜ àéîõü", "İstanbul ıssız IŞIK i̇", "Straße STRASSE ẞ"]
+CONTROLS = [
+    "\t",
+    "\n",
+    "\r",
+    "\r\n",
+    "\x00",
+    "\x01",
+    "\x07",
+    "\x0b",
+    "\x0c",
+    "\x1b",
+    "\x1f",
+    "\x7f",
+    "\x85",
+    "\xad",
+    "\ufffd",
+]
+WORDS = [
+    "hello world",
+    "Crème brûlée",
+    "Ærøskøbing",
+    "naïve façade",
+    "ÀÉÎÕÜ àéîõü",
+    "İstanbul ıssız IŞIK i̇",
+    "Straße STRASSE ẞ",
+]
 SCRIPTS = [
     "Поезд пришёл в Тверь", "ЁЖИК и ёлка", "Ελληνικά ΆΈΉ ἄνθρωπος", "中文字符测试", "我爱Python编程", "日本語のテキスト", "カタカナ ﾊﾝｶｸ ｶﾞｷﾞ",
     "아침에 비가 내렸습니다", "한국어 Korean 섞어", "مرحبا بالعالم", "مُحَمَّد", "שלום עולם", "שָׁלוֹם", "हिन्दी भाषा", "क़ख़ग़", "ภาษาไทย ที่นี่",
@@ -27,13 +51,37 @@ PUNCTUATION = [
     "``quoted''", "''", "``", "$100.00 €5 £3", "50% off", "user@example.com", "https://example.com/path?q=1&r=2#f", "C++ C# .NET", "a,b;c:d", "~^|`",
     "▁", "a▁b", "▁▁a", "Ġ", "Ċ", "##ing", "@@ a@@ b", "</w>", "a</w>", "\\u0041", "<0x41>", '"', "'", ". ,", "a .b", "a. b",
 ]  # fmt: skip
-DIGITS = ["0", "123", "1,000", "1,000,000,", "3.14159", "2024-01-31", "12:30", "1e-5", "x1y2z3", "007", "٠١٢٣", "१२३", "１，０００，", "9,"]
+DIGITS = [
+    "0",
+    "123",
+    "1,000",
+    "1,000,000,",
+    "3.14159",
+    "2024-01-31",
+    "12:30",
+    "1e-5",
+    "x1y2z3",
+    "007",
+    "٠١٢٣",
+    "१२३",
+    "１，０００，",
+    "9,",
+]
 SPECIALS = [
     "[MASK]", "a [MASK] b", "a[MASK]b", "[CLS] a [SEP]", "[PAD]", "[UNK]", "<mask>", "a <mask> b", "a<mask>.", "<s> a </s>", "<pad>", "<unk>",
     "<|endoftext|>", "a<|endoftext|>b", "<extra_id_0>", "a <extra_id_0> b <extra_id_1>", "<cls> <sep>", "<eop><eod>", "en_XX", "a en_XX b", "[mask]",
     "[ MASK ]", "<Mask>", "</s", "s>", "[unused1]", "<special1>", "NOTUSED", "<s>NOTUSED", "newtoken", "a newtoken b", "anewtokenb", "NewToken",
 ]  # fmt: skip
-LONG = ["x" * 150, "ab" * 120, "word " * 60, "日本" * 80, "é" * 101, "pneumonoultramicroscopicsilicovolcanoconiosis", "a" * 100, "a" * 101]
+LONG = [
+    "x" * 150,
+    "ab" * 120,
+    "word " * 60,
+    "日本" * 80,
+    "é" * 101,
+    "pneumonoultramicroscopicsilicovolcanoconiosis",
+    "a" * 100,
+    "a" * 101,
+]
 CASES = ["MiXeD CaSe", "iPhone NASA McDonald", "ALL CAPS TEXT", "ǄǅǆǇ", "ΣΊΣΥΦΟΣ", "ÿŸ ß", "Kelvin K Å"]
 
 TRICKY: list[str] = list(

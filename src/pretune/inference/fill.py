@@ -44,7 +44,9 @@ class Filler:
         tokenizer says so (RoBERTa).
         """
         tokenizer = self.model.need_tokenizer()
-        return self._framed(tokenizer.encode(text.replace(MASK, tokenizer.vocabulary[tokenizer.role("mask")]), marked=True))
+        return self._framed(
+            tokenizer.encode(text.replace(MASK, tokenizer.vocabulary[tokenizer.role("mask")]), marked=True)
+        )
 
     def _framed(self, ids: Sequence[int]) -> list[int]:
         tokenizer = self.model.need_tokenizer()

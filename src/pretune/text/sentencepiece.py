@@ -5,11 +5,13 @@ Every field of sentencepiece_model.proto is either read, known not to change how
 
 from __future__ import annotations
 
+import json
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
@@ -103,7 +105,9 @@ def _piece(data: bytes) -> Piece:
         else:
             _check_known(number, {}, f"piece {piece!r}")
     if kind == UNUSED:
-        raise PretuneError(f"piece {piece!r} has the type UNUSED, which is not supported; remove it from the vocabulary")
+        raise PretuneError(
+            f"piece {piece!r} has the type UNUSED, which is not supported; remove it from the vocabulary"
+        )
     return piece, score, kind
 
 
@@ -174,28 +178,27 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         shift += 7
 
 
-def build_backend(
-    model: SentencePieceModel,
-    before: Sequence[normalizers.Normalizer] = (),
-    split: Sequence[pre_tokenizers.PreTokenizer] = (),
-) -> tokenizers.Tokenizer:
+def build_backend(model: SentencePieceModel, before: Sequence[normalizers.Normalizer] = ()) -> tokenizers.Tokenizer:
     """Return a tokenizer of the `tokenizers` library that cuts text as the model does.
 
-    `before` is what a published program does to texts before it hands them to the model, and `split` where it cuts them
-    besides.
+    `before` is what a published program does to texts before it hands them to the model.
     """
-    backend = tokenizers.Tokenizer(_segmentation(model))
-    backend.normalizer = normalizers.Sequence([*before, *_normalizers(model)])
-    cuts = [*split, *_pre_tokenizers(model)]
-    if cuts:
-        backend.pre_tokenizer = pre_tokenizers.Sequence(cuts)
-    backend.decoder = _decoder(model)
-    specials = [AddedToken(piece, special=True, normalized=False) for piece in model.of_type(UNKNOWN, CONTROL)]
-    backend.add_special_tokens(specials)
-    return tokenizers.Tokenizer.from_str(backend.to_str())  # scores as a saved copy has them, to the last bit
+    around = tokenizers.Tokenizer(models.BPE())
+    around.normalizer = normalizers.Sequence([*before, *_normalizers(model)])
+    if cuts := _pre_tokenizers(model):
+        around.pre_tokenizer = pre_tokenizers.Sequence(cuts)
+    around.decoder = _decoder(model)
+    content = json.loads(around.to_str()) | {"model": _segmentation(model)}
+    # By way of JSON, scores are those of a saved copy to the last bit.
+    backend = tokenizers.Tokenizer.from_str(json.dumps(content))
+    backend.add_special_tokens(
+        [AddedToken(piece, special=True, normalized=False) for piece in model.of_type(UNKNOWN, CONTROL)]
+    )
+    return backend
 
 
-def _segmentation(model: SentencePieceModel) -> models.Model:
+def _segmentation(model: SentencePieceModel) -> dict[str, Any]:
+    """Return the model that cuts texts into pieces, as tokenizer.json has it."""
     unknown = next((i for i, (_, _, kind) in enumerate(model.pieces) if kind == UNKNOWN), None)
     if model.algorithm == UNIGRAM:
         # User-defined symbols get the score that the library gives them, which is almost always the best there is.
@@ -204,17 +207,18 @@ def _segmentation(model: SentencePieceModel) -> models.Model:
             (piece, len(piece.encode()) * best - 0.1 if kind == USER_DEFINED else score)
             for piece, score, kind in model.pieces
         ]
-        return models.Unigram(scores, unk_id=unknown, byte_fallback=model.byte_fallback)  # type: ignore[call-arg]
+        return {"type": "Unigram", "unk_id": unknown, "vocab": scores, "byte_fallback": model.byte_fallback}
     if model.algorithm not in (BPE, CHARACTER):
         raise PretuneError("sentencepiece word models are not supported; train a unigram, BPE or character model")
-    return models.BPE(
-        {piece: i for i, (piece, _, _) in enumerate(model.pieces)},
-        _merges(model) if model.algorithm == BPE else [],
-        unk_token=None if unknown is None else model.pieces[unknown][0],
-        fuse_unk=True,
-        byte_fallback=model.byte_fallback,
-        ignore_merges=bool(model.of_type(USER_DEFINED)),  # symbols are whole, and no merges lead to them
-    )
+    return {
+        "type": "BPE",
+        "vocab": {piece: i for i, (piece, _, _) in enumerate(model.pieces)},
+        "merges": _merges(model) if model.algorithm == BPE else [],
+        "unk_token": None if unknown is None else model.pieces[unknown][0],
+        "fuse_unk": True,
+        "byte_fallback": model.byte_fallback,
+        "ignore_merges": bool(model.of_type(USER_DEFINED)),  # symbols are whole, and no merges lead to them
+    }
 
 
 def _merges(model: SentencePieceModel) -> list[tuple[str, str]]:
@@ -235,7 +239,7 @@ def _normalizers(model: SentencePieceModel) -> list[normalizers.Normalizer]:
     """What the library does to a text: its rules, then its spaces, which become marks."""
     steps = normalization(model.rules, model.charsmap)
     if model.remove_extra_spaces:
-        steps.append(normalizers.Replace(Regex(rf"\A +|(?<= ) +|[ {MARK}]+\z"), ""))
+        steps.append(normalizers.Replace(Regex(rf"\A +| +(?= |\z)|[ {MARK}]+\z"), ""))
     whole = normalizers.Sequence(steps)
     # User-defined symbols are not normalized, whatever they are made of.
     symbols = sorted(model.of_type(USER_DEFINED), key=len, reverse=True)
@@ -244,7 +248,7 @@ def _normalizers(model: SentencePieceModel) -> list[normalizers.Normalizer]:
     steps = [normalizers.Replace(symbol, private) for symbol, private in protected.items()] + steps
     steps += [normalizers.Replace(private, symbol) for symbol, private in protected.items()]
     if model.dummy_prefix:
-        last = normalizers.Replace(Regex(r"(?<=.)\z"), MARK)
+        last = normalizers.Replace(Regex(r"\z"), MARK)
         steps.append(last if model.suffix else normalizers.Prepend(MARK))
     return [*steps, normalizers.Replace(" ", MARK)]
 

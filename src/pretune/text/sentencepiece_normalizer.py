@@ -3,9 +3,9 @@
 A .model file holds its rules as a compiled map from sequences of characters to their replacements, of which the longest that
 matches is applied. `normalizers.Precompiled` reads that map but applies it to grapheme clusters of up to five bytes: it leaves
 Hangul Jamo and kana with combining marks decomposed, and loses the mark in "Ａ" + U+0301. So it is given one character at a
-time here, and canonical composition (NFC) does what the rules for several characters do. A separator keeps both in their
-bounds: before `Precompiled` it stands before every character that would extend a grapheme cluster; after it, the separator
-stays where the library does not compose, which is after composed characters and where marks are not in canonical order.
+time here, by a separator before every character that would extend a grapheme cluster, and canonical composition (NFC) does
+what the rules for several characters do. Where the library does not compose, which is after composed characters, after
+ligatures and where marks are not in canonical order, another separator stays until that is done.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from tokenizers import Regex, normalizers
 
 from pretune.errors import PretuneError
 
-SEPARATOR = "\ue0f3"  # a private character that no text has
+OPEN, CLOSED = (
+    "\ue0f3",
+    "\ue0f4",
+)  # separators, private characters that no text has: NFC may compose what is around them, or not
 EXTENDING = r"\p{M}\u200c\u200d\uff9e\uff9f\U000e0020-\U000e007f"  # characters that extend a grapheme cluster
 FINALS = r"\u11a8-\u11c2"  # the last consonants of Hangul syllables
 # Rules of the library's own whose sequences of characters are those that NFC composes.
@@ -32,11 +35,14 @@ def normalization(name: str, charsmap: bytes) -> list[normalizers.Normalizer]:
     """Return the normalizers that apply a compiled map of rules; `name` is that of the rules ("nmt_nfkc")."""
     if not charsmap:
         return []
-    apart = normalizers.Replace(Regex(rf"(?<!\A)(?=[{EXTENDING}{FINALS}]|(?<=\r)\n)"), SEPARATOR)
-    steps = [apart, normalizers.Precompiled(charsmap)]
-    if name in COMPOSING or _composes(charsmap):
-        steps += [normalizers.Replace(Regex(_composable()), ""), normalizers.NFC()]
-    return [*steps, normalizers.Replace(SEPARATOR, "")]
+    # That a character is not ASCII is asked first because it is told at once.
+    before = rf"(?=[^\x00-\x7f])(?=[{EXTENDING}{FINALS}])(?<!\A)(?<!{OPEN})"
+    apart = [normalizers.Replace("\r\n", f"\r{CLOSED}\n"), normalizers.Replace(Regex(before), CLOSED)]
+    rules, together = normalizers.Precompiled(charsmap), normalizers.Replace(CLOSED, "")
+    if name not in COMPOSING and not _composes(charsmap):
+        return [*apart, rules, together]
+    composable = normalizers.Replace(Regex(_composable()), OPEN)
+    return [composable, *apart, rules, normalizers.Replace(OPEN, ""), normalizers.NFC(), together]
 
 
 def _composes(charsmap: bytes) -> bool:
@@ -82,22 +88,28 @@ def read_rules(charsmap: bytes) -> dict[str, str]:
 
 @cache
 def _composable() -> str:
-    """Return a pattern of separators after which NFC composes just what the library's rules compose."""
-    composed, marks = set[str](), set[str]()
+    """Return a pattern of the places before marks that the library's rules compose with what is before them."""
+    # One version of Unicode's data, whatever Python's is, so that a .model file makes the same tokenizer everywhere.
+    characters = unicodedata.ucd_3_2_0
+    whole, marks = set[str](), set[str]()  # characters that no mark is composed with; marks that are
+    signs = set[str]()  # vowel signs, marks themselves, that others are composed with
     for character in map(chr, range(0x80, sys.maxunicode + 1)):
-        parts = unicodedata.normalize("NFD", character)
-        if parts != character:
-            composed.add(character)
-            if unicodedata.normalize("NFC", character) == character and not "\uac00" <= character <= "\ud7a3":
-                marks.update(parts[1:])
-    above = {mark for mark in marks if unicodedata.combining(mark) >= 230}  # these come last in canonical order
-    whole, first, second = (_character_class(c) for c in (composed, above, marks - above))
-    starter = r"\P{M}"
-    return "|".join(
-        [
-            rf"(?<![{whole}])(?<=[{starter}{first}{second}]){SEPARATOR}(?=[{first}{FINALS}])",
-            rf"(?<![{whole}])(?<=[{starter}{second}]){SEPARATOR}(?=[{second}])",
-        ]
+        parts = characters.normalize("NFD", character)
+        if max(len(parts), len(characters.normalize("NFKC", character))) > 1:
+            whole.add(character)
+        if parts != character == characters.normalize("NFC", character) and not "\uac00" <= character <= "\ud7a3":
+            marks.update(parts[1:])
+            signs.update(part for part in parts[:1] if characters.category(part)[0] == "M")
+    # Other forms of these marks: halfwidth, and those that only compatibility sets apart.
+    marks |= {chr(code) for code in range(0x80, 0x10000) if characters.normalize("NFKC", chr(code)) in marks}
+    whole -= marks
+    # These come last in canonical order.
+    late = {mark for mark in marks if characters.combining(characters.normalize("NFKC", mark)) >= 230}
+    closed, last, first = (_character_class(c) for c in (whole, late, marks - late))
+    base = rf"[^\p{{M}}\p{{C}}]|[{_character_class(signs)}]"
+    return (
+        rf"(?=[^\x00-\x7f])(?:(?=[{last}{FINALS}])(?<={base}|[{last}{first}])|(?=[{first}])(?<={base}|[{first}]))"
+        rf"(?<![{closed}])"
     )
 
 

@@ -46,7 +46,10 @@ TRAINED_SPECIALS = {
     "end": "[SEP]",
 }
 PRIVATE = "\ue000\ue0f0"  # private characters, which texts do not have
-JOINT, HIDDEN = f"{PRIVATE}\ue000", f"{PRIVATE}{{}}"  # stand between parts; stand for special tokens, which no text spells
+JOINT, HIDDEN = (
+    f"{PRIVATE}\ue000",
+    f"{PRIVATE}{{}}",
+)  # stand between parts; stand for special tokens, which no text spells
 SOME = 1000  # texts tokenized at once where places are kept, which take memory
 TARGET = "target_tokenizer"  # the folder inside, of the tokenizer of second texts
 SENTINELS = ("<extra_id_{}>", "▁<extra_id_{}>")  # T5's tokens, mT5's pieces

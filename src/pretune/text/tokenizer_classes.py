@@ -17,7 +17,13 @@ from pretune.text.sentencepiece import CONTROL, NORMAL, UNKNOWN, Piece
 # Names of special tokens in tokenizer_config.json and special_tokens_map.json.
 NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
-BRACKETS = {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"}
+BRACKETS = {
+    "unk_token": "[UNK]",
+    "sep_token": "[SEP]",
+    "pad_token": "[PAD]",
+    "cls_token": "[CLS]",
+    "mask_token": "[MASK]",
+}
 ANGLES = {
     "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "sep_token": "</s>", "pad_token": "<pad>",
     "cls_token": "<s>", "mask_token": "<mask>",
@@ -63,7 +69,12 @@ def in_fairseq_order(*languages: str) -> Callable[[Pieces, Values], Pieces]:
     """Return a function that numbers pieces as XLM-R and mBART do: <s> <pad> </s> <unk>, pieces, languages, <mask>."""
 
     def order(pieces: Pieces, settings: Values) -> Pieces:
-        first: Pieces = [("<s>", 0.0, CONTROL), ("<pad>", 0.0, CONTROL), ("</s>", 0.0, CONTROL), ("<unk>", 0.0, UNKNOWN)]
+        first: Pieces = [
+            ("<s>", 0.0, CONTROL),
+            ("<pad>", 0.0, CONTROL),
+            ("</s>", 0.0, CONTROL),
+            ("<unk>", 0.0, UNKNOWN),
+        ]
         last: Pieces = [(token, 0.0, CONTROL) for token in (*languages, "<mask>")]
         return [*first, *(piece for piece in pieces if piece[2] not in (CONTROL, UNKNOWN)), *last]
 
@@ -117,7 +128,9 @@ class TokenizerClass:
     settings: Mapping[str, Any] = field(default_factory=dict)  # with their defaults
     mask_takes_space: bool = False  # the mask token takes the space before it
     order: Callable[[Pieces, Values], Pieces] = as_published  # the vocabulary of a .model file
-    before: Callable[[Values], list[normalizers.Normalizer]] = untouched  # what is done to texts before a .model cuts them
+    before: Callable[[Values], list[normalizers.Normalizer]] = (
+        untouched  # what is done to texts before a .model cuts them
+    )
 
 
 BERT_SETTINGS = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
@@ -128,7 +141,11 @@ BERT = TokenizerClass("BertTokenizer", "vocab.txt", BRACKETS, BERT_SETTINGS)
 MPNET = TokenizerClass("MPNetTokenizer", "vocab.txt", ANGLES | {"unk_token": "[UNK]"}, BERT_SETTINGS, True)
 ROBERTA = TokenizerClass("RobertaTokenizer", "vocab.json", ANGLES, {"add_prefix_space": False}, True)
 DEBERTA = TokenizerClass(
-    "DebertaTokenizer", "vocab.json", BRACKETS | {"bos_token": "[CLS]", "eos_token": "[SEP]"}, {"add_prefix_space": False}, True
+    "DebertaTokenizer",
+    "vocab.json",
+    BRACKETS | {"bos_token": "[CLS]", "eos_token": "[SEP]"},
+    {"add_prefix_space": False},
+    True,
 )
 GPT2 = TokenizerClass(
     "GPT2Tokenizer",

@@ -260,7 +260,11 @@ def _with_bert_settings(
 ) -> tokenizers.Tokenizer:
     """Return a tokenizer with other settings of BERT's normalizer and another unknown token, where files name them."""
     content = json.loads(backend.to_str())
-    names = {"do_lower_case": "lowercase", "strip_accents": "strip_accents", "tokenize_chinese_chars": "handle_chinese_chars"}
+    names = {
+        "do_lower_case": "lowercase",
+        "strip_accents": "strip_accents",
+        "tokenize_chinese_chars": "handle_chinese_chars",
+    }
     for step in _steps(content["normalizer"], "normalizers"):
         if step["type"] == "BertNormalizer":
             step |= {names[key]: value for key, value in values.items() if key in names}
@@ -296,12 +300,8 @@ def _with_tidying(
     content = json.loads(backend.to_str())
     steps = _steps(content["normalizer"], "normalizers")
     types = [step["type"] for step in steps]
-    wanted = {
-        "do_lower_case": "Lowercase" in types,
-        "keep_accents": "StripAccents" not in types,
-        "remove_space": True,
-        **values,
-    }
+    wanted = {"do_lower_case": "Lowercase" in types, "keep_accents": "StripAccents" not in types, **values}
+    wanted["remove_space"] = False  # its pre-tokenizer does that
     cuts = [step["type"] for step in _steps(content["pre_tokenizer"], "pretokenizers")]
     if wanted.get("split_by_punct", False) != ("Punctuation" in cuts) and kind is classes.DEBERTA_V2:
         raise PretuneError(
@@ -366,9 +366,7 @@ def _add_tokens(backend: tokenizers.Tokenizer, settings: Settings) -> None:
             )
 
 
-def _find_names(
-    backend: tokenizers.Tokenizer, kind: TokenizerClass | None, settings: Settings
-) -> dict[str, str]:
+def _find_names(backend: tokenizers.Tokenizer, kind: TokenizerClass | None, settings: Settings) -> dict[str, str]:
     """Return the names of special tokens (cls_token, …) and the tokens that have them."""
     found: dict[str, str] = {}
     for name in NAMES:

@@ -127,7 +127,7 @@ def read_settings(folder: Path) -> Settings:
             is_special = content in special
             added[int(identity)] = AddedToken(content, special=is_special, normalized=not is_special)
     _check_keys(folder / CONFIG, config, ignored=full and generic)
-    _check_keys(folder / SPECIALS_MAP, {key: None for key in read_json(folder / SPECIALS_MAP)}, ignored=False)
+    _check_keys(folder / SPECIALS_MAP, dict.fromkeys(read_json(folder / SPECIALS_MAP)), ignored=False)
     return Settings(
         folder,
         kind,
@@ -191,7 +191,9 @@ def _token(value: Any) -> Token | None:
     """Return a token as files have it: a string, or an object with its text and how it takes spaces around it."""
     if not isinstance(value, Mapping):
         return value if isinstance(value, str) else None
-    flags = {key: bool(value[key]) for key in ("single_word", "lstrip", "rstrip", "normalized", "special") if key in value}
+    flags = {
+        key: bool(value[key]) for key in ("single_word", "lstrip", "rstrip", "normalized", "special") if key in value
+    }
     return AddedToken(str(value.get("content", "")), **flags)
 
 
@@ -203,13 +205,19 @@ def _check_keys(path: Path, config: Mapping[str, Any], ignored: bool) -> None:
                 raise PretuneError(f"{path}: {key}={value!r} is not supported; remove it or set it to {ONLY[key][0]!r}")
         elif key == "never_split":
             if value and not set(value) <= set(BRACKETS.values()):
-                raise PretuneError(f"{path}: never_split={value!r} is not supported; remove it, or list added tokens instead")
+                raise PretuneError(
+                    f"{path}: never_split={value!r} is not supported; remove it, or list added tokens instead"
+                )
         elif key == "sp_model_kwargs":
             if (value or {}).get("enable_sampling") or set(value or {}) - {"enable_sampling", "nbest_size", "alpha"}:
-                raise PretuneError(f"{path}: sp_model_kwargs={value!r} is not supported; remove it: texts are cut one way only")
+                raise PretuneError(
+                    f"{path}: sp_model_kwargs={value!r} is not supported; remove it: texts are cut one way only"
+                )
         elif key == "auto_map":
             if not ignored and config.get("tokenizer_class", "").removesuffix("Fast") not in CLASSES:
-                raise PretuneError(f"{path}: auto_map names a program of its own, which is not run; save a tokenizer.json")
+                raise PretuneError(
+                    f"{path}: auto_map names a program of its own, which is not run; save a tokenizer.json"
+                )
         elif not (
             ignored
             or key in HARMLESS
