@@ -446,6 +446,8 @@ def load_model(
             f"{folder}: the tokenizer has {model.tokenizer.size} tokens but the model only {config.vocab_size}; "
             "they do not belong together"
         )
+    for theirs, own in model.tokenizer.other_frames(family.template) if model.tokenizer is not None else ():
+        say(f"{folder}: tokenizer.json has the template {theirs!r}; {own!r}, that of {family.name}, is used instead")
     return model
 
 

@@ -148,3 +148,23 @@ def test_a_model_writes_its_maximum_length_and_the_ids_of_its_tokenizer(tmp_path
         for key in ("bos_token_id", "eos_token_id"):
             if isinstance(getattr(model.config, key, 0), type(None)):  # the family leaves it to the tokenizer
                 assert getattr(config, key) == getattr(peer, key), (name, key)
+
+
+def test_another_frame_than_the_familys_is_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some RoBERTas come with BERT's tokenizer, which has one separator between two texts."""
+    from pretune.model import load_model, make_model
+
+    monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
+    tokenizer = trained("wordpiece")
+    model = make_model("roberta-tiny", tokenizer.size, padding=tokenizer.role("padding"))
+    model.tokenizer = tokenizer
+    model.save(tmp_path)
+    load_model(tmp_path)
+    assert "has the template" not in capfd.readouterr().err
+    tokenizer.save(tmp_path, FAMILIES["bert"].template)
+    load_model(tmp_path)
+    said = capfd.readouterr().err
+    assert "has the template '[CLS] A [SEP] B [SEP]'; '[CLS] A [SEP] [SEP] B [SEP]', that of roberta" in said
+    assert said.count("has the template") == 1

@@ -124,7 +124,7 @@ def test_custom_rules_are_applied_or_refused(tmp_path: Path) -> None:
     for text in [*TRICKY, "A ☃A\u0301 ☃\u0301 B\x7f"]:
         assert same(tokenizer, library, text, library.encode(text)), text
     rules.write_text("2e 2e 2e\t2026\n")  # ... → …
-    with pytest.raises(PretuneError, match=r"rule of its own for several characters, '\.\.\.' → '…'"):
+    with pytest.raises(PretuneError, match=r"rules for several characters, such as '\.\.\.' → '…', are not supported"):
         load(tmp_path, train("bpe", json.dumps({"normalization_rule_tsv": str(rules), "vocab_size": 700})))
 
 

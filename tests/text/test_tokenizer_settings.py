@@ -186,6 +186,32 @@ def test_settings_beside_vocab_json(model: str, name: str, files: Files, space: 
         assert Tokenizer.load(write(tmp_path / "bare", files, config or None)).roles == tokenizer.roles
 
 
+def word_ends(first: list[str]) -> Files:
+    """A vocabulary of GPT's kind: letters, those that end words, and a word."""
+    letters = sorted({letter for text in (*RUSSIAN, *TRICKY) for letter in text.lower() if not letter.isspace()})
+    tokens = [*first, *letters, *(f"{letter}</w>" for letter in letters), "th", "the</w>"]
+    merges = "#version: 0.2\nt h 17\nth e</w> 5\n"  # XLM's have a count after them
+    return {"vocab.json": {token: number for number, token in enumerate(tokens)}, "merges.txt": merges}
+
+
+@pytest.mark.parametrize("config", [None, {"tokenizer_class": "OpenAIGPTTokenizer", "unk_token": "<unk>"}])
+def test_gpts_word_ends(config: Files | None, tmp_path: Path) -> None:
+    files = word_ends(["<unk>"])
+    files["merges.txt"] = files["merges.txt"].replace(" 17", "").replace(" 5", "")
+    tokenizer = check(write(tmp_path, files, config, "openai-gpt"))
+    assert tokenizer.tokens(tokenizer.encode("The")) == ["the</w>"]
+
+
+def test_xlm_says_that_it_cuts_words_otherwise(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
+    files = word_ends(["<s>", "</s>", "<pad>", "<unk>", "<special0>", "<special1>"])
+    tokenizer = Tokenizer.load(write(tmp_path, files, {"tokenizer_class": "XLMTokenizer"}, "xlm"))
+    assert "with the Moses tokenizer" in capfd.readouterr().err
+    assert tokenizer.tokens(tokenizer.encode("The end")) == ["the</w>", "e", "n", "d</w>"]
+
+
 def test_tokens_added_to_gpt2(tmp_path: Path) -> None:
     size = len(GPT2["vocab.json"])
     names = {"pad_token": "[PAD]", "bos_token": "<|endoftext|>"}
@@ -292,12 +318,12 @@ def test_t5_with_all_its_files(tmp_path: Path) -> None:
     ({"wordpieces_prefix": "@@"}, {}, "wordpieces_prefix='@@' is not supported"),
     ({"sp_model_kwargs": {"enable_sampling": True, "nbest_size": -1, "alpha": 0.1}}, {}, "sp_model_kwargs=.* is not supported"),
     ({"fast_tokenizer_files": ["tokenizer.4.0.0.json"]}, {}, "fast_tokenizer_files=.* is not supported"),
-    ({"auto_map": {"AutoTokenizer": ["x.py", None]}}, {}, "auto_map names a program of its own"),
+    ({"auto_map": {"AutoTokenizer": ["x.py", None]}}, {}, "auto_map names custom code"),
     ({"tokenizer_class": "BertJapaneseTokenizer"}, {}, "tokenizer_class BertJapaneseTokenizer is not supported"),
     ({"tokenizer_class": "AlbertTokenizer"}, {}, r"AlbertTokenizer reads spiece\.model, which is not here"),
     ({}, {"special_tokens_map": {"what": "ever"}}, r"special_tokens_map\.json: unknown key 'what'"),
-    ({}, {"added_tokens": {"newtoken": 2000}}, r"'newtoken' should have the id 2000, but its place in the vocabulary is"),
-    ({}, {"added_tokens": {"[MASK]": 3}}, r"'\[MASK\]' should have the id 3, but its place in the vocabulary is 4"),
+    ({}, {"added_tokens": {"newtoken": 2000}}, r"'newtoken' is listed with id 2000 but gets id"),
+    ({}, {"added_tokens": {"[MASK]": 3}}, r"'\[MASK\]' is listed with id 3 but gets id 4"),
 ])  # fmt: skip
 def test_what_would_change_ids_is_refused_by_name(config: Files, others: Files, message: str, tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match=message):
@@ -310,7 +336,7 @@ def test_classes_and_tokenizer_json_that_contradict_each_other_are_refused(tmp_p
     files = {"tokenizer.json": content}
     folder = write(tmp_path / "odd", files, {"tokenizer_class": "BertTokenizer"}, "bert")
     with pytest.raises(
-        PretuneError, match="treats texts otherwise than BertTokenizer, the class that tokenizer_config"
+        PretuneError, match="splits texts differently from BertTokenizer, the class in tokenizer_config"
     ):
         Tokenizer.load(folder)
     check(write(folder, files, {"tokenizer_class": "PreTrainedTokenizerFast", "cls_token": "[CLS]"}, "bert"))
@@ -318,7 +344,7 @@ def test_classes_and_tokenizer_json_that_contradict_each_other_are_refused(tmp_p
     byte = json.loads(full(tmp_path / "gpt2", GPT2, {"tokenizer_class": "GPT2Tokenizer"}, "gpt2")["tokenizer.json"])
     cut["pretokenizers"].append(byte["pre_tokenizer"])  # type: ignore[attr-defined]
     files = {"tokenizer.json": byte | {"pre_tokenizer": cut}}
-    with pytest.raises(PretuneError, match="treats texts otherwise than GPT2Tokenizer"):
+    with pytest.raises(PretuneError, match="splits texts differently from GPT2Tokenizer"):
         Tokenizer.load(write(tmp_path / "digits", files, {"tokenizer_class": "GPT2Tokenizer"}, "gpt2"))
     pieces = {"spm.model": russian_pieces()}
     with pytest.raises(PretuneError, match="split_by_punct=true is not supported"):

@@ -38,10 +38,9 @@ class Filler:
         return cls(model, device)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text with gaps, as `transformers` has them, with start and separator around it.
+        """Return the ids of a text with gaps, as in `transformers`, between start and separator.
 
-        Gaps are written [MASK] or as the tokenizer's own mask token, which takes the space before it along where the
-        tokenizer says so (RoBERTa).
+        A gap is [MASK] or the tokenizer's own mask token; RoBERTa's includes the space before it.
         """
         tokenizer = self.model.need_tokenizer()
         return self._framed(

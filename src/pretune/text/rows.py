@@ -76,9 +76,9 @@ class TokenRows:
 def arrange_rows(
     rows: TokenRows, tokenizer: Tokenizer, template: Template, length: int, labels: Mapping[str, Array]
 ) -> Arrangement:
-    """Return one sequence per row, of at most `length` tokens: single texts lose their end, of a pair the longer gives way.
+    """Return one sequence per row, truncated to `length` tokens.
 
-    Pairs are truncated as `transformers` does it ("longest_first"), so that an exported model sees the same tokens there.
+    Pairs are truncated as in `transformers` ("longest_first"), so that an exported model sees the same tokens there.
     """
     pair = rows.lengths.shape[1] == 2
     room = length - template.overhead(pair)
@@ -87,8 +87,8 @@ def arrange_rows(
     spans = rows.lengths.copy()
     over = np.maximum(0, spans.sum(1) - room)
     if pair:
-        # The longer one is cut down to the other's length first, then both evenly; a token that is left over is the longer's,
-        # or the second's where they are equal.
+        # The longer text is truncated to the other's length first, then both evenly; if the room is odd, the longer one keeps
+        # one token more, or the second one if they are equal.
         half = np.where(spans[:, 0] > spans[:, 1], room - room // 2, room // 2)
         first = np.clip(spans[:, 0], None, np.maximum(room - spans[:, 1], half))
         spans[:, 0] = np.where(over > 0, first, spans[:, 0])

@@ -1,6 +1,6 @@
 """Reading a sentencepiece .model file, a protocol buffer, without the library that wrote it.
 
-Every field of sentencepiece_model.proto is either read, known not to change how text is cut, or refused by name.
+Every field of sentencepiece_model.proto is read, known not to change the ids of a text, or refused by name.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pretune.text.sentencepiece_normalizer import normalization
 UNIGRAM, BPE, WORD, CHARACTER = 1, 2, 3, 4
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 MARK = "▁"
-PROTECTED = 0xE100  # private characters from here on stand for user-defined symbols while text is normalized
+PROTECTED = 0xE100  # first of the private-use characters that replace user-defined symbols during normalization
 
 # Fields that are read here.
 MODEL_TYPE, SUFFIX, BYTE_FALLBACK = 3, 24, 35
 RULES_NAME, CHARSMAP, DUMMY_PREFIX, EXTRA_SPACES, ESCAPE = 1, 2, 3, 4, 5
-# Fields that say how the model was trained, or how ids become text again, and change no ids.
+# Fields about training or decoding, which do not change the ids of a text.
 TRAINING = {
     1: "input", 2: "model_prefix", 4: "vocab_size", 5: "accept_language", 6: "self_test_sample_size", 7: "input_format",
     10: "character_coverage", 11: "input_sentence_size", 12: "mining_sentence_size", 13: "training_sentence_size",
@@ -55,7 +55,7 @@ class SentencePieceModel:
     pieces: list[Piece] = field(default_factory=list)
     algorithm: int = UNIGRAM
     byte_fallback: bool = False
-    suffix: bool = False  # words end with the mark of a space and do not begin with it
+    suffix: bool = False  # the space mark ends words instead of starting them
     rules: str = ""  # name of the normalization rules
     charsmap: bytes = b""
     dummy_prefix: bool = True
@@ -67,7 +67,7 @@ class SentencePieceModel:
 
 
 def read_model(path: Path) -> SentencePieceModel:
-    """Parse a .model file; what would change ids and is not supported is refused by its name."""
+    """Parse a .model file; raise an error that names any unsupported setting that would change ids."""
     try:
         model = _parse(path.read_bytes())
     except (IndexError, struct.error, UnicodeDecodeError, ValueError) as error:
@@ -142,7 +142,9 @@ def _read_normalizer(model: SentencePieceModel, data: bytes) -> None:
 
 def _check_known(number: int, harmless: Mapping[int, str], where: str) -> None:
     if number not in harmless:
-        raise PretuneError(f"unknown field {number} of {where}; it may change how text is cut, so it is not ignored")
+        raise PretuneError(
+            f"unknown field {number} of {where}; it may change how text is tokenized, so it is not ignored"
+        )
 
 
 def _fields(data: bytes) -> Iterator[Field]:
@@ -179,9 +181,9 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def build_backend(model: SentencePieceModel, before: Sequence[normalizers.Normalizer] = ()) -> tokenizers.Tokenizer:
-    """Return a tokenizer of the `tokenizers` library that cuts text as the model does.
+    """Return a tokenizer of the `tokenizers` library that tokenizes text as the model does.
 
-    `before` is what a published program does to texts before it hands them to the model.
+    `before` are the normalizers that a published tokenizer applies before the model.
     """
     around = tokenizers.Tokenizer(models.BPE())
     around.normalizer = normalizers.Sequence([*before, *_normalizers(model)])
@@ -189,7 +191,7 @@ def build_backend(model: SentencePieceModel, before: Sequence[normalizers.Normal
         around.pre_tokenizer = pre_tokenizers.Sequence(cuts)
     around.decoder = _decoder(model)
     content = json.loads(around.to_str()) | {"model": _segmentation(model)}
-    # By way of JSON, scores are those of a saved copy to the last bit.
+    # Built from JSON so that scores equal those of a saved copy to the last bit.
     backend = tokenizers.Tokenizer.from_str(json.dumps(content))
     backend.add_special_tokens(
         [AddedToken(piece, special=True, normalized=False) for piece in model.of_type(UNKNOWN, CONTROL)]
@@ -198,10 +200,10 @@ def build_backend(model: SentencePieceModel, before: Sequence[normalizers.Normal
 
 
 def _segmentation(model: SentencePieceModel) -> dict[str, Any]:
-    """Return the model that cuts texts into pieces, as tokenizer.json has it."""
+    """Return the segmentation model in the format of tokenizer.json."""
     unknown = next((i for i, (_, _, kind) in enumerate(model.pieces) if kind == UNKNOWN), None)
     if model.algorithm == UNIGRAM:
-        # User-defined symbols get the score that the library gives them, which is almost always the best there is.
+        # The library's own score for user-defined symbols, with which they almost always win.
         best = max((score for _, score, kind in model.pieces if kind == NORMAL), default=0.0)
         scores = [
             (piece, len(piece.encode()) * best - 0.1 if kind == USER_DEFINED else score)
@@ -217,7 +219,7 @@ def _segmentation(model: SentencePieceModel) -> dict[str, Any]:
         "unk_token": None if unknown is None else model.pieces[unknown][0],
         "fuse_unk": True,
         "byte_fallback": model.byte_fallback,
-        "ignore_merges": bool(model.of_type(USER_DEFINED)),  # symbols are whole, and no merges lead to them
+        "ignore_merges": bool(model.of_type(USER_DEFINED)),  # no merges lead to user-defined symbols
     }
 
 
@@ -236,12 +238,12 @@ def _merges(model: SentencePieceModel) -> list[tuple[str, str]]:
 
 
 def _normalizers(model: SentencePieceModel) -> list[normalizers.Normalizer]:
-    """What the library does to a text: its rules, then its spaces, which become marks."""
+    """Return the library's normalization: rules, whitespace removal, the dummy prefix, and space marks."""
     steps = normalization(model.rules, model.charsmap)
     if model.remove_extra_spaces:
         steps.append(normalizers.Replace(Regex(rf"\A +| +(?= |\z)|[ {MARK}]+\z"), ""))
     whole = normalizers.Sequence(steps)
-    # User-defined symbols are not normalized, whatever they are made of.
+    # The library does not normalize user-defined symbols.
     symbols = sorted(model.of_type(USER_DEFINED), key=len, reverse=True)
     changed = [symbol for symbol in symbols if whole.normalize_str(symbol) != symbol]
     protected = {symbol: chr(PROTECTED + number) for number, symbol in enumerate(changed)}
@@ -254,7 +256,7 @@ def _normalizers(model: SentencePieceModel) -> list[normalizers.Normalizer]:
 
 
 def _pre_tokenizers(model: SentencePieceModel) -> list[pre_tokenizers.PreTokenizer]:
-    """Cuts that no piece crosses: the library cuts texts whole, which takes longer and gives the same."""
+    """Return splits that no piece crosses; the library itself does not split, which is slower and gives the same ids."""
     cuts: list[pre_tokenizers.PreTokenizer] = []
     inside = slice(None, -1) if model.suffix else slice(1, None)
     names = [piece for piece, _, _ in model.pieces]
@@ -263,7 +265,7 @@ def _pre_tokenizers(model: SentencePieceModel) -> list[pre_tokenizers.PreTokeniz
     symbols = sorted(model.of_type(USER_DEFINED), key=len, reverse=True)
     if symbols and model.algorithm != UNIGRAM:
         cuts.append(pre_tokenizers.Split(Regex("|".join(map(re.escape, symbols))), "isolated"))
-    if model.byte_fallback:  # a text that spells a byte, <0x41>, does not mean it
+    if model.byte_fallback:  # text such as <0x41> must not match a byte piece
         cuts.append(pre_tokenizers.Split(Regex("<(?=0x[0-9A-F]{2}>)"), "merged_with_previous"))
     return cuts
 

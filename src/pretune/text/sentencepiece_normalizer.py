@@ -1,11 +1,10 @@
 """Normalization as the sentencepiece library does it, composed of the normalizers of the `tokenizers` library.
 
-A .model file holds its rules as a compiled map from sequences of characters to their replacements, of which the longest that
-matches is applied. `normalizers.Precompiled` reads that map but applies it to grapheme clusters of up to five bytes: it leaves
-Hangul Jamo and kana with combining marks decomposed, and loses the mark in "Ａ" + U+0301. So it is given one character at a
-time here, by a separator before every character that would extend a grapheme cluster, and canonical composition (NFC) does
-what the rules for several characters do. Where the library does not compose, which is after composed characters, after
-ligatures and where marks are not in canonical order, another separator stays until that is done.
+A .model file holds its rules as a compiled map from character sequences to replacements; the longest match is applied. `normalizers.Precompiled` reads that map but applies it to grapheme clusters of up to five bytes: it leaves
+Hangul Jamo and kana with combining marks decomposed, and loses the mark in "Ａ" + U+0301. So it sees one character at a
+time here, because a separator is inserted before every character that would extend a grapheme cluster, and canonical composition
+(NFC) replaces the rules for several characters. Where the library does not compose (after precomposed characters, after ligatures,
+and where marks are not in canonical order), a second separator stays until NFC is done.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from pretune.errors import PretuneError
 OPEN, CLOSED = (
     "\ue0f3",
     "\ue0f4",
-)  # separators, private characters that no text has: NFC may compose what is around them, or not
+)  # private-use separators: NFC may compose across the first, not across the second
 EXTENDING = r"\p{M}\u200c\u200d\uff9e\uff9f\U000e0020-\U000e007f"  # characters that extend a grapheme cluster
 FINALS = r"\u11a8-\u11c2"  # the last consonants of Hangul syllables
-# Rules of the library's own whose sequences of characters are those that NFC composes.
+# The library's built-in rules; their multi-character sequences are those that NFC composes.
 COMPOSING = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf")
 
 
@@ -35,7 +34,7 @@ def normalization(name: str, charsmap: bytes) -> list[normalizers.Normalizer]:
     """Return the normalizers that apply a compiled map of rules; `name` is that of the rules ("nmt_nfkc")."""
     if not charsmap:
         return []
-    # That a character is not ASCII is asked first because it is told at once.
+    # Testing for non-ASCII first is a large speedup: the full character class is slow to test.
     before = rf"(?=[^\x00-\x7f])(?=[{EXTENDING}{FINALS}])(?<!\A)(?<!{OPEN})"
     apart = [normalizers.Replace("\r\n", f"\r{CLOSED}\n"), normalizers.Replace(Regex(before), CLOSED)]
     rules, together = normalizers.Precompiled(charsmap), normalizers.Replace(CLOSED, "")
@@ -46,7 +45,7 @@ def normalization(name: str, charsmap: bytes) -> list[normalizers.Normalizer]:
 
 
 def _composes(charsmap: bytes) -> bool:
-    """Return whether custom rules replace sequences of characters; any that NFC does not explain are refused."""
+    """Return whether custom rules replace multi-character sequences; raise an error for any that NFC does not cover."""
     rules = read_rules(charsmap)
     several = {source: target for source, target in rules.items() if len(source) > 1}
     for source, target in several.items():
@@ -54,24 +53,24 @@ def _composes(charsmap: bytes) -> bool:
         known = all(unicodedata.category(character) != "Cn" for character in source)
         if known and unicodedata.normalize("NFC", mapped) != target:
             raise PretuneError(
-                f"this sentencepiece model has a normalization rule of its own for several characters, {source!r} → "
-                f"{target!r}, which is not supported; train it with one of the rules {', '.join(COMPOSING)} or identity"
+                f"custom normalization rules for several characters, such as {source!r} → {target!r}, are not supported; "
+                f"train the sentencepiece model with one of the rules {', '.join(COMPOSING)} or identity"
             )
     return bool(several)
 
 
 def read_rules(charsmap: bytes) -> dict[str, str]:
-    """Return the rules of a compiled map: sequences of characters and their replacements.
+    """Return the rules of a compiled map: character sequences and their replacements.
 
-    The map is the size of a double-array trie (Darts), the trie, whose values are places in a table, and the table of
-    replacements, each ended by a zero byte.
+    The map consists of the size of a double-array trie (Darts), the trie, whose values are offsets into a table, and the
+    table of null-terminated replacements.
     """
     (size,) = struct.unpack("<I", charsmap[:4])
     units, table = np.frombuffer(charsmap[4 : 4 + size], "<u4"), charsmap[4 + size :]
     labels = np.arange(1, 256, dtype=np.uint32)
     rules: dict[str, str] = {}
     places, keys = np.array([0], dtype=np.uint32), [b""]
-    while len(places):  # all prefixes of one length at a time
+    while len(places):  # all prefixes of one length per iteration
         here = units[places]
         base = places ^ ((here >> 10) << ((here & 512) >> 6))
         for number in ((here >> 8) & 1).nonzero()[0]:  # prefixes that are keys
@@ -88,11 +87,11 @@ def read_rules(charsmap: bytes) -> dict[str, str]:
 
 @cache
 def _composable() -> str:
-    """Return a pattern of the places before marks that the library's rules compose with what is before them."""
-    # One version of Unicode's data, whatever Python's is, so that a .model file makes the same tokenizer everywhere.
+    """Return a pattern that matches before each mark that the library composes with the characters before it."""
+    # A fixed version of the Unicode data, so that a .model file gives the same tokenizer with every version of Python.
     characters = unicodedata.ucd_3_2_0
-    whole, marks = set[str](), set[str]()  # characters that no mark is composed with; marks that are
-    signs = set[str]()  # vowel signs, marks themselves, that others are composed with
+    whole, marks = set[str](), set[str]()  # characters that are not composed further; marks that are composed
+    signs = set[str]()  # vowel signs: marks that other marks are composed with
     for character in map(chr, range(0x80, sys.maxunicode + 1)):
         parts = characters.normalize("NFD", character)
         if max(len(parts), len(characters.normalize("NFKC", character))) > 1:
@@ -100,7 +99,7 @@ def _composable() -> str:
         if parts != character == characters.normalize("NFC", character) and not "\uac00" <= character <= "\ud7a3":
             marks.update(parts[1:])
             signs.update(part for part in parts[:1] if characters.category(part)[0] == "M")
-    # Other forms of these marks: halfwidth, and those that only compatibility sets apart.
+    # Compatibility forms of these marks, such as halfwidth ones.
     marks |= {chr(code) for code in range(0x80, 0x10000) if characters.normalize("NFKC", chr(code)) in marks}
     whole -= marks
     # These come last in canonical order.
@@ -114,7 +113,7 @@ def _composable() -> str:
 
 
 def _character_class(characters: Iterable[str]) -> str:
-    """Return the inside of a character class, neighbors as ranges.
+    """Return characters as the inside of a regular expression's character class, with ranges.
 
     >>> _character_class("abcx")
     'a-cx'

@@ -63,7 +63,7 @@ class Template:
 
     @property
     def opening(self) -> str:
-        """The role that a text begins with, on the decoder's side where there is one; else what comes before running text.
+        """The role before a text, on the decoder's side if there is one; else the role between running texts.
 
         >>> Template(single=("A",), pair=("B",), document=("A", "end")).opening
         'end'

@@ -45,11 +45,11 @@ TRAINED_SPECIALS = {
     "mask": "[MASK]",
     "end": "[SEP]",
 }
-PRIVATE = "\ue000\ue0f0"  # private characters, which texts do not have
+PRIVATE = "\ue000\ue0f0"  # private-use characters
 JOINT, HIDDEN = (
     f"{PRIVATE}\ue000",
     f"{PRIVATE}{{}}",
-)  # stand between parts; stand for special tokens, which no text spells
+)  # between parts of a text; in place of special tokens
 SOME = 1000  # texts tokenized at once where places are kept, which take memory
 TARGET = "target_tokenizer"  # the folder inside, of the tokenizer of second texts
 SENTINELS = ("<extra_id_{}>", "▁<extra_id_{}>")  # T5's tokens, mT5's pieces
@@ -229,16 +229,16 @@ class Tokenizer:
 
     @cached_property
     def _plain(self) -> tokenizers.Tokenizer:
-        """The tokenizer of plain text: one that happens to spell "[MASK]" is text, and JOINT stands between parts."""
+        """The tokenizer for plain text: "[MASK]" spelled out is text, and JOINT separates the parts of a text."""
         plain = tokenizers.Tokenizer.from_str(json.dumps(self._without_specials()))
         plain.encode_special_tokens = True
         plain.add_tokens([tokenizers.AddedToken(JOINT, normalized=False)])
         return plain
 
     def _without_specials(self) -> dict[str, Any]:
-        """Return the backend with names for its special tokens that no text spells; the ids stay.
+        """Return the backend with its special tokens renamed so that no text matches them; ids do not change.
 
-        Most models have special tokens among their pieces, where a text could match them.
+        Most models list special tokens in their vocabularies, where text could match them.
         """
         content: dict[str, Any] = json.loads(self.backend.to_str())
         hidden = {self.vocabulary[i]: HIDDEN.format(i) for i in self.specials.nonzero()[0]}
@@ -253,7 +253,7 @@ class Tokenizer:
             model["merges"] = [pair for pair in pairs if not hidden.keys() & {*pair, "".join(pair)}]
         for token in content["added_tokens"]:
             token["content"] = hidden.get(token["content"], token["content"])
-        content["post_processor"] = None  # it knows special tokens by their names
+        content["post_processor"] = None  # it refers to special tokens by name
         return content
 
     def decode(self, ids: Iterable[int], *, specials: bool = False) -> str:
@@ -288,8 +288,8 @@ class Tokenizer:
     def save(self, folder: str | Path, template: Template | None = None, longest: int | None = None) -> None:
         """Write tokenizer.json and tokenizer_config.json, as `transformers.PreTrainedTokenizerFast` loads them.
 
-        With the `template` of a model, other programs put around texts what that model expects; `longest` is the number of
-        tokens that it takes at most, where there is such a bound.
+        With the `template` of a model, other programs add the special tokens that the model expects; `longest` is the
+        maximum sequence length of the model, if it has one.
         """
         from pretune.text.tokenizer_files import with_template
 
@@ -308,6 +308,17 @@ class Tokenizer:
         if self._target is not None:
             self._target.save(folder / TARGET, template, longest)
 
+    def other_frames(self, template: Template) -> list[tuple[str, str]]:
+        """Return the special tokens around texts and pairs in the tokenizer's files and in a template, where they differ.
+
+        >>> tokenizer.other_frames(ROBERTA.template)  # doctest: +SKIP
+        [('[CLS] A [SEP] B [SEP]', '[CLS] A [SEP] [SEP] B [SEP]')]
+        """
+        from pretune.text.tokenizer_files import frames, with_template
+
+        own, ours = frames(self.backend), frames(with_template(self.backend, self.role_tokens, template))
+        return [pair for pair in zip(own, ours, strict=False) if pair[0] != pair[1]]
+
     def _config(self, template: Template | None) -> dict[str, Any]:
         config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
         config |= self.special_names(template)
@@ -319,13 +330,14 @@ class Tokenizer:
         return config
 
     def special_names(self, template: Template | None = None) -> dict[str, str]:
-        """Return special tokens by their names in tokenizer_config.json (bos_token, …), those that were published first.
+        """Return special tokens by their names in tokenizer_config.json (bos_token, …).
 
-        The token that opens a text, or running text, in the template is the bos_token.
+        These are the published names if there are any; else they follow from the roles, and the token with which the
+        template begins a text, or running text, is the bos_token.
         """
         found = {names[0]: self.role_tokens[role] for role, names in ROLE_NAMES.items() if role in self.role_tokens}
         opening = "start" if template is None else template.opening
-        if opening in self.role_tokens and opening != "padding":  # T5's decoder starts with what others fill up with
+        if opening in self.role_tokens and opening != "padding":  # T5's decoder starts with the padding token
             found["bos_token"] = self.role_tokens[opening]
         return self.names or found
 
@@ -362,7 +374,7 @@ class Tokenizer:
 
 
 def _without_private(text: str) -> str:
-    """Return a text with spaces for our private characters, of the same length."""
+    """Return a text with our private-use characters replaced by spaces, of the same length."""
     return text.replace(PRIVATE, " " * len(PRIVATE)) if PRIVATE in text else text
 
 

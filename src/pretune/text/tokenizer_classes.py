@@ -1,7 +1,6 @@
 """The tokenizer classes of `transformers`: the files they read, their settings and their special tokens.
 
-tokenizer_config.json names one of them (`tokenizer_class`), and everything that it leaves out has the default of that class. What
-a class does to a text before it is cut is here; how the files are read is in `tokenizer_files`.
+tokenizer_config.json names one of them (`tokenizer_class`); settings that it leaves out have the defaults of that class.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ ANGLES = {
 T5_SPECIALS = ["<pad>", "</s>", "<unk>"]  # the first pieces of T5 and its kin
 ALBERT_SPECIALS = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
 XLNET_SPECIALS = ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]
-# mBART's languages, which its files leave to the program: the first 25 are those of cc25.
+# mBART's languages, which are not in its files; the first 25 are those of cc25.
 LANGUAGES = [
     "ar_AR", "cs_CZ", "de_DE", "en_XX", "es_XX", "et_EE", "fi_FI", "fr_XX", "gu_IN", "hi_IN", "it_IT", "ja_XX",
     "kk_KZ", "ko_KR", "lt_LT", "lv_LV", "my_MM", "ne_NP", "nl_XX", "ro_RO", "ru_RU", "si_LK", "tr_TR", "vi_VN",
@@ -51,7 +50,7 @@ def as_published(pieces: Pieces, settings: Values) -> Pieces:
 
 
 def with_sentinels(pieces: Pieces, settings: Values) -> Pieces:
-    """Append T5's sentinels, the first one last, unless they are among the pieces already (mT5)."""
+    """Append T5's sentinels in reverse order, unless they are among the pieces already (mT5)."""
     if any("<extra_id_0>" in piece for piece, _, _ in pieces):
         return pieces
     extra = settings.get("extra_ids")
@@ -60,13 +59,13 @@ def with_sentinels(pieces: Pieces, settings: Values) -> Pieces:
 
 
 def with_mask(pieces: Pieces, settings: Values) -> Pieces:
-    """Append DeBERTa's mask, which comes after all pieces."""
+    """Append DeBERTa-v2's mask token, which follows all pieces."""
     present = any(piece == "[MASK]" for piece, _, _ in pieces)
     return pieces if present else [*pieces, ("[MASK]", 0.0, CONTROL)]
 
 
 def in_fairseq_order(*languages: str) -> Callable[[Pieces, Values], Pieces]:
-    """Return a function that numbers pieces as XLM-R and mBART do: <s> <pad> </s> <unk>, pieces, languages, <mask>."""
+    """Return a function that orders pieces as XLM-R and mBART do: <s> <pad> </s> <unk>, pieces, languages, <mask>."""
 
     def order(pieces: Pieces, settings: Values) -> Pieces:
         first: Pieces = [
@@ -82,14 +81,14 @@ def in_fairseq_order(*languages: str) -> Callable[[Pieces, Values], Pieces]:
 
 
 def in_camembert_order(pieces: Pieces, settings: Values) -> Pieces:
-    """Number pieces as CamemBERT does: four tokens, then the model's own pieces with an <unk> that is not used, <mask>."""
+    """Order pieces as CamemBERT does: its own special tokens, the model's pieces without <unk>, <mask>."""
     first: Pieces = [("<s>NOTUSED", 0.0, CONTROL), ("<pad>", 0.0, CONTROL), ("</s>NOTUSED", 0.0, CONTROL)]
     first += [("<unk>", 0.0, UNKNOWN), ("<unk>NOTUSED", 0.0, CONTROL)]
     return [*first, *(piece for piece in pieces if piece[2] != UNKNOWN), ("<mask>", 0.0, CONTROL)]
 
 
 def without_commas(pieces: Pieces, settings: Values) -> Pieces:
-    """Lower the scores of pieces that end in a digit and a comma, which ALBERT and XLNet cut before the comma."""
+    """Lower the scores of pieces that end in a digit and a comma, which ALBERT and XLNet split before the comma."""
     found: Pieces = []
     for piece, score, kind in pieces:
         penalty = COMMA_PENALTY if kind == NORMAL and piece[-1:] == "," and piece[-2:-1].isdigit() else 0.0
@@ -98,7 +97,7 @@ def without_commas(pieces: Pieces, settings: Values) -> Pieces:
 
 
 def tidied(settings: Values) -> list[normalizers.Normalizer]:
-    """Return what ALBERT and XLNet do to texts: one kind of quotes, and neither accents nor capitals unless asked for."""
+    """Return the normalizers of ALBERT and XLNet: plain quotes, no accents, lowercase, as the settings say."""
     steps: list[normalizers.Normalizer] = []
     if settings["remove_space"]:
         steps += [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
@@ -109,28 +108,26 @@ def tidied(settings: Values) -> list[normalizers.Normalizer]:
 
 
 def lowered(settings: Values) -> list[normalizers.Normalizer]:
-    """Return what makes capitals small where the settings ask for it."""
+    """Return a lowercase normalizer if `do_lower_case` is set."""
     return [normalizers.Lowercase()] if settings["do_lower_case"] else []
 
 
 def untouched(settings: Values) -> list[normalizers.Normalizer]:
-    """Return no normalizers: texts go to the model as they are."""
+    """Return no normalizers."""
     return []
 
 
 @dataclass(frozen=True)
 class TokenizerClass:
-    """A tokenizer class: the vocabulary file it reads, its settings that change ids, and its special tokens."""
+    """A tokenizer class: the vocabulary file it reads, the settings that change ids, and its special tokens."""
 
     name: str
-    file: str  # without tokenizer.json, the class reads this one
+    file: str  # the vocabulary file that is read if there is no tokenizer.json
     tokens: Mapping[str, str] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)  # with their defaults
-    mask_takes_space: bool = False  # the mask token takes the space before it
-    order: Callable[[Pieces, Values], Pieces] = as_published  # the vocabulary of a .model file
-    before: Callable[[Values], list[normalizers.Normalizer]] = (
-        untouched  # what is done to texts before a .model cuts them
-    )
+    settings: Mapping[str, Any] = field(default_factory=dict)  # settings that change ids, with their defaults
+    mask_takes_space: bool = False  # lstrip of the mask token
+    order: Callable[[Pieces, Values], Pieces] = as_published  # order of the pieces of a .model file
+    before: Callable[[Values], list[normalizers.Normalizer]] = untouched  # normalizers before those of a .model file
 
 
 BERT_SETTINGS = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
@@ -236,18 +233,18 @@ KNOWN = (
     BIG_BIRD, REFORMER, LLAMA,
 )  # fmt: skip
 CLASSES = {kind.name: kind for kind in KNOWN} | {name: kind for kind, names in SAME_AS for name in names}
-# `model_type` in config.json → the class, where nothing names one.
+# `model_type` in config.json → the class, if no file names one.
 OF_MODEL = {
     "bert": BERT, "distilbert": BERT, "electra": BERT, "ernie": BERT, "mobilebert": BERT, "mpnet": MPNET, "roberta": ROBERTA,
     "bart": ROBERTA, "longformer": ROBERTA, "deberta": DEBERTA, "gpt2": GPT2, "openai-gpt": GPT, "xlm": XLM,
     "albert": ALBERT, "xlnet": XLNET, "t5": T5, "mt5": T5, "xlm-roberta": XLM_ROBERTA, "mbart": MBART,
     "camembert": CAMEMBERT, "deberta-v2": DEBERTA_V2, "big_bird": BIG_BIRD, "reformer": REFORMER,
 }  # fmt: skip
-# Classes that have nothing of their own: tokenizer.json says it all.
+# Classes without settings: tokenizer.json is complete.
 GENERIC = {"PreTrainedTokenizerFast", "TokenizersBackend", "PreTrainedTokenizer", "PythonBackend"}
-# Model types whose tokenizer_config.json names a class they do not use.
+# Model types for which `transformers` ignores the class that tokenizer_config.json names.
 MISNAMED = {"modernbert"}
-# Classes that treat texts in ways of their own, in Python, which no tokenizer.json holds.
+# Classes that process texts in Python code, which no tokenizer.json holds.
 PROGRAMS = {
     "BartphoTokenizer", "BertGenerationTokenizer", "BertJapaneseTokenizer", "BertweetTokenizer", "BioGptTokenizer",
     "BlenderbotSmallTokenizer", "ByT5Tokenizer", "CanineTokenizer", "CpmAntTokenizer", "CpmTokenizer", "CTRLTokenizer",

@@ -11,6 +11,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from pretune.errors import PretuneError
+from pretune.progress import say
 from pretune.text import tokenizer_classes as classes
 from pretune.text.sentencepiece import build_backend, read_model
 from pretune.text.tokenizer_classes import NAMES, TokenizerClass
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from pretune.text.sequences import Template
 
 BPE_PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
-# Where no file says which special tokens there are, the published spellings tell.
+# Usual special tokens, for vocabularies without any settings.
 SPELLINGS = {
     "pad_token": ("[PAD]", "<pad>"),
     "unk_token": ("[UNK]", "<unk>"),
@@ -30,7 +31,9 @@ SPELLINGS = {
     "eos_token": ("</s>", "<|endoftext|>"),
     "mask_token": ("[MASK]", "<mask>", "<special1>"),
 }
-PROBE = "Don't SAY Éé  Ångström 中文字 1234 <tag>\tĐường"  # tells ways to treat texts from each other
+PROBE = (
+    "Don't SAY Éé  Ångström 中文字 1234 <tag>\tĐường"  # text on which different normalizers and pre-tokenizers differ
+)
 QUOTES = ("``", "''")
 
 Loaded = tuple[tokenizers.Tokenizer, dict[str, str], Settings]
@@ -38,7 +41,7 @@ Content = dict[str, Any]
 
 
 def load_backend(path: Path) -> Loaded:
-    """Return the tokenizer in a folder, or of one of its files, the names of its special tokens, and its settings."""
+    """Load the tokenizer in a folder or file; return it with its named special tokens and its settings."""
     if not path.exists():
         raise PretuneError(f"{path}: no such tokenizer file or folder")
     settings = read_settings(path if path.is_dir() else path.parent)
@@ -52,7 +55,7 @@ def load_backend(path: Path) -> Loaded:
 
 
 def _find_file(folder: Path, settings: Settings) -> Path:
-    """Return the vocabulary of a folder: tokenizer.json before the file that the class reads, before any other."""
+    """Return the vocabulary file in a folder: tokenizer.json, else the one that the class reads, else any other."""
     if (folder / "tokenizer.json").is_file():
         return folder / "tokenizer.json"
     if (folder / "source.spm").is_file():
@@ -73,18 +76,18 @@ def _find_file(folder: Path, settings: Settings) -> Path:
     if settings.declared:
         raise PretuneError(
             f"{folder}: tokenizer_class {settings.kind.name} reads {settings.kind.file}, which is not here "
-            f"(there is {candidates[0].name}); name the class that the files are of"
+            f"(there is {candidates[0].name}); correct tokenizer_class"
         )
     return candidates[0]
 
 
 def _fits(kind: TokenizerClass, file: Path) -> bool:
-    """Return whether a file has the layout that a class reads."""
+    """Return whether a class reads files of this kind."""
     return Path(kind.file).suffix == (".json" if file.name in ("merges.txt", "vocab.bpe") else file.suffix)
 
 
 def _load_file(path: Path, settings: Settings) -> tuple[TokenizerClass | None, tokenizers.Tokenizer]:
-    """Return the class of a vocabulary, told by its tokens where no file names it, and its tokenizer."""
+    """Load a vocabulary file; return its tokenizer class, inferred from the vocabulary if no file names it, and tokenizer."""
     kind = settings.kind if settings.kind is not None and _fits(settings.kind, path) else None
     if path.suffix == ".model":
         return _load_sentencepiece(path, kind, settings)
@@ -104,7 +107,7 @@ def _load_file(path: Path, settings: Settings) -> tuple[TokenizerClass | None, t
 def _load_wordpiece(
     path: Path, kind: TokenizerClass | None, settings: Settings
 ) -> tuple[TokenizerClass, tokenizers.Tokenizer]:
-    """BERT's and MPNet's vocab.txt: one token per line."""
+    """Load BERT's or MPNet's vocab.txt, with one token per line."""
     # Only \n ends a line: some published vocabularies hold other Unicode line separators as tokens.
     tokens = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     vocabulary = {token.rstrip("\r"): i for i, token in enumerate(tokens)}
@@ -122,12 +125,12 @@ def _load_wordpiece(
 
 
 def _is_uncased(tokens: Iterable[str]) -> bool:
-    """Return whether a vocabulary has no capitals: where no setting tells, it is then an uncased one."""
+    """Return whether a vocabulary has no capital letters."""
     return not any(token.lower() != token for token in tokens if not token.startswith(("[", "<")))
 
 
 def bert_normalizer(values: Mapping[str, Any]) -> normalizers.Normalizer:
-    """Return what BERT does to texts, by the settings of its tokenizer class."""
+    """Return BERT's normalizer with the given settings of its tokenizer class."""
     return normalizers.BertNormalizer(
         lowercase=bool(values["do_lower_case"]),
         strip_accents=values["strip_accents"],
@@ -141,18 +144,23 @@ def bert_normalizer(values: Mapping[str, Any]) -> normalizers.Normalizer:
 def _load_bpe(
     vocabulary_file: Path, merges_file: Path, kind: TokenizerClass | None, settings: Settings
 ) -> tuple[TokenizerClass, tokenizers.Tokenizer]:
-    """GPT-2's and RoBERTa's byte-level BPE; GPT's and XLM's, with </w> at word ends, where the vocabulary shows it."""
+    """Load byte-level BPE (GPT-2, RoBERTa), or BPE with </w> at word ends (GPT, XLM)."""
     for file in (vocabulary_file, merges_file):
         if not file.is_file():
             raise PretuneError(f"{file}: missing; a BPE vocabulary comes with its merges")
     vocabulary = json.loads(vocabulary_file.read_text(encoding="utf-8"))
     merges = []
     for line in merges_file.read_text(encoding="utf-8").split("\n"):
-        left, _, right = line.partition(" ")
-        if right and not line.startswith("#version"):
-            merges.append((left, right))
+        pair = tuple(line.rstrip("\r").split(" ")[:2])  # XLM's have a count after them
+        if len(pair) == 2 and pair[1] and not line.startswith("#version"):
+            merges.append(pair)
     kind = kind or _bpe_class(vocabulary)
     values = settings.complete(kind)
+    if kind is classes.XLM:
+        say(
+            f"{vocabulary_file}: XLM was trained with the Moses tokenizer; punctuation is split here as in BERT, so ids differ "
+            "around hyphens, quotes, apostrophes and abbreviations"
+        )
     if kind in (classes.GPT, classes.XLM):
         unknown = str(settings.tokens.get("unk_token") or kind.tokens["unk_token"])
         backend = tokenizers.Tokenizer(
@@ -189,7 +197,7 @@ def _bpe_class(vocabulary: Mapping[str, int]) -> TokenizerClass:
 def _load_sentencepiece(
     path: Path, kind: TokenizerClass | None, settings: Settings
 ) -> tuple[TokenizerClass | None, tokenizers.Tokenizer]:
-    """A .model file, and what published programs do to texts and vocabularies besides."""
+    """Load a .model file, with the normalizers and the order of pieces of its tokenizer class."""
     model = read_model(path)
     names = [piece for piece, _, _ in model.pieces]
     if kind is None:
@@ -203,15 +211,15 @@ def _load_sentencepiece(
         raise PretuneError(f"{settings.folder}: split_by_punct=true is not supported; save a tokenizer.json")
     if settings.given.get("add_prefix_space") is False and model.dummy_prefix:
         raise PretuneError(
-            f"{settings.folder}: add_prefix_space=false contradicts {path.name}, which was trained with a space before "
-            "texts (add_dummy_prefix); remove it"
+            f"{settings.folder}: add_prefix_space=false contradicts {path.name}, which was trained with add_dummy_prefix; "
+            "remove it"
         )
     model.pieces = kind.order(model.pieces, values)
     return kind, build_backend(model, kind.before(values))
 
 
 def _sentencepiece_class(path: Path, names: list[str]) -> TokenizerClass | None:
-    """Return whose vocabulary this is, by its name and its first pieces; None where it is nobody's."""
+    """Infer the tokenizer class from the file name and the first pieces; None if it is unknown."""
     if path.name == classes.XLM_ROBERTA.file:
         return classes.XLM_ROBERTA
     for first, kind in (
@@ -228,7 +236,7 @@ def _sentencepiece_class(path: Path, names: list[str]) -> TokenizerClass | None:
 
 
 def _load_full(path: Path, settings: Settings) -> tokenizers.Tokenizer:
-    """tokenizer.json, with the settings in tokenizer_config.json that go before its own."""
+    """Load tokenizer.json, overridden by the settings in tokenizer_config.json."""
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exceptions
@@ -249,7 +257,7 @@ def _load_full(path: Path, settings: Settings) -> tokenizers.Tokenizer:
 
 
 def _steps(part: Any, inside: str) -> list[Content]:
-    """Return the steps of a normalizer or pre-tokenizer as tokenizer.json has them."""
+    """Return the steps of a normalizer or pre-tokenizer in tokenizer.json."""
     if part is None:
         return []
     return list(part[inside]) if part["type"] == "Sequence" else [part]
@@ -258,7 +266,7 @@ def _steps(part: Any, inside: str) -> list[Content]:
 def _with_bert_settings(
     path: Path, backend: tokenizers.Tokenizer, kind: TokenizerClass, values: Mapping[str, Any], settings: Settings
 ) -> tokenizers.Tokenizer:
-    """Return a tokenizer with other settings of BERT's normalizer and another unknown token, where files name them."""
+    """Return the tokenizer with the given settings of BERT's normalizer and the given unknown token."""
     content = json.loads(backend.to_str())
     names = {
         "do_lower_case": "lowercase",
@@ -280,7 +288,7 @@ def _with_bert_settings(
 def _with_prefix_space(
     path: Path, backend: tokenizers.Tokenizer, kind: TokenizerClass, values: Mapping[str, Any]
 ) -> tokenizers.Tokenizer:
-    """Return a byte-level tokenizer that puts a space before texts, or does not, where files tell."""
+    """Return the byte-level tokenizer with the given `add_prefix_space`."""
     if "add_prefix_space" not in values:
         return backend
     space = bool(values["add_prefix_space"])
@@ -296,12 +304,12 @@ def _with_prefix_space(
 def _with_tidying(
     path: Path, backend: tokenizers.Tokenizer, kind: TokenizerClass, values: Mapping[str, Any]
 ) -> tokenizers.Tokenizer:
-    """Return a tokenizer of ALBERT, XLNet or DeBERTa-v2 that keeps or drops capitals and accents as settings say."""
+    """Return the tokenizer of ALBERT, XLNet or DeBERTa-v2 with the given treatment of case and accents."""
     content = json.loads(backend.to_str())
     steps = _steps(content["normalizer"], "normalizers")
     types = [step["type"] for step in steps]
     wanted = {"do_lower_case": "Lowercase" in types, "keep_accents": "StripAccents" not in types, **values}
-    wanted["remove_space"] = False  # its pre-tokenizer does that
+    wanted["remove_space"] = False  # the pre-tokenizer in tokenizer.json does that
     cuts = [step["type"] for step in _steps(content["pre_tokenizer"], "pretokenizers")]
     if wanted.get("split_by_punct", False) != ("Punctuation" in cuts) and kind is classes.DEBERTA_V2:
         raise PretuneError(
@@ -317,7 +325,7 @@ def _with_tidying(
 
 
 def _tidies(step: Content) -> bool:
-    """Return whether a step is one of ALBERT's, XLNet's and DeBERTa-v2's own, before the sentencepiece model's."""
+    """Return whether a normalizer is one of those that a tokenizer class puts before the sentencepiece model's."""
     quotes = step["type"] == "Replace" and step["pattern"].get("String") in QUOTES
     return quotes or step["type"] in ("NFKD", "NFD", "StripAccents", "Lowercase")
 
@@ -327,8 +335,7 @@ def _check_no_prefix(path: Path, backend: tokenizers.Tokenizer) -> None:
     own = backend.pre_tokenizer.pre_tokenize_str(made) if backend.pre_tokenizer is not None else [(made, (0, 0))]
     if own[0][0] != "a":
         raise PretuneError(
-            f"{path}: puts a space before texts, although tokenizer_config.json says add_prefix_space=false; "
-            "change the one or the other"
+            f"{path}: adds a space before texts, but add_prefix_space=false in tokenizer_config.json; make them agree"
         )
 
 
@@ -339,14 +346,14 @@ def _check_same(
     normalizer: normalizers.Normalizer | None,
     cut: pre_tokenizers.PreTokenizer,
 ) -> None:
-    """Refuse a tokenizer.json that treats texts otherwise than the class that tokenizer_config.json names."""
+    """Raise an error if tokenizer.json normalizes or splits texts differently from the class of tokenizer_config.json."""
     made = normalizer.normalize_str(PROBE) if normalizer is not None else PROBE
     found = backend.normalizer.normalize_str(PROBE) if backend.normalizer is not None else PROBE
     own = backend.pre_tokenizer.pre_tokenize_str(found) if backend.pre_tokenizer is not None else [(found, (0, 0))]
     if [text for text, _ in own] != [text for text, _ in cut.pre_tokenize_str(made)]:
         raise PretuneError(
-            f"{path}: treats texts otherwise than {kind.name}, the class that tokenizer_config.json names; if tokenizer.json "
-            'is right, set "tokenizer_class": "PreTrainedTokenizerFast" there'
+            f"{path}: normalizes or splits texts differently from {kind.name}, the class in tokenizer_config.json; to use "
+            'tokenizer.json as it is, set "tokenizer_class": "PreTrainedTokenizerFast"'
         )
 
 
@@ -354,20 +361,20 @@ def _check_same(
 
 
 def _add_tokens(backend: tokenizers.Tokenizer, settings: Settings) -> None:
-    """Add the tokens that files list besides the vocabulary, each at the id that they say."""
+    """Add the added tokens that files list; raise an error if one does not get the listed id."""
     for identity, token in sorted(settings.added.items()):
         add = backend.add_special_tokens if token.special else backend.add_tokens
         add([token])
         found = backend.token_to_id(token.content)
         if found != identity:
             raise PretuneError(
-                f"{settings.folder}: the added token {token.content!r} should have the id {identity}, but its place in the "
-                f"vocabulary is {found}; added tokens follow the vocabulary without gaps"
+                f"{settings.folder}: added token {token.content!r} is listed with id {identity} but gets id {found}; added "
+                "tokens must follow the vocabulary without gaps"
             )
 
 
 def _find_names(backend: tokenizers.Tokenizer, kind: TokenizerClass | None, settings: Settings) -> dict[str, str]:
-    """Return the names of special tokens (cls_token, …) and the tokens that have them."""
+    """Return the named special tokens (cls_token, …) that are in the vocabulary."""
     found: dict[str, str] = {}
     for name in NAMES:
         if name in settings.tokens:
@@ -384,9 +391,9 @@ def _find_names(backend: tokenizers.Tokenizer, kind: TokenizerClass | None, sett
 def _mark_specials(
     backend: tokenizers.Tokenizer, names: Mapping[str, str], settings: Settings, kind: TokenizerClass | None
 ) -> None:
-    """Make special tokens of the vocabulary special, as the class `kind` has them where no file lists added tokens.
+    """Mark the special tokens of the vocabulary as special, as class `kind` does unless a file lists them as added tokens.
 
-    Special tokens without an id are left out: no text is cut into them.
+    Special tokens without an id are left out: no text contains them.
     """
     known = backend.get_added_tokens_decoder()
     listed = {token.content for token in (known if kind is None else settings.added).values()}
@@ -409,7 +416,7 @@ def _mark_specials(
         backend.add_special_tokens([special])
 
 
-# -- what stands around texts -------------------------------------------------------------------------------------------
+# -- templates -------------------------------------------------------------------------------------------
 
 
 def with_template(backend: tokenizers.Tokenizer, roles: Mapping[str, str], template: Template) -> tokenizers.Tokenizer:
@@ -430,6 +437,23 @@ def with_template(backend: tokenizers.Tokenizer, roles: Mapping[str, str], templ
         ],
     )
     return backend if _around(backend) == _around(copy) else copy
+
+
+def frames(backend: tokenizers.Tokenizer) -> list[str]:
+    """Return the special tokens that a tokenizer puts around a text A and a pair A and B, such as "[CLS] A [SEP]".
+
+    Without a post-processor that adds special tokens, the list is empty.
+    """
+    found = []
+    for made in (backend.encode("a"), backend.encode("a", "b")):
+        parts = ["" if number is None else "AB"[number] for number in made.sequence_ids]
+        names = [part or token for part, token in zip(parts, made.tokens, strict=True)]
+        found.append(
+            " ".join(
+                name for name, before in zip(names, ["", *names], strict=False) if name != before or name not in "AB"
+            )
+        )
+    return found if any(frame not in ("A", "A B") for frame in found) else []
 
 
 def _around(backend: tokenizers.Tokenizer) -> list[tuple[list[int], list[int]]]:

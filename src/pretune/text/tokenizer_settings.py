@@ -1,8 +1,8 @@
-"""What the files beside a vocabulary say: tokenizer_config.json, special_tokens_map.json, added_tokens.json, config.json.
+"""Settings of a tokenizer from tokenizer_config.json, special_tokens_map.json, added_tokens.json and config.json.
 
-Every key is honored, known to change no ids, or refused by its name. Where files contradict each other, `transformers` decides:
-settings in tokenizer_config.json go before those in tokenizer.json, and special_tokens_map.json before tokenizer_config.json unless
-that lists the added tokens itself.
+Every key is honored, known not to change ids, or refused by name. Contradictions between files are resolved as `transformers` does:
+tokenizer_config.json overrides tokenizer.json, and special_tokens_map.json overrides tokenizer_config.json, unless the latter lists
+the added tokens.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ CONFIG, SPECIALS_MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json"
 SETTINGS = {key for kind in KNOWN for key in kind.settings}
 TOKEN_LISTS = ("additional_special_tokens", "extra_special_tokens")
 
-LENGTHS = "how long sequences become, which is not a property of a text's tokens"
-AROUND = "what stands around a text, which the model's family says"
-DECODING = "how ids become text again"
-PROVENANCE = "where the tokenizer comes from or how it was loaded"
-CHAT = "how conversations are written as text"
-# Keys of tokenizer_config.json that change no ids of a text → what they are about.
+LENGTHS = "about sequence lengths, padding and model inputs, not about the ids of a text"
+AROUND = "about the tokens around a text, which the model family defines"
+DECODING = "about decoding"
+PROVENANCE = "about where the tokenizer comes from or how it was loaded"
+CHAT = "about formatting conversations"
+# Keys of tokenizer_config.json that do not change the ids of a text → why.
 HARMLESS = {
     **dict.fromkeys(
         (
@@ -70,11 +70,11 @@ HARMLESS = {
     **dict.fromkeys(
         ("chat_template", "response_template", "response_schema", "chat_control_tokens", "use_default_system_prompt"), CHAT
     ),
-    "split_special_tokens": "whether spelled-out special tokens count as text, which they always do here",
-    "legacy": "how a text goes on after a special token, which texts do not have",
-    CHARACTERS: "read where a tokenizer spells words",
+    "split_special_tokens": "about special tokens spelled out in text, which are always treated as text",
+    "legacy": "about text after special tokens, which texts do not contain",
+    CHARACTERS: "about spelling words by characters",
 }  # fmt: skip
-# Keys that older versions of `transformers` heeded and the newest one ignores → the values at which that makes no difference.
+# Keys that only older versions of `transformers` honor → the values at which they have no effect.
 ONLY: dict[str, tuple[Any, ...]] = {
     "do_basic_tokenize": (True, None),
     "clean_text": (True, None),
@@ -90,25 +90,27 @@ Token = str | AddedToken
 
 @dataclass(frozen=True)
 class Settings:
-    """What the files of a folder say about its tokenizer besides the vocabulary."""
+    """The settings and special tokens of the tokenizer in a folder."""
 
     folder: Path
-    kind: TokenizerClass | None = None  # the class, as far as files tell
-    declared: bool = False  # whether a file names the class, so that its defaults count; else it follows from the model
-    generic: bool = False  # whether a file names a class that leaves everything to tokenizer.json
-    given: Mapping[str, Any] = field(default_factory=dict)  # settings that change ids
-    tokens: Mapping[str, Token | None] = field(default_factory=dict)  # names of special tokens → tokens
+    kind: TokenizerClass | None = None  # the tokenizer class, if known
+    declared: bool = (
+        False  # whether a file names the class; else it follows from model_type, and its defaults do not apply
+    )
+    generic: bool = False  # whether a file names a class without settings
+    given: Mapping[str, Any] = field(default_factory=dict)  # explicit settings that change ids
+    tokens: Mapping[str, Token | None] = field(default_factory=dict)  # special tokens by name
     extra: tuple[Token, ...] = ()  # further special tokens
-    added: Mapping[int, AddedToken] = field(default_factory=dict)  # tokens besides the vocabulary, by id
+    added: Mapping[int, AddedToken] = field(default_factory=dict)  # added tokens by id
     characters: int = 0
 
     def complete(self, kind: TokenizerClass) -> dict[str, Any]:
-        """Return the settings of a class: what files say, and the class's defaults for the rest."""
+        """Return all settings of a class: the explicit ones, and its defaults for the rest."""
         return {**kind.settings, **{key: self.given[key] for key in kind.settings if key in self.given}}
 
 
 def read_settings(folder: Path) -> Settings:
-    """Read everything in a folder that says how its tokenizer treats texts, the vocabulary itself aside."""
+    """Read the tokenizer settings in a folder."""
     config, model = read_json(folder / CONFIG), read_json(folder / "config.json")
     full = (folder / "tokenizer.json").is_file()
     kind, declared, generic = _find_class(folder, config, model, full)
@@ -142,7 +144,7 @@ def read_settings(folder: Path) -> Settings:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a .json file; an empty one where there is no such file."""
+    """Return the object in a JSON file, or an empty one if the file does not exist."""
     if not path.is_file():
         return {}
     try:
@@ -155,7 +157,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def _find_class(
     folder: Path, config: Mapping[str, Any], model: Mapping[str, Any], full: bool
 ) -> tuple[TokenizerClass | None, bool, bool]:
-    """Return the class of a tokenizer, whether a file names it, and whether it leaves everything to tokenizer.json."""
+    """Return the tokenizer class, whether a file names it, and whether it is a class without settings."""
     name = str(config.get("tokenizer_class") or model.get("tokenizer_class") or "").removesuffix("Fast")
     name = "PreTrainedTokenizerFast" if name == "PreTrainedTokenizer" else name
     model_type = model.get("model_type")
@@ -171,8 +173,8 @@ def _find_class(
         known = ", ".join(sorted(CLASSES))
         raise PretuneError(
             f"{folder}: tokenizer_class {name} is not supported"
-            f"{'' if full else ' without a tokenizer.json'}, because it treats texts in a way of its own; "
-            f"save it with a tokenizer.json under the class PreTrainedTokenizerFast, or choose one of {known}"
+            f"{'' if full else ' without a tokenizer.json'}; convert it to a tokenizer.json with the class "
+            f"PreTrainedTokenizerFast. Supported classes: {known}"
         )
     return None, True, True
 
@@ -182,13 +184,13 @@ def _read_added(listed: Any, path: Path) -> dict[int, AddedToken]:
     for identity, content in (listed or {}).items():
         token = _token(content)
         if not isinstance(token, AddedToken):
-            raise PretuneError(f"{path}: added_tokens_decoder has no token for id {identity}, but {content!r}")
+            raise PretuneError(f"{path}: id {identity} of added_tokens_decoder is not a token but {content!r}")
         found[int(identity)] = token
     return found
 
 
 def _token(value: Any) -> Token | None:
-    """Return a token as files have it: a string, or an object with its text and how it takes spaces around it."""
+    """Return a token that is a string or an object in a file; None for anything else."""
     if not isinstance(value, Mapping):
         return value if isinstance(value, str) else None
     flags = {
@@ -198,7 +200,7 @@ def _token(value: Any) -> Token | None:
 
 
 def _check_keys(path: Path, config: Mapping[str, Any], ignored: bool) -> None:
-    """Refuse keys that may change ids and are not honored; with `ignored`, `transformers` leaves unknown ones aside too."""
+    """Raise an error for keys that may change ids and are not honored; `ignored` accepts unknown keys."""
     for key, value in config.items():
         if key in ONLY:
             if value not in ONLY[key]:
@@ -206,17 +208,17 @@ def _check_keys(path: Path, config: Mapping[str, Any], ignored: bool) -> None:
         elif key == "never_split":
             if value and not set(value) <= set(BRACKETS.values()):
                 raise PretuneError(
-                    f"{path}: never_split={value!r} is not supported; remove it, or list added tokens instead"
+                    f"{path}: never_split={value!r} is not supported; remove it and use added tokens instead"
                 )
         elif key == "sp_model_kwargs":
             if (value or {}).get("enable_sampling") or set(value or {}) - {"enable_sampling", "nbest_size", "alpha"}:
                 raise PretuneError(
-                    f"{path}: sp_model_kwargs={value!r} is not supported; remove it: texts are cut one way only"
+                    f"{path}: sp_model_kwargs={value!r} is not supported; remove it, as tokenization is never sampled"
                 )
         elif key == "auto_map":
             if not ignored and config.get("tokenizer_class", "").removesuffix("Fast") not in CLASSES:
                 raise PretuneError(
-                    f"{path}: auto_map names a program of its own, which is not run; save a tokenizer.json"
+                    f"{path}: auto_map names custom code, which is not run; convert the tokenizer to a tokenizer.json"
                 )
         elif not (
             ignored
@@ -227,5 +229,5 @@ def _check_keys(path: Path, config: Mapping[str, Any], ignored: bool) -> None:
             or key.endswith("_token")
         ):
             raise PretuneError(
-                f"{path}: unknown key {key!r}, which may change how texts are cut; remove it if it does not"
+                f"{path}: unknown key {key!r}; it may change how texts are tokenized, so remove it if it does not"
             )
