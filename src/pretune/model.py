@@ -251,7 +251,7 @@ class Model:
         write_weights(folder, published, shard)
         write_json(folder / CONFIG, config)
         if self.tokenizer is not None:
-            self.tokenizer.save(folder, self.family.template)
+            self.tokenizer.save(folder, self.family.template, self.backbone.longest)
 
     def _config(self, shape: Any, heads: frozenset[str], compute: torch.dtype) -> dict[str, Any]:
         best = self._class(heads)
@@ -286,7 +286,11 @@ class Model:
         if target := self.family.template.target:
             roles |= {"pad_token_id": "padding", "eos_token_id": "end", "decoder_start_token_id": target[0]}
             roles |= {"bos_token_id": "start"} if "start" in target else {}
-        return {key: tokenizer.role(role) for key, role in roles.items() if tokenizer.has(role)}
+        found = {key: tokenizer.role(role) for key, role in roles.items() if tokenizer.has(role)}
+        opening = tokenizer.special_names(self.family.template).get("bos_token")
+        if "bos_token_id" in found and opening is not None:  # the same as in tokenizer_config.json
+            found["bos_token_id"] = tokenizer.vocabulary.index(opening)
+        return found
 
 
 def make_model(
@@ -477,6 +481,8 @@ def load_model(
             f"{folder}: the tokenizer has {model.tokenizer.size} tokens but the model only {config.vocab_size}; "
             "they do not belong together"
         )
+    for theirs, own in model.tokenizer.other_frames(family.template) if model.tokenizer is not None else ():
+        say(f"{folder}: tokenizer.json has the template {theirs!r}; {own!r}, that of {family.name}, is used instead")
     return model
 
 

@@ -152,4 +152,4 @@ def finish_folder(model: Model, folder: Path) -> None:
     config["pretune"]["engine"] = "onnxruntime"
     write_json(folder / CONFIG, config)
     if model.tokenizer is not None:
-        model.tokenizer.save(folder, model.family.template)
+        model.tokenizer.save(folder, model.family.template, model.backbone.longest)

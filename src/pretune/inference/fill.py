@@ -39,16 +39,18 @@ class Filler:
         return cls(model, device)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text with [MASK]s, start and separator around it."""
+        """Return the ids of a text with gaps, as in `transformers`, between start and separator.
+
+        A gap is [MASK] or the tokenizer's own mask token; RoBERTa's includes the space before it.
+        """
         tokenizer = self.model.need_tokenizer()
-        ids = [tokenizer.role("start")]
-        first, *pieces = text.split(MASK)
-        ids += tokenizer.encode(first.rstrip() if pieces else first)
-        for number, piece in enumerate(pieces, 1):
-            ids.append(tokenizer.role("mask"))
-            # A token brings the space before it along: the one before a gap goes with the gap.
-            ids += tokenizer.encode(piece.rstrip() if number < len(pieces) else piece) if piece.strip() else []
-        return [*ids, tokenizer.role("separator")]
+        return self._framed(
+            tokenizer.encode(text.replace(MASK, tokenizer.vocabulary[tokenizer.role("mask")]), marked=True)
+        )
+
+    def _framed(self, ids: Sequence[int]) -> list[int]:
+        tokenizer = self.model.need_tokenizer()
+        return [tokenizer.role("start"), *ids, tokenizer.role("separator")]
 
     @torch.no_grad()
     def logits(self, ids: Sequence[int], at: Sequence[int]) -> torch.Tensor:
@@ -97,7 +99,7 @@ class Filler:
     def restore(self, text: str, rate: float, seed: int = 0) -> dict[str, str]:
         """Hide a share of a text's words and fill them in again: original, masked, restored."""
         tokenizer = self.model.need_tokenizer()
-        ids = np.array(self.encode(text.replace(MASK, " ")))
+        ids = np.array(self._framed(tokenizer.encode(text.replace(MASK, " "))))
         special = np.zeros(len(ids), dtype=bool)
         special[[0, -1]] = True
         word = tokenizer.word_starts(ids)
