@@ -13,6 +13,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from pretune.atomic import write_bytes, write_json
+from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.backbones.onnx import GRAPH, OnnxBackbone
 from pretune.backbones.shape import Shape
 from pretune.backbones.states import Backbone
@@ -25,17 +26,21 @@ from pretune.nn.characters import SpelledEmbeddings
 from pretune.nn.dropout import stop_attention_dropout
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.initialize import Undrawn
-from pretune.objectives import OBJECTIVES, Joint, Loss, Mixture, Named, Objective, parse_objective
+from pretune.nn.text_embedding import TextEmbedding, TextEmbeddingHead
+from pretune.objectives import OBJECTIVES, Joint, Loss, Mixture, Named, Objective, alone, parse_objective
+from pretune.objectives.contrast import Contrast
 from pretune.objectives.named import kind_of
 from pretune.objectives.on import OnHead
 from pretune.packed import Batch
 from pretune.presets import find_preset, is_preset, preset_names
 from pretune.progress import say
+from pretune.sentence_transformers_layout import read_layout, transformer_folder, write_layout
 from pretune.storage import as_int8, is_sparse, restored, without_zeros
 from pretune.text.tokenizer import Tokenizer
 from pretune.weights import read_tensors, read_weights, write_weights
 
 CONFIG, HEAD = "config.json", "head.safetensors"
+LENGTH = 512  # tokens of sequences, where a model takes any number
 LABELED = (
     "ForSequenceClassification",
     "ForTokenClassification",
@@ -102,11 +107,24 @@ class Model:
     )  # labels and options of each, where there are several
     shape: Shape = field(default_factory=Shape)  # what is left of what the configuration describes
     sparse: bool = False  # matrices with many zeros are saved without them
+    embedding: TextEmbedding | None = None  # how vectors of texts are computed, where the model says so
+    max_length: int | None = None  # of sequences, where that is less than the model has positions
 
     @property
     def backbone(self) -> Any:
         """The network without its heads."""
         return self.root.backbone
+
+    @property
+    def longest(self) -> int | None:
+        """The most tokens of a sequence: the model's positions, or the limit that its folder sets; None: any number."""
+        return min((limit for limit in (self.max_length, self.backbone.longest) if limit is not None), default=None)
+
+    @property
+    def embedding_head(self) -> tuple[str, TextEmbeddingHead] | None:
+        """The head that gives vectors of texts, and its name."""
+        heads = self.root.heads.items()
+        return next(((name, head) for name, head in heads if isinstance(head, TextEmbeddingHead)), None)
 
     def fresh(self, seed: int) -> Any:
         """A backbone of the same shape with random parameters."""
@@ -160,14 +178,30 @@ class Model:
 
         `compute` is the type that config.json tells them to compute in; `shard` the most bytes of a file of weights.
         `companions`, what else a head exports (rtd its generator), go to folders inside, as models of their own, where that
-        is a layout of the family.
+        is a layout of the family. A model whose only head gives vectors of texts becomes a sentence-transformers folder.
         """
         if self.shape:
             raise PretuneError(
                 f"the config.json of {self.family.name} cannot say {self.shape.told()}; "
                 "use the model with pretune, or export it --to onnx"
             )
-        return self._export(Path(folder), kind, compute, shard, companions)
+        vectors = self.embedding_head if len(self.root.heads) == 1 else None
+        if vectors is not None:
+            self._check_encoder(folder)
+        name = self._export(Path(folder), kind, compute, shard, companions)
+        if vectors is not None:
+            head, module = vectors
+            length = self.longest or LENGTH
+            write_layout(Path(folder), module.embedding, self.backbone.width, length, head, self.state(kind))
+        return name
+
+    def _check_encoder(self, folder: str | Path) -> None:
+        """Refuse models of which sentence-transformers would read a part alone."""
+        if isinstance(self.backbone, EncoderDecoder):
+            raise PretuneError(
+                f"{folder}: sentence-transformers computes vectors with the encoder of {self.family.name} alone, and pretune "
+                "with its decoder, too; use an encoder"
+            )
 
     def _export(
         self,
@@ -251,7 +285,10 @@ class Model:
         if labels:
             config["id2label"] = {str(i): label for i, label in enumerate(labels)}
             config["label2id"] = {label: i for i, label in enumerate(labels)}
-        found = {"options": self.options, "tasks": self.tasks}
+        found: dict[str, Any] = {"options": self.options, "tasks": self.tasks}
+        if shape == self.config:
+            embedding = self.embedding if self.embedding_head is None else self.embedding_head[1].embedding
+            found |= {"embedding": embedding and embedding.write(), "max_length": self.max_length}
         config["pretune"] = {"objective": self.objective} | {name: value for name, value in found.items() if value}
         if shape == self.config and self.shape:
             config["pretune"]["shape"] = self.shape.write()
@@ -312,7 +349,8 @@ def random_twin(model: Model, seed: int = 0) -> Model:
     >>> random_twin(make_model("bert-tiny"), seed=1).config == make_model("bert-tiny").config
     True
     """
-    return Model(model.family, model.config, Root(model.fresh(seed)), model.tokenizer, shape=model.shape)
+    root, limit = Root(model.fresh(seed)), model.max_length
+    return Model(model.family, model.config, root, model.tokenizer, shape=model.shape, max_length=limit)
 
 
 def family_of(reference: str | Path) -> Family:
@@ -346,7 +384,10 @@ def labels_in(content: Mapping[str, Any]) -> list[str]:
 
 def trained_for(reference: str | Path) -> Mixture | None:
     """The objectives whose heads a model has: those it was trained for, or those of the class that it was published as."""
-    family, content = read_config(find_folder(reference))
+    folder = find_folder(reference)
+    family, content = read_config(folder)
+    if (layout := read_layout(folder)) is not None:
+        return alone(Contrast(embedding=layout.embedding))
     ours, labels = content.get("pretune", {}), tuple(labels_in(content))
     heads = next((heads for heads, name in family.classes.items() if name == class_in(content)), frozenset())
     # One class is a number, to `transformers` too.
@@ -355,7 +396,17 @@ def trained_for(reference: str | Path) -> Mixture | None:
     objective = ours.get("objective") or "+".join(tasks.get(head, head) for head in sorted(heads))
     pooling = family.poolings.get(getattr(family.read_config(content), "classifier_pooling", ""), "start")
     known = {"labels": labels, "pooling": pooling, **ours.get("options", {})}
+    known |= {"embedding": TextEmbedding.read(ours["embedding"])} if "embedding" in ours else {}
     return parse_objective(objective, ours.get("tasks"), **known) if objective else None
+
+
+def embedding_of(reference: str | Path) -> TextEmbedding | None:
+    """How a model computes vectors of texts, where its folder says so."""
+    folder = find_folder(reference)
+    if (layout := read_layout(folder)) is not None:
+        return layout.embedding
+    content = read_config(folder)[1].get("pretune", {}).get("embedding")
+    return TextEmbedding.read(content) if content else None
 
 
 def _heads_in(family: Family, content: Mapping[str, Any]) -> set[str]:
@@ -417,8 +468,19 @@ def load_model(
     model.objective = ours.get("objective", "")
     model.labels = labels_in(content)
     model.options, model.tasks = ours.get("options", {}), ours.get("tasks", {})
+    layout = read_layout(folder)
+    model.embedding = embedding_of(folder)
+    model.max_length = layout.max_length if layout is not None else ours.get("max_length")
+    if layout is not None:
+        model._check_encoder(folder)
+        model.tokenizer = model.tokenizer and layout.prepare(model.tokenizer)
     if objectives is not None:
         model.add_heads(objectives.objectives, seed)
+    if layout is not None and model.embedding_head is not None:
+        head_tensors |= layout.tensors(model.embedding_head[0])
+    if model.embedding is not None and model.embedding.learned and model.embedding_head is None:
+        model.embedding = None  # a description without the parameters
+        say(f"{folder}: the layers after the pooling of its text embeddings are left out; `contrast` keeps them")
     wanted = model.root.tensors()
     heads = _heads_in(family, content)
     found, missing, extra = family.table.read(tensors, wanted, heads)
@@ -500,8 +562,8 @@ def with_dropout(content: dict[str, Any], dropout: Mapping[str, float], folder: 
 
 
 def find_folder(reference: str | Path) -> Path:
-    """The folder behind a model reference."""
-    folder = Path(reference)
+    """The folder behind a model reference; of a sentence-transformers folder, that of its Transformer."""
+    folder = transformer_folder(Path(reference))
     if (folder / CONFIG).is_file():
         return folder
     if folder.is_dir():

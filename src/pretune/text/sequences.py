@@ -306,6 +306,7 @@ MODEL_COLUMNS = (
     "span",
     "global",
     "characters",
+    "prompt",
 )  # those a model looks at; the others are ours
 
 

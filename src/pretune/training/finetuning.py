@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -19,9 +19,10 @@ from pretune.errors import PretuneError
 from pretune.inference.predict import Answerer
 from pretune.inference.static_vectors import fill_in
 from pretune.metrics import choose, constant, score
-from pretune.model import Model, family_of, load_model, make_model, random_twin
+from pretune.model import Model, embedding_of, family_of, load_model, make_model, random_twin
 from pretune.nn.recurrent import asks_the_host
 from pretune.objectives import OBJECTIVES, Data, Mixture, Named, Task, parse_objective
+from pretune.objectives.classify import Pooling
 from pretune.objectives.named import kind_of
 from pretune.objectives.on import On
 from pretune.objectives.soft import Soft, Teaching
@@ -159,6 +160,10 @@ def read_material(plan: Plan) -> Material:
 def asked_for(plan: Plan, objective: str) -> Mixture:
     """The objectives of a plan, which know nothing of their examples yet."""
     usual: dict[str, Any] = {"pooling": family_of(plan.model).poolings.get("", "start")}
+    embedding = None if is_preset(plan.model) else embedding_of(plan.model)
+    if embedding is not None:  # what gave good vectors of texts is a good start for classifying them, too
+        usual["embedding"] = embedding
+        usual["pooling"] = next((mode for mode in embedding.pooling if mode in get_args(Pooling)), usual["pooling"])
     usual |= {"drop_bad": True} if plan.drop_bad else {}
     mixture = parse_objective(objective, **usual)
     if plan.drop_bad and not any(hasattr(task, "drop_bad") for task in tasks_in(mixture)):
@@ -197,7 +202,7 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
     mixture = mixture.with_part(learned)
     labels = list(getattr(task, "labels", ()))
     model.labels, model.tasks, model.objective = labels, {}, plan.objective
-    length = check_length(min(plan.batch.length or 128, model.backbone.longest or 1 << 30), model)
+    length = check_length(min(plan.batch.length or 128, model.longest or 1 << 30), model)
     if plan.vectors is not None:
         fill_in(model, read_vectors(plan.vectors), plan.vectors)
     strategy = strategy_of(plan, model, [task], len(rows), dev is not None)
