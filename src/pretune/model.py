@@ -27,7 +27,7 @@ from pretune.nn.dropout import stop_attention_dropout
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.initialize import Undrawn
 from pretune.nn.text_embedding import TextEmbedding, TextEmbeddingHead
-from pretune.objectives import OBJECTIVES, Joint, Loss, Mixture, Named, Objective, alone, parse_objective
+from pretune.objectives import OBJECTIVES, Joint, Loss, Mixture, Named, Objective, parse_objective
 from pretune.objectives.contrast import Contrast
 from pretune.objectives.named import kind_of
 from pretune.objectives.on import OnHead
@@ -387,7 +387,7 @@ def trained_for(reference: str | Path) -> Mixture | None:
     folder = find_folder(reference)
     family, content = read_config(folder)
     if (layout := read_layout(folder)) is not None:
-        return alone(Contrast(embedding=layout.embedding))
+        return parse_objective(Contrast.name, embedding=layout.embedding)
     ours, labels = content.get("pretune", {}), tuple(labels_in(content))
     heads = next((heads for heads, name in family.classes.items() if name == class_in(content)), frozenset())
     # One class is a number, to `transformers` too.

@@ -32,8 +32,7 @@ from pretune.weights import WEIGHTS, read_weights
 MODULES, SETTINGS, TRANSFORMER = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"
 # What old releases called the settings of the Transformer, after the kind that it was.
 OLD_TRANSFORMERS = [
-    f"sentence_{kind}_config.json"
-    for kind in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+    f"sentence_{kind}_config.json" for kind in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 ]
 CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
 UNLIMITED = 1 << 24  # tokenizers that know no limit say 10**30
@@ -176,7 +175,9 @@ def kind_of(root: Path, module: Mapping[str, Any]) -> str:
     """Return the name of a module's class."""
     package, _, kind = str(module["type"]).rpartition(".")
     if package.split(".")[0] != "sentence_transformers":
-        raise PretuneError(f"{root / MODULES}: the module {module['type']} is code of its own, which pretune does not run")
+        raise PretuneError(
+            f"{root / MODULES}: the module {module['type']} is code of its own, which pretune does not run"
+        )
     return kind
 
 
@@ -218,7 +219,9 @@ def read_transform(kind: str, folder: Path) -> Transform:
         if not activation.startswith("torch.nn.modules."):
             raise PretuneError(f"{path}: the activation {activation} is code of its own, which pretune does not run")
         size = {name: content[name] for name in sizes if name in content}
-        return Dense(**size, activation=activation.rpartition(".")[2], residual=bool(content.get("use_residual", False)))
+        return Dense(
+            **size, activation=activation.rpartition(".")[2], residual=bool(content.get("use_residual", False))
+        )
     raise PretuneError(
         f"{folder}: pretune has no {kind} module; after the Pooling it reads Dense, LayerNorm, Dropout and Normalize"
     )
@@ -339,7 +342,11 @@ def transform_config(part: Transform) -> dict[str, Any]:
     """Return the settings of a module that changes the vector of a text."""
     if isinstance(part, Dense):
         module = "linear" if part.activation == "Identity" else "activation"
-        settings = {"in_features": part.in_features, "out_features": part.out_features, "bias": part.bias}
+        settings: dict[str, Any] = {
+            "in_features": part.in_features,
+            "out_features": part.out_features,
+            "bias": part.bias,
+        }
         settings |= {"activation_function": f"torch.nn.modules.{module}.{part.activation}"}
         return settings | ({"use_residual": True} if part.residual else {})
     if isinstance(part, LayerNorm):

@@ -90,5 +90,6 @@ def vector_task(reference: str | Path, pooling: str | None) -> Any:
     if pooling is None:
         return task
     if isinstance(task, Named):
-        return replace(task, task=replace(task.task, vector=pooling))
+        own: Any = task.task
+        return replace(task, task=replace(own, vector=pooling))
     return Contrast(pooling, embedding=task.embedding)

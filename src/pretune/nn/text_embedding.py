@@ -26,7 +26,19 @@ SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     kind.__name__: kind
     for kind in (
-        *(nn.Identity, nn.Tanh, nn.Sigmoid, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish),
+        *(
+            nn.Identity,
+            nn.Tanh,
+            nn.Sigmoid,
+            nn.ReLU,
+            nn.ReLU6,
+            nn.LeakyReLU,
+            nn.ELU,
+            nn.SELU,
+            nn.GELU,
+            nn.SiLU,
+            nn.Mish,
+        ),
         *(nn.Softplus, nn.Softsign, nn.Tanhshrink, nn.Hardtanh, nn.LogSigmoid),
     )
 }

@@ -38,13 +38,15 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 ROLES = {"score": ("score", "similarity", "label", "is_duplicate")}
 FAR = -1e4  # no similarity at all; finite, so that a batch of nothing has a loss
+MEAN = TextEmbedding()
 BLOCK = 1024  # texts among which a text's own pair is looked for
 
 
 @dataclass(frozen=True)
 class Contrast:
     """`vector` is the pooling that gives the vector of a text: that of the model by default, which is the mean where the
-    model has none. Several are joined with +. `normalize` scales vectors to unit length.
+    model has none. Several are joined with +. `normalize` scales vectors to unit length. `embedding` is how the model that
+    is trained computes vectors already.
 
     Without scores, a text's own pair must be nearer than those of all other rows of the batch, and the other way round;
     cosines are divided by `temperature` first. This is the one loss that is not a sum over rows alone: what a batch is cut
@@ -57,7 +59,7 @@ class Contrast:
     scored: bool = fitted(False)
     lowest: float = fitted(0.0)  # the score that is learned as a cosine of 0,
     highest: float = fitted(1.0)  # and that of 1
-    embedding: TextEmbedding = fitted(TextEmbedding())  # what the model that is trained brings along
+    embedding: TextEmbedding = fitted(MEAN)  # noqa: RUF009 (immutable)
 
     name: ClassVar[str] = "contrast"
     pattern: ClassVar[Pattern | None] = None
@@ -196,7 +198,9 @@ def prompt_tokens(prompt: str, tokenizer: Tokenizer, template: Template, length:
     """
     tokens = len(tokenizer.encode(prompt)) if prompt else 0
     if tokens >= length - template.overhead(pair=False):
-        raise PretuneError(f"the prompt {prompt!r} has {tokens} tokens, and sequences of {length} have no room for more")
+        raise PretuneError(
+            f"the prompt {prompt!r} has {tokens} tokens, and sequences of {length} have no room for more"
+        )
     return tokens + template.single.index("A") if prompt else 0
 
 
