@@ -186,13 +186,17 @@ class Model:
                 "use the model with pretune, or export it --to onnx"
             )
         vectors = self.embedding_head if len(self.root.heads) == 1 else None
-        if vectors is not None:
-            self._check_encoder(folder)
-        name = self._export(Path(folder), kind, compute, shard, companions)
-        if vectors is not None:
-            head, module = vectors
-            length = self.longest or LENGTH
-            write_layout(Path(folder), module.embedding, self.backbone.width, length, head, self.state(kind))
+        if vectors is None:
+            return self._export(Path(folder), kind, compute, shard, companions)
+        self._check_encoder(folder)
+        words = self.need_tokenizer()
+        if not words.has("padding"):  # which sentence-transformers does without being asked
+            roles = {**words.role_tokens, "padding": words.vocabulary[words.role("end")]}
+            words = Tokenizer(words.backend, roles, words.characters)
+        name = replace(self, tokenizer=words)._export(Path(folder), kind, compute, shard, companions)
+        head, module = vectors
+        length = self.longest or LENGTH
+        write_layout(Path(folder), module.embedding, self.backbone.width, length, head, self.state(kind))
         return name
 
     def _check_encoder(self, folder: str | Path) -> None:

@@ -18,6 +18,7 @@ import yaml
 from safetensors import safe_open
 
 from pretune.atomic import write_bytes
+from pretune.families import find_family
 from pretune.nn.text_embedding import TextEmbedding
 from pretune.objectives import OBJECTIVES, parse_objective
 from pretune.objectives.named import kind_of
@@ -100,7 +101,19 @@ TRANSFORMERS = {
 from transformers import pipeline
 
 run = pipeline($task, model=$name)
-print(run($input))
+print(run($text))
+""",
+    "fill-mask": """
+from transformers import pipeline
+
+fill = pipeline("fill-mask", model=$name)
+print(fill($masked))
+""",
+    "text-generation": """
+from transformers import pipeline
+
+generate = pipeline("text-generation", model=$name)
+print(generate("The train", max_new_tokens=20))
 """,
     "load": """
 from transformers import AutoTokenizer, $kind
@@ -375,22 +388,21 @@ def with_transformers(subject: Subject) -> str:
     """Return a snippet that uses the model with transformers."""
     kind, task = subject.architecture, subject.purpose[1]
     if task in PIPELINES and kind.endswith(PIPELINES[task]):
-        text = {"fill-mask": f"The train was {subject.mask}.", "text-generation": "The train"}.get(task, TEXT)
-        return snippet(TRANSFORMERS["pipeline"], subject, task=task, input=text)
+        return snippet(TRANSFORMERS.get(task, TRANSFORMERS["pipeline"]), subject, task=task)
     for ending in ("ForConditionalGeneration", "ForMultipleChoice", "ForQuestionAnswering"):
         if ending in kind:
             return snippet(TRANSFORMERS["load"] + TRANSFORMERS[ending], subject)
-    if isinstance(subject.config.get("decoder_layers", subject.config.get("num_decoder_layers")), int):
+    if find_family(str(subject.config.get("model_type")), subject.name).template.target:
         return snippet(TRANSFORMERS["load"], subject)  # how a bare encoder-decoder is called depends on its use
     return snippet(TRANSFORMERS["load"] + TRANSFORMERS["states"], subject)
 
 
 def snippet(code: str, subject: Subject, **values: str) -> str:
     """Return Python code as a block, with its values filled in as strings."""
-    values = {"name": subject.name, "graph": f"{subject.name}/model.onnx", "text": TEXT, "other": OTHER} | values
+    values |= {"name": subject.name, "graph": f"{subject.name}/model.onnx", "masked": f"The train was {subject.mask}."}
+    values |= {"text": TEXT, "other": OTHER}
     filled = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
-    masked = {"masked": json.dumps(f"The train was {subject.mask}.", ensure_ascii=False)}
-    return f"```python\n{Template(code).substitute(filled, **masked, kind=subject.architecture).strip()}\n```"
+    return f"```python\n{Template(code).substitute(filled, kind=subject.architecture).strip()}\n```"
 
 
 def table(head: tuple[str, ...], rows: Mapping[str, Any]) -> str:

@@ -27,6 +27,7 @@ from pretune.training.finetuning import (
     lay_out,
     learn,
     read_examples,
+    start_of,
     starting_model,
     strategy_of,
     write_answers,
@@ -74,7 +75,7 @@ def read_tasks(plan: Plan) -> Tasks:
     for asked in find_tasks(mixture, plan):
         judged = plan.dev.get(asked.name) if isinstance(plan.dev, Mapping) else None
         rows, dev, taken = read_examples(plan, asked, plan.train[asked.name], judged)
-        task = asked.fit(rows)
+        task = start_of(plan, objective, asked).fit(rows)
         mixture = mixture.with_part(task)
         parts[task.name] = Material(mixture, asked, task, rows, dev, taken)
     return Tasks(objective, mixture, parts)

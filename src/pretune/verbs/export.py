@@ -107,6 +107,7 @@ def export(
         )
     heads = loaded.root.heads
     known = {name for names in loaded.family.classes for name in names}
+    own = {loaded.embedding_head[0]} if loaded.embedding_head is not None else set()
     if to == "sentence-transformers":
         keep_vectors(loaded, reference, head, pooling, normalize)
     elif head is not None or to == "hf":
@@ -137,7 +138,7 @@ def export(
     kind = getattr(torch, dtype)
     name = loaded.export(out, kind, compute=kind, shard=size, companions=not loaded.untrained)
     its = {head for names, kind in loaded.family.classes.items() if kind == name for head in names}
-    its |= set(loaded.root.heads) if to == "sentence-transformers" else set()
+    its |= own if to == "sentence-transformers" else set()
     left = [name for name in heads if name not in sharing(heads, its)] if head is None else []
     same = not (left or report or (head is not None and set(head.split("+")) != set(heads)))
     write_card(out, history(source, same), exported=True, source=source, license=license)
