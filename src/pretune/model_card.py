@@ -196,11 +196,14 @@ class Subject:
 
     @cached_property
     def parameters(self) -> int:
-        """How many numbers its weights are; 0 where they are in a graph."""
+        """The number of its parameters; 0 where files do not tell: in a graph, or stored as integers."""
         count = 0
         for file in self.folder.glob("*.safetensors"):
             with safe_open(file, framework="numpy") as content:
-                count += sum(prod(content.get_slice(name).get_shape()) for name in content.keys())  # noqa: SIM118
+                for tensor in map(content.get_slice, content.keys()):
+                    if not tensor.get_dtype().startswith(("F", "BF")):
+                        return 0
+                    count += prod(tensor.get_shape())
         return count
 
     @property
