@@ -77,7 +77,9 @@ def run(words: list[str]) -> None:
             options[name_of := word[2:].replace("-", "_")] = []
         else:
             options[name_of].append(word)
-    options = {key: given if len(given) > 1 else (given or [True])[0] for key, given in options.items()}  # flags have none
+    options = {
+        key: given if len(given) > 1 else (given or [True])[0] for key, given in options.items()
+    }  # flags have none
     if name == "pretrain":
         options["set"] = ["batch.tokens=256"]
     make_command(name, VERBS[name])(*words[:first], **options)

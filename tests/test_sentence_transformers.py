@@ -207,6 +207,8 @@ def test_without_a_limit_of_its_own_it_is_the_tokenizers_or_the_models(bert: Pat
         ("2_Dense/config.json", {"activation_function": "torch.nn.modules.activation.PReLU"}, "activation 'PReLU'"),
         ("2_Dense/config.json", {"module_input_name": "token_embeddings"}, "module_input_name is 'token_embeddings'"),
         ("2_Dense/config.json", {"bias": False}, "asks for tensors"),
+        ("2_Dense/config.json", {"out_features": None}, "out_features is None; it must be a positive integer"),
+        ("sentence_bert_config.json", {"max_seq_length": "128"}, "maximum length '128' is not a number"),
         ("2_Dense/config.json", {"in_features": 99}, "takes vectors of size 99, but gets some of size 16"),
     ],
 )
@@ -217,6 +219,15 @@ def test_what_cannot_be_honored_is_refused_by_name(
     edit(folder / file, **changes)
     with pytest.raises(PretuneError, match=message):
         embed_texts(folder, TEXTS)
+
+
+@pytest.mark.parametrize("file", ["modules.json", "1_Pooling/config.json", "config_sentence_transformers.json"])
+@pytest.mark.parametrize("content", ["", "3", "[]", '{"a":'])
+def test_damaged_files_are_named(bert: Path, tmp_path: Path, file: str, content: str) -> None:
+    folder = build(bert, tmp_path / "st", Pooling(WIDTH, "mean"))
+    (folder / file).write_text(content)
+    with pytest.raises(PretuneError, match=file):
+        pt.load(folder)
 
 
 @pytest.mark.parametrize(
@@ -288,7 +299,13 @@ def test_other_objectives_keep_what_they_can_of_a_folder(
     monkeypatch.setenv("PRETUNE_PROGRESS", "plain")
     assert load_model(dense, parse_objective("mlm")).embedding is None
     assert "the layers after the pooling of its text embeddings are left out" in capsys.readouterr().err
-    assert embed_texts(tmp_path / "dense-mlm", TEXTS).shape == (len(TEXTS), WIDTH)
+    pt.export(dense, to="hf", out=tmp_path / "dense-hf")
+    for place in ("dense-mlm", "dense-hf"):
+        assert embed_texts(tmp_path / place, TEXTS).shape == (len(TEXTS), WIDTH)
+    pt.load(dense).save(tmp_path / "run")
+    (tmp_path / "run" / "head.safetensors").unlink()
+    with pytest.raises(PretuneError, match="so vectors would be random"):
+        embed_texts(tmp_path / "run", TEXTS)
 
 
 def test_classifiers_pool_as_the_folder_does(bert: Path, tmp_path: Path) -> None:

@@ -291,7 +291,11 @@ class Model:
             config["label2id"] = {label: i for i, label in enumerate(labels)}
         found: dict[str, Any] = {"options": self.options, "tasks": self.tasks}
         if shape == self.config:
-            embedding = self.embedding if self.embedding_head is None else self.embedding_head[1].embedding
+            head, embedding = self.embedding_head, self.embedding
+            if head is not None:
+                embedding = head[1].embedding
+            elif embedding is not None and embedding.learned:  # nothing without its parameters
+                embedding = None
             found |= {"embedding": embedding and embedding.write(), "max_length": self.max_length}
         config["pretune"] = {"objective": self.objective} | {name: value for name, value in found.items() if value}
         if shape == self.config and self.shape:
@@ -400,7 +404,7 @@ def trained_for(reference: str | Path) -> Mixture | None:
     objective = ours.get("objective") or "+".join(tasks.get(head, head) for head in sorted(heads))
     pooling = family.poolings.get(getattr(family.read_config(content), "classifier_pooling", ""), "start")
     known = {"labels": labels, "pooling": pooling, **ours.get("options", {})}
-    known |= {"embedding": TextEmbedding.read(ours["embedding"])} if "embedding" in ours else {}
+    known |= {"embedding": embedding_of(folder)} if "embedding" in ours else {}
     return parse_objective(objective, ours.get("tasks"), **known) if objective else None
 
 
@@ -410,7 +414,10 @@ def embedding_of(reference: str | Path) -> TextEmbedding | None:
     if (layout := read_layout(folder)) is not None:
         return layout.embedding
     content = read_config(folder)[1].get("pretune", {}).get("embedding")
-    return TextEmbedding.read(content) if content else None
+    try:
+        return TextEmbedding.read(content) if content else None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise PretuneError(f"{folder / CONFIG}: what it says of `embedding` under `pretune` is damaged") from error
 
 
 def _heads_in(family: Family, content: Mapping[str, Any]) -> set[str]:

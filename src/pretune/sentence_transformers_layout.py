@@ -183,7 +183,7 @@ def kind_of(root: Path, module: Mapping[str, Any]) -> str:
 
 def read_pooling(path: Path) -> tuple[tuple[str, ...], bool]:
     """Read the poolings of a Pooling module, and whether they include the tokens of prompts."""
-    content = read_json(path)
+    content = read_mapping(path)
     flags = {name: mode for mode, name in POOLING_FLAGS.items()}
     dimensions = {"embedding_dimension", "word_embedding_dimension"}  # that of the states, which the model has, too
     check_keys(path, content, {"pooling_mode", "include_prompt", *flags, *dimensions})
@@ -198,7 +198,7 @@ def read_pooling(path: Path) -> tuple[tuple[str, ...], bool]:
 def read_transform(kind: str, folder: Path) -> Transform:
     """Read the settings of a module that changes the vector of a text."""
     path = folder / CONFIG
-    content = read_json(path) if path.is_file() or kind != "Normalize" else {}
+    content = read_mapping(path) if path.is_file() or kind != "Normalize" else {}
     places = {"module_input_name", "module_output_name"}
     for place in places & content.keys():
         if content[place] not in (VECTOR, None):
@@ -211,17 +211,15 @@ def read_transform(kind: str, folder: Path) -> Transform:
         return Dropout(float(content.get("dropout", 0.2)))
     if kind == "LayerNorm":
         check_keys(path, content, {"dimension"})
-        return LayerNorm(int(content["dimension"]))
+        return LayerNorm(need_size(path, content, "dimension"))
     if kind == "Dense":
-        sizes = {"in_features", "out_features", "bias"}
-        check_keys(path, content, {*sizes, *places, "activation_function", "use_residual"})
+        sizes = {name: need_size(path, content, name) for name in ("in_features", "out_features")}
+        check_keys(path, content, {*sizes, *places, "bias", "activation_function", "use_residual"})
         activation = str(content.get("activation_function", "torch.nn.modules.activation.Tanh"))
         if not activation.startswith("torch.nn.modules."):
             raise PretuneError(f"{path}: the activation {activation} is code of its own, which pretune does not run")
-        size = {name: content[name] for name in sizes if name in content}
-        return Dense(
-            **size, activation=activation.rpartition(".")[2], residual=bool(content.get("use_residual", False))
-        )
+        bias, residual = bool(content.get("bias", True)), bool(content.get("use_residual", False))
+        return Dense(**sizes, bias=bias, activation=activation.rpartition(".")[2], residual=residual)
     raise PretuneError(
         f"{folder}: pretune has no {kind} module; after the Pooling it reads Dense, LayerNorm, Dropout and Normalize"
     )
@@ -229,7 +227,7 @@ def read_transform(kind: str, folder: Path) -> Transform:
 
 def read_settings(path: Path) -> dict[str, Any]:
     """Read prompts, similarity function and truncate_dim of the whole model."""
-    content = read_json(path) if path.is_file() else {}
+    content = read_mapping(path) if path.is_file() else {}
     given = {"prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim"}
     check_keys(path, content, {*given, "model_type", "__version__", "requirements"})
     kind = content.get("model_type", "SentenceTransformer")
@@ -246,7 +244,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 def read_transformer(folder: Path) -> tuple[int | None, bool]:
     """Read how many tokens of a text the Transformer takes (None: all), and whether texts are lowercased."""
     path = next((folder / name for name in (TRANSFORMER, *OLD_TRANSFORMERS) if (folder / name).is_file()), None)
-    content = read_json(path) if path is not None else {}
+    content = read_mapping(path) if path is not None else {}
     path = path or folder / TRANSFORMER
     arguments = ("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs")
     check_keys(path, content, {"max_seq_length", "do_lower_case", "unpad_inputs", *arguments, *FIXED})
@@ -259,8 +257,10 @@ def read_transformer(folder: Path) -> tuple[int | None, bool]:
     limits += [(content.get(name) or {}).get("model_max_length") for name in arguments]
     if not any(limits):  # 6.x leaves it to the tokenizer, and cuts no later than the model has positions
         tokenizer, model = (folder / name for name in (TOKENIZER_CONFIG, CONFIG))
-        limits = [read_json(tokenizer).get("model_max_length") if tokenizer.is_file() else None]
-        limits += [read_json(model).get("max_position_embeddings") if model.is_file() else None]
+        limits = [read_mapping(tokenizer).get("model_max_length") if tokenizer.is_file() else None]
+        limits += [read_mapping(model).get("max_position_embeddings") if model.is_file() else None]
+    if wrong := [limit for limit in limits if not isinstance(limit, int | float | None)]:
+        raise PretuneError(f"{path}: the maximum length {wrong[0]!r} is not a number")
     found = [int(limit) for limit in limits if limit is not None and 0 < limit < UNLIMITED]
     return min(found, default=None), bool(content.get("do_lower_case", False))
 
@@ -271,6 +271,22 @@ def check_keys(path: Path, content: Collection[str], known: Collection[str]) -> 
         raise PretuneError(
             f"{path}: pretune does not know {', '.join(unknown)}, and vectors may depend on it; remove it if they do not"
         )
+
+
+def need_size(path: Path, content: Mapping[str, Any], name: str) -> int:
+    """Return a setting that must be a positive integer."""
+    value = content.get(name)
+    if not isinstance(value, int) or value < 1:
+        raise PretuneError(f"{path}: {name} is {value!r}; it must be a positive integer")
+    return value
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Read a JSON file of settings by name."""
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise PretuneError(f"{path}: not a mapping of settings")
+    return content
 
 
 def read_json(path: Path) -> Any:

@@ -61,6 +61,8 @@ def embed_texts(
     if prompt is None:
         prompt = embedding.prompt if prompt_name is None else embedding.find_prompt(prompt_name)
     model = load_model(reference, alone(task), partial=partial)
+    if not partial and any(name.startswith(f"heads.{task.name}.") for name in model.untrained):
+        raise PretuneError(f"{reference}: the layers after its pooling have no weights, so vectors would be random")
     before = prompt_tokens(prompt, model.need_tokenizer(), model.family.template, model.longest or LENGTH)
     device = choose_device()
     root = model.root.to(device).eval()
