@@ -386,7 +386,7 @@ def test_options_that_have_no_place_are_refused(bert: Path, tmp_path: Path) -> N
         ({"pooling": "mean", "out": tmp_path / "out"}, "are for --to sentence-transformers"),
         ({**vectors, "pooling": "man"}, r"pooling 'man' is not known for text embeddings; did you mean 'mean'\?"),
         ({**vectors, "head": "mlm"}, "--head mlm is for --to hf"),
-        ({**vectors, "max_length": 99}, "takes from 1 to 24 tokens"),
+        ({**vectors, "max_length": 99}, "takes from 3 to 24 tokens"),
     ]
     for options, message in cases:
         with pytest.raises(PretuneError, match=message):

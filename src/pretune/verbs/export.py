@@ -89,7 +89,7 @@ def export(
     from pretune.weights import read_size
 
     out, reference = Path(out), os.fspath(model)
-    source = find_folder(reference)
+    source = Path(reference) if Path(reference).is_dir() else find_folder(reference)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise PretuneError(f"{out}: exists and is not empty; choose another --out")
     if to == "onnx" and (dtype != "float32" or shard_size is not None):
@@ -119,9 +119,9 @@ def export(
     if longer is not None:
         loaded, report["positions"] = lengthen(loaded, longer, new_positions)
     if max_length is not None:
-        most = loaded.backbone.longest or max_length
-        if not 1 <= max_length <= most:
-            raise PretuneError(f"--max-length {max_length}: {reference} takes from 1 to {most} tokens")
+        least, most = loaded.family.template.overhead(pair=False) + 1, loaded.backbone.longest or max_length
+        if not least <= max_length <= most:
+            raise PretuneError(f"--max-length {max_length}: {reference} takes from {least} to {most} tokens")
         loaded.max_length = max_length
     if to == "onnx":
         from pretune.model import trained_for
