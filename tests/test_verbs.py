@@ -91,7 +91,7 @@ def test_a_run_folder_explains_itself(pretrained: Run) -> None:
     names = {path.name for path in pretrained.folder.iterdir()}
     assert {
         "recipe.yaml", "config.json", "model.safetensors", "tokenizer.json", "checkpoints", "metrics.jsonl",
-        "environment.json", "results.json",
+        "environment.json", "results.json", "README.md",
     } <= names  # fmt: skip
     metrics = pretrained.metrics()
     losses = [line["mlm"] for line in metrics if "mlm" in line]

@@ -14,6 +14,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from pretune.atomic import write_bytes, write_json
+from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.backbones.onnx import GRAPH, OnnxBackbone
 from pretune.backbones.shape import Shape
 from pretune.backbones.states import Backbone
@@ -29,12 +30,15 @@ from pretune.nn.characters import SpelledEmbeddings
 from pretune.nn.dropout import stop_attention_dropout
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.initialize import Undrawn
+from pretune.nn.text_embedding import TextEmbedding, TextEmbeddingHead
 from pretune.objectives import OBJECTIVES, Joint, Loss, Mixture, Named, Objective, parse_objective
+from pretune.objectives.contrast import Contrast
 from pretune.objectives.named import kind_of
 from pretune.objectives.on import OnHead
 from pretune.packed import Batch
 from pretune.presets import find_preset, is_preset, preset_names
 from pretune.progress import say
+from pretune.sentence_transformers_layout import read_layout, transformer_folder, write_layout
 from pretune.storage import as_int8, is_sparse, restored, without_zeros
 from pretune.text.tokenizer import Tokenizer
 from pretune.weights import read_shapes, read_tensors, read_weights, write_weights
@@ -42,6 +46,7 @@ from pretune.weights import read_shapes, read_tensors, read_weights, write_weigh
 Result = TypeVar("Result")
 
 CONFIG, HEAD = "config.json", "head.safetensors"
+LENGTH = 512  # tokens of sequences, where a model takes any number
 POOLED = ("classify", "choose")  # heads on one vector a sequence that layouts have a place for
 # Keys of config.json that families leave open → the roles of a tokenizer that fill them.
 ROLE_KEYS = {"bos_token_id": "start", "eos_token_id": "end", "cls_token_id": "start", "sep_token_id": "separator"}
@@ -103,11 +108,24 @@ class Model:
     )  # labels and options of each, where there are several
     shape: Shape = field(default_factory=Shape)  # what is left of what the configuration describes
     sparse: bool = False  # matrices with many zeros are saved without them
+    embedding: TextEmbedding | None = None  # how vectors of texts are computed, where the model says so
+    max_length: int | None = None  # of sequences, where that is less than the model has positions
 
     @property
     def backbone(self) -> Any:
         """The network without its heads."""
         return self.root.backbone
+
+    @property
+    def longest(self) -> int | None:
+        """The most tokens of a sequence: the model's positions, or the limit that its folder sets; None: any number."""
+        return min((limit for limit in (self.max_length, self.backbone.longest) if limit is not None), default=None)
+
+    @property
+    def embedding_head(self) -> tuple[str, TextEmbeddingHead] | None:
+        """The head that gives vectors of texts, and its name."""
+        heads = self.root.heads.items()
+        return next(((name, head) for name, head in heads if isinstance(head, TextEmbeddingHead)), None)
 
     def fresh(self, seed: int) -> Any:
         """A backbone of the same shape with random parameters."""
@@ -178,14 +196,34 @@ class Model:
 
         `compute` is the type that config.json tells them to compute in; `shard` the most bytes of a file of weights.
         `companions`, what else a head exports (rtd its generator), go to folders inside, as models of their own, where that
-        is a layout of the family.
+        is a layout of the family. A model whose only head gives vectors of texts becomes a sentence-transformers folder.
         """
         if self.shape:
             raise PretuneError(
                 f"the config.json of {self.family.name} cannot say {self.shape.told()}; "
                 "use the model with pretune, or export it --to onnx"
             )
-        return self._export(Path(folder), kind, compute, shard, companions)
+        vectors = self.embedding_head if len(self.root.heads) == 1 else None
+        if vectors is None:
+            return self._export(Path(folder), kind, compute, shard, companions)
+        self._check_encoder(folder)
+        words = self.need_tokenizer()
+        if not words.has("padding"):  # which sentence-transformers does without being asked
+            roles = {**words.role_tokens, "padding": words.vocabulary[words.role("end")]}
+            words = Tokenizer(words.backend, roles, words.characters)
+        name = replace(self, tokenizer=words)._export(Path(folder), kind, compute, shard, companions)
+        head, module = vectors
+        length = self.longest or LENGTH
+        write_layout(Path(folder), module.embedding, self.backbone.width, length, head, self.state(kind))
+        return name
+
+    def _check_encoder(self, folder: str | Path) -> None:
+        """Refuse models of which sentence-transformers would read a part alone."""
+        if isinstance(self.backbone, EncoderDecoder):
+            raise PretuneError(
+                f"{folder}: sentence-transformers computes vectors with the encoder of {self.family.name} alone, and pretune "
+                "with its decoder, too; use an encoder"
+            )
 
     def _export(
         self,
@@ -273,7 +311,14 @@ class Model:
         if labels:
             config["id2label"] = {str(i): label for i, label in enumerate(labels)}
             config["label2id"] = {label: i for i, label in enumerate(labels)}
-        found = {"options": self.options, "tasks": self.tasks}
+        found: dict[str, Any] = {"options": self.options, "tasks": self.tasks}
+        if shape == self.config:
+            head, embedding = self.embedding_head, self.embedding
+            if head is not None:
+                embedding = head[1].embedding
+            elif embedding is not None and embedding.learned:  # nothing without its parameters
+                embedding = None
+            found |= {"embedding": embedding and embedding.write(), "max_length": self.max_length}
         config["pretune"] = {"objective": self.objective} | {name: value for name, value in found.items() if value}
         if shape == self.config and self.shape:
             config["pretune"]["shape"] = self.shape.write()
@@ -338,7 +383,8 @@ def random_twin(model: Model, seed: int = 0) -> Model:
     >>> random_twin(make_model("bert-tiny"), seed=1).config == make_model("bert-tiny").config
     True
     """
-    return Model(model.family, model.config, Root(model.fresh(seed)), model.tokenizer, shape=model.shape)
+    root, limit = Root(model.fresh(seed)), model.max_length
+    return Model(model.family, model.config, root, model.tokenizer, shape=model.shape, max_length=limit)
 
 
 def family_of(reference: str | Path) -> Family:
@@ -373,6 +419,8 @@ def trained_for(reference: str | Path) -> Mixture | None:
     """Return the objectives whose heads a model has: those it was trained for, or those of the class it was published as."""
     folder = find_folder(reference)
     family, content = read_config(folder)
+    if (layout := read_layout(folder)) is not None:
+        return parse_objective(Contrast.name, embedding=layout.embedding)
     path = folder / CONFIG
     ours, labels = content.get("pretune", {}), labels_of(folder, family, content, path)
     heads = family.heads_of(class_in(content))
@@ -381,7 +429,20 @@ def trained_for(reference: str | Path) -> Mixture | None:
     config = family.read_config(content, str(path))
     pooling = family.poolings.get(getattr(config, "classifier_pooling", ""), "start")
     known = {"labels": tuple(labels), "pooling": pooling, **ours.get("options", {})}
+    known |= {"embedding": embedding_of(folder)} if "embedding" in ours else {}
     return parse_objective(objective, ours.get("tasks"), **known) if objective else None
+
+
+def embedding_of(reference: str | Path) -> TextEmbedding | None:
+    """How a model computes vectors of texts, where its folder says so."""
+    folder = find_folder(reference)
+    if (layout := read_layout(folder)) is not None:
+        return layout.embedding
+    content = read_config(folder)[1].get("pretune", {}).get("embedding")
+    try:
+        return TextEmbedding.read(content) if content else None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise PretuneError(f"{folder / CONFIG}: what it says of `embedding` under `pretune` is damaged") from error
 
 
 def _heads_in(family: Family, content: Mapping[str, Any]) -> set[str]:
@@ -455,8 +516,19 @@ def load_model(
     model.objective = ours.get("objective", "")
     model.labels = labels_of(folder, family, content, path)
     model.options, model.tasks = ours.get("options", {}), ours.get("tasks", {})
+    layout = read_layout(folder)
+    model.embedding = embedding_of(folder)
+    model.max_length = layout.max_length if layout is not None else ours.get("max_length")
+    if layout is not None:
+        model._check_encoder(folder)
+        model.tokenizer = model.tokenizer and layout.prepare(model.tokenizer)
     if objectives is not None:
         model.add_heads(objectives.objectives, seed)
+    if layout is not None and model.embedding_head is not None:
+        head_tensors |= layout.tensors(model.embedding_head[0])
+    if model.embedding is not None and model.embedding.learned and model.embedding_head is None:
+        model.embedding = None  # a description without the parameters
+        say(f"{folder}: the layers after the pooling of its text embeddings are left out; `contrast` keeps them")
     wanted = model.root.tensors()
     heads = _heads_in(family, content)
     found, missing, extra = _in(folder, lambda: family.table.read(tensors, wanted, heads, tied))
@@ -542,8 +614,8 @@ def checked_dropout(config: Any, dropout: Mapping[str, float], path: Path) -> di
 
 
 def find_folder(reference: str | Path) -> Path:
-    """The folder behind a model reference."""
-    folder = Path(reference)
+    """The folder behind a model reference; of a sentence-transformers folder, that of its Transformer."""
+    folder = transformer_folder(Path(reference))
     if (folder / CONFIG).is_file():
         if str(reference) in (*boxed_names(), *preset_names()):
             _say_once(

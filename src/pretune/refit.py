@@ -86,6 +86,7 @@ def lengthen(model: Model, longest: int, how: Literal["copy", "interpolate"] = "
         raise PretuneError(f"this {model.family.name} has {before} positions already; {longest} are not more")
     key = next(key for key in POSITION_KEYS if hasattr(model.config, key))
     made = _rebuilt(model, replace(model.config, **{key: getattr(model.config, key) + longest - before}))
+    made.max_length = None
     state = model.root.tensors()
     for name, positions in _learned(made.root):
         if not positions.weight.requires_grad:  # sines that the layout keeps as a table

@@ -240,7 +240,7 @@ class FineTuning:
         if self.loaded is None or self.loaded[0] != folder:
             self.loaded = folder, *load_trained(folder)
         _, model, objective = self.loaded
-        length = min(self.plan.batch.length or 128, model.backbone.longest or 1 << 30)
+        length = min(self.plan.batch.length or 128, model.longest or 1 << 30)
         columns = {role: name for role, name in task.columns.items() if role not in ANSWERS}
         answerer = Answerer(model, objective, objective.read(rows.file, columns, answered=False), length)
         return lambda: answerer(self.device)

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from pretune.devices import choose_device
 from pretune.errors import PretuneError
-from pretune.inference.batches import LENGTH, TOKENS
-from pretune.model import Model, load_model, trained_for
+from pretune.inference.batches import TOKENS
+from pretune.model import LENGTH, Model, load_model, trained_for
 from pretune.nn.patterns import Pattern, causal, permutation
 from pretune.nn.patterns import prefix as prefix_pattern
 from pretune.packed import pack

@@ -11,9 +11,9 @@ import torch
 
 from pretune.devices import choose_device
 from pretune.errors import PretuneError, nearest
-from pretune.inference.batches import LENGTH, by_length
+from pretune.inference.batches import by_length
 from pretune.inference.writing import write_answers
-from pretune.model import Model, load_model, trained_for
+from pretune.model import LENGTH, Model, load_model, trained_for
 from pretune.objectives import Data, Mixture, Task
 from pretune.objectives.task import Answer, knowing
 from pretune.progress import say
@@ -52,7 +52,7 @@ class Answerer:
     def __init__(self, model: Model, task: Task, examples: Any, length: int | None = None) -> None:
         task = knowing(task, model.need_tokenizer())
         self.model, self.task, self.examples = model, task, examples
-        self.length = length or model.backbone.longest or LENGTH
+        self.length = length or model.longest or LENGTH
         self.laid = task.lay_out(Data(model.need_tokenizer(), model.family.template, rows=examples), self.length)
 
     def say_cut(self) -> Self:

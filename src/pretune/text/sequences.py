@@ -317,6 +317,7 @@ MODEL_COLUMNS = (
     "span",
     "global",
     "characters",
+    "prompt",
 )  # those a model looks at; the others are ours
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -19,9 +19,11 @@ from pretune.errors import PretuneError
 from pretune.inference.predict import Answerer
 from pretune.inference.static_vectors import fill_in
 from pretune.metrics import choose, constant, score
-from pretune.model import Model, family_of, load_model, make_model, random_twin
+from pretune.model import Model, embedding_of, family_of, load_model, make_model, random_twin
 from pretune.nn.recurrent import asks_the_host
+from pretune.nn.text_embedding import TextEmbedding
 from pretune.objectives import OBJECTIVES, Data, Mixture, Named, Task, parse_objective
+from pretune.objectives.classify import Pooling
 from pretune.objectives.named import kind_of
 from pretune.objectives.on import On
 from pretune.objectives.soft import Soft, Teaching
@@ -152,13 +154,35 @@ def read_material(plan: Plan) -> Material:
     asked = find_task(mixture)
     assert isinstance(plan.train, str) and not isinstance(plan.dev, Mapping)
     rows, dev, taken = read_examples(plan, asked, plan.train, plan.dev)
-    task = asked.fit(rows)
+    task = start_of(plan, plan.objective, asked).fit(rows)
     return Material(mixture.with_part(task), asked, task, rows, dev, taken)
 
 
-def asked_for(plan: Plan, objective: str) -> Mixture:
-    """The objectives of a plan, which know nothing of their examples yet."""
-    usual: dict[str, Any] = {"pooling": family_of(plan.model).poolings.get("", "start")}
+def own_embedding(plan: Plan) -> TextEmbedding | None:
+    """Return how the model of a plan computes vectors of texts, where its folder says so."""
+    return None if is_preset(plan.model) else embedding_of(plan.model)
+
+
+def start_of(plan: Plan, objective: str, asked: Task) -> Task:
+    """Return a task with the pooling of the model's text embeddings, unless another was asked for.
+
+    What gave good vectors of texts is a good start for classifying them, too.
+    """
+    embedding = own_embedding(plan)
+    mode = next((mode for mode in (embedding.pooling if embedding else ()) if mode in get_args(Pooling)), None)
+    if mode is None:
+        return asked
+    return next(task for task in tasks_in(asked_for(plan, objective, mode)) if task.name == asked.name)
+
+
+def asked_for(plan: Plan, objective: str, pooling: str | None = None) -> Mixture:
+    """Return the objectives of a plan, which know nothing of their examples yet.
+
+    `pooling` is that of tasks for which none is given; by default the family's.
+    """
+    usual: dict[str, Any] = {"pooling": pooling or family_of(plan.model).poolings.get("", "start")}
+    if (embedding := own_embedding(plan)) is not None:
+        usual["embedding"] = embedding
     usual |= {"drop_bad": True} if plan.drop_bad else {}
     mixture = parse_objective(objective, **usual)
     if plan.drop_bad and not any(hasattr(task, "drop_bad") for task in tasks_in(mixture)):
@@ -197,7 +221,7 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
     mixture = mixture.with_part(learned)
     labels = list(getattr(task, "labels", ()))
     model.labels, model.tasks, model.objective = labels, {}, plan.objective
-    length = check_length(min(plan.batch.length or 128, model.backbone.longest or 1 << 30), model)
+    length = check_length(min(plan.batch.length or 128, model.longest or 1 << 30), model)
     if plan.vectors is not None:
         fill_in(model, read_vectors(plan.vectors), plan.vectors)
     strategy = strategy_of(plan, model, [task], len(rows), dev is not None)

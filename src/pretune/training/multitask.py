@@ -27,6 +27,7 @@ from pretune.training.finetuning import (
     lay_out,
     learn,
     read_examples,
+    start_of,
     starting_model,
     strategy_of,
     write_answers,
@@ -74,7 +75,7 @@ def read_tasks(plan: Plan) -> Tasks:
     for asked in find_tasks(mixture, plan):
         judged = plan.dev.get(asked.name) if isinstance(plan.dev, Mapping) else None
         rows, dev, taken = read_examples(plan, asked, plan.train[asked.name], judged)
-        task = asked.fit(rows)
+        task = start_of(plan, objective, asked).fit(rows)
         mixture = mixture.with_part(task)
         parts[task.name] = Material(mixture, asked, task, rows, dev, taken)
     return Tasks(objective, mixture, parts)
@@ -90,7 +91,7 @@ def finetune_tasks(plan: Plan, material: Tasks, resume: bool = False) -> Run:
     model.labels, model.options, model.tasks, model.objective = [], {}, {}, material.objective
     labels = {name: list(getattr(task, "labels", ())) for name, task in tasks.items()}
     device = choose_device(plan.device)
-    length = check_length(min(plan.batch.length or 128, model.backbone.longest or 1 << 30), model)
+    length = check_length(min(plan.batch.length or 128, model.longest or 1 << 30), model)
     strategy = strategy_of(plan, model, tasks.values(), material.size, material.judged)
     starts = strategy.prepare(model, plan.seed)
     judges = {n: Answerer(model, tasks[n], part.dev, length).say_cut() for n, part in parts.items() if part.judged}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import subprocess
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import torch
 
 from pretune.atomic import write_bytes, write_json
 from pretune.errors import PretuneError
+from pretune.model_card import CONFIG, History, write_card
 from pretune.recipe import read_recipe, write_recipe
 from pretune.training.checkpoints import FOLDER, list_checkpoints
 from pretune.training.log import METRICS
@@ -57,6 +60,14 @@ class Run:
     def finished(self) -> bool:
         """Whether it came to its end."""
         return (self.folder / RESULTS).is_file()
+
+    @property
+    def history(self) -> History:
+        """How its model was made, for the card of the model."""
+        said = re.match(r"# pretune (\w+)", (self.folder / RECIPE).read_text(encoding="utf-8"))
+        path = self.folder / ENVIRONMENT
+        date = json.loads(path.read_text(encoding="utf-8")).get("date", "") if path.is_file() else ""
+        return History(said[1] if said else "", self.recipe, self.results, date)
 
     def predict(self, texts: Any, **options: Any) -> list[dict[str, Any]]:
         """An answer for each text, with a model trained for a task: a label, tags; with `pairs`, spans of these."""
@@ -103,9 +114,12 @@ def rewrite_recipe(folder: Path, verb: str, recipe: Mapping[str, Any]) -> None:
 
 
 def finish_run(folder: Path, results: Mapping[str, Any]) -> Run:
-    """Write what came out."""
+    """Write what came out, and the card of the model."""
     write_json(folder / RESULTS, results)
-    return Run(folder)
+    run = Run(folder)
+    if (folder / CONFIG).is_file():
+        write_card(folder, run.history)
+    return run
 
 
 def environment() -> dict[str, Any]:
@@ -122,6 +136,7 @@ def environment() -> dict[str, Any]:
         ["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent, check=False
     )
     return {
+        "date": datetime.now(UTC).date().isoformat(),
         "pretune": __version__,
         "revision": revision.stdout.strip() or None,
         "python": platform.python_version(),

@@ -121,19 +121,38 @@ def _example(expressions: list[str] | None, text: str | None, seed: int) -> dict
 def _folder(folder: Path) -> dict[str, Any]:
     from pretune.errors import PretuneError
     from pretune.model import CONFIG, load_model
+    from pretune.sentence_transformers_layout import MODULES
     from pretune.text.store import MANIFEST, Store
     from pretune.training.runs import RECIPE, Run
 
     if (folder / RECIPE).is_file():
         run = Run(folder)
         metrics = run.metrics()
-        return {**run.describe(), "recipe": run.recipe, "last": metrics[-3:]}
+        return {**run.describe(), **_vectors(folder), "recipe": run.recipe, "last": metrics[-3:]}
     if (folder / MANIFEST).is_file():
         return Store(folder).describe()
-    if (folder / CONFIG).is_file():
+    if (folder / CONFIG).is_file() or (folder / MODULES).is_file():
         model = load_model(folder)
         parameters = sum(p.numel() for p in model.backbone.parameters())
-        return {"model": str(folder), "family": model.family.name, "parameters": parameters, "labels": model.labels}
+        facts = {"model": str(folder), "family": model.family.name, "parameters": parameters, "labels": model.labels}
+        return {**facts, **_vectors(folder)}
     raise PretuneError(
         f"{folder}: neither `presets` nor `objectives`, no objective, nor the folder of a run, a store or a model"
     )
+
+
+def _vectors(folder: Path) -> dict[str, Any]:
+    """Return how a model computes vectors of texts, where its folder says so."""
+    import torch
+
+    from pretune.model import CONFIG, embedding_of, find_folder, read_config
+    from pretune.sentence_transformers_layout import read_layout
+
+    if not (find_folder(folder) / CONFIG).is_file() or (embedding := embedding_of(folder)) is None:
+        return {}
+    family, content = read_config(find_folder(folder))
+    with torch.device("meta"):
+        hidden = family.build(family.read_config(content)).width
+    layout = read_layout(find_folder(folder))
+    limit = layout.max_length if layout is not None else content.get("pretune", {}).get("max_length")
+    return {"vectors": embedding.describe(hidden) | ({"max_length": limit} if limit else {})}

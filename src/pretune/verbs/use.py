@@ -189,12 +189,17 @@ def embed(
     inputs: Sequence[str | Path] | str | Path = (),
     *,
     text: str | None = None,
-    pooling: Literal["mean", "max", "start", "last"] | None = None,
+    pooling: str | None = None,
     layer: int = -1,
+    prompt: str | None = None,
+    prompt_name: str | None = None,
     out: str | Path | None = None,
     partial: bool = False,
 ) -> Rows:
-    """A vector for each text, in order.
+    """Compute a vector for each text, in order.
+
+    A model that was trained with contrast, or comes from sentence-transformers, does so as it was trained to: with its
+    pooling, normalization, prompts and maximum length.
 
     Parameters
     ----------
@@ -205,10 +210,14 @@ def embed(
     text
         Column of the text.
     pooling
-        What stands for a text: the mean or maximum of its tokens, or its first or last one; what it was trained with
-        (contrast), else the mean.
+        Another pooling than the model's own, which is the mean unless it was trained for vectors: mean, max, start (the
+        first token), last, mean_sqrt_len or weighted_mean; several are joined with +.
     layer
-        0 are the embeddings, -1 the top layer.
+        Which layer to pool: 0 are the embeddings, -1 is the top layer.
+    prompt
+        A text to put before each text, instead of the model's default prompt.
+    prompt_name
+        Which of the model's own prompts to put before each text, such as query.
     out
         Write the vectors to this .npy file instead of showing them.
     partial
@@ -235,7 +244,7 @@ def embed(
         texts += read_labeled(file, {"text": text} if text else {}, labels=False).texts
     if not texts:
         raise PretuneError("nothing to embed: give texts or files")
-    vectors = embed_texts(os.fspath(model), texts, pooling, layer, partial)
+    vectors = embed_texts(os.fspath(model), texts, pooling, layer, partial, prompt, prompt_name)
     if out is not None:
         buffer = io.BytesIO()
         np.save(buffer, vectors)
