@@ -198,8 +198,6 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
     labels = list(getattr(task, "labels", ()))
     model.labels, model.tasks, model.objective = labels, {}, plan.objective
     length = check_length(min(plan.batch.length or 128, model.backbone.longest or 1 << 30), model)
-    if plan.vectors is not None:
-        fill_in(model, read_vectors(plan.vectors), plan.vectors)
     strategy = strategy_of(plan, model, [task], len(rows), dev is not None)
     starts = strategy.prepare(model, plan.seed)
     answer = Answerer(model, task, dev, length).say_cut() if dev is not None else None  # refuses unknown labels
@@ -325,8 +323,10 @@ def strategy_of(plan: Plan, model: Model, tasks: Iterable[Task], examples: int, 
     strategy = choose_strategy(plan.strategy, examples, bare, has_head=not bare)
     if plan.optimizer.name == "muon" and {"gradual", "lora"} & strategy.parts.keys():
         raise PretuneError(f"strategy {plan.strategy}: muon moves all matrices alike; choose another optimizer")
-    if plan.watching.patience and not judged:
-        raise PretuneError("watching.patience waits for better answers to other rows; give them with --dev")
+    if not judged:
+        for key in ("patience", "evaluate"):
+            if getattr(plan.watching, key):
+                raise PretuneError(f"watching.{key} needs examples to evaluate on; give them with --dev")
     return strategy
 
 
@@ -353,14 +353,18 @@ def find_task(mixture: Mixture) -> Task:
 
 
 def starting_model(plan: Plan, mixture: Mixture) -> Model:
-    """The pretrained model; or a preset with random weights, which needs a tokenizer."""
+    """Return the model to fine-tune, with heads for all objectives, and word vectors where the plan names some."""
+    model = model_with_heads(plan, mixture)
+    if plan.vectors is not None:
+        fill_in(model, read_vectors(plan.vectors), plan.vectors)
+    return model
+
+
+def model_with_heads(plan: Plan, mixture: Mixture) -> Model:
+    """Return the pretrained model; or a preset with random weights, which needs a tokenizer."""
     if is_preset(plan.model):
         if plan.tokenizer is None:
             raise PretuneError(f"{plan.model} is a preset without weights; give --tokenizer to train it from scratch")
-        if plan.dropout:
-            raise PretuneError(
-                "--dropout is for models with weights; write a preset of your own with `like` and `config`"
-            )
         tokenizer = Tokenizer.load(plan.tokenizer)
         size = -(-tokenizer.size // ROUND_VOCABULARY) * ROUND_VOCABULARY
         model = make_model(plan.model, size, plan.seed, padding=tokenizer.roles.get("padding"))
