@@ -266,7 +266,7 @@ def test_another_dropout_than_the_models(pretrained: Run, labeled: Path, tmp_pat
         with pytest.raises(pt.PretuneError, match=message):
             pt.finetune(pretrained, labeled / "train.csv", out=tmp_path / "c", seeds=1, dropout=dropout)
     other = {"hidden_dropout_prob": 0.1}
-    with pytest.raises(pt.PretuneError, match="--dropout is for models with weights"):
+    with pytest.raises(pt.PretuneError, match="--dropout applies only to models that have weights"):
         pt.finetune("bert-tiny", labeled / "train.csv", tokenizer=pretrained, out=tmp_path / "d", dropout=other)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from stat import S_ISDIR
 from typing import Any
@@ -110,9 +111,11 @@ def _try_to_write(file: Path, out: Path) -> None:
     except OSError as error:
         raise _no_access(out, error) from error
     finally:
-        for folder in (folder for folder in made if folder.is_dir()):
-            folder.rmdir()
+        for folder in made:
+            with suppress(OSError):  # one that could not be made
+                folder.rmdir()
 
 
 def _no_access(out: Path, error: OSError) -> PretuneError:
-    return PretuneError(f"{str(out)[:200]}: cannot be written ({error.strerror}); choose another --out")
+    reason = "Not a directory" if isinstance(error, FileExistsError) else error.strerror  # where a parent is a file
+    return PretuneError(f"{str(out)[:200]}: cannot be written ({reason}); choose another --out")

@@ -38,7 +38,7 @@ from pretune.training.loop import Stopped, Training, train
 from pretune.training.optimizers import scale_rates
 from pretune.training.pretraining import ROUND_VOCABULARY, check_length
 from pretune.training.runs import Run, finish_run, start_run
-from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
+from pretune.training.settings import ON_TEXT, Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
 from pretune.training.strategies import Strategy, choose_strategy
 from pretune.training.streams import Streams, make_streams
 
@@ -109,7 +109,7 @@ def make_plan(model: str, given: dict[str, Any]) -> Plan:
     usual = dict(SETTINGS)
     for task in tasks_in(parse_objective(given["objective"])):
         usual |= SETTINGS_OF.get(kind_of(task), {})
-    filled = {name: fill(kind, given.pop(name, None), usual[name]) for name, kind in sections.items()}
+    filled = {name: fill(kind, given.pop(name, None), usual[name], ON_TEXT) for name, kind in sections.items()}
     return Plan(model=model, **given, **filled)
 
 

@@ -42,7 +42,7 @@ from pretune.training.loop import Stopped, Training, evaluate_loss, train
 from pretune.training.optimizers import scale_rates
 from pretune.training.runs import RESULTS, Run, finish_run, start_run
 from pretune.training.scaling import GUESS, UTILIZATION, Course, parse_budget, scale_to
-from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
+from pretune.training.settings import ON_ROWS, Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
 from pretune.training.streams import make_streams
 
 ROUND_VOCABULARY = 64  # matrices of a round size are faster; the spare rows are never used
@@ -110,8 +110,8 @@ def make_plan(
         budget=fill(Budget, given.get("budget"), preset.get("budget")),
         optimizer=fill(Optimizer, given.get("optimizer"), preset.get("optimizer")),
         schedule=fill(Schedule, given.get("schedule"), preset.get("schedule")),
-        batch=fill(Batching, given.get("batch"), preset.get("batch")),
-        watching=fill(Watching, given.get("watching"), preset.get("watching")),
+        batch=fill(Batching, given.get("batch"), preset.get("batch"), ON_ROWS),
+        watching=fill(Watching, given.get("watching"), preset.get("watching"), ON_ROWS),
         seed=seed,
         deterministic=bool(given.get("deterministic")),
         device=device,
@@ -163,8 +163,6 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False, taugh
 
     `taught` makes of the objectives those that are learned, where a teacher has a say; the student is judged by its own.
     """
-    if plan.watching.patience:
-        raise PretuneError("watching.patience waits for better answers, which only fine-tuning looks for")
     mixture = parse_objective(plan.objective)
     rows = read_rows(plan, mixture)
     device = choose_device(plan.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -137,13 +138,27 @@ BY_KIND: dict[type[Section], tuple[str, dict[str, tuple[str, ...]]]] = {
     ),
 }
 # Keys that apply only where another is set: section → key → the other.
-NEEDS: dict[type[Section], dict[str, str]] = {Watching: {"on_spike": "spike", "packs": "held_out"}}
+NEEDS: dict[type[Section], dict[str, str]] = {
+    Watching: {"on_spike": "spike", "packs": "held_out", "evaluate": "held_out"},
+}
+# Keys that apply only to training on running text, and those that apply only to training on labeled rows.
+ON_TEXT: dict[type[Section], tuple[str, ...]] = {
+    Batching: ("tokens", "pack", "stages", "ramp", "exponent"),
+    Watching: ("held_out", "packs"),
+}
+ON_ROWS: dict[type[Section], tuple[str, ...]] = {Batching: ("sequences",), Watching: ("patience",)}
 
 
-def fill(section: type[Any_], given: Any_ | None, preset: dict[str, Any] | None = None) -> Any_:
+def fill(
+    section: type[Any_],
+    given: Any_ | None,
+    preset: dict[str, Any] | None = None,
+    without: Mapping[type[Section], tuple[str, ...]] | None = None,
+) -> Any_:
     """Fill a section: with what is given, then with the preset's values, then with the defaults.
 
-    A key that does not apply to the chosen kind is refused where it was given, and left out where it was not.
+    A key that does not apply to the chosen kind is refused where it was given, and left out where it was not. `without` names
+    keys that the training has no use for.
     """
     if section is Batching and given is not None and given.length and given.stages:  # type: ignore[attr-defined]
         raise PretuneError("batch.length and batch.stages both say how long sequences are; leave one of them out")
@@ -165,7 +180,8 @@ def fill(section: type[Any_], given: Any_ | None, preset: dict[str, Any] | None 
             if key in known:
                 known[key] = _tuples(known[key])
         filled = replace(filled, **known)
-    return _applicable(filled, {key for key, value in vars(given or section()).items() if value is not None})
+    filled = _applicable(filled, {key for key, value in vars(given or section()).items() if value})
+    return replace(filled, **dict.fromkeys((without or {}).get(section, ())))
 
 
 def _applicable(filled: Any_, given: set[str]) -> Any_:

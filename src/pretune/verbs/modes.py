@@ -6,16 +6,19 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from pretune.training import settings
+from pretune.training.settings import Batching, Watching
 from pretune.verbs.verb import Options, never, only
 
 TRAINING = ("optimizer", "schedule", "batch", "watching")  # sections of a recipe that say how a model is trained
 BY_BUDGET = ("epochs", "budget", *TRAINING)
 
 # A training on rows takes no settings of one on running text, and the other way round.
-TEXT_KEYS = (
-    "batch.tokens", "batch.pack", "batch.stages", "batch.ramp", "batch.exponent", "watching.held_out", "watching.packs",
-)  # fmt: skip
-ROW_KEYS = ("batch.sequences", "watching.patience")
+SECTIONS = {"batch": Batching, "watching": Watching}
+TEXT_KEYS, ROW_KEYS = (
+    tuple(f"{name}.{key}" for name, section in SECTIONS.items() for key in keys[section])
+    for keys in (settings.ON_TEXT, settings.ON_ROWS)
+)
 ON_ROWS = never(*TEXT_KEYS, where="to training on running text")
 ON_TEXT = never(*ROW_KEYS, where="to training on labeled rows")
 
@@ -49,9 +52,15 @@ def reads_files(o: Options) -> bool:
 
 
 def reads_plain_text(o: Options) -> bool:
-    """Return whether there is a file of text among the data, whose language no name and no store says."""
+    """Return whether an objective learns from text, and there is a file of it whose language is not named."""
+    from pretune.objectives import LearnsFromRows, parse_objective
+    from pretune.presets import find_preset
     from pretune.training.pretraining import is_store, split_language
 
+    objective = o.objective or (find_preset(os.fspath(o.model))["objective"] if starts_from_preset(o) else "mlm")
+    joints = parse_objective(objective).joints
+    if all(any(isinstance(part, LearnsFromRows) for part in joint.objectives) for joint in joints):
+        return False
     given = [split_language(str(path)) for path in paths(o.data)]
     return any(not language and not is_store(path) for language, path in given)
 
@@ -64,7 +73,16 @@ def paths(data: Any) -> Sequence[Any]:
     return [store.folder] if store is not None else list(found)
 
 
+def formats(corpus: Any) -> set[str | None]:
+    """Return the formats of all files of a corpus."""
+    from pretune.text.files import file_format, find_files
+
+    return {file_format(file) for file in find_files(corpus)}
+
+
 FILES = only("text", "pair", "columns", where="to files of rows, not to texts", when=reads_files)
 LANGUAGE = only(
     "language", where="to text files whose language is not named (LANGUAGE=PATH), not to stores", when=reads_plain_text
 )
+LAYOUT = only("layout", where="to .txt files", when=lambda o: ".txt" in formats(o.corpus))
+COLUMN = only("column", where="to tables, not to .txt files", when=lambda o: formats(o.corpus) != {".txt"})
