@@ -454,7 +454,7 @@ def test_quickstart_ends_in_a_table_and_a_page(pretrained: Run, tmp_path: Path) 
     assert page.count("<svg") == 2 and "the same network, random weights" in page
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("mine")
-    with pytest.raises(pt.PretuneError, match="is no quickstart"):
+    with pytest.raises(pt.PretuneError, match="is not a quickstart"):
         pt.quickstart(pretrained, out=tmp_path / "other")
     assert (tmp_path / "other" / "thesis.tex").exists()
 

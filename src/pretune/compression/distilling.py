@@ -165,11 +165,10 @@ def check_student(order: Order, labels: Sequence[str]) -> None:
             )
 
 
-def matches_of(order: Order, teacher: Model, usual: str = "") -> tuple[Match, ...]:
-    """What is to become alike inside."""
+def matches_of(order: Order, teacher: Model) -> tuple[Match, ...]:
+    """Return what of the student's inside is to become like the teacher's."""
     student = depth_of(order.student, teacher)  # which refuses a name that stands for nothing
-    text = order.match or usual
-    return parse_matches(text, student, teacher.backbone.depth) if text else ()
+    return parse_matches(order.match, student, teacher.backbone.depth) if order.match else ()
 
 
 def read_both(order: Order, objective: str, task: Task, labels: Sequence[str]) -> tuple[Material, Labeled | None]:
@@ -293,7 +292,7 @@ def of_no_task(order: Order) -> Run:
             f"{order.teachers[0]}: neither a masked nor a causal language model; nothing to learn from it"
         )
     weights = weights_of(order, name)
-    matches = matches_of(order, teacher, f"{weights['cosine']:g}*cosine")
+    matches = matches_of(order, teacher) or (Match("cosine", weights["cosine"]),)
     start = make_start(order.student, teacher, order.teachers[0], order.out)
     given: dict[str, Any] = {**order.learning, "objective": name, "budget": order.budget}
     given |= {"tokenizer": str(find_folder(order.teachers[0]))}
