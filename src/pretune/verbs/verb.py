@@ -44,7 +44,7 @@ class Only:
         """Refuse those that are given and do not apply."""
         wrong = [name for name in given if any(name == own or name.startswith(f"{own}.") for own in self.options)]
         if wrong and not self.when(options):
-            names = " and ".join(map(spelled, wrong))
+            names = " and ".join(filter(None, (", ".join(map(spelled, wrong[:-1])), spelled(wrong[-1]))))
             applies, them = ("applies", "it") if len(wrong) == 1 else ("apply", "them")
             raise PretuneError(f"{names} {applies} only {self.where}; leave {them} out")
 
