@@ -78,7 +78,7 @@ def test_an_exported_model_is_used_like_any_other(tmp_path: Path) -> None:
             verb(tmp_path / "graph", out=tmp_path / "never", **options)  # type: ignore[operator]
     with pytest.raises(PretuneError, match="is a graph already"):
         pt.export(tmp_path / "graph", to="onnx", out=tmp_path / "never")
-    with pytest.raises(PretuneError, match="are for --to hf"):
+    with pytest.raises(PretuneError, match="applies only with --to hf"):
         pt.export(trained(), to="onnx", dtype="float16", out=tmp_path / "never")
     with pytest.raises(PretuneError, match="not changed or saved"):
         model.save(tmp_path / "copy")

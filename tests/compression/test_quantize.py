@@ -32,7 +32,8 @@ pytest.importorskip("onnxruntime")
 )
 def test_smaller_with_the_same_answers(how: Any, engine: Any, tmp_path: Path) -> None:
     data = start() / "train.csv"
-    run = pt.quantize(trained(), how=how, engine=engine, train=data, dev=data, out=tmp_path / "small")
+    measured = {"train": data} if how == "static" else {}
+    run = pt.quantize(trained(), how=how, engine=engine, dev=data, out=tmp_path / "small", **measured)
     facts = run.results
     assert facts["times_smaller"] > (1.9 if how == "bf16" else 1.5)  # a graph of so small a model is much of the file
     assert facts["share_of_quality"] >= 0.95
@@ -54,7 +55,8 @@ def test_layers_that_share_their_matrices(how: Any, tmp_path: Path) -> None:
         "albert-tiny", data, dev=data, tokenizer=start() / "start", seeds=1, report=False, budget=pt.Budget(steps=30),
         optimizer=pt.Optimizer(lr=3e-3), batch=pt.Batching(sequences=16), out=tmp_path / "albert",
     )  # fmt: skip
-    facts = pt.quantize(tmp_path / "albert", how=how, train=data, dev=data, out=tmp_path / "small").results
+    measured = {"train": data} if how == "static" else {}
+    facts = pt.quantize(tmp_path / "albert", how=how, dev=data, out=tmp_path / "small", **measured).results
     assert facts["share_of_quality"] >= 0.9 and load(tmp_path / "albert").backbone.depth > 1
     before, after = (list(pt.predict(folder, [data])) for folder in (tmp_path / "albert", tmp_path / "small"))
     assert sum(a["predicted_label"] == b["predicted_label"] for a, b in zip(before, after, strict=True)) >= 60
@@ -76,7 +78,7 @@ def test_training_with_8_bits_in_mind(tmp_path: Path) -> None:
     rows = {row["model"]: row for row in run.results["beside"]}
     assert rows["quantized"]["accuracy"] == rows["trained with 8 bits in mind"]["accuracy"] == 1.0
     assert list(rows) == ["before", "trained with 8 bits in mind", "quantized without that", "quantized"]
-    weight = load(tmp_path / "q8-aware").backbone.layers[0].attention.part.output.weight
+    weight = load(tmp_path / "q8/intermediate/aware").backbone.layers[0].attention.part.output.weight
     whole, scale = to_int8(weight.detach())
     torch.testing.assert_close(whole.float() * scale[:, None], weight.detach(), rtol=1e-5, atol=1e-6)
 
@@ -185,7 +187,7 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"how": "aware"}, "give rows with --train"),
         ({"how": "weights", "engine": "onnx"}, "leave --engine out"),
         ({"how": "int3"}, "there are dynamic, static"),
-        ({"bits": 4}, "or 4 with --how weights"),
+        ({"bits": 4}, "--bits applies only with --how weights"),
         ({"how": "weights", "bits": 3}, "or 4 with --how weights"),
     ):
         with pytest.raises(PretuneError, match=words):

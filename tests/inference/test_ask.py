@@ -140,7 +140,7 @@ def test_long_texts_give_way_to_examples_and_answers(writer: Path) -> None:
     [
         ({"answers": ["a"]}, "only one answer, 'a', to choose from"),
         ({"answers": ["a:x", "b"]}, "give all of them as label:answer, or none"),
-        ({"calibrate": True}, "give the answers to choose from"),
+        ({"calibrate": True}, "--calibrate applies only with --answers"),
         ({"cloze": "nothing here"}, r"it takes one \[MASK\]"),
         ({"inputs": []}, "nothing to ask about"),
         (

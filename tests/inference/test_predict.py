@@ -193,7 +193,7 @@ def test_texts_files_and_runs_are_told_apart(tmp_path: Path, monkeypatch: pytest
         pt.predict(runs()[0], "a.csv", out="./a.csv")
     with pytest.raises(PretuneError, match="unknown kind of file to write"):
         pt.predict(runs()[0], "a.csv", out="a.xlsx")
-    with pytest.raises(PretuneError, match="--score needs a file"):
+    with pytest.raises(PretuneError, match="--score applies only to files"):
         pt.predict(runs()[0], "a text", score=True)
     with pytest.raises(PretuneError, match="--processes 0: at least one"):
         pt.predict(runs()[0], "a.csv", processes=0)

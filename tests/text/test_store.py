@@ -214,7 +214,7 @@ def test_preparing_again_changes_nothing_and_other_input_is_refused(tmp_path: Pa
         make(tmp_path, ["Other, longer text."])
     (tmp_path / "busy").mkdir()
     (tmp_path / "busy" / "x").touch()
-    with pytest.raises(PretuneError, match="not empty"):
+    with pytest.raises(PretuneError, match="exists and is not a store"):
         prepare(tmp_path / "a.jsonl", tokenizer(), tmp_path / "busy")
 
 

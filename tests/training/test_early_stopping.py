@@ -94,10 +94,10 @@ def test_a_task_is_evaluated_each_epoch_and_ends_when_it_is_learned(tmp_path: Pa
 def test_patience_needs_something_to_wait_for(tmp_path: Path) -> None:
     few = tmp_path / "few.csv"
     few.write_text("text,label\ngood,yes\nbad,no\n", encoding="utf-8")
-    with pytest.raises(PretuneError, match=r"watching\.patience waits for better answers .* --dev"):
+    with pytest.raises(PretuneError, match=r"watching\.patience needs examples .* --dev"):
         pt.finetune(start() / "start", few, out=tmp_path / "run", watching=pt.Watching(patience=2))
     assert not (tmp_path / "run").exists()
-    with pytest.raises(PretuneError, match="which only fine-tuning looks for"):
+    with pytest.raises(PretuneError, match=r"watching\.patience applies only to training on labeled rows"):
         pt.pretrain("bert-tiny", start() / "text.txt", out=tmp_path / "run", watching=pt.Watching(patience=2))
     assert not (tmp_path / "run").exists()
 

@@ -22,6 +22,7 @@ from pretune.model import Model
 from pretune.nn.int8 import check_kind, replace_linears
 from pretune.nn.recurrent import asks_the_host
 from pretune.onnx_export import finish_folder, write_graph
+from pretune.outputs import intermediate
 from pretune.progress import say
 from pretune.training.finetuning import finetune
 from pretune.training.runs import Run, finish_run, start_run
@@ -77,13 +78,13 @@ def carry_out(order: Order) -> Run:
     source = before
     models = {"before": before}
     if order.how == "aware":
-        folder = order.out.with_name(f"{order.out.name}-aware")
+        folder = intermediate(order.out, "aware")
         learning = Recovery(order.train or "", order.dev, order.columns, order.epochs, order.budget, order.learning)
         finetune(plan_of(order.model, folder, before.objective, learning, "full+int8", order.seed, order.device))
         source = Trained.load(folder)
         models["trained with 8 bits in mind"] = source
         # The control: the same 8 bits for a model that had them not in mind.
-        plain = order.out.with_name(f"{order.out.name}-control")
+        plain = intermediate(order.out, "control")
         start_run(plain, "quantize", replace(order, how="dynamic").recipe(), resume=False)
         write(replace(order, out=plain), engine, before, rows)
         finish_run(plain, {"model": order.model, "how": "dynamic", "engine": engine})
@@ -108,6 +109,8 @@ def check(order: Order, engine: Engine, model: Model) -> None:
         raise PretuneError("--how weights reads matrices of 8 bits by torch's kernels; leave --engine out")
     if order.bits not in (4, 8) or (order.bits == 4 and order.how != "weights"):
         raise PretuneError(f"--bits {order.bits}: matrices have 8 bits, or 4 with --how weights")
+    if not order.per_channel and engine != "onnx":
+        raise PretuneError("--no-per-channel applies only to the onnx engine; leave it out")
     if order.how == "static" and engine != "onnx":
         raise PretuneError("--how static measures ranges for ONNX Runtime; leave --engine out")
     if engine == "torch" and order.how not in HALVES and asks_the_host(model.root):

@@ -40,6 +40,11 @@ def evaluate_language(scorer: Scorer, data: Sequence[str | Path] | str | Path, h
     """What the files ask for: pairs of sentences are compared, all else is read and counted."""
     files = find_files(data)
     first = _first_row(files[0])
+    if BETTER in first or MORE in first:
+        unused = [*columns, *(name for name in ("length", "stride") if getattr(how, name) is not None)]
+        if unused:
+            names = " and ".join(f"--{name}" for name in unused)
+            raise PretuneError(f"{names}: {files[0]} has pairs of sentences, which are read whole; leave out {names}")
     if BETTER in first:
         return minimal_pairs(scorer, _rows(files, (BETTER, WORSE), how.limit))
     if MORE in first:

@@ -40,7 +40,7 @@ from pretune.training.loop import Stopped, Training, train
 from pretune.training.optimizers import scale_rates
 from pretune.training.pretraining import ROUND_VOCABULARY, check_length
 from pretune.training.runs import Run, finish_run, start_run
-from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
+from pretune.training.settings import ON_TEXT, Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
 from pretune.training.strategies import Strategy, choose_strategy
 from pretune.training.streams import Streams, make_streams
 
@@ -111,7 +111,7 @@ def make_plan(model: str, given: dict[str, Any]) -> Plan:
     usual = dict(SETTINGS)
     for task in tasks_in(parse_objective(given["objective"])):
         usual |= SETTINGS_OF.get(kind_of(task), {})
-    filled = {name: fill(kind, given.pop(name, None), usual[name]) for name, kind in sections.items()}
+    filled = {name: fill(kind, given.pop(name, None), usual[name], ON_TEXT) for name, kind in sections.items()}
     return Plan(model=model, **given, **filled)
 
 
@@ -222,8 +222,6 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
     labels = list(getattr(task, "labels", ()))
     model.labels, model.tasks, model.objective = labels, {}, plan.objective
     length = check_length(min(plan.batch.length or 128, model.longest or 1 << 30), model)
-    if plan.vectors is not None:
-        fill_in(model, read_vectors(plan.vectors), plan.vectors)
     strategy = strategy_of(plan, model, [task], len(rows), dev is not None)
     starts = strategy.prepare(model, plan.seed)
     answer = Answerer(model, task, dev, length).say_cut() if dev is not None else None  # refuses unknown labels
@@ -349,8 +347,10 @@ def strategy_of(plan: Plan, model: Model, tasks: Iterable[Task], examples: int, 
     strategy = choose_strategy(plan.strategy, examples, bare, has_head=not bare)
     if plan.optimizer.name == "muon" and {"gradual", "lora"} & strategy.parts.keys():
         raise PretuneError(f"strategy {plan.strategy}: muon moves all matrices alike; choose another optimizer")
-    if plan.watching.patience and not judged:
-        raise PretuneError("watching.patience waits for better answers to other rows; give them with --dev")
+    if not judged:
+        for key in ("patience", "evaluate"):
+            if getattr(plan.watching, key):
+                raise PretuneError(f"watching.{key} needs examples to evaluate on; give them with --dev")
     return strategy
 
 
@@ -377,14 +377,18 @@ def find_task(mixture: Mixture) -> Task:
 
 
 def starting_model(plan: Plan, mixture: Mixture) -> Model:
-    """The pretrained model; or a preset with random weights, which needs a tokenizer."""
+    """Return the model to fine-tune, with heads for all objectives, and word vectors where the plan names some."""
+    model = model_with_heads(plan, mixture)
+    if plan.vectors is not None:
+        fill_in(model, read_vectors(plan.vectors), plan.vectors)
+    return model
+
+
+def model_with_heads(plan: Plan, mixture: Mixture) -> Model:
+    """Return the pretrained model; or a preset with random weights, which needs a tokenizer."""
     if is_preset(plan.model):
         if plan.tokenizer is None:
             raise PretuneError(f"{plan.model} is a preset without weights; give --tokenizer to train it from scratch")
-        if plan.dropout:
-            raise PretuneError(
-                "--dropout is for models with weights; write a preset of your own with `like` and `config`"
-            )
         tokenizer = Tokenizer.load(plan.tokenizer)
         size = -(-tokenizer.size // ROUND_VOCABULARY) * ROUND_VOCABULARY
         model = make_model(plan.model, size, plan.seed, padding=tokenizer.roles.get("padding"))

@@ -42,7 +42,7 @@ from pretune.training.loop import Stopped, Training, evaluate_loss, train
 from pretune.training.optimizers import scale_rates
 from pretune.training.runs import RESULTS, Run, finish_run, start_run
 from pretune.training.scaling import GUESS, UTILIZATION, Course, parse_budget, scale_to
-from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
+from pretune.training.settings import ON_ROWS, Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
 from pretune.training.streams import make_streams
 
 ROUND_VOCABULARY = 64  # matrices of a round size are faster; the spare rows are never used
@@ -61,7 +61,7 @@ class Plan:
     data: list[str]
     out: Path
     objective: str
-    tokenizer: dict[str, Any] | str  # how to train one, or where one is
+    tokenizer: dict[str, Any] | str | None  # how to train one, or where one is; None: that of the stores
     language: str
     from_: str | None  # a model whose weights to start from
     budget: Budget
@@ -83,10 +83,18 @@ class Plan:
 
 
 def make_plan(
-    model: str, data: Sequence[str | Path], out: str | Path, given: dict[str, Any], seed: int, device: str | None
+    model: str,
+    data: Sequence[str | Path],
+    out: str | Path,
+    given: dict[str, Any],
+    seed: int,
+    device: str | None,
+    usual: Fields | None = None,
 ) -> Plan:
-    """What is given, the preset's recipe and the defaults, in this order."""
+    """Resolve all settings: what is given, the `usual` settings of the verb, the preset's recipe and the defaults, in this order."""
     preset = find_preset(model) if is_preset(model) else {}
+    if usual is not None:
+        preset = {**merge(preset, usual), "budget": usual["budget"]}
     if given.get("scale_to"):
         preset = scaled(preset, model, given, device)
     return Plan(
@@ -95,15 +103,15 @@ def make_plan(
         out=Path(out),
         objective=given.get("objective") or preset.get("objective") or "mlm",
         tokenizer=choose_tokenizer(
-            given.get("tokenizer"), preset.get("tokenizer") or {"kind": "wordpiece", "size": 30_000}
+            given.get("tokenizer"), preset.get("tokenizer") or {"kind": "wordpiece", "size": 30_000}, data
         ),
         language=given.get("language") or "en",
         from_=given.get("from_"),
         budget=fill(Budget, given.get("budget"), preset.get("budget")),
         optimizer=fill(Optimizer, given.get("optimizer"), preset.get("optimizer")),
         schedule=fill(Schedule, given.get("schedule"), preset.get("schedule")),
-        batch=fill(Batching, given.get("batch"), preset.get("batch")),
-        watching=fill(Watching, given.get("watching"), preset.get("watching")),
+        batch=fill(Batching, given.get("batch"), preset.get("batch"), ON_ROWS),
+        watching=fill(Watching, given.get("watching"), preset.get("watching"), ON_ROWS),
         seed=seed,
         deterministic=bool(given.get("deterministic")),
         device=device,
@@ -114,8 +122,10 @@ def make_plan(
     )
 
 
-def choose_tokenizer(given: str | Fields | None, usual: Fields) -> str | Fields:
-    """Where one is, or how to train one: what is given of that, over what is usual."""
+def choose_tokenizer(given: str | Fields | None, usual: Fields, data: Sequence[str | Path] = ()) -> str | Fields | None:
+    """Return where the tokenizer is, or how to train one: what is given of that, over what is usual. Stores have their own."""
+    if data and all(is_store(split_language(str(path))[1]) for path in data):
+        return None
     return given if isinstance(given, str) else merge(usual, given or {})
 
 
@@ -124,6 +134,8 @@ def scaled(preset: Fields, model: str, given: Fields, device: str | None) -> Fie
     if given.get("budget") is not None and given["budget"].limits:
         raise PretuneError("--scale-to is a budget; give no other limit beside it")
     kinds = {"budget": Budget, "optimizer": Optimizer, "schedule": Schedule, "batch": Batching}
+    if given.get("optimizer") is not None and given["optimizer"].name:  # whose rates are scaled
+        preset = merge(preset, {"optimizer": {"name": given["optimizer"].name}})
     course = Course(**{key: fill(kind, None, preset.get(key)) for key, kind in kinds.items()})
     with torch.device("meta"):
         if preset:
@@ -151,8 +163,6 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False, taugh
 
     `taught` makes of the objectives those that are learned, where a teacher has a say; the student is judged by its own.
     """
-    if plan.watching.patience:
-        raise PretuneError("watching.patience waits for better answers, which only fine-tuning looks for")
     mixture = parse_objective(plan.objective)
     rows = read_rows(plan, mixture)
     device = choose_device(plan.device)
@@ -360,7 +370,7 @@ def get_tokenizer(plan: Plan, documents: Iterable[Document], second: Sequence[Do
     if (folder / "tokenizer_config.json").is_file():
         return Tokenizer.load(folder)
     say("training a tokenizer")
-    how = dict(plan.tokenizer)
+    how = dict(plan.tokenizer or {})
     target = how.pop("target", None)
     if target is None:
         tokenizer = train_tokenizer(chain(documents, second), **how, fit=True)

@@ -17,11 +17,14 @@ import torch
 from pretune.atomic import write_bytes, write_json
 from pretune.errors import PretuneError
 from pretune.model_card import CONFIG, History, write_card
+from pretune.outputs import RECIPE as RECIPE
+from pretune.outputs import RESULTS as RESULTS
+from pretune.outputs import check_run
 from pretune.recipe import read_recipe, write_recipe
-from pretune.training.checkpoints import FOLDER, list_checkpoints
+from pretune.training.checkpoints import list_checkpoints
 from pretune.training.log import METRICS
 
-RECIPE, ENVIRONMENT, RESULTS = "recipe.yaml", "environment.json", "results.json"
+ENVIRONMENT = "environment.json"
 
 
 class Run:
@@ -84,27 +87,27 @@ class Run:
 
 
 def start_run(folder: Path, verb: str, recipe: Mapping[str, Any], resume: bool) -> bool:
-    """Make a run folder, or check that an existing one may go on. True where there is something to go on from."""
-    path = folder / RECIPE
-    if path.is_file():
-        if (folder / RESULTS).is_file() and resume:
-            raise PretuneError(f"{folder}: this run is finished; choose another --out")
-        if not resume:
-            raise PretuneError(f"{folder}: already holds a run; go on with --resume, or choose another --out")
-        saved = read_recipe(path)
-        wanted = json.loads(json.dumps(recipe))
-        different = sorted(key for key in {*saved, *wanted} if saved.get(key) != wanted.get(key))
-        if different:
-            raise PretuneError(
-                f"{folder}: this run was started with other settings ({', '.join(different)}); "
-                "resume it with the same, or start from its weights with --from and another --out"
-            )
+    """Make a run folder, or check that the run in it can be resumed; return whether there is a checkpoint to resume from."""
+    if check_run(folder, resume):
+        check_same(folder, recipe)
         return bool(list_checkpoints(folder))
-    if folder.exists() and any(p.name not in (FOLDER,) for p in folder.iterdir()):
-        raise PretuneError(f"{folder}: exists and is not a run; choose another --out")
     write_json(folder / ENVIRONMENT, environment())
     rewrite_recipe(folder, verb, recipe)
     return False
+
+
+def check_same(folder: Path, recipe: Mapping[str, Any]) -> None:
+    """Refuse a recipe that differs from that of the run in a folder, if there is one."""
+    if not (folder / RECIPE).is_file():
+        return
+    saved = read_recipe(folder / RECIPE)
+    wanted = json.loads(json.dumps(recipe))
+    different = sorted(key for key in {*saved, *wanted} if saved.get(key) != wanted.get(key))
+    if different:
+        raise PretuneError(
+            f"{folder}: this run was started with other settings ({', '.join(different)}); "
+            "resume it with the same, or start from its weights with --from and another --out"
+        )
 
 
 def rewrite_recipe(folder: Path, verb: str, recipe: Mapping[str, Any]) -> None:

@@ -27,6 +27,10 @@ def finetune_seeds(plan: Plan, material: Any, resume: bool = False, finetune: Fi
     few = material.judged and material.size < MANY
     count = plan.seeds or (USUAL if few else 1)
     if count == 1:
+        if plan.devices > 1 and plan.seeds is None:
+            raise PretuneError(
+                f"--devices applies only to several seeds, and {material.size:,} examples get one; leave it out, or give --seeds"
+            )
         return finetune(plan, material, resume)
     if not material.judged:
         raise PretuneError(f"{plan.train}: {count} seeds are compared on examples for judging; name a file with --dev")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -123,10 +124,44 @@ DEFAULTS: dict[type[Section], Section] = {
 
 
 COUPLED = ("adam", "sgd", "asgd")  # whose decay is part of the gradient
+ADAPTIVE = ("adamw", "adam", "radam", "lamb", "muon")  # muon leaves all but hidden matrices to AdamW
+
+# Keys that apply only to some kinds of optimizer or schedule: section → (key of the kind, key → kinds).
+BY_KIND: dict[type[Section], tuple[str, dict[str, tuple[str, ...]]]] = {
+    Optimizer: (
+        "name",
+        {"betas": ADAPTIVE, "eps": ADAPTIVE, "momentum": ("muon", "sgd"), "matrix_lr": ("muon",)},
+    ),
+    Schedule: (
+        "kind",
+        {"final": ("linear", "cosine", "triangular", "one-cycle", "stable"), "decay": ("stable",)},
+    ),
+}
+# Keys that apply only where another is set: section → key → the other.
+NEEDS: dict[type[Section], dict[str, str]] = {
+    Watching: {"on_spike": "spike", "packs": "held_out", "evaluate": "held_out"},
+}
+# Keys that apply only to training on running text, and those that apply only to training on labeled rows.
+ON_TEXT: dict[type[Section], tuple[str, ...]] = {
+    Batching: ("tokens", "pack", "stages", "ramp", "exponent"),
+    Watching: ("held_out", "packs"),
+}
+ON_ROWS: dict[type[Section], tuple[str, ...]] = {Batching: ("sequences",), Watching: ("patience",)}
 
 
-def fill(section: type[Any_], given: Any_ | None, preset: dict[str, Any] | None = None) -> Any_:
-    """A section with nothing left open: what is given, then the preset's, then the default."""
+def fill(
+    section: type[Any_],
+    given: Any_ | None,
+    preset: dict[str, Any] | None = None,
+    without: Mapping[type[Section], tuple[str, ...]] | None = None,
+) -> Any_:
+    """Fill a section: with what is given, then with the preset's values, then with the defaults.
+
+    A key that does not apply to the chosen kind is refused where it was given, and left out where it was not. `without` names
+    keys that the training has no use for.
+    """
+    if section is Batching and given is not None and given.length and given.stages:  # type: ignore[attr-defined]
+        raise PretuneError("batch.length and batch.stages both say how long sequences are; leave one of them out")
     filled: Any = DEFAULTS[section]
     for source in (preset or {}, asdict(given) if given is not None else {}):  # type: ignore[call-overload]
         known = {key: value for key, value in source.items() if value is not None}
@@ -145,7 +180,25 @@ def fill(section: type[Any_], given: Any_ | None, preset: dict[str, Any] | None 
             if key in known:
                 known[key] = _tuples(known[key])
         filled = replace(filled, **known)
-    return filled
+    filled = _applicable(filled, {key for key, value in vars(given or section()).items() if value})
+    return replace(filled, **dict.fromkeys((without or {}).get(section, ())))
+
+
+def _applicable(filled: Any_, given: set[str]) -> Any_:
+    """Return a section without the keys that do not apply to its kind; refuse those that were given."""
+    kind_of, kinds = BY_KIND.get(type(filled), ("", {}))
+    name = type(filled).__name__.lower()
+    unused = {}
+    for key, where in kinds.items():
+        if (kind := getattr(filled, kind_of)) not in where:
+            unused[key] = f"applies only to {', '.join(where)}, not to {kind_of}={kind}"
+    for key, other in NEEDS.get(type(filled), {}).items():
+        if not getattr(filled, other):
+            unused[key] = f"applies only with {name}.{other}"
+    for key, why in unused.items():
+        if key in given:
+            raise PretuneError(f"{name}.{key} {why}; leave it out")
+    return replace(filled, **dict.fromkeys(unused))  # type: ignore[type-var]
 
 
 def _tuples(value: Any) -> Any:

@@ -175,6 +175,10 @@ def rematch(model: str, files: Sequence[Path], start: Path, stages: Stages) -> N
         words = list(dict.fromkeys([*own.vocabulary, *tokenizer.vocabulary]))[:size]
         old, report = match_vocabulary(old, words_tokenizer(words, lowercase=small))
         say(f"vocabulary: {report['tokens']:,} words, of which {report['matched']:,} were known to {model}")
+    elif stages.vocabulary is not None:
+        raise PretuneError(
+            f"--vocabulary applies only to models whose tokens are words, and {model} has pieces of words; leave it out"
+        )
     old.save(start)
 
 

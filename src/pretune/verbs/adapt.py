@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pretune.outputs import run_folder
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
 from pretune.verbs.inputs import store_and_paths
+from pretune.verbs.modes import LANGUAGE, ON_TEXT
+from pretune.verbs.verb import verb
 
 if TYPE_CHECKING:
     from pretune.text.store import Store
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from pretune.training.runs import Run
 
 
+@verb(ON_TEXT, LANGUAGE, out=run_folder)
 def adapt(
     model: str | Path | Run,
     data: Store | Sequence[str | Path] | str | Path,
@@ -81,23 +85,23 @@ def adapt(
 
     from pretune.model import find_folder
     from pretune.training import adapting, pretraining
-    from pretune.training.settings import fill
+    from pretune.training.runs import check_same
 
     reference = os.fspath(model)
     folder = str(find_folder(reference))  # a preset has no weights to go on from
     store, paths = store_and_paths(data)
-    usual = adapting.SETTINGS
     given = {
         "objective": objective,
         "tokenizer": folder,
         "language": language,
-        "budget": fill(Budget, budget, usual["budget"]),
-        "optimizer": fill(Optimizer, optimizer, usual["optimizer"]),
+        "budget": budget,
+        "optimizer": optimizer,
         "schedule": schedule,
-        "batch": fill(Batching, batch, usual["batch"]),
+        "batch": batch,
         "watching": watching,
         "deterministic": deterministic,
         "partial": partial,
     }
-    plan = pretraining.make_plan(reference, paths, out, given, seed, device)
+    plan = pretraining.make_plan(reference, paths, out, given, seed, device, adapting.SETTINGS)
+    check_same(plan.out, plan.recipe())
     return adapting.adapt(plan, store, resume)

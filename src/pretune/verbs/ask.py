@@ -6,12 +6,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pretune.outputs import new_file
+from pretune.verbs.modes import reads_files
 from pretune.verbs.results import Rows
+from pretune.verbs.verb import only, verb
 
 if TYPE_CHECKING:
     from pretune.training.runs import Run
 
 
+@verb(
+    only(
+        "text",
+        "pair",
+        "label",
+        where="to files of rows and --examples",
+        when=lambda o: o.examples is not None or reads_files(o),
+    ),
+    only("shots", "seed", where="with --examples", when=lambda o: o.examples is not None),
+    only("calibrate", where="with --answers", when=lambda o: bool(o.answers)),
+    only("tokens", where="without --answers, to what a model writes", when=lambda o: not o.answers),
+    out=new_file,
+)
 def ask(
     model: str | Path | Run,
     inputs: Sequence[str | Path] | str | Path = (),

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pretune.outputs import folder_of
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
+from pretune.verbs.modes import BY_BUDGET, EPOCHS, ON_ROWS
 from pretune.verbs.results import Facts, Rows
+from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
     from pretune.evaluation.runner import Evaluation
@@ -41,6 +44,29 @@ class Evaluated:
         }
 
 
+def in_several_languages(o: Options) -> bool:
+    """Return whether a suite has tasks with files in several languages."""
+    from pretune.evaluation.suite import find_suite
+
+    return o.suite is not None and any(task.language for task in find_suite(o.suite).tasks.values())
+
+
+@verb(
+    only(
+        "tasks", "language", "seeds", "seed", "shots", "out", "subsets", "keep", "strategy", *BY_BUDGET, "scratch", "deterministic", "devices",
+        where="with --suite", when=lambda o: o.suite is not None,
+    ),
+    only("text", "pair", "length", "stride", "limit", where="without --suite, to texts", when=lambda o: o.suite is None),
+    only(
+        "keep", "strategy", *BY_BUDGET, "scratch", "deterministic",
+        where="to fine-tuning; with --shots nothing is trained", when=lambda o: o.shots is None,
+    ),
+    only("seeds", "seed", where="where examples are drawn, not with --shots 0", when=lambda o: o.shots != 0),
+    only("language", where="to suites whose tasks have files in several languages", when=in_several_languages),
+    EPOCHS,
+    ON_ROWS,
+    out=folder_of("suite.json", "an evaluation"),
+)  # fmt: skip
 def evaluate(
     model: str | Path | Run,
     *,
@@ -173,8 +199,6 @@ def evaluate(
         raise PretuneError(f"--seeds {seeds}: at least one fine-tuning has to be done")
     if shots is not None and shots < 0:
         raise PretuneError(f"--shots {shots}: 0 or more examples")
-    if shots is not None and scratch:
-        raise PretuneError("--scratch: random weights know no answers; leave it out, or --shots")
     if shots == 0:
         seeds = 1  # without examples there is no chance in it
     settings = {
@@ -209,6 +233,7 @@ def evaluate(
     return Evaluated(evaluation, Path(out))
 
 
+@verb()
 def compare(first: str | Path, second: str | Path) -> Rows:
     """Is the second model better than the first? Paired bootstrap over the examples, and the seeds, of two evaluations.
 
@@ -229,6 +254,7 @@ def compare(first: str | Path, second: str | Path) -> Rows:
     return Rows("differences", compare_evaluations(Path(first), Path(second)))
 
 
+@verb()
 def contamination(
     store: str | Path | Store, *, suite: str, data: str | Path, tasks: Sequence[str] = (), words: int = 13
 ) -> Rows:

@@ -7,12 +7,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pretune.outputs import new_folder
 from pretune.verbs.results import Facts
+from pretune.verbs.verb import only, verb
 
 if TYPE_CHECKING:
     from pretune.training.runs import Run
 
 
+@verb(
+    only(
+        "dtype",
+        "shard_size",
+        where="with --to hf or sentence-transformers (`pretune quantize` makes smaller graphs)",
+        when=lambda o: o.to != "onnx",
+    ),
+    only(
+        "pooling",
+        "normalize",
+        "max_length",
+        where="with --to sentence-transformers",
+        when=lambda o: o.to in (None, "sentence-transformers"),
+    ),
+    only("new_positions", where="with --longer", when=lambda o: o.longer is not None),
+    out=new_folder,
+)
 def export(
     model: str | Path | Run,
     *,
@@ -90,10 +109,6 @@ def export(
 
     out, reference = Path(out), os.fspath(model)
     source = Path(reference) if Path(reference).is_dir() else find_folder(reference)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise PretuneError(f"{out}: exists and is not empty; choose another --out")
-    if to == "onnx" and (dtype != "float32" or shard_size is not None):
-        raise PretuneError("--dtype and --shard-size are for --to hf; `pretune quantize` makes smaller graphs")
     size = read_size(shard_size) if shard_size is not None else None
     tokenizer = Tokenizer.load(match_vocabulary) if match_vocabulary is not None else None
     loaded = load(reference, partial=partial)

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretune.verbs.results import Rows
+from pretune.verbs.verb import only, verb
 
 if TYPE_CHECKING:
     from pretune.training.runs import Run
 
 
+@verb(only("uses", where="without a text", when=lambda o: not o.text))
 def neighbors(
     model: str | Path | Run,
     word: str,

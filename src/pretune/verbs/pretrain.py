@@ -2,18 +2,48 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pretune.outputs import run_folder
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
 from pretune.verbs.inputs import store_and_paths
+from pretune.verbs.modes import LANGUAGE, ON_TEXT, paths, starts_from_preset
+from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
     from pretune.text.store import Store
     from pretune.training.runs import Run
 
 
+def needs_tokenizer(o: Options) -> bool:
+    """Return whether some of the data is not tokenized yet."""
+    from pretune.training.pretraining import is_store, split_language
+
+    return not paths(o.data) or any(not is_store(split_language(str(path))[1]) for path in paths(o.data))
+
+
+def has_weights(o: Options) -> bool:
+    """Return whether the model, or the one it starts from, has weights to load."""
+    return o.from_ is not None or not starts_from_preset(o)
+
+
+def in_parallel(o: Options) -> bool:
+    """Return whether torchrun started this process."""
+    return "RANK" in os.environ
+
+
+@verb(
+    ON_TEXT,
+    LANGUAGE,
+    only("tokenizer", where="to files of text, as a store has its own", when=needs_tokenizer),
+    only("from_", where="to a preset, as a model folder has weights of its own", when=starts_from_preset),
+    only("partial", where="where weights are loaded: from a model folder, or with --from", when=has_weights),
+    only("parallel", "reduce", where="to several processes, started by torchrun", when=in_parallel),
+    out=run_folder,
+)
 def pretrain(
     model: str | Path | Run,
     data: Store | Sequence[str | Path] | str | Path | None = None,
@@ -98,11 +128,10 @@ def pretrain(
     --------
     >>> run = pretrain("bert-small", store, objective="mlm+nsp", budget=Budget(seconds=900), out="runs/mine")  # doctest: +SKIP
     """
-    import os
-
     from pretune.training import pretraining
+    from pretune.training.runs import check_same
 
-    store, paths = store_and_paths(data)
+    store, texts = store_and_paths(data)
     given = {
         "objective": objective,
         "tokenizer": str(tokenizer) if isinstance(tokenizer, Path) else tokenizer,
@@ -120,5 +149,6 @@ def pretrain(
         "reduce": reduce,
         "vectors": str(vectors) if vectors is not None else None,
     }
-    plan = pretraining.make_plan(os.fspath(model), paths, out, given, seed, device)
+    plan = pretraining.make_plan(os.fspath(model), texts, out, given, seed, device)
+    check_same(plan.out, plan.recipe())
     return pretraining.pretrain(plan, store, resume)

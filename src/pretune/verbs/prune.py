@@ -6,12 +6,42 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pretune.outputs import new_folder
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
+from pretune.verbs.modes import EPOCHS, ON_ROWS, TRAINING, has_budget
+from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
     from pretune.training.runs import Run
 
 
+def learns(o: Options) -> bool:
+    """Return whether what is left is trained again."""
+    return bool(o.epochs) or has_budget(o)
+
+
+def measures(o: Options) -> bool:
+    """Return whether examples tell what to prune."""
+    return bool(o.heads or o.units or (o.drop or "").startswith("contributions"))
+
+
+@verb(
+    only("control", *TRAINING, where="with --epochs or a budget", when=learns),
+    only(
+        "train",
+        where="with --epochs, a budget, --heads, --units or --drop contributions(…)",
+        when=lambda o: learns(o) or measures(o),
+    ),
+    only("text", "pair", "label", "columns", where="with --train or --dev", when=lambda o: o.train or o.dev),
+    only(
+        "seed",
+        where="with --epochs, a budget or --drop random(…)",
+        when=lambda o: learns(o) or (o.drop or "").startswith("random"),
+    ),
+    EPOCHS,
+    ON_ROWS,
+    out=new_folder,
+)
 def prune(
     model: str | Path | Run,
     *,
@@ -47,7 +77,7 @@ def prune(
     model
         A run or model folder.
     out
-        Folder of the new run. With --epochs, what was pruned and not trained again stands in OUT-pruned.
+        Folder of the new run. With --epochs, OUT/intermediate/pruned is the pruned model before it was trained again.
     drop
         Layers to drop: top(4), bottom(4), even(4), odd(4), symmetric(4), contributions(4), random(4).
     heads
@@ -71,7 +101,7 @@ def prune(
     columns
         Columns of what else the task reads.
     control
-        Train the whole model as long, too, in OUT-control.
+        Train the whole model as long, too, in OUT/intermediate/control.
     epochs
         Fine-tune what is left so long.
     budget

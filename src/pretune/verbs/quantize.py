@@ -6,12 +6,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from pretune.outputs import new_folder
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
+from pretune.verbs.modes import BY_BUDGET, EPOCHS, ON_ROWS
+from pretune.verbs.verb import only, verb
 
 if TYPE_CHECKING:
     from pretune.training.runs import Run
 
 
+@verb(
+    only("bits", where="with --how weights", when=lambda o: o.how == "weights"),
+    only("engine", where="to int8 weights, not with --how bf16 or fp16", when=lambda o: o.how not in ("bf16", "fp16")),
+    only(
+        "per_channel",
+        where="to the onnx engine",
+        when=lambda o: o.how in ("dynamic", "static", "aware") and o.engine != "torch",
+    ),
+    only("train", where="with --how static or aware", when=lambda o: o.how in ("static", "aware")),
+    only(*BY_BUDGET, "seed", "device", where="with --how aware, which trains", when=lambda o: o.how == "aware"),
+    only("text", "pair", "label", "columns", where="with --train or --dev", when=lambda o: o.train or o.dev),
+    EPOCHS,
+    ON_ROWS,
+    out=new_folder,
+)
 def quantize(
     model: str | Path | Run,
     *,
@@ -45,7 +63,8 @@ def quantize(
     model
         A run or model folder.
     out
-        The new folder. With aware, OUT-aware is what was trained, and OUT-control the model with 8 bits and no training.
+        The new folder. With aware, OUT/intermediate has the fine-tuned model (aware) and the model with int8 weights and no
+        training (control).
     how
         dynamic: ranges of what goes into matrices are found while it runs; static: they are measured on --train before; aware:
         fine-tune with 8 bits in mind first, as Q8BERT does; weights: only matrices have 8 bits, for models that write;

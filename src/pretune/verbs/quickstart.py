@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pretune.outputs import folder_of
+from pretune.verbs.verb import verb
+
 if TYPE_CHECKING:
     from pretune.text.labeled import Labeled
     from pretune.training.adapting import Adapted
@@ -134,6 +137,7 @@ class Quickstart:
         )
 
 
+@verb(out=folder_of(MARK, "a quickstart"))
 def quickstart(
     model: str | Path | Run = BOXED,
     *,
@@ -172,7 +176,6 @@ def quickstart(
     import shutil
 
     from pretune.atomic import write_bytes, write_json
-    from pretune.errors import PretuneError
     from pretune.examples import example
     from pretune.text.labeled import read_labeled
     from pretune.training.settings import Batching, Budget, Watching
@@ -180,9 +183,7 @@ def quickstart(
 
     began = time.monotonic()
     folder = Path(out)
-    if folder.exists() and any(folder.iterdir()):
-        if not (folder / MARK).is_file():
-            raise PretuneError(f"{folder}: exists and is no quickstart; choose another --out")
+    if folder.exists():
         shutil.rmtree(folder)
     write_json(folder / MARK, {"model": os.fspath(model), "labels": labels, "seeds": seeds})
     columns = {"text": "text", "label": "label"}

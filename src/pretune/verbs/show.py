@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pretune.verbs.verb import Options, only, verb
+
 if TYPE_CHECKING:
     from pretune.training.runs import Run
 
@@ -27,6 +29,14 @@ class Shown:
         return {**self.facts, "example": short} if rows else self.facts
 
 
+def shows_objectives(o: Options) -> bool:
+    """Return whether objectives are shown at work."""
+    import os
+
+    return os.fspath(o.what) == "objectives" or _is_objective(os.fspath(o.what))
+
+
+@verb(only("text", "seed", where="to objectives", when=shows_objectives))
 def show(what: str | Path | Run, *, text: str | None = None, seed: int = 0) -> Shown:
     """Show the presets, the objectives at work on a text, or what a run, a store or a model folder is.
 
@@ -46,17 +56,13 @@ def show(what: str | Path | Run, *, text: str | None = None, seed: int = 0) -> S
     """
     import os
 
-    from pretune.errors import PretuneError
-
     name = os.fspath(what)
-    if name == "presets" and text is None:
+    if name == "presets":
         return Shown({"presets": _presets()})
     if name == "objectives":
         return Shown({"objectives": _objectives(), **_example(None, text, seed)})
     if _is_objective(name):
         return Shown(_example([name], text, seed))
-    if text is not None:
-        raise PretuneError(f"--text is for objectives to work on; {name} is none")
     return Shown(_folder(Path(name)))
 
 

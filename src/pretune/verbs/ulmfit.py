@@ -6,11 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pretune.outputs import folder_of
+from pretune.verbs.verb import verb
+
 if TYPE_CHECKING:
     from pretune.training.runs import Run
     from pretune.training.ulmfit import Fitted
 
 
+@verb(out=folder_of("texts.jsonl", "a run of ULMFiT"))
 def ulmfit(
     model: str | Path | Run,
     train: str | Path,

@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pretune.outputs import new_file
+from pretune.verbs.modes import FILES, reads_files
 from pretune.verbs.results import Rows
+from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
     from pretune.training.runs import Run
@@ -16,6 +19,23 @@ if TYPE_CHECKING:
 SHOWN = 20  # rows of a file that people see
 
 
+def has_classes(o: Options) -> bool:
+    """Return whether a model answers with classes, which have probabilities."""
+    from pretune.inference.predict import task_of
+    from pretune.objectives.named import kind_of
+    from pretune.verbs.inputs import split_runs
+
+    _, task = task_of(split_runs(o.model, o.inputs)[0][0], o.task)
+    return bool(getattr(task, "labels", ())) and kind_of(task) != "generate"
+
+
+@verb(
+    FILES,
+    only("score", where="to files that have the right answers", when=reads_files),
+    only("label", where="with --score", when=lambda o: o.score),
+    only("probabilities", where="to tasks with classes", when=has_classes),
+    out=new_file,
+)
 def predict(
     model: str | Path | Run | Runs,
     inputs: Sequence[str | Path] | str | Path = (),
@@ -87,16 +107,12 @@ def predict(
     files, texts = split_files(rest)
     if not rest:
         raise PretuneError("nothing to answer: give texts or files")
-    if score and not files:
-        raise PretuneError("--score needs a file with the right answers")
     if out is not None:
         check_suffix(out)
         if Path(out).resolve() in {file.resolve() for file in files}:
             raise PretuneError(f"{out}: is one of the files to read; choose another --out")
     if processes < 1:
         raise PretuneError(f"--processes {processes}: at least one process has to answer")
-    if label and not score:
-        raise PretuneError("--label names the right answers, which are for --score")
     named = name_columns(columns, text=text, pair=pair, label=label)
     parts = files_as_parts(files, same_task(runs, task)) if files else [texts_as_part(texts)]
     answered = answer_parts(
@@ -135,6 +151,10 @@ def predict(
     )
 
 
+@verb(
+    only("top", where="without --mask-rate", when=lambda o: o.mask_rate is None),
+    only("seed", where="with --mask-rate", when=lambda o: o.mask_rate is not None),
+)
 def fill(
     model: str | Path | Run,
     texts: Sequence[str] = (),
@@ -184,6 +204,7 @@ def fill(
     return Rows("fills", rows, hidden=("candidates",))
 
 
+@verb(only("text", where="to files of rows, not to texts", when=reads_files), out=new_file)
 def embed(
     model: str | Path | Run,
     inputs: Sequence[str | Path] | str | Path = (),

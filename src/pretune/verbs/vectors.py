@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from pretune.outputs import new_folder
 from pretune.verbs.results import Facts
+from pretune.verbs.verb import verb
 
 
+@verb(out=new_folder)
 def train_vectors(
     data: Sequence[str | Path] | str | Path,
     *,
@@ -59,13 +62,9 @@ def train_vectors(
     --------
     >>> train_vectors("corpus/", out="vectors/")  # doctest: +SKIP
     """
-    from pretune.errors import PretuneError
     from pretune.inference.static_vectors import make_static, train_static
-    from pretune.model import CONFIG
     from pretune.text.files import find_files
 
-    if (Path(out) / CONFIG).exists():
-        raise PretuneError(f"{out}: already holds a model; choose another --out")
     options = {"vector_size": width, "window": window, "negative": negatives, "min_count": rarest, "epochs": epochs}
     vectors = train_static(find_files(data), kind, language, lowercase, seed=seed, workers=processes, **options)
     make_static(vectors).save(out)
