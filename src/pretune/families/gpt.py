@@ -20,7 +20,7 @@ from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
 from pretune.nn.heads import VocabularyHead
 from pretune.nn.initialize import initialize
-from pretune.nn.linear import LayerNorm, Linear
+from pretune.nn.linear import LayerNorm, OutputLinear
 from pretune.nn.patterns import causal
 from pretune.nn.positions import Learned
 from pretune.text.sequences import Template
@@ -68,7 +68,7 @@ def build(config: GPTConfig) -> Encoder:
         layers=[layer() for _ in range(config.n_layer)],
         vocabulary_head=lambda: VocabularyHead(config.vocab_size, bias=False),
         pooler=nn.Identity,
-        classifier=partial(Linear, width, bias=False),
+        classifier=partial(OutputLinear, width, bias=False),
     )
     return initialize(encoder, config.initializer_range)
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from pretune.nn.dropout import Dropout
 from pretune.nn.feed_forward import Activation
-from pretune.nn.linear import Linear
+from pretune.nn.linear import Linear, OutputLinear
 
 
 class VocabularyHead(nn.Module):
@@ -31,7 +31,7 @@ class OwnVocabularyHead(nn.Module):
 
     def __init__(self, vocabulary: int, width: int, bias: bool = False) -> None:
         super().__init__()
-        self.output = Linear(width, vocabulary, bias)
+        self.output = OutputLinear(width, vocabulary, bias)
         self.vocabulary = vocabulary
 
     def forward(self, states: Tensor, tokens: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class TokenHead(nn.Module):
         super().__init__()
         self.transform = transform
         self.dropout = Dropout(dropout)
-        self.output = Linear(width, outputs)
+        self.output = OutputLinear(width, outputs)
 
     def forward(self, states: Tensor) -> Tensor:
         """(m, width) → (m, outputs)."""

@@ -20,7 +20,7 @@ from pretune.errors import PretuneError, nearest
 from pretune.nn.batch_norm import BatchNorm
 from pretune.nn.dropout import Dropout
 from pretune.nn.layout import rearrange, reverse
-from pretune.nn.linear import Linear
+from pretune.nn.linear import Linear, OutputLinear
 from pretune.nn.patterns import Pattern
 from pretune.nn.pooling import AttentivePool, pool
 from pretune.objectives.objective import Data, Loss, classification_loss
@@ -64,7 +64,7 @@ class ClassifyHead(nn.Module):
         self.pooler = nn.Identity() if wide else backbone.pooler()
         width = 3 * backbone.width if wide else backbone.width
         self.hidden = Hidden(width, hidden, dropout) if hidden else None
-        self.output = Linear(hidden or width, classes) if wide or hidden else backbone.classifier(classes)
+        self.output = OutputLinear(hidden or width, classes) if wide or hidden else backbone.classifier(classes)
 
     def forward(self, states: Tensor, packed: Packed, real: Tensor | None = None) -> Tensor:
         """(n, width) → (sequences, classes); `real` are the sequences that are no filler, where that is known."""

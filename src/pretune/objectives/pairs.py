@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from pretune.errors import PretuneError
-from pretune.nn.linear import Linear
+from pretune.nn.linear import OutputLinear
 from pretune.objectives.objective import Data, Loss, classification_loss
 from pretune.packed import Batch
 from pretune.randomness import Draws
@@ -27,7 +27,7 @@ class PairHead(nn.Module):
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
         self.pooler = backbone.pooler()
-        self.output = Linear(backbone.width, 2)
+        self.output = OutputLinear(backbone.width, 2)
 
     def forward(self, states: Tensor) -> Tensor:
         """(m, width) states of start tokens → (m, 2)."""
