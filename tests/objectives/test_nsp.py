@@ -25,10 +25,10 @@ def test_negatives_never_come_from_the_same_document_and_positives_follow(seed: 
     owner = lambda at: np.searchsorted(bounds, at, side="right") - 1  # noqa: E731
     label = arrangement.labels["nsp"]
     first, second = owner(arrangement.starts[:, 0]), owner(arrangement.starts[:, 1])
-    assert (first[label == 0] == second[label == 0]).all()
+    assert (first[label != 1] == second[label != 1]).all()
     assert (first[label == 1] != second[label == 1]).all()
     follows = arrangement.starts[:, 0] + arrangement.spans[:, 0] == arrangement.starts[:, 1]
-    assert follows[label == 0].all()
+    assert follows[label != 1].all()
     assert (arrangement.spans > 0).all()
     assert (arrangement.lengths <= length).all()
     assert np.isin(
@@ -40,8 +40,10 @@ def test_half_of_the_pairs_are_negatives_and_every_text_is_read_once() -> None:
     share, starts = [], []
     for seed in range(30):
         arrangement = NSP().arrange(data(), Packing(1024, 48), Draws(seed)).arrangement  # type: ignore[attr-defined]
-        share.append(arrangement.labels["nsp"].mean())
+        label = arrangement.labels["nsp"]
+        share.append(label[label >= 0].mean())
         starts.append(arrangement.starts.ravel())
+        assert (label >= 0).mean() > 0.7  # one document has a third of all pairs
     assert abs(np.mean(share) - 0.5) < 0.05
     assert all(len(set(s.tolist())) == len(s) for s in starts)
 
