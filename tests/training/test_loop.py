@@ -321,7 +321,8 @@ def test_a_step_without_targets_of_a_term_goes_by_the_others(monkeypatch: pytest
     """All pairs of a step may be unlabeled: their loss is 0, not 0 / 0."""
 
     def unlabeled(name: str, sequences: Any) -> Any:
-        sequences.targets[name] = (np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+        places = sequences.offsets[:-1]
+        sequences.targets[name] = (places, np.zeros_like(places), np.zeros(len(places)))  # as where shapes are fixed
         return sequences
 
     monkeypatch.setattr("pretune.objectives.nsp.judge_at_start", unlabeled)
