@@ -1,7 +1,8 @@
 """GPT (Radford et al., 2018, Improving Language Understanding by Generative Pre-Training).
 
 Departures: attention dropout is off unless asked for (the fast attention paths have none); a classifier stands on the
-last token of the text, as in `transformers` (the paper adds start, delimiter and extract tokens).
+last token of the text, as in `transformers` (the paper adds start and extract tokens). Between two texts stands a separator,
+the paper's delimiter: a token that the published vocabulary lacks, and that is added when a task with pairs is learned.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ GPT = Family(
     name="openai-gpt",
     config=GPTConfig,
     build=build,
-    template=Template(single=("A",), pair=("B",), segments=False),
+    template=Template(single=("A",), pair=("separator", "B"), segments=False),
     table=Table(
         ("transformer.tokens_embed.weight", "backbone.embed.tokens"),
         ("transformer.positions_embed.weight", "backbone.embed.positions.weight"),
