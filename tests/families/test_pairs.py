@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tokenizers import models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
+from tokenizers import models, pre_tokenizers
 
 import pretune as pt
 from conftest import english_documents
@@ -45,7 +45,10 @@ WORDS = sorted({word for pair in PAIRS for text in pair for word in text.split()
 
 @cache
 def tokenizer(characters: bool = False) -> Tokenizer:
-    documents = [Document(" ".join(WORDS * 3), Path("x"), 1), *(Document(t, Path("x"), 1) for t in english_documents()[:4])]
+    documents = [
+        Document(" ".join(WORDS * 3), Path("x"), 1),
+        *(Document(t, Path("x"), 1) for t in english_documents()[:4]),
+    ]
     return train(documents, "characters" if characters else "bpe", 400, languages=("en",))
 
 

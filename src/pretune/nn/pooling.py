@@ -61,6 +61,7 @@ def sums(states: Tensor, owner: Tensor, sequences: int) -> Tensor:
 def pair_features(states: Tensor, packed: Packed) -> Tensor:
     """(n, width) → (sequences, 4 · width): the means a and b of two texts, |a - b| and a · b; the last three are 0 of one.
 
+    >>> import numpy as np
     >>> from pretune.packed import pack_lists
     >>> packed = pack_lists([[7, 7], [7]], columns={"segment": np.array([0, 1, 0])})
     >>> pair_features(torch.tensor([[1.0], [3.0], [5.0]]), packed).tolist()

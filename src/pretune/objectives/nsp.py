@@ -36,8 +36,9 @@ class NSP:
 
     Pairs are matched two by two, at random among those of a source whose second texts are about equally long; both second
     texts are cut to the shorter one's length; and a share `negatives` of the matches exchange them. So every text is read
-    once per epoch, but for the few tokens cut, and label and lengths are independent. Pairs without a match, such as those of
-    a source of one document, are read but not judged. A share `short` of the documents is read in shorter pairs.
+    once per epoch, but for the few tokens cut, and label and lengths are independent. Single sentences, and pairs without a
+    match, such as those of a source of one document, are read but not judged. A share `short` of the documents is read in
+    shorter pairs.
     """
 
     negatives: float = 0.5
@@ -52,8 +53,11 @@ class NSP:
         """Cut spans of documents in two at a random sentence bound, and exchange second texts."""
         begins, spans, documents = neighbors(self.name, data, packing, draws, self.short)
         assert data.store is not None
-        groups = source_groups(data.store.document_files, data.store.document_languages, documents)
-        partner = match_two_by_two(spans[:, 1], groups, documents, draws)
+        pairs = np.flatnonzero(spans[:, 1] > 0)
+        groups = source_groups(data.store.document_files, data.store.document_languages, documents[pairs])
+        found = match_two_by_two(spans[pairs, 1], groups, documents[pairs], draws)
+        partner = np.full(len(begins), -1)
+        partner[pairs] = np.where(found >= 0, pairs[found], -1)
         matched = np.flatnonzero(partner >= 0)
         if not len(matched):
             raise PretuneError("nsp needs two documents or more: its negatives never come from the same document")

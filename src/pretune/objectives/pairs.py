@@ -58,7 +58,10 @@ def pair_loss(name: str, head: nn.Module, backbone: Backbone, batch: Batch) -> L
 
 
 def neighbors(name: str, data: Data, packing: Packing, draws: Draws, short: float) -> tuple[Array, Array, Array]:
-    """Spans of documents cut in two at a random sentence bound: starts (m, 2), lengths (m, 2), documents (m,)."""
+    """Return spans of documents, cut in two at a random sentence bound: starts (m, 2), lengths (m, 2), documents (m,).
+
+    A span of one sentence, next to which no other fits, is a first text without a second, of length 0.
+    """
     if data.store is None:
         raise PretuneError(f"{name} reads raw text; give it a corpus or a store, not labeled rows")
     room = packing.length - data.template.overhead(pair=True)
@@ -66,13 +69,13 @@ def neighbors(name: str, data: Data, packing: Packing, draws: Draws, short: floa
         raise PretuneError(f"sequences of {packing.length} tokens leave no room for two texts; ask for longer ones")
     starts, lengths, documents = cut_documents(data.store, data.documents, room, draws, short, from_both_ends=True)
     first = split_at_sentence(data.store, starts, lengths, draws)
-    pairs = first > 0
-    if not pairs.any():
+    if not first.any():
         raise PretuneError(
             f"{name} needs documents of two sentences or more that fit into a sequence; this corpus has none"
         )
-    starts, lengths, documents, first = starts[pairs], lengths[pairs], documents[pairs], first[pairs]
-    return np.stack([starts, starts + first], axis=1), np.stack([first, lengths - first], axis=1), documents
+    begins = np.stack([starts, starts + first], axis=1)
+    first = np.where(first > 0, first, lengths)
+    return begins, np.stack([first, lengths - first], axis=1), documents
 
 
 def source_groups(files: Array, languages: Array, documents: Array) -> Array:
@@ -95,8 +98,8 @@ def match_two_by_two(lengths: Array, kinds: Array, owners: Array, draws: Draws, 
 
     Both are of the same kind and of different owners and, where `words` numbers what they say, say different things.
 
-    >>> match_two_by_two(np.array([5, 9, 9, 5, 7]), np.zeros(5), np.array([0, 1, 2, 3, 3]), Draws(0)).tolist()
-    [3, 2, 1, 0, -1]
+    >>> match_two_by_two(np.array([5, 9, 9, 5]), np.zeros(4), np.arange(4), Draws(0)).tolist()
+    [3, 2, 1, 0]
     """
     partner = np.full(len(lengths), -1)
     left = np.arange(len(lengths))

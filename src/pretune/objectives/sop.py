@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class SOP:
     """Two texts that follow one another in a document; a share `swapped` of the pairs comes the other way round.
 
-    Both are of one document, so that the topic says nothing about the label. Pairs whose first text begins inside a sentence,
-    the rest of one longer than a sequence, are read but not judged: only first texts can begin so. A share `short` of the
-    documents is read in shorter pairs.
+    Both are of one document, so that the topic says nothing about the label. Single sentences are read but not judged, and so
+    are pairs that begin inside a sentence, with the rest of one longer than a sequence: only first texts can begin so. A share
+    `short` of the documents is read in shorter pairs.
     """
 
     swapped: float = 0.5
@@ -43,11 +43,11 @@ class SOP:
         begins, spans, documents = neighbors(self.name, data, packing, draws, self.short)
         assert data.store is not None
         sentences = data.store.sentence_offsets
-        whole = sentences[np.searchsorted(sentences, begins[:, 0])] == begins[:, 0]
-        swapped = whole & (draws.uniform("swapped", begins[:, 0]) < self.swapped)
+        judged = (spans[:, 1] > 0) & (sentences[np.searchsorted(sentences, begins[:, 0])] == begins[:, 0])
+        swapped = judged & (draws.uniform("swapped", begins[:, 0]) < self.swapped)
         for pairs in (begins, spans):
             pairs[swapped] = pairs[swapped, ::-1]
-        labels = {self.name: np.where(whole, swapped, UNLABELED)}  # 0: in order, as in ALBERT's released checkpoints
+        labels = {self.name: np.where(judged, swapped, UNLABELED)}  # 0: in order, as in ALBERT's released checkpoints
         arrangement = Arrangement(data.store, data.tokenizer, data.template, begins, spans, labels)
         return plan_epoch(in_languages(arrangement, data, documents, draws), packing, draws)
 
