@@ -73,8 +73,12 @@ class Root(nn.Module):
         return loss
 
     def tensors(self) -> dict[str, Tensor]:
-        """Parameters and buffers by name, shared ones once."""
-        return {**dict(self.named_parameters()), **dict(self.named_buffers())}
+        """Return the parameters and buffers of a checkpoint by name, shared ones once."""
+        saved = self.state_dict(keep_vars=True)  # without buffers that follow from the configuration
+        return {
+            **dict(self.named_parameters()),
+            **{name: buffer for name, buffer in self.named_buffers() if name in saved},
+        }
 
     def compute_in(self, kind: torch.dtype) -> None:
         """Activations are of this type from the embeddings on; parameters stay as they are."""

@@ -1,7 +1,8 @@
 """GPT (Radford et al., 2018, Improving Language Understanding by Generative Pre-Training).
 
 Departures: attention dropout is off unless asked for (the fast attention paths have none); a classifier stands on the
-last token of the text, as in `transformers` (the paper adds start, delimiter and extract tokens).
+last token of the text, as in `transformers` (the paper adds start and extract tokens). Between two texts stands a separator,
+the paper's delimiter: a token that the published vocabulary lacks, and that is added when a task with pairs is learned.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
 from pretune.nn.heads import vocabulary_head
 from pretune.nn.initialize import initialize
-from pretune.nn.linear import LayerNorm, Linear
+from pretune.nn.linear import LayerNorm, OutputLinear
 from pretune.nn.patterns import causal
 from pretune.nn.positions import Learned
 from pretune.text.sequences import Template
@@ -68,7 +69,7 @@ def build(config: GPTConfig) -> Encoder:
         layers=[layer() for _ in range(config.n_layer)],
         vocabulary_head=lambda: head_of(config),
         pooler=nn.Identity,
-        classifier=partial(Linear, width, bias=False),
+        classifier=partial(OutputLinear, width, bias=False),
     )
     return initialize(encoder, config.initializer_range)
 
@@ -121,7 +122,7 @@ GPT = Family(
     name="openai-gpt",
     config=GPTConfig,
     build=build,
-    template=Template(single=("A",), pair=("B",), segments=False),
+    template=Template(single=("A",), pair=("separator", "B"), segments=False),
     table=Table(
         ("transformer.tokens_embed.weight", "backbone.embed.tokens"),
         ("transformer.positions_embed.weight", "backbone.embed.positions.weight"),

@@ -19,7 +19,7 @@ from pretune.nn.blocks import Layer, PreNorm
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
 from pretune.nn.initialize import initialize, scale_outputs
-from pretune.nn.linear import LayerNorm, Linear
+from pretune.nn.linear import LayerNorm, OutputLinear
 from pretune.nn.patterns import causal
 from pretune.nn.positions import Learned
 from pretune.text.sequences import Template
@@ -68,7 +68,7 @@ def build(config: GPT2Config) -> Encoder:
         norm=norm(),
         vocabulary_head=lambda: head_of(config),
         pooler=nn.Identity,
-        classifier=partial(Linear, width, bias=False),
+        classifier=partial(OutputLinear, width, bias=False),
     )
     return scale_outputs(initialize(encoder, config.initializer_range), (2 * config.n_layer) ** -0.5)
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from pretune.nn.dropout import Dropout
 from pretune.nn.feed_forward import Activation
-from pretune.nn.linear import Linear
+from pretune.nn.linear import Linear, OutputLinear
 
 
 class VocabularyHead(nn.Module):
@@ -33,7 +33,7 @@ class OwnVocabularyHead(nn.Module):
         """`width` is that of the states, or of what the transform makes of them."""
         super().__init__()
         self.transform = transform if transform is not None else nn.Identity()
-        self.output = Linear(width, vocabulary, bias)
+        self.output = OutputLinear(width, vocabulary, bias)
         self.vocabulary = vocabulary
 
     def forward(self, states: Tensor, tokens: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ class TokenHead(nn.Module):
         super().__init__()
         self.transform = transform
         self.dropout = Dropout(dropout)
-        self.output = Linear(width, outputs)
+        self.output = OutputLinear(width, outputs)
 
     def forward(self, states: Tensor) -> Tensor:
         """(m, width) → (m, outputs)."""

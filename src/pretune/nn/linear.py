@@ -22,6 +22,13 @@ class Linear(nn.Linear):
         return F.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
 
 
+class OutputLinear(Linear):
+    """The last linear map of a head: its outputs are logits, scores, or vectors to compare, and no layer follows.
+
+    Muon leaves it to AdamW, as it does embeddings.
+    """
+
+
 class LayerNorm(nn.LayerNorm):
     """Layer normalization (Ba et al., 2016)."""
 

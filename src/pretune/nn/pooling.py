@@ -18,6 +18,9 @@ def pool(states: Tensor, packed: Packed, how: str, kept: Tensor | None = None) -
     `rising` is a mean whose weights grow from 0 to 1 along the sequence (Dai and Le, 2015); `concat` is the last, the max and
     the mean side by side (Howard and Ruder, 2018): three times the width.
 
+    `pair` tells two texts apart by their segments: the mean of each, the distances between the two means and their products side
+    by side (Conneau et al., 2017), four times the width; for a single text it is the mean, and zeros.
+
     `kept`, (n,) booleans, leaves out tokens at the beginning of sequences, such as those of a prompt; the others keep their
     positions. A sequence without tokens, which families that put nothing around a text can have, gives 0. Means are in
     fp32, whatever the type of the states: where texts differ little, sums in 16 bits would lose the difference.
@@ -33,6 +36,8 @@ def pool(states: Tensor, packed: Packed, how: str, kept: Tensor | None = None) -
         return states.new_zeros(sequences, states.shape[1])
     if how == "concat":
         return torch.cat([pool(states, packed, each, kept) for each in ("last", "max", "mean")], -1)
+    if how == "pair":
+        return pair_features(states, packed)
     starts = first if kept is None else first.index_add(0, side_of(packed).sequence.long(), (~kept).long())
     empty = (starts == ends)[:, None]
     if how == "start":
@@ -66,6 +71,27 @@ def pool(states: Tensor, packed: Packed, how: str, kept: Tensor | None = None) -
 def sums(states: Tensor, owner: Tensor, sequences: int) -> Tensor:
     """(n, width) → (sequences, width) in fp32: the sum of those that a sequence owns."""
     return states.new_zeros(sequences, states.shape[1], dtype=torch.float32).index_add(0, owner, states.float())
+
+
+def pair_features(states: Tensor, packed: Packed) -> Tensor:
+    """(n, width) → (sequences, 4 · width): the means a and b of two texts, |a - b| and a · b; the last three are 0 of one.
+
+    >>> import numpy as np
+    >>> from pretune.packed import pack_lists
+    >>> packed = pack_lists([[7, 7], [7]], columns={"segment": np.array([0, 1, 0])})
+    >>> pair_features(torch.tensor([[1.0], [3.0], [5.0]]), packed).tolist()
+    [[1.0, 3.0, 2.0, 3.0], [5.0, 0.0, 0.0, 0.0]]
+    """
+    sequences = packed.offsets.shape[0] - 1
+    owner, second = side_of(packed).sequence.long(), packed.columns["segment"] == 1
+    texts = 2 * owner + second.long()  # which text of which sequence each token is of
+    counts = states.new_zeros(2 * sequences, 1, dtype=torch.float32).index_add(
+        0, texts, torch.ones_like(states[:, :1], dtype=torch.float32)
+    )
+    means = sums(states, texts, 2 * sequences) / counts.clamp(min=1)
+    a, b = means.view(sequences, 2, -1).unbind(1)
+    distance = (a - b).abs() * (counts.view(sequences, 2)[:, 1:] > 0)
+    return torch.cat([a, b, distance, a * b], -1)
 
 
 class AttentivePool(nn.Module):

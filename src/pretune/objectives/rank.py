@@ -89,6 +89,7 @@ class Rank:
         """A row to a sequence; of too long ones the longer text is cut."""
         rows = need_rows(self.name, data)
         need_pairs(self.name, rows)
+        check_pooling(self.name, self.pooling, data.template)
         labels = {"group": rows.queries} if self.over == "query" else {}
         labels |= {} if rows.labels is None else {self.name: np.array(rows.labels, dtype=np.float32)}
         return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)

@@ -73,6 +73,7 @@ class Regress:
     def lay_out(self, data: Data, length: int) -> Arrangement:
         """A row to a sequence; too long ones are cut."""
         rows = need_rows(self.name, data)
+        check_pooling(self.name, self.pooling, data.template)
         labels = {} if rows.labels is None else {self.name: np.array(rows.labels, dtype=np.float32)}
         return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
 

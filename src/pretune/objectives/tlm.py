@@ -12,6 +12,7 @@ from torch import nn
 
 from pretune.errors import PretuneError
 from pretune.nn.attention import Attention, GlobalAttention, ScoredAttention
+from pretune.nn.block_sparse import BlockSparseAttention
 from pretune.nn.patterns import Pattern, full
 from pretune.objectives.arrangements import smoothed
 from pretune.objectives.masking import check_share, choose, hide
@@ -127,7 +128,10 @@ def check_attention(name: str, backbone: Backbone) -> None:
     """Where positions begin anew, attention that goes by positions would be wrong, or see what it has to predict."""
     modules = backbone.modules() if isinstance(backbone, nn.Module) else ()
     for module in modules:
-        if isinstance(module, Attention | GlobalAttention | ScoredAttention) and module.pattern != full:
+        if (
+            isinstance(module, Attention | GlobalAttention | ScoredAttention | BlockSparseAttention)
+            and module.pattern != full
+        ):
             raise PretuneError(
                 f"{name} needs a model whose tokens see each other; attention of this one is {module.pattern.name}"
             )

@@ -8,6 +8,7 @@ tokenizer.json …        the tokenizer that made the ids
     sentences  (s+1,)    where each sentence starts in tokens
     documents  (d+1,)    where each document starts in sentences
     bytes      (d,)      UTF-8 bytes of each document, for bits per byte
+    files      (d,)      1 where a document is the first of its file, else 0
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pretune.errors import PretuneError
 from pretune.text.tokenizer import Tokenizer
 
 FORMAT = "pretune-store"
-VERSION = 1
+VERSION = 2
 MANIFEST = "manifest.json"
 VERIFY_UP_TO = 8 << 30  # bytes; larger stores are checked for size only when opened
 
@@ -97,6 +98,11 @@ class Store:
     def document_bytes(self) -> Array:
         """(documents,) int64: UTF-8 bytes of each document."""
         return np.concatenate([m["bytes"].astype(np.int64) for m in self._maps])
+
+    @cached_property
+    def document_files(self) -> Array:
+        """(documents,) int64: the number of the file that each document comes from, counted over all stores joined."""
+        return np.cumsum(np.concatenate([m["files"] for m in self._maps]), dtype=np.int64) - 1
 
     @property
     def languages(self) -> list[str]:
@@ -239,7 +245,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         if manifest["format"] != FORMAT:
             raise KeyError
         if manifest["version"] != VERSION:
-            raise PretuneError(f"{path}: store version {manifest['version']}, but this pretune reads {VERSION}")
+            raise PretuneError(
+                f"{path}: store version {manifest['version']}, but this pretune reads {VERSION}; prepare the store again"
+            )
     except (ValueError, KeyError, TypeError) as error:
         raise PretuneError(f"{path}: damaged or not a store's manifest; prepare the store again") from error
     return dict(manifest)

@@ -45,6 +45,7 @@ TRAINED_SPECIALS = {
     "mask": "[MASK]",
     "end": "[SEP]",
 }
+SEPARATOR = "<sep>"  # what is added to a vocabulary without a separator
 PRIVATE = "\ue000\ue0f0"  # private-use characters
 JOINT, HIDDEN = (
     f"{PRIVATE}\ue000",
@@ -103,6 +104,17 @@ class Tokenizer:
             raise PretuneError("the tokenizers of two sides must number their special tokens alike; train both here")
         self._target = target
         return self
+
+    def with_separator(self) -> Tokenizer:
+        """Return a copy with a token added as separator, which is the end of texts too where the vocabulary has none.
+
+        >>> tokenizer.with_separator().size - tokenizer.size  # doctest: +SKIP
+        1
+        """
+        backend = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        backend.add_special_tokens([tokenizers.AddedToken(SEPARATOR, special=True, normalized=False)])
+        roles = {"end": SEPARATOR} | self.role_tokens | {"separator": SEPARATOR}
+        return Tokenizer(backend, roles, self.characters)
 
     # -- the vocabulary -----------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from pretune.objectives.soft import Soft, Teaching
 from pretune.objectives.task import Answer, knowing
 from pretune.presets import is_preset
 from pretune.progress import say
+from pretune.refit import add_separator
 from pretune.text.labeled import ROLES
 from pretune.text.sequences import Arrangement, Packing
 from pretune.text.shots import draw_few
@@ -46,6 +47,7 @@ from pretune.training.streams import Streams, make_streams
 
 ANSWERS = "dev_answers.jsonl"  # to the examples for judging, in their order
 SPLIT = "split.json"  # which rows of the file these were
+ENOUGH = 512  # tokens, to lay out an example and see what stands around its texts
 # Devlin et al. (2019): 2e-5 to 5e-5, 2 to 4 epochs, batches of 16 or 32; smaller models take larger rates.
 SETTINGS: dict[str, dict[str, Any]] = {
     "optimizer": {"lr": 5e-5, "decay": 0.01, "clip": 1.0},
@@ -215,7 +217,7 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
     if material.imitation is not None:
         mixture = mixture.joined(material.imitation)
     device = choose_device(plan.device)
-    model = starting_model(plan, mixture)
+    model = with_roles(starting_model(plan, mixture), task, rows)
     task = knowing(task, model.need_tokenizer())
     learned: Any = task if material.teaching is None else Soft(task, material.teaching)
     mixture = mixture.with_part(learned)
@@ -409,6 +411,18 @@ def model_with_heads(plan: Plan, mixture: Mixture) -> Model:
         return model
     model.add_heads(mixture.objectives, plan.seed)
     return model
+
+
+def with_roles(model: Model, task: Task, rows: Any) -> Model:
+    """Return a model whose tokenizer has a separator, if the task needs one: a vocabulary that lacks it gets one more token."""
+    tokenizer, template = model.need_tokenizer(), model.family.template
+    if tokenizer.has("separator"):
+        return model
+    first = knowing(task, tokenizer).lay_out(Data(tokenizer, template, rows=rows.take([0])), ENOUGH)
+    if "separator" not in {item for item, *_ in first.template.items(first.spans.shape[1])}:
+        return model
+    say("the tokenizer has no separator to stand between two texts; a token is added for it, and learned")
+    return add_separator(model)
 
 
 def row_packing(laid: Arrangement, rows: int, length: int, fixed: bool) -> Packing:

@@ -30,6 +30,7 @@ from pretune.training.finetuning import (
     start_of,
     starting_model,
     strategy_of,
+    with_roles,
     write_answers,
 )
 from pretune.training.pretraining import check_length
@@ -85,6 +86,8 @@ def finetune_tasks(plan: Plan, material: Tasks, resume: bool = False) -> Run:
     """Carry out a plan for several tasks, with one seed."""
     parts, mixture = material.parts, material.mixture
     model = starting_model(plan, mixture)
+    for part in parts.values():
+        model = with_roles(model, part.task, part.rows)
     tasks = {name: knowing(part.task, model.need_tokenizer()) for name, part in parts.items()}
     for task in tasks.values():
         mixture = mixture.with_part(task)

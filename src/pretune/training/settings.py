@@ -44,7 +44,7 @@ class Budget(Section):
 
 @dataclass(frozen=True)
 class Optimizer(Section):
-    """How parameters move. `muon` moves hidden matrices, with AdamW for all others."""
+    """How parameters move. `muon` moves the hidden matrices of backbone and heads, with AdamW for all others."""
 
     name: Literal["adamw", "adam", "radam", "adafactor", "lamb", "muon", "sgd", "asgd"] | None = None
     lr: float | None = None
@@ -57,6 +57,9 @@ class Optimizer(Section):
     matrix_lr: float | None = None  # muon's rate for matrices
     momentum: float | None = None  # muon's, and SGD's
     layer_decay: float | None = None  # each layer's rate is this share of that of the layer above it
+    head_factor: float | None = (
+        None  # learning rates of the heads (rtd's generator is in one) relative to the backbone's
+    )
     ema: float | None = None  # the model that comes out is an exponential mean of all steps, with this decay
     average: float | None = None  # it is the plain mean over this share of the budget, at its end
     meant_for: int | None = None  # the batch (tokens of a step, or rows) that rates are meant for; they grow with it
