@@ -252,7 +252,8 @@ class Model:
             for name, export in getattr(head, "exports", dict)().items():
                 if companions and name in self.family.companions:
                     published, _ = self.family.table.write(export.tensors(state))
-                    inside = self._config(replace(self.config, **export.sizes), export.heads, compute)
+                    shape = replace(self.config, **export.sizes, tie_word_embeddings=True)
+                    inside = self._config(shape, export.heads, compute)
                     self._write(folder / name, published, inside, shard)
         return str(config["architectures"][0])
 

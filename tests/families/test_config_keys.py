@@ -421,6 +421,7 @@ REAL: dict[str, dict[str, Any]] = {
         "pooler_fc_size": 768, "pooler_num_attention_heads": 12, "pooler_num_fc_layers": 3, "pooler_size_per_head": 128,
         "pooler_type": "first_token_transform", "position_embedding_type": "absolute", "pruned_heads": {}, "torch_dtype": "float32",
         "torchscript": False, "use_bfloat16": False, "use_cache": True, "is_decoder": False, "num_labels": 2, "model_max_length": 512,
+        "emb_size": 32, "padding": "max_length", "tf_legacy_loss": False, "xla_device": True,
     },
     "albert": {"down_scale_factor": 1, "gap_size": 0, "net_structure_type": 0, "num_memory_blocks": 0, "layers_to_keep": []},
     "distilbert": {"qa_dropout": 0.1, "seq_classif_dropout": 0.2, "tie_weights_": True},

@@ -194,7 +194,7 @@ def other_classes(name: str) -> Mapping[str, frozenset[str]]:
 ONLY: Mapping[str, Only] = {
     **ENCODER,
     "position_embedding_type": ("absolute",),
-    "embedding_size": lambda config: (config.hidden_size,),
+    **dict.fromkeys(("embedding_size", "emb_size"), lambda config: (config.hidden_size,)),
 }
 
 BERT = Family(

@@ -52,10 +52,12 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
         "output_hidden_states",
         "output_past",
         "return_dict",
+        "tf_legacy_loss",
         "torchscript",
         "use_bfloat16",
         "use_cache",
         "use_return_dict",
+        "xla_device",
     ),
     "a default of `generate` in `transformers`; pretune has options for it": (
         "assistant_confidence_threshold",
@@ -108,8 +110,10 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
         "max_seq_length",
         "model_max_length",
         "pad_token_id",
+        "padding",
         "sep_token_id",
         "tokenizer_class",
+        "truncation",
         "unk_token_id",
     ),
     "how parameters start, or dropout of heads: matters to training alone, which has options for it": (

@@ -34,6 +34,11 @@ class Filler:
         """From a run folder or a model folder."""
         model = load_model(reference, parse_objective("mlm"), partial=partial)
         model.need_trained("mlm", reference, "pretrain it with mlm first, or adapt it to some text")
+        return cls.of(model)
+
+    @classmethod
+    def of(cls, model: Model) -> Filler:
+        """Return a loaded model, ready to fill."""
         device = choose_device()
         model.root.to(device).eval()
         return cls(model, device)

@@ -83,7 +83,6 @@ class RTDHead(nn.Module):
             "num_hidden_layers": len(layers),
             "num_attention_heads": attention.heads,
             "intermediate_size": feed_forward.inner.out_features,
-            "tie_word_embeddings": True,
         }
         return {"generator": Export("heads.rtd.generator.", sizes, frozenset({"mlm"}))}
 

@@ -11,6 +11,8 @@ import numpy as np
 
 from pretune.errors import PretuneError
 from pretune.inference.fill import MASK, Filler
+from pretune.model import load_model
+from pretune.objectives import parse_objective
 from pretune.randomness import Draws
 from pretune.text.store import Store
 from pretune.training.pretraining import Plan, get_store, pretrain, split_documents
@@ -75,15 +77,18 @@ def measures(line: dict[str, float]) -> dict[str, float]:
 def compare_fills(
     before: str, after: Path, store: Store, documents: Any, partial: bool = False
 ) -> list[dict[str, Any]]:
-    """What both models put into gaps of held-out sentences."""
+    """Return what both models put into gaps of held-out sentences; the first is left out where it had no head for that."""
     gaps = hide_words(store, documents)
-    fillers = [Filler.load(before, partial), Filler.load(after)]
+    fillers = {"after": Filler.load(after)}
+    old = load_model(before, parse_objective("mlm"), partial=partial)
+    if not any(name.startswith("heads.") for name in old.untrained):
+        fillers = {"before": Filler.of(old), **fillers}
     rows = []
     for ids, place, word in gaps:
-        best = [filler.candidates(ids, [place], top=3)[0] for filler in fillers]
         shown = store.tokenizer.decode([*ids[1:place]]) + f" {MASK} " + store.tokenizer.decode(ids[place + 1 : -1])
-        answers = [", ".join(candidate["token"] for candidate in found) for found in best]
-        rows.append({"text": shown, "was": word, "before": answers[0], "after": answers[1]})
+        best = {name: filler.candidates(ids, [place], top=3)[0] for name, filler in fillers.items()}
+        answers = {name: ", ".join(candidate["token"] for candidate in found) for name, found in best.items()}
+        rows.append({"text": shown, "was": word, **answers})
     return rows
 
 
