@@ -261,8 +261,13 @@ class Tokenizer:
             model["vocab"] = {hidden.get(token, token): number for token, number in model["vocab"].items()}
             model["unk_token"] = hidden.get(model["unk_token"], model["unk_token"])
         if "merges" in model:
+            prefix = model["continuing_subword_prefix"] or ""
             pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
-            model["merges"] = [pair for pair in pairs if not hidden.keys() & {*pair, "".join(pair)}]
+            model["merges"] = [
+                (left, right)
+                for left, right in pairs
+                if not hidden.keys() & {left, right, left + right.removeprefix(prefix)}
+            ]
         for token in content["added_tokens"]:
             token["content"] = hidden.get(token["content"], token["content"])
         content["post_processor"] = None  # it refers to special tokens by name
