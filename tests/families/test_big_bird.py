@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from peers import Ragged, close, compare_classifier, compare_gradients, compare_
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.model import Model, load_model
+from pretune.nn.attention import Flow
 from pretune.nn.block_sparse import BlockSparseAttention, random_blocks
 from pretune.nn.layout import Indexed, self_layout
 from pretune.objectives import parse_objective
-from pretune.packed import pack_lists
+from pretune.packed import Packed, pack, pack_lists
 
 SMALL = {
     "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
@@ -183,3 +185,29 @@ def test_settings_that_are_not_there_are_refused() -> None:
     ):
         with pytest.raises(PretuneError, match=message):
             family.build(family.read_config(SMALL | changes))
+
+
+def test_a_layer_is_compiled_whole_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: no break in the graph, and other lengths of the same capacity are no other shapes."""
+    from torch._dynamo.testing import CompileCounter
+
+    torch.manual_seed(0)
+    attention = BlockSparseAttention(8, 2, size=2, random=1, blocks=32, layer=0).eval()
+
+    def layer(x: Tensor, packed: Packed) -> Tensor:
+        return attention(x, Flow(self_layout(packed)))
+
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(layer, fullgraph=True, dynamic=False, backend=counter)
+    x = torch.randn(100, 8)
+    with torch.no_grad():
+        for lengths in ([60, 5, 35], [30, 50, 20]):
+            packed = pack(np.full(100, 5), np.array(lengths))
+            packed.longest = 60
+            expected = layer(x, packed)
+            with monkeypatch.context() as patch:
+                patch.setattr("pretune.nn.attend.choose_path", lambda *_: "flex")
+                torch.testing.assert_close(compiled(x, replace(packed, host_offsets=None)), expected)
+    assert counter.frame_count == 1
+    torch._dynamo.reset()

@@ -53,7 +53,7 @@ PATTERNS = {
     "prefix": prefix,
     "permutation": permutation,
     "document": document,
-    "short big bird": block_sparse(random_numbers(0, 2, 75, 1), 4, "4"),
+    "short big bird": block_sparse(random_numbers(0, 2, 125, 1), 4, "4"),
     **LONG,
 }
 

@@ -86,9 +86,14 @@ class Loss:
     packed: tuple[Packed, ...] | None = None
 
     def over(self, totals: Mapping[str, float | Tensor]) -> Tensor:
-        """Σ weight · sum / total."""
-        parts = [self.weights.get(term, 1.0) * total / totals[term] for term, total in self.sums.items()]
+        """Return Σ weight · sum / total; a term without targets is 0."""
+        parts = [self.weights.get(term, 1.0) * total / _or_one(totals[term]) for term, total in self.sums.items()]
         return torch.stack([part.float() for part in parts]).sum()
+
+
+def _or_one(total: float | Tensor) -> float | Tensor:
+    """Return a total, or 1 where it is 0: the sum over no targets is 0 too."""
+    return torch.where(total == 0, 1.0, total) if isinstance(total, Tensor) else total or 1.0
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,6 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
             if after < 1.0:
                 feed.look_ahead()
             factor = rate_factor(t.schedule, before, after)
-            counts = totals | {term: totals[term] or 1.0 for term in terms}  # sums without a target are 0
             losses: list[Loss] = []
             parts: list[Tensor] = []
             for number, (pack, batch) in enumerate(zip(packs, batches, strict=True)):
@@ -152,11 +151,11 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
                 joint = t.streams.streams[pack.stream].joint
                 with synchronized(model, last=number == len(packs) - 1):
                     if graphs is not None:
-                        loss, part = graphs.run(pack.stream, joint, batch, counts)
+                        loss, part = graphs.run(pack.stream, joint, batch, totals)
                     else:
                         loss = model(joint, batch.to(t.device))
                         # Replicas average their gradients; losses are sums over all of them.
-                        part = loss.over(counts) * t.world.size
+                        part = loss.over(totals) * t.world.size
                         part.backward()
                     parts.append(part.detach())
                 if not spare:

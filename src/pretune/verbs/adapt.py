@@ -57,7 +57,7 @@ def adapt(
     budget
         Limits; whichever is reached first ends the training.
     optimizer
-        name, lr, betas, eps, decay, clip, matrix_lr, momentum.
+        name, lr, betas, eps, decay, clip, matrix_lr, momentum, layer_decay, head_factor.
     schedule
         kind, warmup, final.
     batch

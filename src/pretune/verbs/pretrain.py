@@ -98,7 +98,7 @@ def pretrain(
         A budget such as 10min, 2h, 500steps, 1e9tokens or 1e15flops that the preset's recipe is scaled down to: steps,
         warm-up, batch and rates.
     optimizer
-        name, lr, betas, eps, decay, clip, matrix_lr, momentum.
+        name, lr, betas, eps, decay, clip, matrix_lr, momentum, layer_decay, head_factor.
     schedule
         kind, warmup, final.
     batch
