@@ -27,8 +27,8 @@ from pretune.objectives.teachers import frozen
 from pretune.presets import is_preset
 from pretune.progress import say
 from pretune.text.augment import augment
-from pretune.text.documents import read_documents
-from pretune.text.files import find_files
+from pretune.text.documents import TextLayout, read_documents
+from pretune.text.files import Errors, find_files
 from pretune.text.labeled import Labeled
 from pretune.text.tokenizer import Tokenizer
 from pretune.training import pretraining
@@ -57,6 +57,9 @@ class Order:
     train: str | None = None
     unlabeled: str | None = None
     data: Sequence[str] = ()  # running text
+    layout: TextLayout = "auto"  # how its .txt files are split into documents
+    column: str | None = None  # the text field of its other files
+    errors: Errors = "strict"  # what to do with invalid UTF-8
     dev: str | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     temperature: float = 2.0
@@ -89,6 +92,10 @@ class Order:
         if self.write and not self.data:
             raise PretuneError(
                 "--write is for language models, whose teacher goes on from texts; give these with --data"
+            )
+        if not self.data and (self.layout != "auto" or self.column is not None or self.errors != "strict"):
+            raise PretuneError(
+                "--layout, --column and --errors say how the files of --data are read; give these, or none"
             )
         if self.data and len(self.teachers) > 1:
             raise PretuneError("running text is learned from one teacher; give one")
@@ -290,6 +297,7 @@ def of_no_task(order: Order) -> Run:
     given: dict[str, Any] = {**AGNOSTIC, **order.learning, "objective": name}
     given |= {"budget": order.budget or AGNOSTIC["budget"], "tokenizer": str(find_folder(order.teachers[0]))}
     data = [str(written(order, teacher))] if order.write else order.data
+    given |= {} if order.write else reading(order)
     plan = pretraining.make_plan(start.model, data, order.out, given, order.seed, order.device)
 
     def taught(mixture: Mixture, tokenizer: Tokenizer) -> Mixture:
@@ -305,12 +313,18 @@ def of_no_task(order: Order) -> Run:
     return finish_run(order.out, {**run.results, "teachers": list(order.teachers), **beside(models, None)})
 
 
+def reading(order: Order) -> dict[str, Any]:
+    """Return how running text is read."""
+    return {"layout": order.layout, "column": order.column, "errors": order.errors}
+
+
 def written(order: Order, teacher: Model) -> Path:
     """A file of what the teacher writes, a text a line: what a sequence model is best taught by (Kim and Rush, 2016)."""
     if "lm" not in teacher.root.heads:
         raise PretuneError(f"{order.teachers[0]}: does not write; --write is for causal language models")
     beginnings = [
-        " ".join(document.text.split()[:BEGINNING]) for document in read_documents(find_files(list(order.data)))
+        " ".join(document.text.split()[:BEGINNING])
+        for document in read_documents(find_files(list(order.data)), **reading(order))
     ]
     how = Decoding(tokens=order.write, temperature=1.0, seed=order.seed)
     rows = Writer.load(order.teachers[0], order.device).write([text for text in beginnings if text], how)

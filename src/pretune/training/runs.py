@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import platform
+import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -94,6 +96,20 @@ def start_run(folder: Path, verb: str, recipe: Mapping[str, Any], resume: bool) 
     write_json(folder / ENVIRONMENT, environment())
     rewrite_recipe(folder, verb, recipe)
     return False
+
+
+@contextmanager
+def removed_if_refused(folder: Path) -> Iterator[None]:
+    """Remove a new run folder where its input is refused before training begins, so that the next attempt can have the name.
+
+    What the same command can go on from, the finished shards of a store, stays.
+    """
+    try:
+        yield
+    except PretuneError:
+        if not any(folder.glob("**/*.partial")):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def rewrite_recipe(folder: Path, verb: str, recipe: Mapping[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
 from pretune.verbs.inputs import store_and_paths
@@ -22,6 +22,9 @@ def adapt(
     out: str | Path,
     objective: str = "mlm",
     language: str = "en",
+    layout: Literal["auto", "line", "blank", "file"] = "auto",
+    column: str | None = None,
+    errors: Literal["strict", "replace"] = "strict",
     budget: Budget | None = None,
     optimizer: Optimizer | None = None,
     schedule: Schedule | None = None,
@@ -35,8 +38,9 @@ def adapt(
 ) -> Adapted:
     """Go on pretraining a model on your own text, and compare it with what it was.
 
-    Some documents are held out; the loss on them and fills of gaps in them are shown before and after. Without a limit it
-    takes five minutes.
+    Some documents are held out, or passages where there are few documents; the loss on them and fills of gaps in them are
+    shown before and after. Without a limit it trains for five minutes; reading the text and the evaluation before and after
+    come on top of that, and how long the evaluation took is reported.
 
     Parameters
     ----------
@@ -50,6 +54,12 @@ def adapt(
         For example mlm, mlm+nsp.
     language
         Language of the sentence splitter, or `lines`.
+    layout
+        How .txt files are split into documents: one per line, separated by blank lines, or whole files.
+    column
+        The text field of .jsonl, .csv, .tsv and .parquet files.
+    errors
+        What to do with invalid UTF-8.
     budget
         Limits; whichever is reached first ends the training.
     optimizer
@@ -86,16 +96,19 @@ def adapt(
     reference = os.fspath(model)
     folder = str(find_folder(reference))  # a preset has no weights to go on from
     store, paths = store_and_paths(data)
-    usual = adapting.SETTINGS
+    usual = adapting.usual_settings(budget)
     given = {
         "objective": objective,
         "tokenizer": folder,
         "language": language,
+        "layout": layout,
+        "column": column,
+        "errors": errors,
         "budget": fill(Budget, budget, usual["budget"]),
         "optimizer": fill(Optimizer, optimizer, usual["optimizer"]),
         "schedule": schedule,
         "batch": fill(Batching, batch, usual["batch"]),
-        "watching": watching,
+        "watching": fill(Watching, watching, usual.get("watching")),
         "deterministic": deterministic,
         "partial": partial,
     }
