@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from cyclopts import App, Parameter
 
 import pretune
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, running_with
 from pretune.progress import say
 from pretune.recipe import (
     Loaded,
@@ -166,7 +166,8 @@ def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
         values = merge(values, parse_settings(given.pop("set", ())))
         for option, value in given.items():
             values = merge(values, _nest(homes[option], value))
-        result = verb(**resolve(verb, values, name))
+        with running_with(option.name.rstrip("_").replace("_", "-") for option in options):
+            result = verb(**resolve(verb, values, name))
         _leave()
         if os.environ.get("RANK", "0") != "0":  # the first process tells
             return

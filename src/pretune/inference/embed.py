@@ -14,6 +14,7 @@ from pretune.inference.batches import text_batches
 from pretune.model import load_model, trained_for
 from pretune.nn.pooling import pool
 from pretune.objectives.contrast import Contrast
+from pretune.progress import say
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -33,6 +34,8 @@ def embed_texts(
     device = choose_device()
     root = model.root.to(device).eval()
     out = np.zeros((len(texts), model.backbone.width), dtype=np.float32)
+    if empty := sum(not text.strip() for text in texts):
+        say(f"{empty} of {len(texts)} texts {'are' if empty > 1 else 'is'} empty: such vectors stand for no text")
     for batch in text_batches(model, texts):
         batch = batch.to(device)
         states = root.backbone(*batch.packed, keep=[layer]).last

@@ -39,11 +39,14 @@ ROLES = {"group": ("group", "qid", "query_id", "question_id", "topic_id", "topic
 @dataclass(frozen=True)
 class Rank:
     """`over=query`: a softmax over a query's candidates, each right in proportion to its relevance. `over=row`: each row
-    alone, relevant or not. `pooling` is what stands for a sequence."""
+    alone, relevant or not. `pooling` is what stands for a sequence. `drop_bad`: rows without a relevance or a text are left
+    out.
+    """
 
     over: Literal["query", "row"] = "query"
     pooling: Pooling = "start"
     dropout: float = 0.1
+    drop_bad: bool = False
     most: int = fitted(0)  # candidates of a query
     highest: float = fitted(1.0)  # relevance
 
@@ -62,7 +65,7 @@ class Rank:
 
     def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
         """Rows with a query, a candidate and a relevance; those of one `group`, else of one query's text, belong together."""
-        rows = read_labeled(file, columns, labels=answered, label=relevance, roles=ROLES)
+        rows = read_labeled(file, columns, labels=answered, label=relevance, roles=ROLES, drop_bad=self.drop_bad)
         need_pairs(self.name, rows)
         rows.more.setdefault("group", rows.texts)
         return rows

@@ -47,7 +47,7 @@ def read_marked(
     `place2` (from 0, words are what stands between spaces). Spans that are not in their texts are refused with a list; with
     `drop_bad`, rows that have such are left out.
     """
-    rows = read_labeled(file, columns, errors=errors, labels=labels, roles=ROLES)
+    rows = read_labeled(file, columns, errors=errors, labels=labels, roles=ROLES, drop_bad=drop_bad and labels)
     for which in (1, 2):
         if not (
             {f"start{which}", f"end{which}"} <= rows.columns.keys() or {"word", f"word{which}"} & rows.columns.keys()

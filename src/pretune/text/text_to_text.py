@@ -19,7 +19,9 @@ USUAL = (
 TRIPLES = (("question", "context", "answer"), ("question", "context", "answers"), ("instruction", "input", "output"))
 
 
-def read_text_to_text(file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
+def read_text_to_text(
+    file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True, drop_bad: bool = False
+) -> Labeled:
     """Rows whose labels are texts to write. Columns have usual names, are the only two, or those of any labeled file.
 
     >>> rows = read_text_to_text("articles.csv", {"text": "body", "label": "headline"})  # doctest: +SKIP
@@ -30,7 +32,7 @@ def read_text_to_text(file: str | Path | Excerpt, columns: Mapping[str, str], *,
     if not given and (given := guess_sides(names, answered)):
         guessed = ", ".join(f"{role} = {name!r}" for role, name in given.items())
         say(f"{path}: {guessed}; override with --text, --pair, --label")
-    return read_labeled(file, given, labels=answered)
+    return read_labeled(file, given, labels=answered, drop_bad=drop_bad)
 
 
 def guess_sides(names: Sequence[str], answered: bool = True) -> dict[str, str]:

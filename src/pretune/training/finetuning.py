@@ -28,7 +28,8 @@ from pretune.objectives.soft import Soft, Teaching
 from pretune.objectives.task import Answer, knowing
 from pretune.presets import is_preset
 from pretune.progress import say
-from pretune.text.labeled import ROLES
+from pretune.text.labeled import ROLES, Labeled
+from pretune.text.row_checks import check_classes, check_texts
 from pretune.text.sequences import Arrangement, Packing
 from pretune.text.shots import draw_few
 from pretune.text.splitting import FEWEST, split, warn_of_leaks
@@ -162,26 +163,48 @@ def asked_for(plan: Plan, objective: str) -> Mixture:
     usual |= {"drop_bad": True} if plan.drop_bad else {}
     mixture = parse_objective(objective, **usual)
     if plan.drop_bad and not any(hasattr(task, "drop_bad") for task in tasks_in(mixture)):
-        raise PretuneError(f"{mixture} has no spans that could be bad; --drop-bad is for answer and match")
+        raise PretuneError(f"{mixture}: none of its examples are left out with --drop-bad; mend those that are bad")
     return mixture
 
 
 def read_examples(plan: Plan, task: Task, train: str, judged: str | None) -> tuple[Any, Any, list[int]]:
     """Examples to learn from, those to judge by, and which rows these were where they had no file."""
     rows = task.read(train, plan.columns)
+    check_rows(task, rows, classes=plan.shots is None)
     dev, taken = None, list[int]()
     if judged:
         dev = task.read(judged, getattr(rows, "columns", plan.columns))
         warn_of_leaks(rows, dev)
     elif len(rows) >= FEWEST:
         kept, taken = split(rows, seed=plan.seed)
-        say(
-            f"{rows.file}: {len(taken)} of {len(rows)} examples are for judging, not for learning; name others with --dev"
-        )
-        rows, dev = rows.take(kept), rows.take(taken)
+        if taken:
+            say(
+                f"{rows.file}: {len(taken)} of {len(rows)} examples are for judging, not for learning; name others with --dev"
+            )
+            rows, dev = rows.take(kept), rows.take(taken)
     if plan.shots is not None:
         rows = draw_few(rows, plan.shots, plan.seed, classes=bool(getattr(task.fit(rows), "labels", ())))
     return rows, dev, taken
+
+
+def check_rows(task: Task, rows: Any, classes: bool) -> None:
+    """Report, or refuse, rows that a task can learn little from: without texts, or, where it has `classes`, without any."""
+    if not isinstance(rows, Labeled):
+        return
+    check_texts(rows)
+    if classes and has_classes(task):
+        check_classes(rows)
+
+
+def has_classes(task: Any) -> bool:
+    """Return whether a row's label is one of several classes."""
+    match kind_of(task):
+        case "classify":
+            return not task.multi
+        case "generate":
+            return bool(task.closed)
+        case kind:
+            return kind in ("prompt", "match")
 
 
 def finetune(plan: Plan, material: Material | None = None, resume: bool = False) -> Run:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -41,7 +40,7 @@ from pretune.training.flops import module_sizes
 from pretune.training.held_out import hold_out, split
 from pretune.training.loop import Stopped, Training, evaluate_loss, train
 from pretune.training.optimizers import scale_rates
-from pretune.training.runs import RECIPE, RESULTS, Run, finish_run, removed_if_refused, start_run
+from pretune.training.runs import RECIPE, RESULTS, Run, finish_run, new_run, start_run
 from pretune.training.scaling import GUESS, UTILIZATION, Course, parse_budget, scale_to
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
 from pretune.training.streams import make_streams
@@ -177,7 +176,7 @@ def pretrain(
     check_shared(world, plan.out)
     new = not (plan.out / RECIPE).is_file()
     going_on = world.first_alone(lambda: start_run(plan.out, "pretrain", plan.recipe(), resume or restarted()))
-    with removed_if_refused(plan.out) if new and world.first else nullcontext():
+    with new_run(plan.out, new and world.first):
         model, learned, training = set_up(plan, store, mixture, rows, world, device, taught, compared)
     try:
         with deterministic(plan.deterministic), losses_told(world):

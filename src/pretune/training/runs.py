@@ -99,7 +99,7 @@ def start_run(folder: Path, verb: str, recipe: Mapping[str, Any], resume: bool) 
 
 
 @contextmanager
-def removed_if_refused(folder: Path) -> Iterator[None]:
+def new_run(folder: Path, new: bool) -> Iterator[None]:
     """Remove a new run folder where its input is refused before training begins, so that the next attempt can have the name.
 
     What the same command can go on from, the finished shards of a store, stays.
@@ -107,7 +107,8 @@ def removed_if_refused(folder: Path) -> Iterator[None]:
     try:
         yield
     except PretuneError:
-        if not any(folder.glob("**/*.partial")):
+        kept = (path for name in (METRICS, "*.partial") for path in folder.rglob(name))
+        if new and not any(kept):
             shutil.rmtree(folder, ignore_errors=True)
         raise
 

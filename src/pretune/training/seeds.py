@@ -12,7 +12,7 @@ from typing import Any
 from pretune.errors import PretuneError
 from pretune.progress import say
 from pretune.training.finetuning import Plan, finetune
-from pretune.training.runs import RECIPE, RESULTS, Run, finish_run, start_run
+from pretune.training.runs import RECIPE, RESULTS, Run, finish_run, new_run, start_run
 from pretune.workers import share_out
 
 FOLDER = "seeds"
@@ -32,13 +32,15 @@ def finetune_seeds(plan: Plan, material: Any, resume: bool = False, finetune: Fi
         raise PretuneError(f"{plan.train}: {count} seeds are compared on examples for judging; name a file with --dev")
     if plan.seeds is None:
         say(f"{material.size:,} examples are few: {count} seeds, the best one kept; --seeds 1 is quicker")
+    new = not (plan.out / RECIPE).is_file()
     start_run(plan.out, "finetune", plan.recipe(), resume)
     jobs = {}
     for number in range(count):
         seed = plan.seed + number
         own = replace(plan, seed=seed, seeds=1, devices=1, out=plan.out / FOLDER / str(seed))
         jobs[f"seed {seed} ({number + 1} of {count})"] = own, material, finetune
-    runs = {plan.seed + number: run for number, run in enumerate(run_seeds(jobs, plan.devices))}
+    with new_run(plan.out, new):
+        runs = {plan.seed + number: run for number, run in enumerate(run_seeds(jobs, plan.devices))}
     return keep_best(plan, material, runs)
 
 

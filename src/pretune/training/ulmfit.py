@@ -26,6 +26,7 @@ from pretune.refit import match_vocabulary
 from pretune.text.documents import Document, TextLayout, read_documents
 from pretune.text.files import Errors, find_files
 from pretune.text.preparing import Settings, make_store
+from pretune.text.row_checks import check_classes
 from pretune.text.store import Store
 from pretune.text.tokenizer import Tokenizer
 from pretune.text.tokenizer_training import train as train_tokenizer
@@ -105,6 +106,7 @@ def fit(models: Sequence[str], stages: Stages, out: Path) -> Fitted:
             f"{' and '.join(models)} both read {ways[0]}; give one that reads backward, and one that does not"
         )
     rows = Classify().read(stages.train, stages.columns)
+    check_classes(rows)  # the classifier comes last: what is wrong with its rows is found now
     out.mkdir(parents=True, exist_ok=True)
     texts = out / "texts.jsonl"
     name = stages.column or "text"  # one for all files
