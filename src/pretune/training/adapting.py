@@ -48,9 +48,10 @@ class Adapted:
 
     def table(self) -> dict[str, Any]:
         """For people."""
-        facts = {key: value for key, value in self.run.describe().items() if "/" not in key}
+        facts = {key: value for key, value in self.run.table().items() if not key.startswith("dev/")}
         rows = [{"measure": name, "before": self.before[name], "after": self.after[name]} for name in self.after]
-        return {**facts, "held_out_text": rows, **({"fills": self.fills} if self.fills else {})}
+        compared = {name: part for name, part in (("held_out_text", rows), ("fills", self.fills)) if part}
+        return {"run": facts.pop("run"), **compared, **facts}
 
 
 def usual_settings(budget: Budget | None) -> dict[str, dict[str, Any]]:

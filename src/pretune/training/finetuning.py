@@ -18,7 +18,7 @@ from pretune.devices import choose_device, deterministic
 from pretune.errors import PretuneError
 from pretune.inference.predict import Answerer
 from pretune.inference.static_vectors import fill_in
-from pretune.metrics import choose, constant, score
+from pretune.metrics import choose, constant, has_classes, positive_class, score
 from pretune.model import Model, family_of, load_model, make_model, random_twin
 from pretune.nn.recurrent import asks_the_host
 from pretune.objectives import OBJECTIVES, Data, Mixture, Named, Task, parse_objective
@@ -196,17 +196,6 @@ def check_rows(task: Task, rows: Any, classes: bool) -> None:
         check_classes(rows)
 
 
-def has_classes(task: Any) -> bool:
-    """Return whether a row's label is one of several classes."""
-    match kind_of(task):
-        case "classify":
-            return not task.multi
-        case "generate":
-            return bool(task.closed)
-        case kind:
-            return kind in ("prompt", "match")
-
-
 def finetune(plan: Plan, material: Material | None = None, resume: bool = False) -> Run:
     """Carry out a plan, with one seed."""
     material = material or read_material(plan)
@@ -245,6 +234,7 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
     results |= {"truncated": truncated, "labels": labels, **last}
     if answer is not None:
         results |= {f"dev/{name}": value for name, value in score(task, answers, dev).items()}
+        results |= {"positive_class": positive_class(task)} if positive_class(task) is not None else {}
         write_answers(plan.out / ANSWERS, answers)
     return finish_run(plan.out, results)
 

@@ -6,7 +6,7 @@ import json
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,6 +21,7 @@ from pretune.training.checkpoints import FOLDER, list_checkpoints
 from pretune.training.log import METRICS
 
 RECIPE, ENVIRONMENT, RESULTS = "recipe.yaml", "environment.json", "results.json"
+COST = ("step", "tokens", "flops", "tokens_per_second", "mfu", "lr")  # results that people look at last
 
 
 class Run:
@@ -72,6 +73,36 @@ class Run:
         if not self.finished:
             facts["checkpoints"] = len(list_checkpoints(self.folder))
         return facts
+
+    def table(self) -> dict[str, Any]:
+        """Return the same for people."""
+        return arrange_results(self.describe(), trained={name for line in self.metrics() for name in line})
+
+
+def arrange_results(results: Mapping[str, Any], trained: Collection[str] = ()) -> dict[str, Any]:
+    """Return the results of a run for people: scores first, what F1 is of beside it, what it cost last.
+
+    `trained` are names among which are those of losses while training, which get a prefix that says so.
+
+    >>> facts = {"run": "a", "rows": 4, "mlm": 2.1, "flops": 1e9, "dev/f1": 0.5, "positive_class": "yes"}
+    >>> list(arrange_results(facts, trained=["mlm", "flops"]))
+    ['run', "dev/f1 (of 'yes')", 'rows', 'train/mlm', 'details']
+    """
+    known = results.get("positive_class", {})
+    positive = (
+        {f"dev/{name}/f1": label for name, label in known.items()} if isinstance(known, Mapping) else {"dev/f1": known}
+    )
+    first, scores, rest, details = {}, {}, {}, {}
+    for name, value in results.items():
+        if name == "run":
+            first[name] = value
+        elif name.startswith("dev/"):
+            scores[f"{name} (of {positive[name]!r})" if name in positive else name] = value
+        elif name in COST or name.startswith("gradient_norm"):
+            details[name] = value
+        elif name != "positive_class":
+            rest[f"train/{name}" if name in trained and name != "seconds" else name] = value
+    return {**first, **scores, **rest, **({"details": details} if details else {})}
 
 
 def start_run(folder: Path, verb: str, recipe: Mapping[str, Any], resume: bool) -> bool:

@@ -79,6 +79,7 @@ def predict(
     from pretune.inference.beside import Beside, Scores, files_as_parts
     from pretune.inference.ensemble import answer_parts, same_task
     from pretune.inference.predict import leave_blank, say_blank, texts_as_part
+    from pretune.metrics import positive_class
     from pretune.progress import progress, say
     from pretune.text.tables import check_suffix, table_writer
     from pretune.verbs.inputs import name_columns, split_files, split_runs
@@ -129,7 +130,9 @@ def predict(
     say_blank(blank, rows)
     if truncated:
         say(f"{truncated} of {rows} texts are longer than the model takes and were cut")
-    facts = {"scores": scores.table()} if score else {}
+    facts: dict[str, Any] = {"scores": scores.table()} if score else {}
+    if score and (positive := positive_class(same_task(runs, task))) is not None:
+        facts["f1_is_of"] = positive
     if out is not None:
         return Rows("written", [{"file": str(out), "rows": rows}], facts=facts)
     return Rows(
