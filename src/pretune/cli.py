@@ -112,7 +112,7 @@ def make_app() -> App:
     """The command-line application with a command for every verb."""
     app = App(
         name="pretune",
-        help="Transfer learning for text: pretrain, fine-tune, evaluate, probe, compress, serve.",
+        help="Transfer learning for text, end to end: pretrain, fine-tune, evaluate, compress.",
         version=pretune.__version__,
         help_format="plaintext",
         default_parameter=Parameter(negative=()),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from difflib import get_close_matches
 
-_options: ContextVar[frozenset[str] | None] = ContextVar("options", default=None)  # of the running command
+OPTIONS = "PRETUNE_OPTIONS"  # those of the running command, for processes that it starts, too
 
 
 class PretuneError(Exception):
@@ -17,11 +17,15 @@ class PretuneError(Exception):
 @contextmanager
 def running_with(options: Iterable[str]) -> Iterator[None]:
     """Let messages inside the block name these options of the command line alone."""
-    token = _options.set(frozenset(options))
+    before = os.environ.get(OPTIONS)
+    os.environ[OPTIONS] = " ".join(options)
     try:
         yield
     finally:
-        _options.reset(token)
+        if before is None:
+            del os.environ[OPTIONS]
+        else:
+            os.environ[OPTIONS] = before
 
 
 def if_option(option: str, advice: str) -> str:
@@ -33,8 +37,8 @@ def if_option(option: str, advice: str) -> str:
     ...     if_option("steps", "; give more --steps"), if_option("epochs", "; give more --epochs")
     ('; give more --steps', '')
     """
-    known = _options.get()
-    return advice if known is None or option in known else ""
+    known = os.environ.get(OPTIONS)
+    return advice if known is None or option in known.split() else ""
 
 
 def nearest(name: str, known: Iterable[str], instead: str = "") -> str:

@@ -17,7 +17,7 @@ from pretune.backbones.onnx import GRAPH, OnnxBackbone
 from pretune.backbones.shape import Shape
 from pretune.backbones.states import Backbone
 from pretune.boxed import boxed_folder, boxed_names
-from pretune.errors import PretuneError, nearest
+from pretune.errors import PretuneError, if_option, nearest
 from pretune.families import find_family
 from pretune.families.family import Family
 from pretune.nn.adaptive import AdaptiveEmbeddings
@@ -165,7 +165,7 @@ class Model:
         if self.shape:
             raise PretuneError(
                 f"the config.json of {self.family.name} cannot say {self.shape.told()}; "
-                "use the model with pretune, or export it --to onnx"
+                f"use the model with pretune{if_option('to', ', or export it --to onnx')}"
             )
         return self._export(Path(folder), kind, compute, shard, companions)
 
@@ -483,7 +483,7 @@ def _check(
     }
     listed = "; ".join(f"tensors {what}: {', '.join(names)}" for what, names in problems.items() if names)
     if listed and not partial:
-        raise PretuneError(f"{folder}: {listed}; go on without them with --partial")
+        raise PretuneError(f"{folder}: {listed}{if_option('partial', '; go on without them with --partial')}")
     if listed:
         say(f"{folder}: {listed}; what the model lacks was left random")
 

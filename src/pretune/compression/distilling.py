@@ -15,7 +15,7 @@ from pretune.compression.recovery import Recovery, as_recipe, plan_of
 from pretune.compression.students import Start, cut_of, depth_of, make_start
 from pretune.compression.trained import Trained, beside
 from pretune.devices import choose_device
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, if_option
 from pretune.inference.generate import Decoding, Writer
 from pretune.inference.labels import Array, ask, teachers_task
 from pretune.model import Model, family_of, find_folder, load, trained_for
@@ -84,7 +84,9 @@ class Order:
         if not 0 <= self.soft <= 1:
             raise PretuneError(f"--soft {self.soft:g}: how much a teacher counts beside labels is a share from 0 to 1")
         if not (self.train or self.unlabeled or self.data):
-            raise PretuneError("a student learns from rows (--train), texts (--unlabeled) or running text (--data)")
+            raise PretuneError(
+                "`pretune distill` needs something to learn from: rows (--train), texts (--unlabeled) or running text (--data)"
+            )
         if self.data and (self.train or self.unlabeled):
             raise PretuneError(
                 "--data is for a student of no task in particular; give it alone, and fine-tune after that"
@@ -276,7 +278,8 @@ def imitated(order: Order, teacher: Model, tokenizer: Tokenizer) -> Any:
     """A teacher's networks, for a student that reads with this tokenizer."""
     if teacher.need_tokenizer().digest != tokenizer.digest:
         raise PretuneError(
-            f"{order.teachers[0]}: to be imitated inside, a teacher must have the student's tokenizer; leave out --match"
+            f"{order.teachers[0]}: to be imitated inside, a teacher must have the student's tokenizer"
+            f"{if_option('match', '; leave out --match')}"
         )
     return frozen(teacher.root, choose_device(order.device))
 
@@ -321,7 +324,7 @@ def reading(order: Order) -> dict[str, Any]:
 def written(order: Order, teacher: Model) -> Path:
     """A file of what the teacher writes, a text a line: what a sequence model is best taught by (Kim and Rush, 2016)."""
     if "lm" not in teacher.root.heads:
-        raise PretuneError(f"{order.teachers[0]}: does not write; --write is for causal language models")
+        raise PretuneError(f"--write {order.write}: {order.teachers[0]} does not write; only causal language models do")
     beginnings = [
         " ".join(document.text.split()[:BEGINNING])
         for document in read_documents(find_files(list(order.data)), **reading(order))

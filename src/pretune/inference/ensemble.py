@@ -17,7 +17,7 @@ import torch
 
 from pretune.cluster import Engine, check_seen, everywhere, on_cluster
 from pretune.devices import choose_device
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, if_option
 from pretune.inference.predict import Answerer, load_trained, read_part, task_of, without_tokens
 from pretune.objectives import Task
 from pretune.objectives.task import Answer
@@ -138,7 +138,7 @@ def answer_parts(
             yield first, future.result()
     except BrokenProcessPool as error:
         raise PretuneError(
-            "a predicting process ended early; out of memory? Try fewer --processes. "
+            f"a predicting process ended early; out of memory? {if_option('processes', 'Try fewer --processes. ')}"
             'A script must call predict under `if __name__ == "__main__":` to use several'
         ) from error
     finally:

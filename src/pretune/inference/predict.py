@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from pretune.devices import choose_device
-from pretune.errors import PretuneError, nearest
+from pretune.errors import PretuneError, if_option, nearest
 from pretune.inference.batches import LENGTH, by_length
 from pretune.inference.writing import write_answers
 from pretune.model import Model, load_model, trained_for
@@ -33,7 +33,9 @@ def task_of(reference: str | Path, name: str | None = None) -> tuple[Mixture, Ta
         raise PretuneError(f"{reference}: this model was not trained for a task; fine-tune it first")
     names = [task.name for task in tasks]
     if name is None and len(tasks) > 1:
-        raise PretuneError(f"{reference}: this model was trained for {', '.join(names)}; choose one with --task")
+        raise PretuneError(
+            f"{reference}: this model was trained for {', '.join(names)}{if_option('task', '; choose one with --task')}"
+        )
     if name is not None and name not in names:
         raise PretuneError(f"{reference}: it was not trained for a task {name!r}; {nearest(name, names)}")
     return mixture, tasks[0] if name is None else tasks[names.index(name)]

@@ -24,7 +24,7 @@ from pretune.objectives.task import Answer, fitted
 from pretune.packed import Batch
 from pretune.progress import say
 from pretune.randomness import Draws
-from pretune.text.labeled import Excerpt, Labeled, number, read_labeled
+from pretune.text.labeled import Excerpt, Labeled, number, read_labeled, with_options
 from pretune.text.rows import arrange_rows
 from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch, with_global_starts
 from pretune.text.tokenizer import Tokenizer
@@ -79,7 +79,7 @@ class Rank:
             raise PretuneError(f"{examples.file}: no candidate is relevant; there is nothing to learn")
         if self.over == "query" and sizes.max() == 1:
             raise PretuneError(
-                f"{examples.file}: every query has one candidate; name a column of queries' ids with --columns.group, "
+                f"{examples.file}: every query has one candidate{with_options('name the column of query ids', ['group'])}; "
                 "or learn from each row alone: rank(over=row)"
             )
         if self.over == "query" and (found == 0).any():
@@ -152,4 +152,6 @@ def relevance(value: Any) -> float:
 def need_pairs(name: str, rows: Labeled) -> None:
     """Refuse rows of single texts."""
     if rows.pairs is None:
-        raise PretuneError(f"{rows.file}: {name} takes pairs of texts; name the columns with --text and --pair")
+        raise PretuneError(
+            f"{rows.file}: {name} takes pairs of texts{with_options('name the columns', ('text', 'pair'))}"
+        )

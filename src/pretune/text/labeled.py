@@ -243,13 +243,13 @@ class Table:
         for role in needed:
             if role not in found:
                 raise PretuneError(
-                    f"{self.path}: cannot tell which column is the {role} among {known}; name it with {option(role)}"
+                    f"{self.path}: cannot tell which column is the {role} among {known}{with_options('name it', [role])}"
                 )
         if set(found) != set(self.given):
             guessed = ", ".join(f"{role} = {name!r}" for role, name in found.items())
             note = " (no header: columns are numbered)" if self.names is not None else ""
-            options = ", ".join(option(role) for role in self.roles if role in ROLES or role in found)
-            say(f"{self.path}: {guessed}{note}; override with {options}")
+            roles = [role for role in self.roles if role in ROLES or role in found]
+            say(f"{self.path}: {guessed}{note}{with_options('override', roles)}")
 
     def several(self, names: str) -> list[str]:
         """The columns of a role that has more than one, with commas between their names."""
@@ -278,9 +278,17 @@ class Table:
             raise PretuneError(f"{self.path}, line {line}: {error} in {name!r}") from error
 
 
-def option(role: str) -> str:
-    """How the column of a role is named on the command line."""
-    return f"--{role}" if role in ROLES else f"--columns.{role}"
+def with_options(advice: str, roles: Iterable[str]) -> str:
+    """Return advice to name the columns of some roles, with the options that the running command has; "" without any.
+
+    >>> with_options("override", ["text", "group"])
+    '; override with --text, --columns.group'
+    """
+    options = (
+        if_option(role, f"--{role}") if role in ROLES else if_option("columns", f"--columns.{role}") for role in roles
+    )
+    known = ", ".join(filter(None, options))
+    return f"; {advice} with {known}" if known else ""
 
 
 def drop_or_refuse(what: str, bad: Sequence[str], drop: bool | None) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pretune.progress import say
 from pretune.text.files import find_files
-from pretune.text.labeled import FORMATS, LABELS, Excerpt, Labeled, column_names, read_labeled
+from pretune.text.labeled import FORMATS, LABELS, ROLES, Excerpt, Labeled, column_names, read_labeled, with_options
 
 USUAL = (
     ("source", "target"), ("input", "output"), ("inputs", "targets"), ("text", "summary"), ("document", "summary"),
@@ -31,7 +31,7 @@ def read_text_to_text(
     given = {role: name for role, name in columns.items() if name}
     if not given and (given := guess_sides(names, answered)):
         guessed = ", ".join(f"{role} = {name!r}" for role, name in given.items())
-        say(f"{path}: {guessed}; override with --text, --pair, --label")
+        say(f"{path}: {guessed}{with_options('override', ROLES)}")
     return read_labeled(file, given, labels=answered, drop_bad=drop_bad)
 
 

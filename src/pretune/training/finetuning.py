@@ -15,7 +15,7 @@ from torch import Tensor
 from pretune.atomic import write_bytes, write_json
 from pretune.backbones.onnx import OnnxBackbone
 from pretune.devices import choose_device, deterministic
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, if_option
 from pretune.inference.predict import Answerer
 from pretune.inference.static_vectors import fill_in
 from pretune.metrics import choose, constant, has_classes, positive_class, score
@@ -163,7 +163,7 @@ def asked_for(plan: Plan, objective: str) -> Mixture:
     usual |= {"drop_bad": True} if plan.drop_bad else {}
     mixture = parse_objective(objective, **usual)
     if plan.drop_bad and not any(hasattr(task, "drop_bad") for task in tasks_in(mixture)):
-        raise PretuneError(f"{mixture}: none of its examples are left out with --drop-bad; mend those that are bad")
+        raise PretuneError(f"--drop-bad: {mixture} leaves none of its examples out; mend those that are bad")
     return mixture
 
 
@@ -178,9 +178,8 @@ def read_examples(plan: Plan, task: Task, train: str, judged: str | None) -> tup
     elif len(rows) >= FEWEST:
         kept, taken = split(rows, seed=plan.seed)
         if taken:
-            say(
-                f"{rows.file}: {len(taken)} of {len(rows)} examples are for judging, not for learning; name others with --dev"
-            )
+            others = if_option("dev", "; name others with --dev")
+            say(f"{rows.file}: {len(taken)} of {len(rows)} examples are for judging, not for learning{others}")
             rows, dev = rows.take(kept), rows.take(taken)
     if plan.shots is not None:
         rows = draw_few(rows, plan.shots, plan.seed, classes=bool(getattr(task.fit(rows), "labels", ())))
@@ -278,7 +277,7 @@ def learn(
         with deterministic(plan.deterministic):
             last = train(training, resume=going_on)
     except Stopped:
-        say(f"stopped and saved; go on with the same command and --resume (run folder {plan.out})")
+        say(f"stopped and saved in {plan.out}{if_option('resume', '; go on with the same command and --resume')}")
         raise KeyboardInterrupt from None
     strategy.finish(model)
     model.root.compute_in(torch.float32)
@@ -339,7 +338,9 @@ def strategy_of(plan: Plan, model: Model, tasks: Iterable[Task], examples: int, 
     if plan.optimizer.name == "muon" and {"gradual", "lora"} & strategy.parts.keys():
         raise PretuneError(f"strategy {plan.strategy}: muon moves all matrices alike; choose another optimizer")
     if plan.watching.patience and not judged:
-        raise PretuneError("watching.patience waits for better answers to other rows; give them with --dev")
+        raise PretuneError(
+            f"watching.patience waits for better answers to other rows{if_option('dev', '; give them with --dev')}"
+        )
     return strategy
 
 
@@ -369,7 +370,9 @@ def starting_model(plan: Plan, mixture: Mixture) -> Model:
     """The pretrained model; or a preset with random weights, which needs a tokenizer."""
     if is_preset(plan.model):
         if plan.tokenizer is None:
-            raise PretuneError(f"{plan.model} is a preset without weights; give --tokenizer to train it from scratch")
+            raise PretuneError(
+                f"{plan.model} is a preset without weights{if_option('tokenizer', '; give --tokenizer to train it from scratch')}"
+            )
         if plan.dropout:
             raise PretuneError(
                 "--dropout is for models with weights; write a preset of your own with `like` and `config`"

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pretune.devices import choose_device, deterministic, peak_flops
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, if_option
 from pretune.inference.static_vectors import fill_in
 from pretune.model import Model, find_folder, load_model, make_model, read_config
 from pretune.nn.recurrent import asks_the_host
@@ -182,7 +182,7 @@ def pretrain(
         with deterministic(plan.deterministic), losses_told(world):
             last = train(training, resume=going_on)
     except Stopped:
-        say(f"stopped and saved; go on with the same command and --resume (run folder {plan.out})")
+        say(f"stopped and saved in {plan.out}{if_option('resume', '; go on with the same command and --resume')}")
         raise KeyboardInterrupt from None
     model.root.compute_in(torch.float32)
     for name in {part.name for part in learned.objectives} - {part.name for part in mixture.objectives}:
@@ -280,7 +280,7 @@ def read_rows(plan: Plan, mixture: Mixture) -> Labeled | Dialogues | None:
     if len(reading) > 1:
         raise PretuneError(
             f"{mixture}: {' and '.join(part.name for part in reading)} learn from rows of different kinds; "
-            "train one after the other, with --from"
+            f"train one after the other{if_option('from', ', with --from')}"
         )
     mixed = not all(any(isinstance(part, LearnsFromRows) for part in joint.objectives) for joint in mixture.joints)
     files = [path for _, path in map(split_language, plan.data) if not is_store(path)]
@@ -323,7 +323,7 @@ def get_store(plan: Plan) -> Store:
     LANGUAGE=PATH names the language of a store or of files.
     """
     if not plan.data:
-        raise PretuneError("pretraining needs text: give --data files, or a store made by `pretune prepare`")
+        raise PretuneError("pretraining needs text: give files, or a store made by `pretune prepare`")
     given = [split_language(entry) for entry in plan.data]
     stores = [(language, path) for language, path in given if is_store(path)]
     if stores:
@@ -374,8 +374,8 @@ def languages_in(own: Fields) -> list[str]:
     names |= set(own["store"].languages if "store" in own else [])
     if LINES in names and len(names) > 1:
         raise PretuneError(
-            f"a store was prepared with --language {LINES}, which is none of {', '.join(sorted(names - {LINES}))}; "
-            "name its language, as in --data fr=STORE"
+            f"a store was prepared with the language {LINES!r}, which is none of {', '.join(sorted(names - {LINES}))}; "
+            "name its language beside it, as in fr=STORE"
         )
     return sorted(names)
 
@@ -456,7 +456,7 @@ def check_tokenizer(model: Model, tokenizer: Tokenizer, name: str) -> None:
     if model.tokenizer is not None and model.tokenizer.digest != tokenizer.digest:
         raise PretuneError(
             f"{name}: the text was prepared with another tokenizer than this model's; "
-            f"prepare it with --tokenizer {find_folder(name)}"
+            f"prepare it with `pretune prepare --tokenizer {find_folder(name)}`"
         )
     if tokenizer.size > model.backbone.embed.vocabulary:
         raise PretuneError(f"the tokenizer has {tokenizer.size} tokens, {name} only {model.backbone.embed.vocabulary}")

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from pretune.atomic import write_bytes, write_json
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, if_option
 from pretune.recipe import read_recipe, write_recipe
 from pretune.training.checkpoints import FOLDER, list_checkpoints
 from pretune.training.log import METRICS
@@ -112,14 +112,16 @@ def start_run(folder: Path, verb: str, recipe: Mapping[str, Any], resume: bool) 
         if (folder / RESULTS).is_file() and resume:
             raise PretuneError(f"{folder}: this run is finished; choose another --out")
         if not resume:
-            raise PretuneError(f"{folder}: already holds a run; go on with --resume, or choose another --out")
+            raise PretuneError(
+                f"{folder}: already holds a run; {if_option('resume', 'go on with --resume, or ')}choose another --out"
+            )
         saved = read_recipe(path)
         wanted = json.loads(json.dumps(recipe))
         different = sorted(key for key in {*saved, *wanted} if saved.get(key) != wanted.get(key))
         if different:
             raise PretuneError(
                 f"{folder}: this run was started with other settings ({', '.join(different)}); "
-                "resume it with the same, or start from its weights with --from and another --out"
+                f"resume it with the same{if_option('from', ', or start from its weights with --from and another --out')}"
             )
         return bool(list_checkpoints(folder))
     if folder.exists() and any(p.name not in (FOLDER,) for p in folder.iterdir()):

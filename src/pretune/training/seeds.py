@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, if_option
 from pretune.progress import say
 from pretune.training.finetuning import Plan, finetune
 from pretune.training.runs import RECIPE, RESULTS, Run, finish_run, new_run, start_run
@@ -29,9 +29,12 @@ def finetune_seeds(plan: Plan, material: Any, resume: bool = False, finetune: Fi
     if count == 1:
         return finetune(plan, material, resume)
     if not material.judged:
-        raise PretuneError(f"{plan.train}: {count} seeds are compared on examples for judging; name a file with --dev")
+        raise PretuneError(
+            f"{plan.train}: {count} seeds are compared on examples for judging{if_option('dev', '; name a file with --dev')}"
+        )
     if plan.seeds is None:
-        say(f"{material.size:,} examples are few: {count} seeds, the best one kept; --seeds 1 is quicker")
+        quicker = if_option("seeds", "; --seeds 1 is quicker")
+        say(f"{material.size:,} examples are few: {count} seeds, the best one kept{quicker}")
     new = not (plan.out / RECIPE).is_file()
     start_run(plan.out, "finetune", plan.recipe(), resume)
     jobs = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
-from pretune.errors import PretuneError, nearest
+from pretune.errors import PretuneError, if_option, nearest
 from pretune.recipe import Section
 
 Any_ = TypeVar("Any_", bound=Section)
@@ -40,7 +40,9 @@ class Budget(Section):
     def check(self) -> None:
         """Refuse a budget without a limit."""
         if not self.limits:
-            raise PretuneError("a training needs a budget: give --steps, --tokens, --flops or --seconds")
+            raise PretuneError(
+                f"a training needs a budget{if_option('steps', ': give --steps, --tokens, --flops or --seconds')}"
+            )
 
     @property
     def limits(self) -> dict[str, float]:
