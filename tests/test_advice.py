@@ -10,11 +10,21 @@ import pytest
 
 import call_graph
 from pretune import PretuneError
-from pretune.cli import VERBS, main, make_command, parse_docstring
+from pretune.cli import GROUPS, VERBS, main, make_command, parse_docstring
 from pretune.errors import if_option, running_with
+from pretune.objectives import OBJECTIVES, parse_objective
+from pretune.recipe import section_keys
 from pretune.text.labeled import read_labeled
+from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
 
 ROOT = Path(__file__).parent.parent
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+]
+SECTIONS = {"budget": Budget, "optimizer": Optimizer, "schedule": Schedule, "batch": Batching, "watching": Watching}
 OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
 # A command that a text has in it: options after its name are its own.
 COMMAND = re.compile(r"(?:\bpretune (" + "|".join(sorted(VERBS, key=len, reverse=True)) + r")\b)|\b(torchrun|ray start|pip|pytest|kubectl|srun|sbatch)\b")  # fmt: skip
@@ -92,7 +102,7 @@ def test_help_names_options_that_exist() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))])  # fmt: skip
+@pytest.mark.parametrize("page", PAGES)
 def test_docs_name_options_that_exist(page: str) -> None:
     """Options in a command are that command's; in running text, those of some command, script or program that the page is about."""
     scripts = [
@@ -110,6 +120,21 @@ def test_docs_name_options_that_exist(page: str) -> None:
                 known = found[1] in elsewhere or any(found[1] in options(name) for name in VERBS)
             wrong += [] if known else [f"line {number}: --{found[1]}"]
     assert wrong == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_docs_name_commands_keys_objectives_and_files_that_exist(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    verbs = {*VERBS, *GROUPS, "VERB"}
+    assert {verb for verb in re.findall(r"`pretune ([a-z]+|VERB)\b", text) if verb not in verbs} == set()
+    keys = re.findall(rf"\b({'|'.join(SECTIONS)})\.([a-z_]+)\b(?!/)", text)
+    assert [key for key in keys if key[1] not in (*section_keys(SECTIONS[key[0]]), "py", "md")] == []
+    for quoted in re.findall(r"`([a-z_]+\([^`\n]*)`", text):
+        if quoted.partition("(")[0] in OBJECTIVES:
+            parse_objective(quoted.replace(r"\|", "|"))  # its options, too
+    linked = [(ROOT / page).parent / name for name in re.findall(r"\]\(([\w/.-]+)[)#]", text)]
+    named = [ROOT / name for name in re.findall(r"`((?:src|tests|docs|perf|script)/[\w/.-]+)`", text)]
+    assert [str(path) for path in [*linked, *named] if not path.exists()] == []
 
 
 def test_advice_is_given_where_the_command_has_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

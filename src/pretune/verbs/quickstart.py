@@ -197,7 +197,7 @@ def quickstart(
         texts,
         budget=Budget(seconds=seconds),
         batch=Batching(tokens=STEP),
-        watching=Watching(log=8),
+        watching=Watching(log=8, packs=16),
         out=folder / "adapted",
     )
     result = Quickstart(os.fspath(model), labels, outcomes, adapted, time.monotonic() - began, folder / REPORT)
