@@ -6,6 +6,7 @@ import json
 import resource
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -59,6 +60,15 @@ def test_every_verb_takes_recipe_set_and_json_and_documents_its_options(name: st
 
     assert description
     assert set(notes) == set(inspect.signature(VERBS[name]).parameters)
+
+
+def test_what_help_and_the_package_promise_is_there() -> None:
+    described = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text("utf-8"))["project"]
+    told = run("--help").stdout
+    assert " ".join(described["description"].split()) in " ".join(told.split())
+    promised = described["description"].partition(":")[2].strip(" .").split(", ")
+    assert [word for word in promised if word.replace("-", "") not in VERBS] == []
+    assert all(packages for packages in described["optional-dependencies"].values())
 
 
 def test_version_comes_from_one_place() -> None:

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from cyclopts import App, Parameter
 
 import pretune
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, running_with
 from pretune.progress import say
 from pretune.recipe import (
     Loaded,
@@ -130,7 +130,7 @@ def make_app() -> App:
     """The command-line application with a command for every verb."""
     app = App(
         name="pretune",
-        help="Transfer learning for text: pretrain, fine-tune, evaluate, probe, compress, serve.",
+        help="Transfer learning for text, end to end: pretrain, fine-tune, evaluate, compress.",
         version=pretune.__version__,
         help_format="plaintext",
         default_parameter=Parameter(negative_iterable=()),
@@ -184,7 +184,8 @@ def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
         values = merge(values, parse_settings(given.pop("set", ())))
         for option, value in given.items():
             values = merge(values, _nest(homes[option], value))
-        result = verb(**resolve(verb, values, name))
+        with running_with(option.name.rstrip("_").replace("_", "-") for option in options):
+            result = verb(**resolve(verb, values, name))
         _leave()
         if os.environ.get("RANK", "0") != "0":  # the first process tells
             return

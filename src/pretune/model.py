@@ -20,7 +20,7 @@ from pretune.backbones.shape import Shape
 from pretune.backbones.states import Backbone
 from pretune.boxed import boxed_folder, boxed_names
 from pretune.config_json import class_in, labels_of, problem_in
-from pretune.errors import PretuneError, nearest
+from pretune.errors import PretuneError, if_option, nearest
 from pretune.families import find_family
 from pretune.families.family import Family
 from pretune.families.fit import find_misfits, heads_left_out
@@ -205,7 +205,7 @@ class Model:
         if self.shape:
             raise PretuneError(
                 f"the config.json of {self.family.name} cannot say {self.shape.told()}; "
-                "use the model with pretune, or export it --to onnx"
+                f"use the model with pretune{if_option('to', ', or export it --to onnx')}"
             )
         vectors = self.embedding_head if len(self.root.heads) == 1 else None
         if vectors is None:
@@ -594,7 +594,7 @@ def _check(folder: Path, misfits: Mapping[str, Sequence[str]], partial: bool) ->
     """Refuse a checkpoint that does not fit the model, or say what does not."""
     listed = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in misfits.items())
     if listed and not partial:
-        raise PretuneError(f"{folder}: {listed}; go on without them with --partial")
+        raise PretuneError(f"{folder}: {listed}{if_option('partial', '; go on without them with --partial')}")
     if listed:
         say(f"{folder}: {listed}; what the model lacks was left random")
 

@@ -14,7 +14,7 @@ from stat import S_ISDIR
 from typing import Any
 
 from pretune.atomic import TEMPORARY
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, if_option
 
 RECIPE, RESULTS = "recipe.yaml", "results.json"  # of a run: how it was made, and what came out
 INTERMEDIATE = "intermediate"  # subfolder of a run for what it was made from
@@ -59,7 +59,9 @@ def check_run(out: Path, resume: bool) -> bool:
             raise PretuneError(f"{out}: exists and is not a run; choose another --out")
         return False
     if not resume:
-        raise PretuneError(f"{out}: already holds a run; go on with --resume, or choose another --out")
+        raise PretuneError(
+            f"{out}: already holds a run; {if_option('resume', 'go on with --resume, or ')}choose another --out"
+        )
     if (out / RESULTS).is_file():
         raise PretuneError(f"{out}: this run is finished; choose another --out")
     return True

@@ -15,7 +15,7 @@ from pretune.compression.recovery import Recovery, as_recipe, plan_of
 from pretune.compression.students import Start, cut_of, depth_of, make_start
 from pretune.compression.trained import Trained, beside
 from pretune.devices import choose_device
-from pretune.errors import PretuneError, nearest
+from pretune.errors import PretuneError, if_option, nearest
 from pretune.inference.generate import Decoding, Writer
 from pretune.inference.labels import Array, ask, teachers_task
 from pretune.model import Model, family_of, find_folder, load, trained_for
@@ -28,8 +28,8 @@ from pretune.outputs import INTERMEDIATE, intermediate
 from pretune.presets import is_preset
 from pretune.progress import say
 from pretune.text.augment import augment
-from pretune.text.documents import read_documents
-from pretune.text.files import find_files
+from pretune.text.documents import TextLayout, read_documents
+from pretune.text.files import Errors, find_files
 from pretune.text.labeled import Labeled
 from pretune.text.tokenizer import Tokenizer
 from pretune.training import pretraining
@@ -59,6 +59,9 @@ class Order:
     train: str | None = None
     unlabeled: str | None = None
     data: Sequence[str] = ()  # running text
+    layout: TextLayout = "auto"  # how its .txt files are split into documents
+    column: str | None = None  # the text field of its other files
+    errors: Errors = "strict"  # what to do with invalid UTF-8
     dev: str | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     temperature: float = 2.0
@@ -84,7 +87,9 @@ class Order:
         if not 0 <= self.soft <= 1:
             raise PretuneError(f"--soft {self.soft:g}: how much a teacher counts beside labels is a share from 0 to 1")
         if not (self.train or self.unlabeled or self.data):
-            raise PretuneError("a student learns from rows (--train), texts (--unlabeled) or running text (--data)")
+            raise PretuneError(
+                "`pretune distill` needs something to learn from: rows (--train), texts (--unlabeled) or running text (--data)"
+            )
         if self.data and (self.train or self.unlabeled):
             raise PretuneError(
                 "--data is for a student of no task in particular; give it alone, and fine-tune after that"
@@ -275,7 +280,8 @@ def imitated(order: Order, teacher: Model, tokenizer: Tokenizer) -> Any:
     """A teacher's networks, for a student that reads with this tokenizer."""
     if teacher.need_tokenizer().digest != tokenizer.digest:
         raise PretuneError(
-            f"{order.teachers[0]}: to be imitated inside, a teacher must have the student's tokenizer; leave out --match"
+            f"{order.teachers[0]}: to be imitated inside, a teacher must have the student's tokenizer"
+            f"{if_option('match', '; leave out --match')}"
         )
     return frozen(teacher.root, choose_device(order.device))
 
@@ -297,6 +303,7 @@ def of_no_task(order: Order) -> Run:
     given: dict[str, Any] = {**order.learning, "objective": name, "budget": order.budget}
     given |= {"tokenizer": str(find_folder(order.teachers[0]))}
     data = [str(written(order, teacher))] if order.write else order.data
+    given |= {} if order.write else reading(order)
     plan = pretraining.make_plan(start.model, data, order.out, given, order.seed, order.device, AGNOSTIC)
 
     def taught(mixture: Mixture, tokenizer: Tokenizer) -> Mixture:
@@ -330,12 +337,18 @@ def weights_of(order: Order, name: str) -> dict[str, float]:
     return weights
 
 
+def reading(order: Order) -> dict[str, Any]:
+    """Return how running text is read."""
+    return {"layout": order.layout, "column": order.column, "errors": order.errors}
+
+
 def written(order: Order, teacher: Model) -> Path:
     """A file of what the teacher writes, a text a line: what a sequence model is best taught by (Kim and Rush, 2016)."""
     if "lm" not in teacher.root.heads:
-        raise PretuneError(f"{order.teachers[0]}: does not write; --write is for causal language models")
+        raise PretuneError(f"--write {order.write}: {order.teachers[0]} does not write; only causal language models do")
     beginnings = [
-        " ".join(document.text.split()[:BEGINNING]) for document in read_documents(find_files(list(order.data)))
+        " ".join(document.text.split()[:BEGINNING])
+        for document in read_documents(find_files(list(order.data)), **reading(order))
     ]
     how = Decoding(tokens=order.write, temperature=1.0, seed=order.seed)
     rows = Writer.load(order.teachers[0], order.device).write([text for text in beginnings if text], how)

@@ -36,6 +36,7 @@ class Order:
     device: str | None = None
     partial: bool = False
     vocabulary: list[str] = field(default_factory=list)  # the files behind the pruning's texts
+    reading: Mapping[str, Any] = field(default_factory=dict)  # how these are read
     control: bool = False  # whether the whole model is trained as long, too
 
     @property
@@ -47,7 +48,7 @@ class Order:
         """Everything that decides the outcome, under the names of the verb's options."""
         shares = {name: value for name, value in asdict(replace(self.pruning, vocabulary=None)).items() if value}
         known = {"model": self.model, **shares, "train": self.train, "dev": self.dev, **self.columns}
-        known |= {"vocabulary": self.vocabulary, "epochs": self.epochs}
+        known |= {"vocabulary": self.vocabulary, **self.reading, "epochs": self.epochs}
         return as_recipe(known, self.learning, self.budget)
 
 

@@ -114,9 +114,13 @@ def check(order: Order, engine: Engine, model: Model) -> None:
     if order.how == "static" and engine != "onnx":
         raise PretuneError("--how static measures ranges for ONNX Runtime; leave --engine out")
     if engine == "torch" and order.how not in HALVES and asks_the_host(model.root):
-        raise PretuneError("recurrent cells of 8 bits are ONNX Runtime's; quantize a task's model with --engine onnx")
+        raise PretuneError(
+            "recurrent cells of 8 bits are ONNX Runtime's; use `pretune quantize --engine onnx` on a task's model"
+        )
     if order.how == "static" and asks_the_host(model.root):
-        raise PretuneError("what goes into recurrent cells is measured while they run; quantize with --how dynamic")
+        raise PretuneError(
+            "what goes into recurrent cells is measured while they run; use `pretune quantize --how dynamic`"
+        )
     if engine == "torch" and order.how not in HALVES:
         check_kind(kind_of(order))
     if engine == "onnx" and not multiplies_bytes():

@@ -19,6 +19,7 @@ from pretune.objectives import Named, alone
 from pretune.objectives.contrast import Contrast, mark_prompts, prompt_tokens
 from pretune.objectives.named import kind_of
 from pretune.objectives.on import On
+from pretune.progress import say
 from pretune.text.sequences import Sequences
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -66,6 +67,8 @@ def embed_texts(
     before = prompt_tokens(prompt, model.need_tokenizer(), model.family.template, model.longest or LENGTH)
     device = choose_device()
     root = model.root.to(device).eval()
+    if empty := sum(not text.strip() for text in texts):
+        say(f"{empty} of {len(texts)} texts {'are' if empty > 1 else 'is'} empty: such vectors stand for no text")
     head = root.heads[task.name]
 
     def mark(sequences: Sequences) -> Sequences:

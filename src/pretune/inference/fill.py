@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from pretune.devices import choose_device
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, if_option
 from pretune.model import Model, load_model
 from pretune.objectives import parse_objective
 from pretune.objectives.masking import choose, words
@@ -75,7 +75,9 @@ class Filler:
         ids = self.encode(text)
         gaps = [i for i, token in enumerate(ids) if token == tokenizer.role("mask")]
         if not gaps:
-            raise PretuneError(f"{text!r}: nothing to fill; mark gaps with {MASK}, or use --mask-rate")
+            raise PretuneError(
+                f"{text!r}: nothing to fill; mark gaps with {MASK}{if_option('mask-rate', ', or use --mask-rate')}"
+            )
         longest = self.model.backbone.longest
         if longest is not None and len(ids) > longest:
             raise PretuneError(f"a text of {len(ids)} tokens, but the model has {longest} positions")

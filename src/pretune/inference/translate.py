@@ -69,7 +69,7 @@ class Translator:
             if models and model.need_tokenizer().digest != models[0].need_tokenizer().digest:
                 raise PretuneError(
                     f"{reference}: has another tokenizer than {references[0]}; "
-                    "models write together with one tokenizer, as runs with the same --tokenizer have it"
+                    "models write together with one tokenizer, as runs of `pretune pretrain --tokenizer` have it"
                 )
             models.append(model)
             found.append(next((part for part in writing if isinstance(part, Translate)), writing[0]))

@@ -33,7 +33,7 @@ def choose_engine() -> str:
     found = next((engine for engine in wanted if engine in known), None)
     if found is None or not hasattr(torch.ops.quantized, "linear_dynamic"):
         raise PretuneError(
-            "this machine's torch has no kernels for 8-bit integers; quantize with --engine onnx instead"
+            "this machine's torch has no kernels for 8-bit integers; use `pretune quantize --engine onnx` instead"
         )
     return found
 
@@ -47,7 +47,7 @@ def check_kind(kind: str) -> None:
     elif kind == "int4":
         check_int4()
     elif not hasattr(torch, "_weight_int8pack_mm"):
-        raise PretuneError("this torch has no kernel for 8-bit matrices; quantize with --engine onnx instead")
+        raise PretuneError("this torch has no kernel for 8-bit matrices; use `pretune quantize --engine onnx` instead")
 
 
 class Int8Linear(nn.Module):

@@ -104,7 +104,8 @@ class Classify:
     `hidden` is the width of a layer between that and the classes (ULMFiT); 0: none.
 
     With `multi` a row has any number of labels, and those of at least `threshold` are the answer. With `weights=balanced`
-    all classes together count as much as each other, however rare they are.
+    all classes together count as much as each other, however rare they are. `drop_bad`: rows without a label or a text are
+    left out.
     """
 
     labels: Sequence[str] = fitted(())
@@ -114,6 +115,7 @@ class Classify:
     threshold: float = 0.5
     hidden: int = 0
     weights: Literal["none", "balanced"] = "none"
+    drop_bad: bool = False
     balance: Sequence[float] = fitted(())  # the weight of each class
 
     name: ClassVar[str] = "classify"
@@ -134,7 +136,8 @@ class Classify:
 
     def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
         """Rows of a table: a text or two, and a label, or several of them."""
-        rows = read_labeled(file, columns, labels=answered, label=some_labels if self.multi else one_label)
+        read = some_labels if self.multi else one_label
+        rows = read_labeled(file, columns, labels=answered, label=read, drop_bad=self.drop_bad)
         if self.multi and rows.labels is not None:
             rows.labels = split_labels(rows.labels, self.labels)
         return rows

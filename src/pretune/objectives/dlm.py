@@ -17,6 +17,7 @@ from pretune.objectives.pairs import UNLABELED, PairHead, judge_at_start, match_
 from pretune.packed import Batch
 from pretune.randomness import Draws
 from pretune.text.dialogues import QUERY, RESPONSE, Dialogues, read_dialogues
+from pretune.text.files import Errors
 from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
 from pretune.text.tokenizer import Tokenizer
 
@@ -50,9 +51,9 @@ class DLM:
         if not 0 <= self.fake <= 1:
             raise PretuneError(f"dlm(fake={self.fake:g}): a share lies between 0 and 1; give, say, 0.5")
 
-    def read_rows(self, files: Sequence[str | Path]) -> Dialogues:
+    def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> Dialogues:
         """Dialogues, a row each."""
-        return read_dialogues(files)
+        return read_dialogues(files, errors)
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
         """A window of turns to a sequence; where they are too long, the longest lose their ends."""

@@ -65,7 +65,7 @@ class MatchHead(nn.Module):
 class Match:
     """`labels` are the classes in order; `pooling` is what stands for the whole beside the two spans.
 
-    `drop_bad`: rows whose spans are not in their texts are left out, not refused.
+    `drop_bad`: rows without a label, or whose spans are not in their texts, are left out, not refused.
     """
 
     labels: Sequence[str] = fitted(())

@@ -26,6 +26,7 @@ from torch.utils.checkpoint import checkpoint
 from pretune.nn.patterns import Pattern
 from pretune.packed import Batch, Packed, Targets
 from pretune.randomness import Draws
+from pretune.text.files import Errors
 from pretune.text.rows import TokenRows
 from pretune.text.sequences import Epoch, Packing, Sequences, Template
 from pretune.text.tokenizer import Tokenizer
@@ -162,7 +163,7 @@ class Grows(Protocol):
 class LearnsFromRows(Protocol):
     """An objective that learns from rows of its own kind instead of running text."""
 
-    def read_rows(self, files: Sequence[str | Path]) -> Labeled | Dialogues: ...
+    def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> Labeled | Dialogues: ...
 
 
 def token_loss(name: str, head: nn.Module, backbone: Backbone, batch: Batch, smoothing: float = 0.0) -> Loss:

@@ -25,7 +25,7 @@ import numpy as np
 
 from pretune.atomic import remove_temporaries, sync_folder, write_bytes, write_json
 from pretune.cluster import Engine
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, if_option
 from pretune.progress import Bar, Silent, progress, say
 from pretune.text.documents import Document, TextLayout, read_documents
 from pretune.text.files import Errors, Meter
@@ -85,9 +85,9 @@ def make_store(
         if all(store.manifest[key] == value for key, value in identity.items()):
             say(f"{out}: already prepared from these files")
             return store
-        raise PretuneError(f"{out}: holds another store; delete it or choose another --out")
+        raise PretuneError(f"{out}: holds another store; delete it{if_option('out', ', or choose another --out')}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise PretuneError(f"{out}: exists and is not empty; choose another --out")
+        raise PretuneError(f"{out}: exists and is not empty{if_option('out', '; choose another --out')}")
     partial = partial_folder(out)
     resumed = partial.is_dir()
     partial.mkdir(parents=True, exist_ok=True)

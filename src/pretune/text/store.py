@@ -122,6 +122,23 @@ class Store:
         store.spoken = [(language, self.documents)]
         return store
 
+    def cut_at(self, sentences: Array) -> Store:
+        """Return the same text in more documents: a new one begins at each of these sentences, too.
+
+        How many bytes each part of a document has is not kept: they are shared out by its tokens.
+        """
+        old = self.document_offsets
+        offsets = np.sort(np.concatenate([old, np.setdiff1d(sentences, old)]))
+        owner = np.clip(np.searchsorted(old, offsets[:-1], side="right") - 1, 0, self.documents - 1)
+        tokens, whole = (np.diff(self.sentence_offsets[bounds]) for bounds in (offsets, old))
+        store = copy(self)
+        store.manifest = self.manifest | {"documents": len(offsets) - 1}
+        store.spoken = [(self.languages[number], 1) for number in self.document_languages[owner]]
+        store.__dict__.pop("document_languages", None)
+        shares = self.document_bytes[owner] * tokens / np.maximum(1, whole[owner])
+        store.__dict__ |= {"document_offsets": offsets, "document_bytes": shares.astype(np.int64)}
+        return store
+
     def _with_start(self, bounds: Array) -> Any:
         return zip(self._maps, bounds[:-1], strict=True)
 

@@ -15,10 +15,10 @@ from torch import Tensor
 from pretune.atomic import write_bytes, write_json
 from pretune.backbones.onnx import OnnxBackbone
 from pretune.devices import choose_device, deterministic
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, if_option
 from pretune.inference.predict import Answerer
 from pretune.inference.static_vectors import fill_in
-from pretune.metrics import choose, constant, score
+from pretune.metrics import choose, constant, has_classes, positive_class, score
 from pretune.model import Model, embedding_of, family_of, load_model, make_model, random_twin
 from pretune.nn.recurrent import asks_the_host
 from pretune.nn.text_embedding import TextEmbedding
@@ -31,7 +31,8 @@ from pretune.objectives.task import Answer, knowing
 from pretune.presets import is_preset
 from pretune.progress import say
 from pretune.refit import add_separator
-from pretune.text.labeled import ROLES
+from pretune.text.labeled import ROLES, Labeled
+from pretune.text.row_checks import check_classes, check_texts
 from pretune.text.sequences import Arrangement, Packing
 from pretune.text.shots import draw_few
 from pretune.text.splitting import FEWEST, split, warn_of_leaks
@@ -188,26 +189,36 @@ def asked_for(plan: Plan, objective: str, pooling: str | None = None) -> Mixture
     usual |= {"drop_bad": True} if plan.drop_bad else {}
     mixture = parse_objective(objective, **usual)
     if plan.drop_bad and not any(hasattr(task, "drop_bad") for task in tasks_in(mixture)):
-        raise PretuneError(f"{mixture} has no spans that could be bad; --drop-bad is for answer and match")
+        raise PretuneError(f"--drop-bad: {mixture} leaves none of its examples out; mend those that are bad")
     return mixture
 
 
 def read_examples(plan: Plan, task: Task, train: str, judged: str | None) -> tuple[Any, Any, list[int]]:
     """Examples to learn from, those to judge by, and which rows these were where they had no file."""
     rows = task.read(train, plan.columns)
+    check_rows(task, rows, classes=plan.shots is None)
     dev, taken = None, list[int]()
     if judged:
         dev = task.read(judged, getattr(rows, "columns", plan.columns))
         warn_of_leaks(rows, dev)
     elif len(rows) >= FEWEST:
         kept, taken = split(rows, seed=plan.seed)
-        say(
-            f"{rows.file}: {len(taken)} of {len(rows)} examples are for judging, not for learning; name others with --dev"
-        )
-        rows, dev = rows.take(kept), rows.take(taken)
+        if taken:
+            others = if_option("dev", "; name others with --dev")
+            say(f"{rows.file}: {len(taken)} of {len(rows)} examples are for judging, not for learning{others}")
+            rows, dev = rows.take(kept), rows.take(taken)
     if plan.shots is not None:
         rows = draw_few(rows, plan.shots, plan.seed, classes=bool(getattr(task.fit(rows), "labels", ())))
     return rows, dev, taken
+
+
+def check_rows(task: Task, rows: Any, classes: bool) -> None:
+    """Report, or refuse, rows that a task can learn little from: without texts, or, where it has `classes`, without any."""
+    if not isinstance(rows, Labeled):
+        return
+    check_texts(rows)
+    if classes and has_classes(task):
+        check_classes(rows)
 
 
 def finetune(plan: Plan, material: Material | None = None, resume: bool = False) -> Run:
@@ -246,6 +257,7 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
     results |= {"truncated": truncated, "labels": labels, **last}
     if answer is not None:
         results |= {f"dev/{name}": value for name, value in score(task, answers, dev).items()}
+        results |= {"positive_class": positive_class(task)} if positive_class(task) is not None else {}
         write_answers(plan.out / ANSWERS, answers)
     return finish_run(plan.out, results)
 
@@ -289,7 +301,7 @@ def learn(
         with deterministic(plan.deterministic):
             last = train(training, resume=going_on)
     except Stopped:
-        say(f"stopped and saved; go on with the same command and --resume (run folder {plan.out})")
+        say(f"stopped and saved in {plan.out}{if_option('resume', '; go on with the same command and --resume')}")
         raise KeyboardInterrupt from None
     strategy.finish(model)
     model.root.compute_in(torch.float32)
@@ -352,7 +364,8 @@ def strategy_of(plan: Plan, model: Model, tasks: Iterable[Task], examples: int, 
     if not judged:
         for key in ("patience", "evaluate"):
             if getattr(plan.watching, key):
-                raise PretuneError(f"watching.{key} needs examples to evaluate on; give them with --dev")
+                advice = if_option("dev", "; give them with --dev")
+                raise PretuneError(f"watching.{key} needs examples to evaluate on{advice}")
     return strategy
 
 
@@ -390,7 +403,9 @@ def model_with_heads(plan: Plan, mixture: Mixture) -> Model:
     """Return the pretrained model; or a preset with random weights, which needs a tokenizer."""
     if is_preset(plan.model):
         if plan.tokenizer is None:
-            raise PretuneError(f"{plan.model} is a preset without weights; give --tokenizer to train it from scratch")
+            raise PretuneError(
+                f"{plan.model} is a preset without weights{if_option('tokenizer', '; give --tokenizer to train it from scratch')}"
+            )
         tokenizer = Tokenizer.load(plan.tokenizer)
         size = -(-tokenizer.size // ROUND_VOCABULARY) * ROUND_VOCABULARY
         model = make_model(plan.model, size, plan.seed, padding=tokenizer.roles.get("padding"))

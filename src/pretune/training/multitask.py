@@ -13,7 +13,7 @@ from pretune.atomic import write_json
 from pretune.devices import choose_device
 from pretune.errors import PretuneError, nearest
 from pretune.inference.predict import Answerer
-from pretune.metrics import score
+from pretune.metrics import positive_class, score
 from pretune.objectives import Joint, Mixture, Named, parse_objective
 from pretune.objectives.task import Answer, knowing
 from pretune.training.finetuning import (
@@ -125,6 +125,8 @@ def finetune_tasks(plan: Plan, material: Tasks, resume: bool = False) -> Run:
     results |= {"labels": labels, **last}
     if judges:
         results |= {f"dev/{name}": value for name, value in judge(judges, answers).items()}
+        positive = {name: positive_class(ready.task) for name, ready in judges.items()}
+        results |= {"positive_class": {name: label for name, label in positive.items() if label is not None}}
     for name in judges:
         write_answers(plan.out / answers_file(name), answers[name])
     return finish_run(plan.out, results)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, if_option
 from pretune.nn.linear import Linear, OutputLinear
 from pretune.progress import say
 from pretune.training.settings import Optimizer
@@ -30,7 +30,7 @@ def make_optimizers(
     if settings.name == "adafactor" and any(is_shard(p) for p in parameters):
         raise PretuneError(
             "adafactor takes means over whole rows and columns, which torch does not do on shards; "
-            "choose another optimizer, or --parallel replicate"
+            f"choose another optimizer{if_option('parallel', ', or --parallel replicate')}"
         )
     matrices = hidden_matrices(root) if settings.name == "muon" else {}
     plain = [p for p in parameters if p not in matrices]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import platform
 import re
+import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Any
 import torch
 
 from pretune.atomic import write_bytes, write_json
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, if_option
 from pretune.model_card import CONFIG, History, write_card
 from pretune.outputs import RECIPE as RECIPE
 from pretune.outputs import RESULTS as RESULTS
@@ -25,6 +27,7 @@ from pretune.training.checkpoints import list_checkpoints
 from pretune.training.log import METRICS
 
 ENVIRONMENT = "environment.json"
+COST = ("step", "tokens", "flops", "tokens_per_second", "mfu", "lr")  # results that people look at last
 
 
 class Run:
@@ -85,6 +88,36 @@ class Run:
             facts["checkpoints"] = len(list_checkpoints(self.folder))
         return facts
 
+    def table(self) -> dict[str, Any]:
+        """Return the same for people."""
+        return arrange_results(self.describe(), trained={name for line in self.metrics() for name in line})
+
+
+def arrange_results(results: Mapping[str, Any], trained: Collection[str] = ()) -> dict[str, Any]:
+    """Return the results of a run for people: scores first, what F1 is of beside it, what it cost last.
+
+    `trained` are names among which are those of losses while training, which get a prefix that says so.
+
+    >>> facts = {"run": "a", "rows": 4, "mlm": 2.1, "flops": 1e9, "dev/f1": 0.5, "positive_class": "yes"}
+    >>> list(arrange_results(facts, trained=["mlm", "flops"]))
+    ['run', "dev/f1 (of 'yes')", 'rows', 'train/mlm', 'details']
+    """
+    known = results.get("positive_class", {})
+    positive = (
+        {f"dev/{name}/f1": label for name, label in known.items()} if isinstance(known, Mapping) else {"dev/f1": known}
+    )
+    first, scores, rest, details = {}, {}, {}, {}
+    for name, value in results.items():
+        if name == "run":
+            first[name] = value
+        elif name.startswith("dev/"):
+            scores[f"{name} (of {positive[name]!r})" if name in positive else name] = value
+        elif name in COST or name.startswith("gradient_norm"):
+            details[name] = value
+        elif name != "positive_class":
+            rest[f"train/{name}" if name in trained and name != "seconds" else name] = value
+    return {**first, **scores, **rest, **({"details": details} if details else {})}
+
 
 def start_run(folder: Path, verb: str, recipe: Mapping[str, Any], resume: bool) -> bool:
     """Make a run folder, or check that the run in it can be resumed; return whether there is a checkpoint to resume from."""
@@ -106,8 +139,23 @@ def check_same(folder: Path, recipe: Mapping[str, Any]) -> None:
     if different:
         raise PretuneError(
             f"{folder}: this run was started with other settings ({', '.join(different)}); "
-            "resume it with the same, or start from its weights with --from and another --out"
+            f"resume it with the same{if_option('from', ', or start from its weights with --from and another --out')}"
         )
+
+
+@contextmanager
+def new_run(folder: Path, new: bool) -> Iterator[None]:
+    """Remove a new run folder where its input is refused before training begins, so that the next attempt can have the name.
+
+    What the same command can go on from, the finished shards of a store, stays.
+    """
+    try:
+        yield
+    except PretuneError:
+        kept = (path for name in (METRICS, "*.partial") for path in folder.rglob(name))
+        if new and not any(kept):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def rewrite_recipe(folder: Path, verb: str, recipe: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from pretune.atomic import write_bytes
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, if_option
 from pretune.inference.labels import Array, ask, teachers_task
 from pretune.objectives.soft import Teaching
 from pretune.outputs import INTERMEDIATE
@@ -83,8 +83,8 @@ def sure_of(plan: Plan, certainty: Array, labels: Sequence[str]) -> list[int]:
     sure: list[int] = np.flatnonzero(certainty >= plan.confident).tolist()
     if not sure:
         raise PretuneError(
-            f"{plan.unlabeled}: the teacher is sure of none of {len(labels)} texts ({certainty.max():.2f} at most); "
-            "lower --confident"
+            f"{plan.unlabeled}: the teacher is sure of none of {len(labels)} texts ({certainty.max():.2f} at most)"
+            f"{if_option('confident', '; lower --confident')}"
         )
     counts = Counter(labels[row] for row in sure)
     say(

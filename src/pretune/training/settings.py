@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
-from pretune.errors import PretuneError, nearest
+from pretune.errors import PretuneError, if_option, nearest
 from pretune.recipe import Section
 
 Any_ = TypeVar("Any_", bound=Section)
@@ -28,13 +28,22 @@ class Budget(Section):
     steps: int | None = _help("Stop after so many steps.")
     tokens: float | None = _help("Stop after so many tokens.")
     flops: float | None = _help("Stop after so many floating-point operations.")
-    seconds: float | None = _help("Stop after so many seconds of training.")
+    seconds: float | None = _help(
+        "Stop after the step that reaches so many seconds of training; evaluation is not counted."
+    )
 
     def __post_init__(self) -> None:
         for limit in fields(self):
             value = getattr(self, limit.name)
             if value is not None and not value > 0:
                 raise PretuneError(f"a budget of {value:g} {limit.name} is nothing; give more than 0")
+
+    def check(self) -> None:
+        """Refuse a budget without a limit."""
+        if not self.limits:
+            raise PretuneError(
+                f"a training needs a budget{if_option('steps', ': give --steps, --tokens, --flops or --seconds')}"
+            )
 
     @property
     def limits(self) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pretune.outputs import run_folder
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
@@ -26,6 +26,9 @@ def adapt(
     out: str | Path,
     objective: str = "mlm",
     language: str = "en",
+    layout: Literal["auto", "line", "blank", "file"] = "auto",
+    column: str | None = None,
+    errors: Literal["strict", "replace"] = "strict",
     budget: Budget | None = None,
     optimizer: Optimizer | None = None,
     schedule: Schedule | None = None,
@@ -39,8 +42,9 @@ def adapt(
 ) -> Adapted:
     """Go on pretraining a model on your own text, and compare it with what it was.
 
-    Some documents are held out; the loss on them and fills of gaps in them are shown before and after. Without a limit it
-    takes five minutes.
+    Some documents are held out, or passages where there are few documents; the loss on them and fills of gaps in them are
+    shown before and after. Without a limit it trains for five minutes; reading the text and the evaluation before and after
+    come on top of that, and how long the evaluation took is reported.
 
     Parameters
     ----------
@@ -54,6 +58,12 @@ def adapt(
         For example mlm, mlm+nsp.
     language
         Language of the sentence splitter, or `lines`.
+    layout
+        How .txt files are split into documents: one per line, separated by blank lines, or whole files.
+    column
+        The text field of .jsonl, .csv, .tsv and .parquet files.
+    errors
+        What to do with invalid UTF-8.
     budget
         Limits; whichever is reached first ends the training.
     optimizer
@@ -94,6 +104,9 @@ def adapt(
         "objective": objective,
         "tokenizer": folder,
         "language": language,
+        "layout": layout,
+        "column": column,
+        "errors": errors,
         "budget": budget,
         "optimizer": optimizer,
         "schedule": schedule,
@@ -102,6 +115,6 @@ def adapt(
         "deterministic": deterministic,
         "partial": partial,
     }
-    plan = pretraining.make_plan(reference, paths, out, given, seed, device, adapting.SETTINGS)
+    plan = pretraining.make_plan(reference, paths, out, given, seed, device, adapting.usual_settings(budget))
     check_same(plan.out, plan.recipe())
     return adapting.adapt(plan, store, resume)

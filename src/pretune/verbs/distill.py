@@ -54,6 +54,9 @@ def distill(
     train: str | Path | None = None,
     unlabeled: str | Path | None = None,
     data: Sequence[str | Path] | str | Path = (),
+    layout: Literal["auto", "line", "blank", "file"] = "auto",
+    column: str | None = None,
+    errors: Literal["strict", "replace"] = "strict",
     dev: str | Path | None = None,
     text: str | None = None,
     pair: str | None = None,
@@ -100,6 +103,12 @@ def distill(
     data
         Running text, for a general student of no task: it learns the tokens (mlm or lm), the teacher's probabilities of them
         (distillation) and the direction of its states (cosine).
+    layout
+        How .txt files of --data are split into documents: one per line, separated by blank lines, or whole files.
+    column
+        The text field of --data, where they are .jsonl, .csv, .tsv or .parquet files.
+    errors
+        What to do with invalid UTF-8 in --data.
     dev
         Rows to judge by.
     text
@@ -166,6 +175,9 @@ def distill(
         train=None if train is None else str(train),
         unlabeled=None if unlabeled is None else str(unlabeled),
         data=[str(data)] if isinstance(data, str | Path) else [str(path) for path in data],
+        layout=layout,
+        column=column,
+        errors=errors,
         dev=None if dev is None else str(dev),
         columns=name_columns(columns, text=text, pair=pair, label=label),
         temperature=temperature,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pretune.outputs import folder_of
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
@@ -94,6 +94,8 @@ def evaluate(
     length: int | None = None,
     stride: int | None = None,
     limit: int | None = None,
+    layout: Literal["auto", "line", "blank", "file"] = "auto",
+    errors: Literal["strict", "replace"] = "strict",
     device: str | None = None,
     devices: int = 1,
     partial: bool = False,
@@ -160,6 +162,10 @@ def evaluate(
         Tokens from one window to the next.
     limit
         Read so many texts, or pairs of each file.
+    layout
+        How .txt files are split into texts: one per line, separated by blank lines, or whole files.
+    errors
+        What to do with invalid UTF-8 in texts.
     device
         cpu or cuda; a GPU is used where there is one.
     devices
@@ -184,11 +190,15 @@ def evaluate(
 
         scorer = Scorer.load(os.fspath(model), device, partial)
         columns = {role: name for role, name in (("text", text), ("pair", pair)) if name}
-        return Facts(evaluate_language(scorer, data, Reading(length, stride, limit), columns))
+        return Facts(evaluate_language(scorer, data, Reading(length, stride, limit, layout, errors), columns))
     from pretune.evaluation.runner import Request, evaluate_suite
     from pretune.evaluation.suite import find_suite
     from pretune.evaluation.suite_report import write_report
 
+    if layout != "auto" or errors != "strict":
+        raise PretuneError(
+            "--layout and --errors say how texts are read, and a suite has files of its own; leave them out"
+        )
     if out is None:
         raise PretuneError("an evaluation of a suite needs a folder of its own; name one with --out")
     folders = [data] if isinstance(data, str | os.PathLike) else list(data)

@@ -121,7 +121,8 @@ def finetune(
     columns
         Columns of what else a task reads, e.g. --columns.choices options.
     drop_bad
-        Leave out examples whose answers or spans are not in their texts; without it they are listed, and refused.
+        Leave out rows without a label or a text, and examples whose answers or spans are not in their texts; without it those
+        without a label, answer or span are listed, and refused.
     objective
         classify, classify(multi=true), tag, answer, regress, choose, match, rank, contrast, entity, generate, prompt;
         classify(pooling=mean), classify on mix/bilstm, classify on elmo/biattentive,

@@ -52,6 +52,9 @@ def pretrain(
     objective: str | None = None,
     tokenizer: str | Path | dict[str, Any] | None = None,
     language: str = "en",
+    layout: Literal["auto", "line", "blank", "file"] = "auto",
+    column: str | None = None,
+    errors: Literal["strict", "replace"] = "strict",
     budget: Budget | None = None,
     scale_to: str | None = None,
     optimizer: Optimizer | None = None,
@@ -92,6 +95,12 @@ def pretrain(
         A tokenizer to use; or, in a recipe, how to train one: kind, size, lowercase.
     language
         Language of the sentence splitter, or `lines`.
+    layout
+        How .txt files are split into documents: one per line, separated by blank lines, or whole files.
+    column
+        The text field of .jsonl, .csv, .tsv and .parquet files.
+    errors
+        What to do with invalid UTF-8.
     budget
         Limits; whichever is reached first ends the training.
     scale_to
@@ -136,6 +145,9 @@ def pretrain(
         "objective": objective,
         "tokenizer": str(tokenizer) if isinstance(tokenizer, Path) else tokenizer,
         "language": language,
+        "layout": layout,
+        "column": column,
+        "errors": errors,
         "from_": os.fspath(from_) if from_ is not None else None,
         "budget": budget,
         "scale_to": scale_to,

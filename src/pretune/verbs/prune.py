@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pretune.outputs import new_folder
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
@@ -51,6 +51,8 @@ def prune(
     units: float = 0.0,
     weights: float = 0.0,
     vocabulary: Sequence[str | Path] | str | Path = (),
+    column: str | None = None,
+    errors: Literal["strict", "replace"] = "strict",
     train: str | Path | None = None,
     dev: str | Path | None = None,
     text: str | None = None,
@@ -88,6 +90,10 @@ def prune(
         Share of each matrix to set to 0; with --epochs, little by little. They are saved without the zeros.
     vocabulary
         Files, folders and globs of text: tokens that it does not need go.
+    column
+        The text field of these files, where they are .jsonl, .csv, .tsv or .parquet.
+    errors
+        What to do with invalid UTF-8 in them.
     train
         Rows of the model's task: what heads and units are worth is measured on them, and --epochs learn from them.
     dev
@@ -129,17 +135,23 @@ def prune(
 
     from pretune.compression.pruned import Order, carry_out
     from pretune.compression.pruning import Pruning
+    from pretune.errors import PretuneError
     from pretune.text.documents import read_documents
     from pretune.text.files import find_files
     from pretune.verbs.inputs import name_columns
 
     files = [vocabulary] if isinstance(vocabulary, str | Path) else list(vocabulary)
-    texts = (lambda: (document.text for document in read_documents(find_files(files)))) if files else None
+
+    def texts() -> Iterator[str]:
+        return (document.text for document in read_documents(find_files(files), column=column, errors=errors))
+
+    if not files and (column is not None or errors != "strict"):
+        raise PretuneError("--column and --errors say how the files of --vocabulary are read, and none are given")
     learning = {"optimizer": optimizer, "schedule": schedule, "batch": batch, "watching": watching}
     order = Order(
         model=os.fspath(model),
         out=Path(out),
-        pruning=Pruning(drop, heads, units, weights, texts, seed),
+        pruning=Pruning(drop, heads, units, weights, texts if files else None, seed),
         train=None if train is None else str(train),
         dev=None if dev is None else str(dev),
         columns=name_columns(columns, text=text, pair=pair, label=label),
@@ -150,6 +162,7 @@ def prune(
         device=device,
         partial=partial,
         vocabulary=[str(file) for file in files],
+        reading={"column": column, "errors": errors} if files else {},
         control=control,
     )
     return carry_out(order)

@@ -90,7 +90,7 @@ class Quickstart:
         return {
             f"{self.labels} labels a class": self.rows(),
             "adapted to documentation strings": adapted["held_out_text"],
-            "fills": adapted["fills"],
+            "fills": self.adapted.fills,
             "the same on your own data": [{"command": command} for command in self.commands()],
             "seconds": self.seconds,
             "report": str(self.report),
@@ -130,7 +130,7 @@ class Quickstart:
                 ),
                 table(adapted["held_out_text"]),
                 paragraph("Hidden words in held-out text, and the three likeliest answers before and after:"),
-                table(adapted["fills"]) if adapted["fills"] else "",
+                table(self.adapted.fills) if self.adapted.fills else "",
             ),
             section("The same on your own data", commands(*self.commands())),
             f"<small>pretune quickstart: {self.seconds:.0f} seconds, model {self.model}</small>",
@@ -198,7 +198,7 @@ def quickstart(
         texts,
         budget=Budget(seconds=seconds),
         batch=Batching(tokens=STEP),
-        watching=Watching(log=8),
+        watching=Watching(log=8, packs=16),
         out=folder / "adapted",
     )
     result = Quickstart(os.fspath(model), labels, outcomes, adapted, time.monotonic() - began, folder / REPORT)

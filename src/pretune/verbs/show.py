@@ -24,6 +24,10 @@ class Shown:
 
     def table(self) -> dict[str, Any]:
         """For people, who see from what is said what a decoder reads."""
+        if "run" in self.facts:
+            from pretune.training.runs import arrange_results
+
+            return arrange_results(self.facts, trained={name for line in self.facts["last"] for name in line})
         rows = self.facts.get("example")
         short = [{k: v for k, v in row.items() if k != "decoder_reads"} for row in rows or ()]
         return {**self.facts, "example": short} if rows else self.facts

@@ -72,7 +72,7 @@ def tune(
     columns
         Columns of what else a task reads, e.g. --columns.choices options.
     drop_bad
-        Leave out examples whose answers or spans are not in their texts.
+        Leave out rows without a label or a text, and examples whose answers or spans are not in their texts.
     objective
         The task, as `finetune` takes it.
     strategy

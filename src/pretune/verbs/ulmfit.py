@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pretune.outputs import folder_of
 from pretune.verbs.verb import verb
@@ -23,6 +23,9 @@ def ulmfit(
     backward: str | Path | Run | None = None,
     dev: str | Path | None = None,
     texts: Sequence[str | Path] = (),
+    layout: Literal["auto", "line", "blank", "file"] = "auto",
+    column: str | None = None,
+    errors: Literal["strict", "replace"] = "strict",
     text: str | None = None,
     label: str | None = None,
     vocabulary: int | None = None,
@@ -57,6 +60,12 @@ def ulmfit(
         Rows to evaluate on. Without them a fifth of the others is set aside, of 50 or more.
     texts
         Files of further texts of the same kind, without labels.
+    layout
+        How .txt files of --texts are split into documents: one per line, separated by blank lines, or whole files.
+    column
+        The text field of --texts, where they are .jsonl, .csv, .tsv or .parquet files.
+    errors
+        What to do with invalid UTF-8 in --texts.
     text
         Column of the text.
     label
@@ -91,13 +100,19 @@ def ulmfit(
     """
     import os
 
+    from pretune.errors import PretuneError
     from pretune.training.ulmfit import Stages, fit
 
+    if not texts and (layout != "auto" or column is not None or errors != "strict"):
+        raise PretuneError("--layout, --column and --errors say how the files of --texts are read, and none are given")
     stages = Stages(
         train=str(train),
         dev=str(dev) if dev is not None else None,
         columns={role: name for role, name in (("text", text), ("label", label)) if name},
         texts=tuple(map(str, [texts] if isinstance(texts, str | Path) else texts)),
+        layout=layout,
+        column=column,
+        errors=errors,
         vocabulary=vocabulary,
         lm_epochs=lm_epochs,
         epochs=epochs,

@@ -55,7 +55,7 @@ def predict(
     """Answers of a fine-tuned model, or the mean of several models': as many as there are texts or rows, in order.
 
     Rows of a file keep all their columns and get the answer's beside them; where the file has such a column already, the
-    answer's is called predicted_….
+    answer's is called predicted_…. A row whose text is empty has no answer: its cells stay empty, and such rows are counted.
 
     Parameters
     ----------
@@ -98,7 +98,8 @@ def predict(
     from pretune.errors import PretuneError
     from pretune.inference.beside import Beside, Scores, files_as_parts
     from pretune.inference.ensemble import answer_parts, same_task
-    from pretune.inference.predict import texts_as_part
+    from pretune.inference.predict import leave_blank, say_blank, texts_as_part
+    from pretune.metrics import positive_class
     from pretune.progress import progress, say
     from pretune.text.tables import check_suffix, table_writer
     from pretune.verbs.inputs import name_columns, split_files, split_runs
@@ -127,19 +128,27 @@ def predict(
     )
     beside, scores = Beside(probabilities, nested=out is None), Scores(runs, task)
     kept: list[dict[str, Any]] = []
-    rows = truncated = 0
+    rows = truncated = blank = 0
     with ExitStack() as stack:
         write: Any = kept.extend if out is None else stack.enter_context(table_writer(out))
         bar = stack.enter_context(progress("predicting"))
         for part, answers in answered:
-            write(beside(part, answers.together, answers.lines))
+            write(beside(part, leave_blank(answers.together, answers.blank), answers.lines))
             if score:
                 scores.add(part.file, answers)
             rows, truncated = rows + len(part.rows), truncated + answers.truncated
+            blank += len(answers.blank)
             bar.update(rows, f"{rows:,} rows")
+        if blank == rows and not files:
+            raise PretuneError(
+                "nothing to answer: the text is empty" if rows == 1 else "nothing to answer: all texts are empty"
+            )
+    say_blank(blank, rows)
     if truncated:
         say(f"{truncated} of {rows} texts are longer than the model takes and were cut")
-    facts = {"scores": scores.table()} if score else {}
+    facts: dict[str, Any] = {"scores": scores.table()} if score else {}
+    if score and (positive := positive_class(same_task(runs, task))) is not None:
+        facts["f1_is_of"] = positive
     if out is not None:
         return Rows("written", [{"file": str(out), "rows": rows}], facts=facts)
     return Rows(

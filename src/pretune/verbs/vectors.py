@@ -24,6 +24,9 @@ def train_vectors(
     epochs: int = 5,
     lowercase: bool = True,
     language: str = "en",
+    layout: Literal["auto", "line", "blank", "file"] = "auto",
+    column: str | None = None,
+    errors: Literal["strict", "replace"] = "strict",
     seed: int = 0,
     processes: int = 1,
 ) -> Facts:
@@ -53,6 +56,12 @@ def train_vectors(
         Make capitals small.
     language
         Language of the sentence splitter, or `lines`.
+    layout
+        How .txt files are split into documents: one per line, separated by blank lines, or whole files.
+    column
+        The text field of .jsonl, .csv, .tsv and .parquet files.
+    errors
+        What to do with invalid UTF-8.
     seed
         All chance follows from it.
     processes
@@ -63,9 +72,11 @@ def train_vectors(
     >>> train_vectors("corpus/", out="vectors/")  # doctest: +SKIP
     """
     from pretune.inference.static_vectors import make_static, train_static
+    from pretune.text.documents import read_documents
     from pretune.text.files import find_files
 
     options = {"vector_size": width, "window": window, "negative": negatives, "min_count": rarest, "epochs": epochs}
-    vectors = train_static(find_files(data), kind, language, lowercase, seed=seed, workers=processes, **options)
+    documents = read_documents(find_files(data), layout=layout, column=column, errors=errors)
+    vectors = train_static(documents, kind, language, lowercase, seed=seed, workers=processes, **options)
     make_static(vectors).save(out)
     return Facts({"model": str(out), "words": len(vectors), "width": vectors.width, "kind": kind})
