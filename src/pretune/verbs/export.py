@@ -36,8 +36,8 @@ def export(
     out
         The new folder.
     to
-        The layout: hf, config.json and model.safetensors as on the Hugging Face Hub; onnx, a graph that gives the states of the
-        top layer and the logits of a task, which pretune predicts and embeds with, too.
+        The format: hf, config.json and model.safetensors as on the Hugging Face Hub; onnx, a graph with the outputs
+        last_hidden_state and, for a task or a language model, logits, which pretune predicts and embeds with, too.
     head
         Which of its heads to keep: mlm, lm, classify …, or none for the bare model; all by default.
     dtype
@@ -97,8 +97,7 @@ def export(
 
         trained = trained_for(reference)
         parts = trained.objectives if trained is not None else []
-        tasks = [part for part in parts if isinstance(part, Task) and part.name in loaded.root.heads]
-        return Facts({**export_graph(loaded, out, tasks[0] if tasks else None), **report})
+        return Facts({**export_graph(loaded, out, [part for part in parts if isinstance(part, Task)]), **report})
     kind = getattr(torch, dtype)
     name = loaded.export(out, kind, compute=kind, shard=size, companions=not loaded.untrained)
     its = {head for names, kind in loaded.family.classes.items() if kind == name for head in names}
