@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.onnx import symbolic_helper
@@ -29,6 +28,8 @@ from pretune.objectives.named import kind_of
 from pretune.objectives.task import knowing
 from pretune.packed import Batch, Packed
 
+EXPORTER: Any = torch.onnx  # not all of what is public there has types
+TRACED: Any = symbolic_helper
 OPSET = 18  # the first in which a scatter can take the maximum
 LONGEST = 512  # tokens, for models without a limit of their own
 TOLERANCE = 1e-3  # largest difference between graph and model, as a share of the largest output
@@ -120,14 +121,14 @@ class PaddedModel(nn.Module):
         return padded(states), logits if self.scorer.each == "sequence" else padded(logits)
 
 
-def index_add(graph: Any, x: Any, dim: Any, index: Any, source: Any, alpha: Any = None) -> Any:
-    """Write `index_add` as a scatter that adds: the exporter's own version drops all but one row of every index."""
-    axis = symbolic_helper._get_const(dim, "i", "dim")
-    rank = symbolic_helper._get_tensor_rank(source)
-    if alpha is not None and symbolic_helper._maybe_get_const(alpha, "f") != 1.0:
+def index_add(graph: Any, x: Any, dim: Any, index: Any, source: Any, alpha: Any) -> Any:
+    """Write `index_add` as a scatter that adds: the exporter's own version keeps one row per index and drops the others."""
+    axis, rank = TRACED._get_const(dim, "i", "dim"), source.type().dim()
+    if TRACED._get_const(alpha, "f", "alpha") != 1.0:
         source = graph.op("Mul", source, alpha)
     others = [place for place in range(rank) if place != axis % rank]
-    index = symbolic_helper._unsqueeze_helper(graph, index, others) if others else index
+    if others:
+        index = graph.op("Unsqueeze", index, graph.op("Constant", value_t=torch.tensor(others)))
     index = graph.op("Expand", index, graph.op("Shape", source))
     return graph.op("ScatterElements", x, index, source, axis_i=axis, reduction_s="add")
 
@@ -150,7 +151,7 @@ def write_graph(model: Model, file: Path, scorer: Scorer | None = None, toleranc
     sizes = model.config.vocab_size, model.backbone.longest or LONGEST
     file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_suffix(".draft")
-    torch.onnx.register_custom_op_symbolic("aten::index_add", index_add, OPSET)
+    EXPORTER.register_custom_op_symbolic("aten::index_add", index_add, OPSET)
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the tracer, about numbers that are the same for all batches
@@ -171,7 +172,7 @@ def write_graph(model: Model, file: Path, scorer: Scorer | None = None, toleranc
         reason = str(error).strip().splitlines()[0]
         raise PretuneError(f"{model.family.name}: this model cannot be written as a graph ({reason})") from error
     finally:
-        torch.onnx.unregister_custom_op_symbolic("aten::index_add", OPSET)
+        EXPORTER.unregister_custom_op_symbolic("aten::index_add", OPSET)
         draft.unlink(missing_ok=True)
 
 

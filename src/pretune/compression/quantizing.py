@@ -19,7 +19,6 @@ from pretune.compression.recovery import Recovery, as_recipe, plan_of
 from pretune.compression.trained import Trained, beside
 from pretune.errors import PretuneError
 from pretune.inference.batches import text_batches
-from pretune.model import Model
 from pretune.nn.fake_int8 import use_ranges
 from pretune.nn.int8 import check_kind, replace_linears
 from pretune.nn.recurrent import asks_the_host
