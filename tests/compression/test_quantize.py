@@ -15,9 +15,11 @@ import torch
 import pretune as pt
 from pretune import PretuneError
 from pretune.backbones.onnx import OnnxBackbone, feeds, open_graph
+from pretune.compression import onnx_int8
 from pretune.compression.measuring import Costs, bytes_of, some_texts, verdict
 from pretune.compression.onnx_int8 import dynamic, learned, static
-from pretune.compression.quantizing import STEP
+from pretune.compression.quantizing import STEP, Order, check, choose_engine
+from pretune.compression.trained import Trained
 from pretune.inference.batches import text_batches
 from pretune.model import load
 from pretune.nn import int8
@@ -27,6 +29,7 @@ from pretune.nn.int8 import REDUCED
 from pretune.nn.linear import Linear
 from pretune.objectives import parse_objective
 from pretune.objectives.classify import Pooling
+from pretune.objectives.on import On
 from pretune.onnx_export import INPUTS, PaddedModel, write_graph
 from pretune.storage import as_int8, restored, to_int8
 from pretune.training.finetuning import RANGES
@@ -345,6 +348,33 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PretuneError, match="no int8 kernels that give exact results"):
         pt.quantize(trained(), engine="torch", out=tmp_path / "never")
     assert not (tmp_path / "never").exists()
+
+
+def test_only_what_was_measured_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A processor without instructions for bytes may be faster with int8 all the same."""
+    (tmp_path / "cpuinfo").write_text("flags : fpu sse4_2 avx2")
+    monkeypatch.setattr(onnx_int8, "CPU", tmp_path / "cpuinfo", raising=False)
+    monkeypatch.setattr(
+        "pretune.compression.trained.compare",
+        lambda models, examples: {name: Costs(100 - i, 1.0 / (1 + i), 1.0 + i) for i, name in enumerate(models)},
+    )
+    results = pt.quantize(trained(), out=tmp_path / "small").results
+    assert results["times_faster_alone"] == 2.0 and "but" not in results
+    assert "faster" not in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("objective", ["prompt(words=no/yes)", "on"])
+def test_heads_that_need_more_than_a_graph_take_torch(objective: str) -> None:
+    model = small("bert", tokenizer("wordpiece"), "mlm")
+    (task,) = parse_objective("classify", labels=("no", "yes")).objectives
+    task = On(task, "mix") if objective == "on" else parse_objective("prompt", labels=("no", "yes")).objectives[0]  # type: ignore[assignment, arg-type]
+    source = Trained(Path("run"), model, task)  # type: ignore[arg-type]
+    assert choose_engine("dynamic", source) == "torch" and choose_engine("static", source) == "onnx"
+    order = Order("run", Path("out"), engine="onnx")
+    with pytest.raises(PretuneError, match="cannot be used with a graph: its head"):
+        check(order, "onnx", source)
 
 
 def test_what_is_not_better_is_said() -> None:
