@@ -133,8 +133,8 @@ def index_add(graph: Any, x: Any, dim: Any, index: Any, source: Any, alpha: Any)
     return graph.op("ScatterElements", x, index, source, axis_i=axis, reduction_s="add")
 
 
-def write_graph(model: Model, file: Path, scorer: Scorer | None = None, tolerance: float = TOLERANCE) -> None:
-    """Write a model as a graph, after comparing the two on rows of other numbers and lengths, and on texts."""
+def write_graph(model: Model, file: Path, scorer: Scorer | None = None, check: bool = True) -> None:
+    """Write a model as a graph, after comparing the two (`check`) on rows of other numbers and lengths, and on texts."""
     if isinstance(model.backbone, OnnxBackbone):
         raise PretuneError(f"{model.backbone.path}: is a graph already")
     if model.shape.linear:
@@ -166,7 +166,8 @@ def write_graph(model: Model, file: Path, scorer: Scorer | None = None, toleranc
                 dynamo=False,
                 do_constant_folding=False,  # the runtime does it; here it would store shared matrices twice
             )
-        check_graph(model, scorer, draft, tolerance)
+        if check:
+            check_graph(model, scorer, draft)
         write_bytes(file, draft.read_bytes())
     except (RuntimeError, TypeError, torch.onnx.errors.OnnxExporterError) as error:
         reason = str(error).strip().splitlines()[0]
@@ -195,28 +196,43 @@ def rows_of_texts(model: Model) -> Iterator[tuple[Tensor, ...]]:
             yield tuple(torch.from_numpy(feed[name]) for name in INPUTS)
 
 
-@torch.no_grad()
-def check_graph(model: Model, scorer: Scorer | None, file: Path, tolerance: float = TOLERANCE) -> None:
+def check_graph(model: Model, scorer: Scorer | None, file: Path) -> None:
     """Raise an error if a graph gives other outputs than its model, for made-up rows or for texts."""
-    module, session = PaddedModel(model, scorer).cpu().eval(), open_graph(file)
-    names = {entry.name for entry in session.get_inputs()}
-    outputs = outputs_of(scorer)
-    made_up = rows_of([2, 7, 4, 1], model.config.vocab_size, model.backbone.longest or LONGEST)
-    for inputs in (made_up, *rows_of_texts(model)):
+    for (name, ours), theirs in zip(model_outputs(model, scorer), graph_outputs(model, scorer, file), strict=True):
+        far = float((theirs - ours).abs().max()) / max(1.0, float(ours.abs().max()))
+        if not far < TOLERANCE:  # NaN is not close either
+            raise PretuneError(
+                f"{model.family.name}: {name} of the graph differ from the model's by {far:.2g} of the largest, "
+                "so the graph is not usable; please report this"
+            )
+
+
+def rows_to_compare(model: Model) -> Iterator[tuple[Tensor, ...]]:
+    """Yield the inputs on which a graph is compared with its model."""
+    yield rows_of([2, 7, 4, 1], model.config.vocab_size, model.backbone.longest or LONGEST)
+    yield from rows_of_texts(model)
+
+
+@torch.no_grad()
+def model_outputs(model: Model, scorer: Scorer | None) -> list[tuple[str, Tensor]]:
+    """Return the outputs of a model for the rows to compare, by name."""
+    module = PaddedModel(model, scorer).cpu().eval()
+    rows = list(rows_to_compare(model))
+    return [pair for inputs in rows for pair in zip(outputs_of(scorer), module(*inputs), strict=True)]
+
+
+def graph_outputs(model: Model, scorer: Scorer | None, file: Path) -> list[Tensor]:
+    """Return the outputs of a graph for the rows to compare, in the order of `model_outputs`."""
+    session = open_graph(file)
+    names, found = {entry.name for entry in session.get_inputs()}, []
+    for inputs in rows_to_compare(model):
         feed = {name: x.numpy() for name, x in zip(INPUTS, inputs, strict=True) if name in names}
         try:
-            found = session.run(outputs, feed)
+            found += session.run(outputs_of(scorer), feed)
         except Exception as error:  # ONNX Runtime has no common class for its errors
             reason = str(error).splitlines()[0]
             raise PretuneError(f"{model.family.name}: ONNX Runtime cannot run its graph ({reason})") from error
-        for name, ours, theirs in zip(outputs, module(*inputs), found, strict=True):
-            largest = max(1.0, float(ours.abs().max()))
-            far = float((torch.from_numpy(theirs) - ours).abs().max()) / largest
-            if not far < tolerance:  # NaN is not close either
-                raise PretuneError(
-                    f"{model.family.name}: {name} of the graph differ from the model's by {far:.2g} of the largest, "
-                    "so the graph is not usable; please report this"
-                )
+    return [torch.from_numpy(output) for output in found]
 
 
 def outputs_of(scorer: Scorer | None) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -15,10 +16,10 @@ import torch
 import pretune as pt
 from pretune import PretuneError
 from pretune.backbones.onnx import OnnxBackbone, feeds, open_graph
-from pretune.compression import onnx_int8
+from pretune.compression import onnx_int8, quantizing
 from pretune.compression.measuring import Costs, bytes_of, some_texts, verdict
 from pretune.compression.onnx_int8 import dynamic, learned, static
-from pretune.compression.quantizing import STEP, Order, check, choose_engine
+from pretune.compression.quantizing import Order, check, choose_engine, write_learned
 from pretune.compression.trained import Trained
 from pretune.inference.batches import text_batches
 from pretune.model import load
@@ -120,7 +121,7 @@ def test_quantization_aware_training(tmp_path: Path) -> None:
     assert (tmp_path / "again" / "model.onnx").read_bytes() == (tmp_path / "q8" / "model.onnx").read_bytes()
 
 
-def test_a_quantization_aware_graph_computes_what_was_trained(tmp_path: Path) -> None:
+def test_a_quantization_aware_graph_computes_what_was_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its outputs are those of the fake-quantized model, by integer kernels; with other ranges they are not."""
     model = small("bert", tokenizer("wordpiece"), "mlm")
     packed = next(iter(text_batches(model, some_texts(4)))).packed[0]
@@ -132,7 +133,7 @@ def test_a_quantization_aware_graph_computes_what_was_trained(tmp_path: Path) ->
 
     def graph_of(ranges: dict[str, float], name: str) -> torch.Tensor:
         use_ranges(model.backbone, ranges)
-        write_graph(model, tmp_path / "float.onnx", tolerance=STEP)
+        write_graph(model, tmp_path / "float.onnx", check=False)
         learned(tmp_path / "float.onnx", tmp_path / name)
         found: torch.Tensor = OnnxBackbone(tmp_path / name, model.backbone)(packed).last
         return found
@@ -141,6 +142,12 @@ def test_a_quantization_aware_graph_computes_what_was_trained(tmp_path: Path) ->
     assert float((graph_of(ranges, "q8.onnx") - trained_as).abs().max()) < 0.03 * largest
     other = graph_of({path: value / 4 for path, value in ranges.items()}, "other.onnx")
     assert float((other - trained_as).abs().max()) > 0.1 * largest
+    # A graph that computes something else is refused.
+    monkeypatch.setattr(quantizing, "learned", lambda draft, out: shutil.copy(tmp_path / "other.onnx", out))
+    for _, linear in linears(model.backbone):
+        linear.input_quantizer = None
+    with pytest.raises(PretuneError, match="are not those of the trained model"):
+        write_learned(model, None, ranges, tmp_path / "float.onnx", tmp_path / "never.onnx")
     # ONNX Runtime multiplies integers, and keeps no matrix as float.
     operators = optimized(tmp_path / "q8.onnx", tmp_path / "optimized.onnx")
     assert operators.count("MatMulIntegerToFloat") == len(ranges)
@@ -185,7 +192,7 @@ def quantized_graph(how: str, folder: Path) -> Path:
         add_rounding(model.backbone)
         model.backbone.train()(batches[0].packed[0])
         use_ranges(model.backbone.eval(), keep_rounded(model.backbone))
-    write_graph(model, folder / "float.onnx", tolerance=STEP)
+    write_graph(model, folder / "float.onnx", check=False)
     match how:
         case "dynamic":
             dynamic(folder / "float.onnx", folder / "int8.onnx", per_channel=True)

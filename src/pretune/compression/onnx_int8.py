@@ -19,6 +19,7 @@ import numpy as np
 
 from pretune.atomic import write_bytes
 from pretune.backbones.onnx import feeds, need_runtime, open_graph
+from pretune.errors import PretuneError
 from pretune.nn.int8 import REDUCED
 from pretune.packed import Batch
 
@@ -105,6 +106,8 @@ def store_weights(model: Any) -> None:
         """Add an int8 copy of a constant and its scales, one for each index of an axis, and return their names."""
         names = f"{name}.int8", f"{name}.scale"
         if names[0] not in constants:
+            if not is_rounded(constants[name], axis, largest):
+                raise PretuneError(f"{name}: this weight was not rounded in training; please report this")
             for new, value in zip(names, quantize_along(constants[name], axis, largest), strict=True):
                 constants[new] = value
                 graph.initializer.append(numpy_helper.from_array(value, new))
@@ -119,7 +122,7 @@ def store_weights(model: Any) -> None:
             # Multiplies integers and gives floats; a DequantizeLinear on both sides would be folded into a float Gemm.
             inputs = [x, weight, scale, weight_scale, zero, "", *node.input[2:]]
             nodes.append(helper.make_node("MatMulIntegerToFloat", inputs, node.output, node.name, domain=MICROSOFT))
-        elif node.op_type == "Gather" and is_rounded(constants.get(node.input[0])):
+        elif node.op_type == "Gather" and is_rounded(constants.get(node.input[0]), 0, 127):
             table, scale = store(node.input[0], 0, 127)
             out, axes = node.output[0], f"{node.output[0]}.axes"
             graph.initializer.append(numpy_helper.from_array(np.array([-1]), axes))
@@ -148,12 +151,13 @@ def quantize_along(weight: Array, axis: int, largest: int) -> tuple[Array, Array
     return np.rint(weight / wide).clip(-largest, largest).astype(np.int8), scale
 
 
-def is_rounded(table: Array | None) -> bool:
-    """Return whether the rows of a table are integers of 8 bits times a scale, so that nothing is lost by storing them so."""
-    if table is None or table.ndim != 2 or table.dtype != np.float32:
+def is_rounded(weight: Array | None, axis: int, largest: int) -> bool:
+    """Return whether a matrix is made of integers of at most `largest` times scales, so that int8 loses nothing."""
+    if weight is None or weight.ndim != 2 or weight.dtype != np.float32:
         return False
-    whole, scale = quantize_along(table, 0, 127)
-    return bool(np.allclose(whole * scale[:, None], table, rtol=0, atol=1e-3 * float(scale.max())))
+    whole, scale = quantize_along(weight, axis, largest)
+    wide = scale[None, :] if axis else scale[:, None]
+    return bool((np.abs(whole * wide - weight) <= 1e-3 * wide).all())
 
 
 @contextmanager
