@@ -363,10 +363,10 @@ def sizes(folder: Path) -> dict[str, float]:
 
 
 def int8(options: argparse.Namespace) -> None:
-    """Models that `train` left, with 8 bits."""
+    """Quantize the models that `train` left."""
     measuring.ROUNDS, measuring.TEXTS = 1, 2
     results = Results(options.out, options.minutes, options.model)
-    ways = {"int8 dynamic": (TEACHER, "dynamic"), "int8 aware": (AWARE, "dynamic")}
+    ways = {"int8 dynamic": (TEACHER, "dynamic"), "int8 aware": (AWARE, "aware")}
     try:
         for case in cases(options):
             metric = TASKS[case.task].metric
@@ -378,9 +378,8 @@ def int8(options: argparse.Namespace) -> None:
                 out = case.folder / name
                 if (name, case.task, case.seed) not in results.known or not pt_finished(out):
                     remove(out)
-                    pt.quantize(
-                        case.folder / source, how=how, train=case.folder / "train.jsonl", out=out, **case.columns
-                    )  # type: ignore[arg-type]
+                    rows = {"train": case.folder / "train.jsonl"} if how == "static" else {}
+                    pt.quantize(case.folder / source, how=how, out=out, **rows, **case.columns)  # type: ignore[arg-type]
                     results.note(
                         name,
                         case.task,

@@ -37,8 +37,9 @@ SIZES: dict[str, dict[str, Any]] = {
 def test_every_encoder_is_a_graph(family: str, tmp_path: Path) -> None:
     words = tokenizer("wordpiece" if family in ("bert", "electra") else "byte-bpe")
     model = small(family, words, "lm" if "gpt" in family else "mlm", **SIZES.get(family, {}))
-    write_graph(model, tmp_path / GRAPH)  # which compares
-    assert (tmp_path / GRAPH).stat().st_size > 1000 and len(list(tmp_path.iterdir())) == 1
+    facts = export_graph(model, tmp_path)  # which compares states and logits
+    assert (tmp_path / GRAPH).stat().st_size > 1000
+    assert facts["outputs"] == ["last_hidden_state", "logits"] and GRAPH in facts["files"]
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,15 @@ def test_layers_are_the_same_on_processors_with_and_without_vnni(monkeypatch: py
     assert float((found[0] - expected).abs().max()) < 0.02 * float(expected.abs().max())
 
 
+def test_weights_of_8_bits_are_not_multiplied() -> None:
+    """From a folder that was made otherwise: right on some processors, wrong on others."""
+    linear, x = random_linear()
+    made = Int8Linear.of(linear, "dynamic")
+    made.weight, made.scale = to_int8(linear.weight)
+    with pytest.raises(PretuneError, match="quantize the model anew"):
+        made(x)
+
+
 @pytest.mark.parametrize("kind", ["dynamic", "weights"])
 def test_layers_are_right_on_this_processor(kind: str) -> None:
     linear, x = random_linear()

@@ -112,6 +112,10 @@ class Int8Linear(nn.Module):
             return F.linear(x, self.weight.to(x.dtype) * self.scale.to(x.dtype)[:, None], bias)
         if self.kind == "dynamic":
             if self.ready is None:
+                if int(self.weight.int().abs().max()) > REDUCED:
+                    raise PretuneError(
+                        "these int8 weights have 8 bits, which gives wrong results on some processors; quantize the model anew"
+                    )
                 self.ready = pack_weight(self.weight, self.scale, self.bias, choose_engine())
             return linear_dynamic(x.float(), self.ready).to(x.dtype)
         rows = x.reshape(-1, x.shape[-1]).bfloat16()
