@@ -11,7 +11,7 @@ import torch
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.backbones.onnx import GRAPH, OnnxBackbone, open_graph
+from pretune.backbones.onnx import GRAPH, STATES, OnnxBackbone, open_graph
 from pretune.model import load
 from pretune.objectives import parse_objective
 from pretune.onnx_export import export_graph, write_graph
@@ -97,6 +97,8 @@ def test_a_graph_computes_logits_only_for_those_who_ask(tmp_path: Path) -> None:
     export_graph(model, tmp_path)
     packed = pack_lists([[5, 6, 7], [8, 9]])
     backbone = OnnxBackbone(tmp_path / GRAPH, model.backbone)
+    model.save(tmp_path / "model")
+    assert pt.export(tmp_path / "model", to="onnx", head="none", out=tmp_path / "bare").facts["outputs"] == [STATES]
     assert backbone.options.only_execute_path_to_fetches
     torch.testing.assert_close(backbone(packed).last, model.backbone(packed).last, atol=1e-4, rtol=1e-4)
 
