@@ -363,10 +363,10 @@ def sizes(folder: Path) -> dict[str, float]:
 
 
 def int8(options: argparse.Namespace) -> None:
-    """Models that `train` left, with 8 bits."""
+    """Quantize the models that `train` left."""
     measuring.ROUNDS, measuring.TEXTS = 1, 2
     results = Results(options.out, options.minutes, options.model)
-    ways = {"int8 dynamic": (TEACHER, "dynamic"), "int8 aware": (AWARE, "dynamic")}
+    ways = {"int8 dynamic": (TEACHER, "dynamic"), "int8 aware": (AWARE, "aware")}
     try:
         for case in cases(options):
             metric = TASKS[case.task].metric

@@ -108,3 +108,16 @@ def test_frozen_parameters_are_not_copied() -> None:
     best = Best(layers, "x", 1)
     best.look({"x": 0.0}, 1)
     assert set(best.tensors()) == {"1.weight", "1.bias"}
+
+
+def test_running_statistics_are_those_of_the_best_parameters() -> None:
+    """Batch norm's, and the ranges that quantization-aware training learned, belong to the parameters beside them."""
+    layers = torch.nn.BatchNorm1d(2)
+    best = Best(layers, "x", 1)
+    layers.running_mean.fill_(1.0)  # type: ignore[union-attr]
+    best.look({"x": 1.0}, 1)
+    layers.running_mean.fill_(2.0)  # type: ignore[union-attr]
+    layers.weight.data.fill_(2.0)
+    best.look({"x": 0.5}, 2)
+    best.apply()
+    assert layers.running_mean.tolist() == [1.0, 1.0] and layers.weight.tolist() == [1.0, 1.0]  # type: ignore[union-attr]

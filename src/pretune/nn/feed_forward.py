@@ -106,7 +106,7 @@ class FeedForward(nn.Module):
         if self.activation is F.gelu and inner.bias is not None and ours(x):
             from pretune.nn.kernels.gelu import bias_gelu
 
-            opened: Tensor = bias_gelu(F.linear(x, inner.weight.to(x.dtype)), inner.bias)
+            opened: Tensor = bias_gelu(F.linear(inner.quantized(x), inner.weight.to(x.dtype)), inner.bias)
         else:
             opened = self.activation(inner(x))
         return self.output(self.dropout(opened))

@@ -46,7 +46,7 @@ def pool(states: Tensor, packed: Packed, how: str, kept: Tensor | None = None) -
         return states[(ends - 1).clamp(min=0)].masked_fill(empty, 0.0)
     owner = side_of(packed).sequence.long()
     if how == "rising":
-        place = (torch.arange(len(packed), device=owner.device) - starts[owner]).float()
+        place = (torch.arange(tokens, device=owner.device) - starts[owner]).float()
         last = (ends - starts - 1).clamp(min=1).float()[owner]
         weights = torch.where((ends - starts)[owner] == 1, 1.0, place / last)
         total = weights.new_zeros(sequences).index_add(0, owner, weights).clamp(min=1e-6)

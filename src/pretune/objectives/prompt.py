@@ -118,8 +118,9 @@ class Prompt:
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
         """(sequences, classes) logits of the words in the gaps."""
         packed = batch.packed[-1]
-        places = torch.arange(len(packed), device=packed.ids.device) * (packed.ids == self.mask)
-        first = packed.offsets[:-1].long().clamp(max=len(packed) - 1)
+        tokens = packed.ids.shape[0]  # not len(packed), which a traced graph would keep for all batches
+        places = torch.arange(tokens, device=packed.ids.device) * (packed.ids == self.mask)
+        first = packed.offsets[:-1].long().clamp(max=tokens - 1)
         at = first.scatter_reduce(0, side_of(packed).sequence.long(), places, "amax")
         return self._words(head, backbone, batch, at)
 

@@ -49,6 +49,7 @@ from pretune.training.streams import Streams, make_streams
 ANSWERS = "dev_answers.jsonl"  # to the examples for judging, in their order
 SPLIT = "split.json"  # which rows of the file these were
 ENOUGH = 512  # tokens, to lay out an example and see what stands around its texts
+RANGES = "activation_ranges.json"  # learned by quantization-aware training, for `quantize`
 # Devlin et al. (2019): 2e-5 to 5e-5, 2 to 4 epochs, batches of 16 or 32; smaller models take larger rates.
 SETTINGS: dict[str, dict[str, Any]] = {
     "optimizer": {"lr": 5e-5, "decay": 0.01, "clip": 1.0},
@@ -303,7 +304,8 @@ def learn(
     except Stopped:
         say(f"stopped and saved in {plan.out}{if_option('resume', '; go on with the same command and --resume')}")
         raise KeyboardInterrupt from None
-    strategy.finish(model)
+    if ranges := strategy.finish(model):
+        write_json(plan.out / RANGES, ranges)
     model.root.compute_in(torch.float32)
     return last
 
@@ -462,4 +464,4 @@ def evaluator(answer: Answerer, device: torch.device) -> Callable[[], dict[str, 
     return lambda: score(answer.task, answer(device), answer.examples)
 
 
-__all__ = ["ANSWERS", "SPLIT", "Material", "Plan", "finetune", "make_plan", "read_material"]
+__all__ = ["ANSWERS", "RANGES", "SPLIT", "Material", "Plan", "finetune", "make_plan", "read_material"]

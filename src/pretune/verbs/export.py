@@ -61,10 +61,10 @@ def export(
     out
         The new folder.
     to
-        The layout: hf, config.json and model.safetensors as on the Hugging Face Hub; sentence-transformers, the same with the
-        modules that give vectors of texts; onnx, a graph that gives the states of the top layer and the logits of a task,
-        which pretune predicts and embeds with, too. By default sentence-transformers for models that were trained with
-        contrast, and hf for all others.
+        The format: hf, config.json and model.safetensors as on the Hugging Face Hub; sentence-transformers, the same with the
+        modules that give vectors of texts; onnx, a graph with the outputs last_hidden_state and, for a task or a language
+        model, logits, which pretune predicts and embeds with, too. By default sentence-transformers for models that were
+        trained with contrast, and hf for all others.
     head
         Which of its heads to keep: mlm, lm, classify …, or none for the bare model; all by default.
     pooling
@@ -145,7 +145,7 @@ def export(
         trained = trained_for(reference)
         parts = trained.objectives if trained is not None else []
         tasks = [part for part in parts if isinstance(part, Task) and part.name in loaded.root.heads]
-        facts = export_graph(loaded, out, tasks[0] if tasks else None)
+        facts = export_graph(loaded, out, tasks)
         write_card(
             out, history(source, whole=not report and head is None), exported=True, source=source, license=license
         )
