@@ -61,7 +61,7 @@ def test_texts_to_evaluate_on_are_read_as_told(model: Path, tmp_path: Path) -> N
         for layout in ("line", "file")
     }
     assert counts == {"line": 4, "file": 1}
-    with pytest.raises(PretuneError, match="--layout and --errors say how texts are read, and a suite"):
+    with pytest.raises(PretuneError, match="--layout applies only without --suite"):
         pt.evaluate(model, data=tmp_path, suite="glue", layout="line", out=tmp_path / "out")
 
 
@@ -86,7 +86,7 @@ def test_a_students_text_is_read_as_told(model: Path, table: Path, tmp_path: Pat
         pt.distill(model, data=table, out=tmp_path / "a", **options)
     run = pt.distill(model, data=table, column="remark", errors="replace", out=tmp_path / "b", **options)
     assert run.finished and (run.recipe["column"], run.recipe["errors"]) == ("remark", "replace")
-    with pytest.raises(PretuneError, match="say how the files of --data are read"):
+    with pytest.raises(PretuneError, match="--column applies only to tables of --data"):
         pt.distill(model, train=table, column="remark", out=tmp_path / "c", **options)
 
 
@@ -95,7 +95,7 @@ def test_a_vocabulary_is_pruned_by_text_read_as_told(model: Path, table: Path, t
     kept = pt.load(run).need_tokenizer().vocabulary
     assert len(kept) < len(pt.load(model).need_tokenizer().vocabulary)
     assert run.recipe["column"] == "remark" and run.recipe["errors"] == "replace"
-    with pytest.raises(PretuneError, match="--column and --errors say how the files of --vocabulary are read"):
+    with pytest.raises(PretuneError, match="--column applies only to tables of --vocabulary"):
         pt.prune(model, drop="top(1)", column="remark", out=tmp_path / "b")
 
 
@@ -116,5 +116,5 @@ def test_further_texts_of_ulmfit_are_read_as_told(table: Path, tmp_path: Path, m
     monkeypatch.setattr(ulmfit, "make_store", stop)
     with pytest.raises(Enough, match=r"good film.*the red cat sat.*caf\ufffd cat"):
         pt.ulmfit("any", train, texts=[table], column="remark", errors="replace", out=tmp_path / "runs")
-    with pytest.raises(PretuneError, match="say how the files of --texts are read, and none are given"):
+    with pytest.raises(PretuneError, match="--column applies only to tables of --texts"):
         pt.ulmfit("any", train, column="remark", out=tmp_path / "other")

@@ -345,7 +345,10 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for options, words in (
         ({"how": "aware"}, "give rows with --train"),
         ({"how": "aware", "engine": "torch", "train": start() / "train.csv"}, "only ONNX Runtime can use"),
-        ({"how": "aware", "per_channel": False, "train": start() / "train.csv"}, "--per-channel applies only|--no-per-channel applies only"),
+        (
+            {"how": "aware", "per_channel": False, "train": start() / "train.csv"},
+            "--per-channel applies only|--no-per-channel applies only",
+        ),
         ({"how": "weights", "engine": "onnx"}, "leave --engine out"),
         ({"how": "int3"}, "there are dynamic, static"),
         ({"bits": 4}, "--bits applies only with --how weights"),

@@ -122,8 +122,8 @@ def test_adapt_and_pretrain_read_text_as_prepare_does(model: Path, tokenizer: An
         "objective": "mlm",
     }
     assert pt.pretrain("bert-tiny", table, out=tmp_path / "b", **given).finished
-    with pytest.raises(PretuneError, match=r"--column says how running text is read from files, and .* is a store"):
-        pt.pretrain("bert-tiny", tmp_path / "b/store", out=tmp_path / "c", **given)
+    with pytest.raises(PretuneError, match="--column applies only to tables"):
+        pt.pretrain("bert-tiny", tmp_path / "b/store", column="remark", out=tmp_path / "c")
 
 
 def test_a_short_budget_in_seconds_is_divided_into_smaller_steps_and_evaluated_on_less() -> None:

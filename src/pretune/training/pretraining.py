@@ -299,8 +299,6 @@ def read_rows(plan: Plan, mixture: Mixture) -> Labeled | Dialogues | None:
             f"{mixture}: some of {', '.join(names)} learn from rows and some from running text; "
             "give a store (see `pretune prepare`) for the text beside the files of rows"
         )
-    if not mixed:
-        refuse_reading(plan, f"{mixture} learns from rows", ("layout", "column"))
     return reading[0].read_rows(files if mixed else plan.data, plan.errors)
 
 
@@ -312,9 +310,6 @@ def get_data(plan: Plan, rows: Labeled | Dialogues | None, store: Store | None) 
     stores = [path for _, path in map(split_language, plan.data) if is_store(path)]
     if rows is None and 0 < len(stores) < len(plan.data):
         raise PretuneError(f"{stores[0]} is a store and others are files; give stores alone, or files alone")
-    if stores:
-        rest = ("errors",) if rows is None else ()
-        refuse_reading(plan, f"{stores[0]} is a store, which was made of them before", ("layout", "column", *rest))
     if rows is None or stores:
         store = get_store(plan) if store is None else store
         own["store"], own["documents"], held_out["documents"] = hold_out(store, share)
@@ -351,14 +346,6 @@ def get_store(plan: Plan) -> Store:
             for language, group in files.items()
         ]
     )
-
-
-def refuse_reading(plan: Plan, why: str, options: Sequence[str]) -> None:
-    """Refuse options that say how running text is read from files where none is."""
-    usual = {"layout": "auto", "column": None, "errors": "strict"}
-    for option in options:
-        if getattr(plan, option) != usual[option]:
-            raise PretuneError(f"--{option} says how running text is read from files, and {why}; leave it out")
 
 
 def split_language(entry: str) -> tuple[str, str]:

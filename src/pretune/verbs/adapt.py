@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from pretune.outputs import run_folder
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
 from pretune.verbs.inputs import store_and_paths
-from pretune.verbs.modes import LANGUAGE, ON_TEXT
+from pretune.verbs.modes import LANGUAGE, OF_DATA, ON_TEXT
 from pretune.verbs.verb import verb
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pretune.training.runs import Run
 
 
-@verb(ON_TEXT, LANGUAGE, out=run_folder)
+@verb(ON_TEXT, LANGUAGE, *OF_DATA, out=run_folder)
 def adapt(
     model: str | Path | Run,
     data: Store | Sequence[str | Path] | str | Path,

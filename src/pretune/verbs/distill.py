@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pretune.outputs import new_folder
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
-from pretune.verbs.modes import EPOCHS, ROW_KEYS, TEXT_KEYS
+from pretune.verbs.modes import EPOCHS, ROW_KEYS, TEXT_KEYS, reading
 from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def has_probabilities(o: Options) -> bool:
         "dev", "text", "pair", "label", "columns", "soft", "loss", "augment", "epochs", "processes", "engine", *ROW_KEYS,
         where="to a student of a task (--train or --unlabeled), not with --data", when=lambda o: not o.data,
     ),
+    *reading("layout", "column", "errors", files=lambda o: o.data, of=" of --data"),
     only("loss_weights", "write", *TEXT_KEYS, where="with --data", when=lambda o: bool(o.data)),
     only("soft", where="with --train, whose labels it is weighed against", when=lambda o: o.train is not None),
     only("control", where="with --train or --data", when=lambda o: o.train is not None or bool(o.data)),

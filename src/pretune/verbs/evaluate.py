@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pretune.outputs import folder_of
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
-from pretune.verbs.modes import BY_BUDGET, EPOCHS, ON_ROWS
+from pretune.verbs.modes import BY_BUDGET, EPOCHS, ON_ROWS, reading
 from pretune.verbs.results import Facts, Rows
 from pretune.verbs.verb import Options, only, verb
 
@@ -56,7 +56,8 @@ def in_several_languages(o: Options) -> bool:
         "tasks", "language", "seeds", "seed", "shots", "out", "subsets", "keep", "strategy", *BY_BUDGET, "scratch", "deterministic", "devices",
         where="with --suite", when=lambda o: o.suite is not None,
     ),
-    only("text", "pair", "length", "stride", "limit", where="without --suite, to texts", when=lambda o: o.suite is None),
+    only("text", "pair", "length", "stride", "limit", "layout", "errors", where="without --suite, to texts", when=lambda o: o.suite is None),
+    *reading("layout", files=lambda o: o.data if o.suite is None else ()),
     only(
         "keep", "strategy", *BY_BUDGET, "scratch", "deterministic",
         where="to fine-tuning; with --shots nothing is trained", when=lambda o: o.shots is None,
@@ -195,10 +196,6 @@ def evaluate(
     from pretune.evaluation.suite import find_suite
     from pretune.evaluation.suite_report import write_report
 
-    if layout != "auto" or errors != "strict":
-        raise PretuneError(
-            "--layout and --errors say how texts are read, and a suite has files of its own; leave them out"
-        )
     if out is None:
         raise PretuneError("an evaluation of a suite needs a folder of its own; name one with --out")
     folders = [data] if isinstance(data, str | os.PathLike) else list(data)

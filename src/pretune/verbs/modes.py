@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pretune.training import settings
 from pretune.training.settings import Batching, Watching
-from pretune.verbs.verb import Options, never, only
+from pretune.verbs.verb import Only, Options, never, only
 
 TRAINING = ("optimizer", "schedule", "batch", "watching")  # sections of a recipe that say how a model is trained
 BY_BUDGET = ("epochs", "budget", *TRAINING)
@@ -53,16 +53,26 @@ def reads_files(o: Options) -> bool:
 
 def reads_plain_text(o: Options) -> bool:
     """Return whether an objective learns from text, and there is a file of it whose language is not named."""
-    from pretune.objectives import LearnsFromRows, parse_objective
-    from pretune.presets import find_preset
+    return bool(text_files(o)) and any(not language for language, _ in data_files(o))
+
+
+def data_files(o: Options) -> list[tuple[str, str]]:
+    """Return language and path of each file or folder of --data that is not a store."""
     from pretune.training.pretraining import is_store, split_language
 
-    objective = o.objective or (find_preset(os.fspath(o.model))["objective"] if starts_from_preset(o) else "mlm")
-    joints = parse_objective(objective).joints
-    if all(any(isinstance(part, LearnsFromRows) for part in joint.objectives) for joint in joints):
-        return False
     given = [split_language(str(path)) for path in paths(o.data)]
-    return any(not language and not is_store(path) for language, path in given)
+    return [(language, path) for language, path in given if not is_store(path)]
+
+
+def text_files(o: Options) -> list[str]:
+    """Return the files of --data that are running text; beside objectives that learn from rows, text comes from a store."""
+    from pretune.objectives import LearnsFromRows, parse_objective
+    from pretune.presets import find_preset
+
+    objective = o.objective or (find_preset(os.fspath(o.model))["objective"] if starts_from_preset(o) else "mlm")
+    if any(isinstance(part, LearnsFromRows) for part in parse_objective(objective).objectives):
+        return []
+    return [path for _, path in data_files(o)]
 
 
 def paths(data: Any) -> Sequence[Any]:
@@ -77,12 +87,30 @@ def formats(corpus: Any) -> set[str | None]:
     """Return the formats of all files of a corpus."""
     from pretune.text.files import file_format, find_files
 
-    return {file_format(file) for file in find_files(corpus)}
+    return {file_format(file) for file in find_files(corpus)} if corpus else set()
+
+
+def reading(*names: str, files: Callable[[Options], Any], of: str = "") -> list[Only]:
+    """Make the rules of `layout`, `column` and `errors`, which say how files of text are read.
+
+    `files` returns these files, and `of` names their option where a command may do without.
+    """
+    rules = {
+        "layout": only("layout", where=f"to .txt files{of}", when=lambda o: ".txt" in formats(files(o))),
+        "column": only(
+            "column", where=f"to tables{of}, not to .txt files", when=lambda o: bool(formats(files(o)) - {".txt"})
+        ),
+        "errors": only("errors", where=f"to files of text{of}", when=lambda o: bool(files(o))),
+    }
+    return [rules[name] for name in names]
 
 
 FILES = only("text", "pair", "columns", where="to files of rows, not to texts", when=reads_files)
 LANGUAGE = only(
     "language", where="to text files whose language is not named (LANGUAGE=PATH), not to stores", when=reads_plain_text
 )
-LAYOUT = only("layout", where="to .txt files", when=lambda o: ".txt" in formats(o.corpus))
-COLUMN = only("column", where="to tables, not to .txt files", when=lambda o: formats(o.corpus) != {".txt"})
+OF_CORPUS = reading("layout", "column", files=lambda o: o.corpus)
+OF_DATA = [
+    *reading("layout", "column", files=text_files),
+    only("errors", where="to files, not to stores", when=lambda o: bool(data_files(o))),
+]

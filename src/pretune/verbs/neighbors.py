@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from pretune.verbs.modes import reading
 from pretune.verbs.results import Rows
 from pretune.verbs.verb import only, verb
 
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
     from pretune.training.runs import Run
 
 
-@verb(only("uses", where="without a text", when=lambda o: not o.text))
+@verb(
+    only("uses", where="without a text", when=lambda o: not o.text),
+    *reading("layout", "column", "errors", files=lambda o: o.in_, of=" of --in"),
+)
 def neighbors(
     model: str | Path | Run,
     word: str,

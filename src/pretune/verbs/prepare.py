@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pretune.outputs import folder_of
-from pretune.verbs.modes import COLUMN, LAYOUT
+from pretune.verbs.modes import OF_CORPUS
 from pretune.verbs.verb import verb
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pretune.text.tokenizer import Tokenizer
 
 
-@verb(LAYOUT, COLUMN, out=folder_of("manifest.json", "a store"))
+@verb(*OF_CORPUS, out=folder_of("manifest.json", "a store"))
 def prepare(
     corpus: Sequence[str | Path] | str | Path,
     tokenizer: Tokenizer | str | Path,

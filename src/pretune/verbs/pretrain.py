@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pretune.outputs import run_folder
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
 from pretune.verbs.inputs import store_and_paths
-from pretune.verbs.modes import LANGUAGE, ON_TEXT, paths, starts_from_preset
+from pretune.verbs.modes import LANGUAGE, OF_DATA, ON_TEXT, paths, starts_from_preset
 from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def in_parallel(o: Options) -> bool:
 @verb(
     ON_TEXT,
     LANGUAGE,
+    *OF_DATA,
     only("tokenizer", where="to files of text, as a store has its own", when=needs_tokenizer),
     only("from_", where="to a preset, as a model folder has weights of its own", when=starts_from_preset),
     only("partial", where="where weights are loaded: from a model folder, or with --from", when=has_weights),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pretune.outputs import new_folder
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
-from pretune.verbs.modes import EPOCHS, ON_ROWS, TRAINING, has_budget
+from pretune.verbs.modes import EPOCHS, ON_ROWS, TRAINING, has_budget, reading
 from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def measures(o: Options) -> bool:
         where="with --epochs, a budget or --drop random(…)",
         when=lambda o: learns(o) or (o.drop or "").startswith("random"),
     ),
+    *reading("column", "errors", files=lambda o: o.vocabulary, of=" of --vocabulary"),
     EPOCHS,
     ON_ROWS,
     out=new_folder,
@@ -135,7 +136,6 @@ def prune(
 
     from pretune.compression.pruned import Order, carry_out
     from pretune.compression.pruning import Pruning
-    from pretune.errors import PretuneError
     from pretune.text.documents import read_documents
     from pretune.text.files import find_files
     from pretune.verbs.inputs import name_columns
@@ -145,8 +145,6 @@ def prune(
     def texts() -> Iterator[str]:
         return (document.text for document in read_documents(find_files(files), column=column, errors=errors))
 
-    if not files and (column is not None or errors != "strict"):
-        raise PretuneError("--column and --errors say how the files of --vocabulary are read, and none are given")
     learning = {"optimizer": optimizer, "schedule": schedule, "batch": batch, "watching": watching}
     order = Order(
         model=os.fspath(model),

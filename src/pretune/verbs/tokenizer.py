@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pretune.outputs import any_folder
-from pretune.verbs.modes import COLUMN, LAYOUT
+from pretune.verbs.modes import OF_CORPUS
 from pretune.verbs.verb import only, verb
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ WHOLE_WORDS = ("items", "words", "characters")  # kinds that learn no pieces of 
         where=f"to kinds that learn pieces of words, not to {', '.join(WHOLE_WORDS)}",
         when=lambda o: o.kind not in WHOLE_WORDS,
     ),
-    LAYOUT,
-    COLUMN,
+    *OF_CORPUS,
     out=any_folder,
 )
 def train_tokenizer(

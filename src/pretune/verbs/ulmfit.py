@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pretune.outputs import folder_of
+from pretune.verbs.modes import reading
 from pretune.verbs.verb import verb
 
 if TYPE_CHECKING:
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
     from pretune.training.ulmfit import Fitted
 
 
-@verb(out=folder_of("texts.jsonl", "a run of ULMFiT"))
+@verb(
+    *reading("layout", "column", "errors", files=lambda o: o.texts, of=" of --texts"),
+    out=folder_of("texts.jsonl", "a run of ULMFiT"),
+)
 def ulmfit(
     model: str | Path | Run,
     train: str | Path,
@@ -100,11 +104,8 @@ def ulmfit(
     """
     import os
 
-    from pretune.errors import PretuneError
     from pretune.training.ulmfit import Stages, fit
 
-    if not texts and (layout != "auto" or column is not None or errors != "strict"):
-        raise PretuneError("--layout, --column and --errors say how the files of --texts are read, and none are given")
     stages = Stages(
         train=str(train),
         dev=str(dev) if dev is not None else None,

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Literal
 
 from pretune.outputs import new_folder
+from pretune.verbs.modes import reading
 from pretune.verbs.results import Facts
 from pretune.verbs.verb import verb
 
 
-@verb(out=new_folder)
+@verb(*reading("layout", "column", files=lambda o: o.data), out=new_folder)
 def train_vectors(
     data: Sequence[str | Path] | str | Path,
     *,
