@@ -41,6 +41,7 @@ from pretune.compression.trained import Trained
 from pretune.families import find_family
 from pretune.model import Model, Root, load
 from pretune.objectives import parse_objective
+from pretune.outputs import INTERMEDIATE
 from pretune.presets import find_preset
 
 GLUE = ("RTE", "MRPC", "CoLA", "STS-B", "SST-2")
@@ -131,10 +132,13 @@ class Case:
     def distill(self, student: str | Path, out: Path, teacher: Path | None = None, **more: Any) -> pt.Run:
         """From the teacher, whose answers to the rows are asked once for all students."""
         asked = self.folder / "labeled.npz"
-        mine = out.with_name(f"{out.name}-teacher-labeled.npz")
+        mine = out / INTERMEDIATE / "teacher-labeled.npz"
         if teacher is None and asked.is_file():
+            mine.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(asked, mine)
         given = {**self.settings, "train": self.folder / "train.jsonl", **TAUGHT, **more}
+        if TASKS[self.task].kind == "regress" or not given["soft"]:  # no probabilities to soften
+            given = {name: value for name, value in given.items() if name not in ("temperature", "loss")}
         run = pt.distill(teacher or self.teacher, student=str(student), out=out, **given)
         if teacher is None and mine.is_file():
             shutil.copy(mine, asked)
@@ -191,7 +195,7 @@ def jobs_of(part: str, options: argparse.Namespace, results: Results) -> dict[st
             found["DistilBERT, fine-tuned"] = lambda case, out: case.tune(general(options, results, half), out)
             found["DistilBERT, KD"] = lambda case, out: case.distill(general(options, results, half), out)
             found["every second layer, fine-tuned"] = lambda case, out: case.tune(
-                general(options, results, half).with_name("distilbert-start"), out
+                general(options, results, half) / INTERMEDIATE / "start", out
             )
         case _:
             found[FEW_TEACHER] = lambda case, out: few_teacher(case)
@@ -268,9 +272,8 @@ def pt_finished(folder: Path) -> bool:
 
 
 def remove(folder: Path) -> None:
-    """A run and what stands beside it."""
-    for place in (folder, *folder.parent.glob(f"{folder.name}-*")):
-        shutil.rmtree(place, ignore_errors=True) if place.is_dir() else place.unlink(missing_ok=True)
+    """Remove a run."""
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def cases(options: argparse.Namespace) -> Iterator[Case]:
@@ -330,14 +333,11 @@ def once(name: str, case: Case, results: Results, make: Makes, alone: bool) -> N
     found = score(out, case, metric) if found is None else found
     results.note(name, case.task, case.seed, found, metric=metric, seconds=spent, **sizes(out))
     if name.endswith("heads, trained again"):
-        at_once = out.with_name(f"{out.name}-pruned")
+        at_once = out / INTERMEDIATE / "pruned"
         results.note(
             name.replace("trained again", "at once"), case.task, case.seed, score(at_once, case, metric), metric=metric
         )
-    for place in case.folder.glob(f"{out.name}-*"):
-        remove(place)
-    if not kept:
-        remove(out)
+    remove(out / INTERMEDIATE if kept else out)
 
 
 def score(folder: Path, case: Case, metric: str) -> float:
@@ -363,10 +363,10 @@ def sizes(folder: Path) -> dict[str, float]:
 
 
 def int8(options: argparse.Namespace) -> None:
-    """Models that `train` left, with 8 bits."""
+    """Quantize the models that `train` left."""
     measuring.ROUNDS, measuring.TEXTS = 1, 2
     results = Results(options.out, options.minutes, options.model)
-    ways = {"int8 dynamic": (TEACHER, "dynamic"), "int8 aware": (AWARE, "dynamic")}
+    ways = {"int8 dynamic": (TEACHER, "dynamic"), "int8 aware": (AWARE, "aware")}
     try:
         for case in cases(options):
             metric = TASKS[case.task].metric
@@ -378,9 +378,8 @@ def int8(options: argparse.Namespace) -> None:
                 out = case.folder / name
                 if (name, case.task, case.seed) not in results.known or not pt_finished(out):
                     remove(out)
-                    pt.quantize(
-                        case.folder / source, how=how, train=case.folder / "train.jsonl", out=out, **case.columns
-                    )  # type: ignore[arg-type]
+                    measured: Any = {"train": case.folder / "train.jsonl", **case.columns} if how == "static" else {}
+                    pt.quantize(case.folder / source, how=how, out=out, **measured)  # type: ignore[arg-type]
                     results.note(
                         name,
                         case.task,

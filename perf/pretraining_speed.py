@@ -54,6 +54,12 @@ class RandomStore:
     def document_offsets(self) -> Any:
         return np.arange(len(self.lengths) + 1)
 
+    @property
+    def document_files(self) -> Any:
+        return np.zeros(len(self.document_offsets) - 1, dtype=np.int64)
+
+    document_languages = document_files
+
     def gather(self, starts: Any, lengths: Any) -> Any:
         from pretune.text.store import spans_to_indices
 

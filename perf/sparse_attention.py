@@ -25,9 +25,9 @@ from common import machine
 
 from pretune.nn.attend import attend
 from pretune.nn.block_mask import block_mask
+from pretune.nn.block_sparse import block_sparse, random_numbers
 from pretune.nn.layout import self_layout
 from pretune.nn.patterns import Pattern, full, global_tokens, window
-from pretune.nn.scores import BlockSparse, Score, random_plan
 from pretune.packed import pack
 
 LENGTHS = {"cuda": [1024, 2048, 4096, 8192, 16384], "cpu": [64, 256, 1024]}
@@ -45,20 +45,19 @@ class Case:
     """A pattern, and the path it takes where not the usual one."""
 
     pattern: Pattern
-    score: Score | None = None
     path: Any = None
     masked: bool = True  # by blocks
 
 
 def cases(length: int, heads: int, device: torch.device) -> dict[str, Case]:
     """What is compared."""
-    sparse = BlockSparse(BLOCK, RANDOM, random_plan(heads, -(-length // BLOCK), RANDOM, seed=0))
+    numbers = random_numbers(0, heads, -(-length // BLOCK), RANDOM).to(device)
     found = {
         "full": Case(full, masked=False),
         "full, flex": Case(full, path="flex"),
         "window": Case(window(REACH), masked=False),
         "longformer": Case(window(REACH) | global_tokens),
-        "bigbird": Case(sparse.pattern, sparse),
+        "bigbird": Case(block_sparse(numbers, BLOCK, str(BLOCK))),
     }
     if device.type == "cpu":
         del found["full, flex"]
@@ -98,8 +97,7 @@ def measure(
 
     def both() -> None:
         q.grad = k.grad = v.grad = None
-        score = None if case.score is None else case.score(q, layout)
-        attend(q, k, v, layout, case.pattern, score, path=case.path).backward(slope)
+        attend(q, k, v, layout, case.pattern, path=case.path).backward(slope)
 
     found = {"ms": milliseconds(both, device, repeats)}
     if on_gpu:

@@ -47,7 +47,8 @@ ABOUT = {
     "marian": ("the Transformer, Vaswani et al., 2017, and MASS, Song et al., 2019, as Marian lays them out", "test_bart.py test_encoder_decoder_presets.py"),
 }  # fmt: skip
 NOT_LIKE_THE_PEER = {
-    "big_bird": "yes, of each text by itself (below)",
+    "big_bird": "yes, of each text by itself, with the same random blocks (below)",
+    "reformer": "yes, of each text by itself, with the same hashing (below)",
     "transfo-xl": "no: `transformers` 5 has it no more; numbers that its last version gave",
     "word-vectors": "no: there is nothing to compute; files in tests/text/test_vectors.py",
     "lstm": "no: no peer has it; its layers are torch's in tests/nn/test_recurrent.py, properties in tests/families/test_recurrent_families.py",

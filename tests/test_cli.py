@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import resource
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -57,6 +60,15 @@ def test_every_verb_takes_recipe_set_and_json_and_documents_its_options(name: st
 
     assert description
     assert set(notes) == set(inspect.signature(VERBS[name]).parameters)
+
+
+def test_what_help_and_the_package_promise_is_there() -> None:
+    described = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text("utf-8"))["project"]
+    told = run("--help").stdout
+    assert " ".join(described["description"].split()) in " ".join(told.split())
+    promised = described["description"].partition(":")[2].strip(" .").split(", ")
+    assert [word for word in promised if word.replace("-", "") not in VERBS] == []
+    assert all(packages for packages in described["optional-dependencies"].values())
 
 
 def test_version_comes_from_one_place() -> None:
@@ -137,3 +149,52 @@ def test_the_command_line_can_be_called_from_python(capsys: pytest.CaptureFixtur
         main(["prepare", "nowhere", "--tokenizer", "t", "--out", "o"])
     assert caught.value.code == 1
     assert capsys.readouterr().err.startswith("error: t: no such tokenizer")
+
+
+def flags(name: str) -> list[str]:
+    """The booleans of a verb, as the command line spells them."""
+    from pretune.recipe import hints
+
+    return [option.replace("_", "-") for option, hint in hints(VERBS[name]).items() if hint is bool]
+
+
+@pytest.mark.parametrize("name", [name for name in VERBS if flags(name)])
+def test_booleans_can_be_switched_on_and_off(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    got: dict[str, object] = {}
+
+    class Seen(Exception):  # noqa: N818
+        pass
+
+    @functools.wraps(VERBS[name])
+    def verb(**options: object) -> None:
+        got.update(options)
+        raise Seen
+
+    monkeypatch.setitem(VERBS, name, verb)
+    parameters = inspect.signature(VERBS[name]).parameters.values()
+    needed = [f"{p.name}=nowhere" for p in parameters if p.default is inspect.Parameter.empty]
+    settings = [word for setting in needed for word in ("--set", setting)]
+    for spelling, value in (("--{}", True), ("--no-{}", False), ("--{}=false", False)):
+        got.clear()
+        with pytest.raises(Seen):
+            main([*name.split(), *(spelling.format(flag) for flag in flags(name)), *settings])
+        assert {got[flag.replace("-", "_")] for flag in flags(name)} == {value}
+
+
+def test_a_flag_takes_no_value(capsys: pytest.CaptureFixture[str]) -> None:
+    for value in ("false", "True"):
+        with pytest.raises(SystemExit, match="1"):
+            main(["finetune", "model", "train.csv", "--report", value, "--out", "o"])
+        message = f"error: --report {value}: a flag takes no value; write --report or --no-report\n"
+        assert capsys.readouterr().err == message
+
+
+def test_a_recipe_may_name_what_is_at_its_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run writes all options down, also those that do not apply to it: its recipe is to run again."""
+    (tmp_path / "r.yaml").write_text("model: nowhere\nprompts: [a]\nlength_penalty: 1.0\nseed: 0\ntokens: 50\n")
+    with pytest.raises(SystemExit, match="1"):
+        main(["generate", "--recipe", str(tmp_path / "r.yaml")])
+    assert "nowhere" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="1"):
+        main(["generate", "--recipe", str(tmp_path / "r.yaml"), "--length-penalty", "1"])
+    assert "--length-penalty applies only to beam search" in capsys.readouterr().err

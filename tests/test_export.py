@@ -188,3 +188,33 @@ def test_the_model_in_the_box_fills_in_the_same_in_a_pipeline(tmp_path: Path) ->
     for folder in (boxed_folder("pretune-small-en"), tmp_path / "out"):
         theirs = pipeline("fill-mask", model=str(folder), top_k=5)(texts)
         assert [[row["token_str"] for row in rows] for rows in theirs] == ours
+
+
+def test_lm_eval_finds_the_same_likelihoods(tmp_path: Path) -> None:
+    pytest.importorskip("lm_eval", reason="lm-eval is not installed; `pip install -e .[dev]` brings it")
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
+
+    from pretune.inference.likelihood import Scorer
+
+    pt.export(save(tmp_path / "run", "gpt2", "lm"), out=tmp_path / "out")
+    peer = HFLM(pretrained=str(tmp_path / "out"), device="cpu", batch_size=2)
+    assert peer.max_length == 24
+    pairs = [("An assignment is", " a statement"), ("The object", " is a class and"), ("x", " is bound")]
+    requests = [Instance("loglikelihood", {}, pair, number) for number, pair in enumerate(pairs)]
+    found = [value for value, _ in peer.loglikelihood(requests, disable_tqdm=True)]
+    scorer = Scorer.load(tmp_path / "out", "cpu")
+    model, words = scorer.model, scorer.model.need_tokenizer()
+
+    def likelihood(context: str, text: str) -> float:
+        """Of a text after its context, from our logits."""
+        ids, begin = words.encode(context + text), len(words.encode(context))
+        logits = model.root.heads["lm"](model.backbone(_pack(ids)).last, model.backbone.embed.tokens)
+        chances = logits[begin - 1 : -1].log_softmax(-1)
+        return float(chances.gather(1, torch.tensor(ids[begin:])[:, None]).sum())
+
+    assert found == pytest.approx([likelihood(*pair) for pair in pairs], abs=1e-4)
+    # Whole texts are read from what stands between documents on.
+    requests = [Instance("loglikelihood_rolling", {}, ("".join(pair),), 0) for pair in pairs]
+    whole = [float(x.sum()) for x in scorer(["".join(pair) for pair in pairs])]
+    assert peer.loglikelihood_rolling(requests, disable_tqdm=True) == pytest.approx(whole, abs=1e-4)

@@ -67,7 +67,7 @@ def test_every_twin_is_named() -> None:
 
 
 def run(words: list[str]) -> None:
-    """A command in this process: its verb's positional words, then options with a value each, or several."""
+    """A command in this process: its verb's positional words, then options with a value each, several, or none."""
     name = next(name for name in VERBS if words[: len(name.split())] == name.split())
     words = words[len(name.split()) :]
     first = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
@@ -77,7 +77,9 @@ def run(words: list[str]) -> None:
             options[name_of := word[2:].replace("-", "_")] = []
         else:
             options[name_of].append(word)
-    options = {key: given if len(given) > 1 else given[0] for key, given in options.items()}
+    options = {
+        key: given if len(given) > 1 else (given or [True])[0] for key, given in options.items()
+    }  # flags have none
     if name == "pretrain":
         options["set"] = ["batch.tokens=256"]
     make_command(name, VERBS[name])(*words[:first], **options)

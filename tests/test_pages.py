@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from pathlib import Path
 from xml.etree import ElementTree
 
+import pretune
 from pretune.pages import Line, chart, commands, page, paragraph, section, table
 
 
@@ -26,3 +28,16 @@ def test_a_chart_draws_each_line_and_names_it_once() -> None:
     assert len(drawn) > 3
     assert svg.count("tall") == 1 or svg.count("<!-- tall -->") == 1
     assert chart(lines, across="epochs", up="accuracy").count("<path") == svg.count("<path")
+
+
+def test_what_is_wider_than_a_phone_scrolls_in_its_own_box() -> None:
+    rows = [{"text": "a long text that no narrow column should squeeze", "right": 1}]
+    drawn = chart([Line("one", [(0, 0), (1, 1)])], across="x", up="y")
+    text = page("Wide", section("S", table(rows), drawn))
+    assert text.count("<table") == text.count('<div class="scroll"><table') == 1
+    assert text.count("<svg") == text.count('<div class="scroll"><svg') == 1
+    assert "width=device-width, initial-scale=1" in text and "<td class=long>" in text and "<td class=number>" in text
+    # Nobody else writes these.
+    package = Path(pretune.__file__).parent
+    others = [path for path in package.rglob("*.py") if path.name != "pages.py"]
+    assert [str(path) for path in others if "<table" in path.read_text() or "<svg" in path.read_text()] == []

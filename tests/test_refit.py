@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,8 @@ def tokenizer(kind: Kind, size: int = 350, russian: bool = False) -> Tokenizer:
 def small(family: str, words: Tokenizer, objective: str, **sizes: Any) -> Model:
     found = FAMILIES[family]
     ids = {"pad_token_id": words.role("padding"), "vocab_size": words.size + 3}  # some rows only round the size
-    config = found.read_config(WIDTHS | ids | sizes)
+    keys = {field.name for field in fields(found.config)}  # WIDTHS has those of all families
+    config = found.read_config({key: value for key, value in (WIDTHS | ids | sizes).items() if key in keys})
     torch.manual_seed(0)
     model = Model(found, config, Root(found.build(config)), words, objective)
     model.add_heads(parse_objective(objective).objectives)

@@ -91,7 +91,7 @@ def test_a_run_folder_explains_itself(pretrained: Run) -> None:
     names = {path.name for path in pretrained.folder.iterdir()}
     assert {
         "recipe.yaml", "config.json", "model.safetensors", "tokenizer.json", "checkpoints", "metrics.jsonl",
-        "environment.json", "results.json",
+        "environment.json", "results.json", "README.md",
     } <= names  # fmt: skip
     metrics = pretrained.metrics()
     losses = [line["mlm"] for line in metrics if "mlm" in line]
@@ -266,7 +266,7 @@ def test_another_dropout_than_the_models(pretrained: Run, labeled: Path, tmp_pat
         with pytest.raises(pt.PretuneError, match=message):
             pt.finetune(pretrained, labeled / "train.csv", out=tmp_path / "c", seeds=1, dropout=dropout)
     other = {"hidden_dropout_prob": 0.1}
-    with pytest.raises(pt.PretuneError, match="--dropout is for models with weights"):
+    with pytest.raises(pt.PretuneError, match="--dropout applies only to models that have weights"):
         pt.finetune("bert-tiny", labeled / "train.csv", tokenizer=pretrained, out=tmp_path / "d", dropout=other)
 
 
@@ -454,7 +454,7 @@ def test_quickstart_ends_in_a_table_and_a_page(pretrained: Run, tmp_path: Path) 
     assert page.count("<svg") == 2 and "the same network, random weights" in page
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("mine")
-    with pytest.raises(pt.PretuneError, match="is no quickstart"):
+    with pytest.raises(pt.PretuneError, match="is not a quickstart"):
         pt.quickstart(pretrained, out=tmp_path / "other")
     assert (tmp_path / "other" / "thesis.tex").exists()
 

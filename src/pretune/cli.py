@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -21,7 +22,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from cyclopts import App, Parameter
 
 import pretune
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, running_with
 from pretune.progress import say
 from pretune.recipe import (
     Loaded,
@@ -74,13 +75,18 @@ GROUPS = {
     "bench": "Measure what this machine can do.",
 }
 TOGETHER = ("pretrain", "adapt")  # verbs that several processes carry out together
-NO_ACCESS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
+NO_ACCESS = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR,
+    errno.ENAMETOOLONG, errno.ELOOP, errno.EIO, errno.ESTALE,
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; wrong input ends in one line on stderr and a non-zero exit."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        make_app()(list(sys.argv[1:] if arguments is None else arguments))
+        check_flags(arguments)
+        make_app()(arguments)
     except PretuneError as error:
         _fail(str(error))
     except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
@@ -89,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         if error.errno not in NO_ACCESS:
             raise
-        _fail(f"{error.filename or 'output'}: {error.strerror}; free space or choose another place")
+        _fail(f"{str(error.filename or 'output')[:200]}: {error.strerror}; free space or choose another place")
     except KeyboardInterrupt:
         say("interrupted")
         sys.exit(130)
@@ -108,14 +114,26 @@ def _leave() -> None:
         distributed.destroy_process_group()
 
 
+def check_flags(arguments: Sequence[str]) -> None:
+    """Refuse `--report false`: a flag takes no value, and the word would be read as a file."""
+    name = next((name for name in VERBS if list(arguments[: len(name.split())]) == name.split()), None)
+    if name is None:
+        return
+    flags = {_spell(option) for option, hint in hints(VERBS[name]).items() if hint is bool} | {"--json"}
+    for option, value in pairwise(arguments):
+        if option in flags and value.lower() in ("true", "false"):
+            no = option.replace("--", "--no-", 1)
+            raise PretuneError(f"{option} {value}: a flag takes no value; write {option} or {no}")
+
+
 def make_app() -> App:
     """The command-line application with a command for every verb."""
     app = App(
         name="pretune",
-        help="Transfer learning for text: pretrain, fine-tune, evaluate, probe, compress, serve.",
+        help="Transfer learning for text, end to end: pretrain, fine-tune, evaluate, compress.",
         version=pretune.__version__,
         help_format="plaintext",
-        default_parameter=Parameter(negative=()),
+        default_parameter=Parameter(negative_iterable=()),
     )
     groups = {name: App(name=name, help=text) for name, text in GROUPS.items()}
     for group in groups.values():
@@ -162,11 +180,12 @@ def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
             raise PretuneError(f"{name} runs in one process; start it without torchrun")
         given = signature.bind_partial(*arguments, **named).arguments
         as_json = given.pop("json", False)
-        values = read_recipe(given.pop("recipe")) if given.get("recipe") else {}
+        values = without_defaults(verb, read_recipe(given.pop("recipe"))) if given.get("recipe") else {}
         values = merge(values, parse_settings(given.pop("set", ())))
         for option, value in given.items():
             values = merge(values, _nest(homes[option], value))
-        result = verb(**resolve(verb, values, name))
+        with running_with(option.name.rstrip("_").replace("_", "-") for option in options):
+            result = verb(**resolve(verb, values, name))
         _leave()
         if os.environ.get("RANK", "0") != "0":  # the first process tells
             return
@@ -180,6 +199,12 @@ def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
     command.__signature__ = signature  # type: ignore[attr-defined]
     command.__annotations__ = {option.name: option.annotation for option in options}
     return command
+
+
+def without_defaults(verb: Callable[..., Any], values: Values) -> Values:
+    """Return a recipe without the keys that are at their default: a run writes all down, and these ask for nothing."""
+    parameters = inspect.signature(verb).parameters
+    return {key: x for key, x in values.items() if key not in parameters or parameters[key].default != x}
 
 
 def parse_docstring(verb: Callable[..., Any]) -> tuple[str, dict[str, str]]:
@@ -207,7 +232,7 @@ def _option(name: str, hint: Any, default: Any, text: str, *, positional: bool =
     many = simple == list[str]
     show = not (default is None or default is False or default == ())
     settings = Parameter(
-        name=None if positional else f"--{name.rstrip('_').replace('_', '-')}",
+        name=None if positional else _spell(name),
         consume_multiple=many and name != "set",
         show_default=show,
         help=text,
@@ -216,6 +241,10 @@ def _option(name: str, hint: Any, default: Any, text: str, *, positional: bool =
     if default is None:  # where pydantic is loaded, what is left out is checked too
         simple = simple | None
     return inspect.Parameter(name, kind, default=default, annotation=Annotated[simple, settings])
+
+
+def _spell(name: str) -> str:
+    return f"--{name.rstrip('_').replace('_', '-')}"
 
 
 def _simplify(hint: Any) -> Any:

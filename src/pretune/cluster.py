@@ -82,7 +82,7 @@ def check_seen(path: Path) -> None:
     """Refuse a path that this machine does not share with the one that sent the job."""
     if not path.exists():
         raise PretuneError(
-            f"{path}: {socket.gethostname()} does not see it; with --engine ray, files must be where all machines see them"
+            f"{path}: {socket.gethostname()} does not see it; on a cluster, files must be where all machines see them"
         )
 
 

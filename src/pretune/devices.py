@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, if_option
 
 # Dense bf16 operations a second, from the vendor's data sheets; the first name that is part of the device's counts.
 KNOWN = {
@@ -39,7 +39,7 @@ def choose_device(name: str | None = None) -> torch.device:
     except RuntimeError as error:
         raise PretuneError(f"unknown device {name!r}; cpu or cuda") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise PretuneError("no CUDA device here; use --device cpu")
+        raise PretuneError(f"no CUDA device here{if_option('device', '; use --device cpu')}")
     return device
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 LONGEST_MESSAGE = 1_200  # characters; input that is echoed must not flood a terminal
 LONGEST_QUOTE = 80
+OPTIONS = "PRETUNE_OPTIONS"  # those of the running command, for processes that it starts, too
 
 
 class PretuneError(Exception):
@@ -47,6 +50,33 @@ def shorten(text: str, limit: int) -> str:
         return text
     half = (limit - 1) // 2
     return f"{text[: limit - 1 - half]}…{text[-half:]}"
+
+
+@contextmanager
+def running_with(options: Iterable[str]) -> Iterator[None]:
+    """Let messages inside the block name these options of the command line alone."""
+    before = os.environ.get(OPTIONS)
+    os.environ[OPTIONS] = " ".join(options)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[OPTIONS]
+        else:
+            os.environ[OPTIONS] = before
+
+
+def if_option(option: str, advice: str) -> str:
+    """Return advice that names an option, or "" where the running command does not have that option.
+
+    For messages of code that commands share. Called from Python, where no command is running, all advice is given.
+
+    >>> with running_with(["steps"]):
+    ...     if_option("steps", "; give more --steps"), if_option("epochs", "; give more --epochs")
+    ('; give more --steps', '')
+    """
+    known = os.environ.get(OPTIONS)
+    return advice if known is None or option in known.split() else ""
 
 
 def nearest(name: str, known: Iterable[str], instead: str = "") -> str:

@@ -3,46 +3,51 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from pretune.atomic import write_bytes, write_json
+from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.backbones.onnx import GRAPH, OnnxBackbone
 from pretune.backbones.shape import Shape
 from pretune.backbones.states import Backbone
 from pretune.boxed import boxed_folder, boxed_names
-from pretune.errors import PretuneError, nearest
+from pretune.config_json import class_in, labels_of, problem_in
+from pretune.errors import PretuneError, if_option, nearest
 from pretune.families import find_family
 from pretune.families.family import Family
+from pretune.families.fit import find_misfits, heads_left_out
+from pretune.families.recognize import recognize_family
 from pretune.nn.adaptive import AdaptiveEmbeddings
 from pretune.nn.characters import SpelledEmbeddings
 from pretune.nn.dropout import stop_attention_dropout
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.initialize import Undrawn
+from pretune.nn.text_embedding import TextEmbedding, TextEmbeddingHead
 from pretune.objectives import OBJECTIVES, Joint, Loss, Mixture, Named, Objective, parse_objective
+from pretune.objectives.contrast import Contrast
 from pretune.objectives.named import kind_of
 from pretune.objectives.on import OnHead
 from pretune.packed import Batch
 from pretune.presets import find_preset, is_preset, preset_names
 from pretune.progress import say
+from pretune.sentence_transformers_layout import read_layout, transformer_folder, write_layout
 from pretune.storage import as_int8, is_sparse, restored, without_zeros
 from pretune.text.tokenizer import Tokenizer
-from pretune.weights import read_tensors, read_weights, write_weights
+from pretune.weights import read_shapes, read_tensors, read_weights, write_weights
+
+Result = TypeVar("Result")
 
 CONFIG, HEAD = "config.json", "head.safetensors"
-LABELED = (
-    "ForSequenceClassification",
-    "ForTokenClassification",
-)  # how the classes of `transformers` end that have labels
+LENGTH = 512  # tokens of sequences, where a model takes any number
 POOLED = ("classify", "choose")  # heads on one vector a sequence that layouts have a place for
-# `problem_type` in config.json → what it is with us.
-PROBLEMS = {"multi_label_classification": "classify(multi=true)", "regression": "regress"}
 # Keys of config.json that families leave open → the roles of a tokenizer that fill them.
 ROLE_KEYS = {"bos_token_id": "start", "eos_token_id": "end", "cls_token_id": "start", "sep_token_id": "separator"}
 
@@ -68,8 +73,12 @@ class Root(nn.Module):
         return loss
 
     def tensors(self) -> dict[str, Tensor]:
-        """Parameters and buffers by name, shared ones once."""
-        return {**dict(self.named_parameters()), **dict(self.named_buffers())}
+        """Return the parameters and buffers of a checkpoint by name, shared ones once."""
+        saved = self.state_dict(keep_vars=True)  # without buffers that follow from the configuration
+        return {
+            **dict(self.named_parameters()),
+            **{name: buffer for name, buffer in self.named_buffers() if name in saved},
+        }
 
     def compute_in(self, kind: torch.dtype) -> None:
         """Activations are of this type from the embeddings on; parameters stay as they are."""
@@ -96,17 +105,31 @@ class Model:
     objective: str = ""  # what its heads are for, e.g. "mlm+nsp"
     labels: list[str] = field(default_factory=list)  # classes in order, for classifiers
     untrained: list[str] = field(default_factory=list)  # parameters that its checkpoint did not have: these are random
+    left_out: list[str] = field(default_factory=list)  # tensors of heads that its checkpoint has, and it has not
     options: dict[str, Any] = field(default_factory=dict)  # what else a task found in its examples: a threshold …
     tasks: dict[str, dict[str, Any]] = field(
         default_factory=dict
     )  # labels and options of each, where there are several
     shape: Shape = field(default_factory=Shape)  # what is left of what the configuration describes
     sparse: bool = False  # matrices with many zeros are saved without them
+    embedding: TextEmbedding | None = None  # how vectors of texts are computed, where the model says so
+    max_length: int | None = None  # of sequences, where that is less than the model has positions
 
     @property
     def backbone(self) -> Any:
         """The network without its heads."""
         return self.root.backbone
+
+    @property
+    def longest(self) -> int | None:
+        """The most tokens of a sequence: the model's positions, or the limit that its folder sets; None: any number."""
+        return min((limit for limit in (self.max_length, self.backbone.longest) if limit is not None), default=None)
+
+    @property
+    def embedding_head(self) -> tuple[str, TextEmbeddingHead] | None:
+        """The head that gives vectors of texts, and its name."""
+        heads = self.root.heads.items()
+        return next(((name, head) for name, head in heads if isinstance(head, TextEmbeddingHead)), None)
 
     def fresh(self, seed: int) -> Any:
         """A backbone of the same shape with random parameters."""
@@ -119,6 +142,23 @@ class Model:
         if self.tokenizer is None:
             raise PretuneError(f"this {self.family.name} has no tokenizer yet; pretrain it, or give it one")
         return self.tokenizer
+
+    def need_trained(self, head: str, where: str | Path, advice: str) -> None:
+        """Refuse to answer by a head with random parameters; `advice` says what to do instead."""
+        own = {id(parameter) for parameter in self.root.heads[head].parameters()}
+        random = [name for name in self.untrained if id(self.root.get_parameter(name)) in own]
+        if random:
+            (first, *_) = self.family.table.theirs(random[0]) or (random[0],)
+            raise PretuneError(
+                f"{where}: its head for {head} is untrained ({first} is not in the checkpoint, or of another shape), so its "
+                f"answers would be random; {advice}"
+            )
+
+    def say_left_out(self, where: str | Path) -> None:
+        """Say which heads of its checkpoint it was loaded without."""
+        if self.left_out:
+            heads = dict.fromkeys(name.removesuffix(".weight").removesuffix(".bias") for name in self.left_out)
+            say(f"{where}: heads that the checkpoint has and that were not loaded: {', '.join(heads)}")
 
     def add_heads(self, objectives: Iterable[Objective], seed: int = 0) -> None:
         """Give it the heads of some objectives, those it has kept, in a reproducible start.
@@ -140,7 +180,7 @@ class Model:
         Weights are written as `kind`; whoever reads them computes in fp32 all the same.
         """
         folder = Path(folder)
-        _, rest = self.family.table.write(self.state(kind), self._class(self._heads()))
+        _, rest = self._published(self.state(kind))
         if rest:
             write_bytes(folder / HEAD, save(rest))
         else:
@@ -160,14 +200,34 @@ class Model:
 
         `compute` is the type that config.json tells them to compute in; `shard` the most bytes of a file of weights.
         `companions`, what else a head exports (rtd its generator), go to folders inside, as models of their own, where that
-        is a layout of the family.
+        is a layout of the family. A model whose only head gives vectors of texts becomes a sentence-transformers folder.
         """
         if self.shape:
             raise PretuneError(
                 f"the config.json of {self.family.name} cannot say {self.shape.told()}; "
-                "use the model with pretune, or export it --to onnx"
+                f"use the model with pretune{if_option('to', ', or export it --to onnx')}"
             )
-        return self._export(Path(folder), kind, compute, shard, companions)
+        vectors = self.embedding_head if len(self.root.heads) == 1 else None
+        if vectors is None:
+            return self._export(Path(folder), kind, compute, shard, companions)
+        self._check_encoder(folder)
+        words = self.need_tokenizer()
+        if not words.has("padding"):  # which sentence-transformers does without being asked
+            roles = {**words.role_tokens, "padding": words.vocabulary[words.role("end")]}
+            words = Tokenizer(words.backend, roles, words.characters)
+        name = replace(self, tokenizer=words)._export(Path(folder), kind, compute, shard, companions)
+        head, module = vectors
+        length = self.longest or LENGTH
+        write_layout(Path(folder), module.embedding, self.backbone.width, length, head, self.state(kind))
+        return name
+
+    def _check_encoder(self, folder: str | Path) -> None:
+        """Refuse models of which sentence-transformers would read a part alone."""
+        if isinstance(self.backbone, EncoderDecoder):
+            raise PretuneError(
+                f"{folder}: sentence-transformers computes vectors with the encoder of {self.family.name} alone, and pretune "
+                "with its decoder, too; use an encoder"
+            )
 
     def _export(
         self,
@@ -183,7 +243,7 @@ class Model:
                 f"{self.backbone.path}: a graph is not changed or saved anew; use the model it was made of"
             )
         state = self.state(kind)
-        published, _ = self.family.table.write(state, self._class(self._heads()))
+        published, _ = self._published(state)
         config = self.described(compute)
         if self.shape.linear:  # what is looked up, not multiplied, is whole numbers in the file alone
             published = as_int8(published, self.family.table.theirs("backbone.embed.tokens") or ())
@@ -192,9 +252,14 @@ class Model:
             for name, export in getattr(head, "exports", dict)().items():
                 if companions and name in self.family.companions:
                     published, _ = self.family.table.write(export.tensors(state))
-                    inside = self._config(replace(self.config, **export.sizes), export.heads, compute)
+                    shape = replace(self.config, **export.sizes, tie_word_embeddings=True)
+                    inside = self._config(shape, export.heads, compute)
                     self._write(folder / name, published, inside, shard)
         return str(config["architectures"][0])
+
+    def _published(self, state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return its parameters in the family's layout, and those that have no place there."""
+        return self.family.table.write(state, self._class(self._heads()), self.family.is_tied(self.config))
 
     def _heads(self) -> frozenset[str]:
         """The names of its heads; one that two share is the first's."""
@@ -229,7 +294,7 @@ class Model:
         write_weights(folder, published, shard)
         write_json(folder / CONFIG, config)
         if self.tokenizer is not None:
-            self.tokenizer.save(folder, self.family.template)
+            self.tokenizer.save(folder, self.family.template, self.backbone.longest)
 
     def _config(self, shape: Any, heads: frozenset[str], compute: torch.dtype) -> dict[str, Any]:
         best = self._class(heads)
@@ -251,7 +316,14 @@ class Model:
         if labels:
             config["id2label"] = {str(i): label for i, label in enumerate(labels)}
             config["label2id"] = {label: i for i, label in enumerate(labels)}
-        found = {"options": self.options, "tasks": self.tasks}
+        found: dict[str, Any] = {"options": self.options, "tasks": self.tasks}
+        if shape == self.config:
+            head, embedding = self.embedding_head, self.embedding
+            if head is not None:
+                embedding = head[1].embedding
+            elif embedding is not None and embedding.learned:  # nothing without its parameters
+                embedding = None
+            found |= {"embedding": embedding and embedding.write(), "max_length": self.max_length}
         config["pretune"] = {"objective": self.objective} | {name: value for name, value in found.items() if value}
         if shape == self.config and self.shape:
             config["pretune"]["shape"] = self.shape.write()
@@ -264,7 +336,11 @@ class Model:
         if target := self.family.template.target:
             roles |= {"pad_token_id": "padding", "eos_token_id": "end", "decoder_start_token_id": target[0]}
             roles |= {"bos_token_id": "start"} if "start" in target else {}
-        return {key: tokenizer.role(role) for key, role in roles.items() if tokenizer.has(role)}
+        found = {key: tokenizer.role(role) for key, role in roles.items() if tokenizer.has(role)}
+        opening = tokenizer.special_names(self.family.template).get("bos_token")
+        if "bos_token_id" in found and opening is not None:  # the same as in tokenizer_config.json
+            found["bos_token_id"] = tokenizer.vocabulary.index(opening)
+        return found
 
 
 def make_model(
@@ -312,7 +388,8 @@ def random_twin(model: Model, seed: int = 0) -> Model:
     >>> random_twin(make_model("bert-tiny"), seed=1).config == make_model("bert-tiny").config
     True
     """
-    return Model(model.family, model.config, Root(model.fresh(seed)), model.tokenizer, shape=model.shape)
+    root, limit = Root(model.fresh(seed)), model.max_length
+    return Model(model.family, model.config, root, model.tokenizer, shape=model.shape, max_length=limit)
 
 
 def family_of(reference: str | Path) -> Family:
@@ -327,56 +404,75 @@ def family_of(reference: str | Path) -> Family:
 
 
 def read_config(folder: Path) -> tuple[Family, dict[str, Any]]:
-    """The family of the model in a folder, and its config.json."""
-    content = _read_json(folder / CONFIG)
-    return find_family(str(content.get("model_type")), str(folder / CONFIG)), content
+    """Return the family of the model in a folder, and its config.json."""
+    path = folder / CONFIG
+    content = _read_json(path)
+    if content.get("model_type"):
+        return find_family(str(content["model_type"]), str(path)), content
+    family, told = recognize_family(content, class_in(content), lambda: read_shapes(folder), str(path))
+    _say_once(f"{path}: no model_type; read as {family.name}, by {told}")
+    return family, content
 
 
-def class_in(content: Mapping[str, Any]) -> str:
-    """The class that a config.json names."""
-    return str((content.get("architectures") or [""])[0])
-
-
-def labels_in(content: Mapping[str, Any]) -> list[str]:
-    """The classes that a config.json names, in order; two that need no name are left out by `transformers`."""
-    if class_in(content).endswith(LABELED) and not {"id2label", "pretune"} & content.keys():
-        return ["LABEL_0", "LABEL_1"]
-    return [label for _, label in sorted(content.get("id2label", {}).items(), key=lambda item: int(item[0]))]
+@cache
+def _say_once(line: str) -> None:
+    """Say what several reads of one folder would repeat."""
+    say(line)
 
 
 def trained_for(reference: str | Path) -> Mixture | None:
-    """The objectives whose heads a model has: those it was trained for, or those of the class that it was published as."""
-    family, content = read_config(find_folder(reference))
-    ours, labels = content.get("pretune", {}), tuple(labels_in(content))
-    heads = next((heads for heads, name in family.classes.items() if name == class_in(content)), frozenset())
-    # One class is a number, to `transformers` too.
-    problem = content.get("problem_type") or ("regression" if len(labels) == 1 else "")
-    tasks = {"classify": PROBLEMS.get(problem, "classify")}
+    """Return the objectives whose heads a model has: those it was trained for, or those of the class it was published as."""
+    folder = find_folder(reference)
+    family, content = read_config(folder)
+    if (layout := read_layout(folder)) is not None:
+        return parse_objective(Contrast.name, embedding=layout.embedding)
+    path = folder / CONFIG
+    ours, labels = content.get("pretune", {}), labels_of(folder, family, content, path)
+    heads = family.heads_of(class_in(content))
+    tasks = {"classify": problem_in(content, labels, path)} if "classify" in heads else {}
     objective = ours.get("objective") or "+".join(tasks.get(head, head) for head in sorted(heads))
-    pooling = family.poolings.get(getattr(family.read_config(content), "classifier_pooling", ""), "start")
-    known = {"labels": labels, "pooling": pooling, **ours.get("options", {})}
+    config = family.read_config(content, str(path))
+    pooling = family.poolings.get(getattr(config, "classifier_pooling", ""), "start")
+    known = {"labels": tuple(labels), "pooling": pooling, **ours.get("options", {})}
+    known |= {"embedding": embedding_of(folder)} if "embedding" in ours else {}
     return parse_objective(objective, ours.get("tasks"), **known) if objective else None
+
+
+def embedding_of(reference: str | Path) -> TextEmbedding | None:
+    """How a model computes vectors of texts, where its folder says so."""
+    folder = find_folder(reference)
+    if (layout := read_layout(folder)) is not None:
+        return layout.embedding
+    content = read_config(folder)[1].get("pretune", {}).get("embedding")
+    try:
+        return TextEmbedding.read(content) if content else None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise PretuneError(f"{folder / CONFIG}: what it says of `embedding` under `pretune` is damaged") from error
 
 
 def _heads_in(family: Family, content: Mapping[str, Any]) -> set[str]:
     """The heads that a checkpoint may have: those of its class, and what it was trained for."""
     trained = content.get("pretune", {}).get("objective", "")
     parts = parse_objective(trained).objectives if trained else ()
-    published = (heads for heads, name in family.classes.items() if name == class_in(content))
-    return {name for part in parts for name in (kind_of(part), part.name)}.union(*published)
+    kind = class_in(content)
+    published = (heads for heads, name in family.classes.items() if name == kind)
+    return {name for part in parts for name in (kind_of(part), part.name)}.union(family.heads_of(kind), *published)
 
 
 def load(reference: str | Path, *, partial: bool = False) -> Model:
-    """A model with its heads and its tokenizer: a run, a model of the box, or a folder in the Hugging Face layout.
+    """Load a model with its heads and its tokenizer: a run, a bundled model, or a folder in the Hugging Face layout.
 
-    Weights are model.safetensors or pytorch_model.bin, whole or in shards; a pickle is taken only if it holds plain tensors
-    and nothing else. With `partial`, tensors that are missing or of another shape are left random, and those that nobody
-    knows are left out; both are listed.
+    Weights are model.safetensors or pytorch_model.bin, whole or in shards; a pickle is read only if it holds plain tensors
+    and nothing else. Every key of config.json and every tensor must be known: what may change the output and is not supported
+    is refused by name. With `partial`, unknown keys and tensors are left out, and tensors that are missing or of another shape
+    are left random; all are listed.
 
     >>> load("pretune-small-en").family.name
     'modernbert'
     """
-    return load_model(reference, trained_for(reference), partial=partial)
+    model = load_model(reference, trained_for(reference), partial=partial)
+    model.say_left_out(reference)
+    return model
 
 
 def load_model(
@@ -386,49 +482,69 @@ def load_model(
     partial: bool = False,
     dropout: Mapping[str, float] | None = None,
 ) -> Model:
-    """A model from a run folder or a folder in the Hugging Face layout.
+    """Load a model from a run folder or a folder in the Hugging Face layout.
 
     With `objectives`, it gets their heads: from the checkpoint where it has them, else new ones. A checkpoint that lacks
-    parts of the backbone, or has tensors nobody knows, is refused with a list, unless `partial`. `dropout` goes before that of
-    its config, under the names it has there.
+    parts of the backbone, or has keys or tensors that nobody knows, is refused with a list, unless `partial`. `dropout` goes
+    before that of its config, under the names it has there.
 
     >>> model = load_model("runs/mine")  # doctest: +SKIP
     """
     folder = find_folder(reference)
     family, content = read_config(folder)
-    content = with_dropout(content, dropout or {}, folder)
-    config = family.read_config(content)
+    path = folder / CONFIG
+    config = family.read_config(content, str(path))
+    config = replace(config, **checked_dropout(config, dropout or {}, path))
+    _check_keys(path, family, content, partial)
     ours = content.get("pretune", {})
     graph = (folder / GRAPH) if ours.get("engine") else None
     tensors = read_weights(folder) if graph is None else {}
     sparse = any(is_sparse(name) for name in tensors)
-    tensors = family.table.today(restored(tensors))
+    tensors = _in(folder, lambda: family.table.today(restored(tensors)))
+    if family.is_tied(config) and family.table.has_own_output(tensors):
+        say(
+            f"{folder}: {family.table.output} is not the token embedding, so it is kept, although config.json ties both"
+        )
+        config = replace(config, tie_word_embeddings=False)
+    tied = family.is_tied(config)
     head_tensors = read_tensors(folder / HEAD) if (folder / HEAD).is_file() else {}
     shape = Shape.read(ours.get("shape", {}))
     if graph is None:
         with Undrawn():
-            root = Root(shape.apply(family.build(config)))
+            root = Root(_in(path, lambda: shape.apply(family.build(config))))
     else:
         with torch.device("meta"):
-            blueprint = shape.apply(family.build(config))
+            blueprint = _in(path, lambda: shape.apply(family.build(config)))
         running: Any = OnnxBackbone(graph, blueprint)
         root = Root(running)
     model = Model(family, config, root, _tokenizer(folder), shape=shape, sparse=sparse)
     model.objective = ours.get("objective", "")
-    model.labels = labels_in(content)
+    model.labels = labels_of(folder, family, content, path)
     model.options, model.tasks = ours.get("options", {}), ours.get("tasks", {})
+    layout = read_layout(folder)
+    model.embedding = embedding_of(folder)
+    model.max_length = layout.max_length if layout is not None else ours.get("max_length")
+    if layout is not None:
+        model._check_encoder(folder)
+        model.tokenizer = model.tokenizer and layout.prepare(model.tokenizer)
     if objectives is not None:
         model.add_heads(objectives.objectives, seed)
+    if layout is not None and model.embedding_head is not None:
+        head_tensors |= layout.tensors(model.embedding_head[0])
+    if model.embedding is not None and model.embedding.learned and model.embedding_head is None:
+        model.embedding = None  # a description without the parameters
+        say(f"{folder}: the layers after the pooling of its text embeddings are left out; `contrast` keeps them")
     wanted = model.root.tensors()
     heads = _heads_in(family, content)
-    found, missing, extra = family.table.read(tensors, wanted, heads)
-    found |= _of_its_kind(family, tensors, wanted, objectives, heads)
+    found, missing, extra = _in(folder, lambda: family.table.read(tensors, wanted, heads, tied))
+    found |= _of_its_kind(family, tensors, wanted, objectives, heads, tied)
     # A head of another shape (another number of classes) counts as missing.
     found |= {n: t for n, t in head_tensors.items() if n in wanted and t.shape == wanted[n].shape}
     missing = [name for name in missing if name not in found]
     learned = dict(model.root.named_parameters())
     model.untrained = [name for name in missing if name in learned]
-    _check(folder, family, tensors, wanted, missing, extra, partial)
+    _check(folder, find_misfits(family, tensors, wanted, missing, extra, len(model.labels)), partial)
+    model.left_out = heads_left_out(family.table, extra)
     if lacking := [name for name in model.untrained if name.startswith("backbone.")]:
         drawn = Root(model.fresh(seed)).tensors()
         found |= {name: drawn[name] for name in lacking}
@@ -442,6 +558,8 @@ def load_model(
             f"{folder}: the tokenizer has {model.tokenizer.size} tokens but the model only {config.vocab_size}; "
             "they do not belong together"
         )
+    for theirs, own in model.tokenizer.other_frames(family.template) if model.tokenizer is not None else ():
+        say(f"{folder}: tokenizer.json has the template {theirs!r}; {own!r}, that of {family.name}, is used instead")
     return model
 
 
@@ -451,58 +569,63 @@ def _of_its_kind(
     wanted: Mapping[str, Tensor],
     objectives: Mixture | None,
     heads: Collection[str],
+    tied: bool,
 ) -> dict[str, Tensor]:
     """What a checkpoint has for heads of tasks with names of their own, such as BERT's pooler: all start from the same."""
     found: dict[str, Tensor] = {}
     for task in (part for part in (objectives.objectives if objectives else ()) if isinstance(part, Named)):
         own, kind = f"heads.{task.name}.", f"heads.{getattr(task.task, 'head_of', task.kind)}."
         twins = {kind + name.removeprefix(own): tensor for name, tensor in wanted.items() if name.startswith(own)}
-        read, _, _ = family.table.read(dict(tensors), twins, heads)
+        read, _, _ = family.table.read(dict(tensors), twins, heads, tied)
         found |= {own + name.removeprefix(kind): tensor for name, tensor in read.items()}
     return found
 
 
-def _check(
-    folder: Path,
-    family: Family,
-    tensors: Mapping[str, Tensor],
-    wanted: Mapping[str, Tensor],
-    missing: Sequence[str],
-    extra: Sequence[str],
-    partial: bool,
-) -> None:
-    """Refuse a checkpoint that does not fit the backbone, or say what of it was left: everything, by its published name."""
-    table = family.table
-    backbone = [name for name in missing if name.startswith("backbone.")]
-    misfits = table.misfits(dict(tensors), {name: wanted[name] for name in backbone})
-    parts = [part for name in backbone for part in table.theirs(name) or (name,)]
-    problems = {
-        "of the wrong shape": [line for lines in misfits.values() for line in lines],
-        "missing": [part for part in parts if part not in tensors],
-        f"that no {family.name} has": [name for name in extra if not table.knows(name)],
-    }
-    listed = "; ".join(f"tensors {what}: {', '.join(names)}" for what, names in problems.items() if names)
+def _check_keys(path: Path, family: Family, content: Mapping[str, Any], partial: bool) -> None:
+    """Refuse keys of config.json that nobody knows, or say which they are."""
+    if unknown := family.unknown_keys(content):
+        listed = f"{path}: keys that no {family.name} has, and that may change its output: {', '.join(unknown)}"
+        if not partial:
+            raise PretuneError(f"{listed}; go on without them with --partial")
+        say(f"{listed}; they were left out")
+
+
+def _check(folder: Path, misfits: Mapping[str, Sequence[str]], partial: bool) -> None:
+    """Refuse a checkpoint that does not fit the model, or say what does not."""
+    listed = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in misfits.items())
     if listed and not partial:
-        raise PretuneError(f"{folder}: {listed}; go on without them with --partial")
+        raise PretuneError(f"{folder}: {listed}{if_option('partial', '; go on without them with --partial')}")
     if listed:
         say(f"{folder}: {listed}; what the model lacks was left random")
 
 
-def with_dropout(content: dict[str, Any], dropout: Mapping[str, float], folder: Path) -> dict[str, Any]:
-    """A config with other dropout."""
-    known = [name for name in content if "drop" in name]
+def _in(place: Path, read: Callable[[], Result]) -> Result:
+    """Return what is read of a file or folder, which errors then name."""
+    try:
+        return read()
+    except PretuneError as error:
+        raise PretuneError(f"{place}: {error}") from error
+
+
+def checked_dropout(config: Any, dropout: Mapping[str, float], path: Path) -> dict[str, float]:
+    """Return dropout that goes before a configuration's, under the names it has there."""
+    known = [field.name for field in fields(config) if "drop" in field.name]
     for name, share in dropout.items():
         if name not in known:
-            raise PretuneError(f"{folder / CONFIG}: no dropout {name!r}; {nearest(name, known)}")
+            raise PretuneError(f"{path}: no dropout {name!r}; {nearest(name, known)}")
         if not 0 <= share < 1:
             raise PretuneError(f"dropout.{name}={share:g}: give a share of at least 0 and below 1")
-    return {**content, **dropout}
+    return dict(dropout)
 
 
 def find_folder(reference: str | Path) -> Path:
-    """The folder behind a model reference."""
-    folder = Path(reference)
+    """The folder behind a model reference; of a sentence-transformers folder, that of its Transformer."""
+    folder = transformer_folder(Path(reference))
     if (folder / CONFIG).is_file():
+        if str(reference) in (*boxed_names(), *preset_names()):
+            _say_once(
+                f"{reference}: the folder of that name, which holds a model, goes before the preset or bundled model"
+            )
         return folder
     if folder.is_dir():
         raise PretuneError(f"{folder}: no model here (no {CONFIG})")

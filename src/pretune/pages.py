@@ -19,8 +19,11 @@ th { text-align: left; color: #667; font-weight: 600; border-bottom: 2px solid #
 td, th { padding: .35rem .8rem .35rem 0; vertical-align: top; } td { border-bottom: 1px solid #eef0f4; }
 td.number, th.number { text-align: right; } tr.best td { font-weight: 700; color: #2f6fde; }
 pre { background: #1d2330; color: #e8ecf4; padding: .9rem 1.1rem; border-radius: 8px; overflow-x: auto; }
-svg { width: 100%; height: auto; } small { color: #667; }
+.scroll { overflow-x: auto; } td.long { min-width: 14rem; }
+svg { width: 100%; min-width: 30rem; height: auto; } small { color: #667; }
+@media (max-width: 40rem) { main { margin: 1rem auto; padding: 0 .5rem; } section { padding: 1rem; } }
 """
+LONG = 40  # characters of a cell that is wide enough to be read on a small screen
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ def page(title: str, *sections: str) -> str:
     >>> page("Hello", section("First", paragraph("text"))).startswith("<!doctype html>")
     True
     """
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(title)}</title>'
     body = "\n".join([f"<h1>{escape(title)}</h1>", *sections])
     return f'<!doctype html>\n<html lang="en"><head>{head}<style>{STYLE}</style></head>\n<body><main>{body}</main></body></html>\n'
 
@@ -65,13 +68,24 @@ def table(rows: Sequence[Mapping[str, Any]], best: int | None = None) -> str:
     numeric = {name: all(isinstance(row[name], int | float) for row in rows) for name in names}
 
     def cell(kind: str, name: str, text: str) -> str:
-        return f"<{kind}{' class=number' if numeric[name] else ''}>{escape(text)}</{kind}>"
+        look = "number" if numeric[name] else "long" if len(text) > LONG else ""
+        return f"<{kind}{f' class={look}' if look else ''}>{escape(text)}</{kind}>"
 
     lines = ["<tr>" + "".join(cell("th", name, name) for name in names) + "</tr>"]
     for number, row in enumerate(rows):
         mark = ' class="best"' if number == best else ""
         lines.append(f"<tr{mark}>" + "".join(cell("td", name, _shown(row[name])) for name in names) + "</tr>")
-    return "<table>\n" + "\n".join(lines) + "\n</table>"
+    return table_of(lines)
+
+
+def table_of(lines: Sequence[str]) -> str:
+    """Return a table of lines of HTML; where the screen is too narrow for it, it scrolls, and the page does not."""
+    return scrolling("<table>\n" + "\n".join(lines) + "\n</table>")
+
+
+def scrolling(content: str) -> str:
+    """Return HTML in a box that scrolls sideways."""
+    return f'<div class="scroll">{content}</div>'
 
 
 def _shown(value: Any) -> str:
@@ -104,4 +118,4 @@ def chart(lines: Sequence[Line], *, across: str, up: str) -> str:
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
     svg = buffer.getvalue()
-    return svg[svg.index("<svg") :]  # without the XML header, which has no place inside a page
+    return scrolling(svg[svg.index("<svg") :])  # without the XML header, which has no place inside a page

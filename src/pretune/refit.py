@@ -19,6 +19,7 @@ from pretune.nn.positions import Learned, Rotary, Sinusoidal
 from pretune.text.shared_tokens import match_tokens
 from pretune.text.tokenizer import Tokenizer
 
+Array = np.ndarray[Any, np.dtype[Any]]
 EXAMPLES = 10  # tokens shown in a report
 # What has a row for each token: the names of tensors, and which of their dimensions counts them.
 VOCABULARY: dict[type[nn.Module], tuple[tuple[str, ...], int]] = {
@@ -35,14 +36,39 @@ def match_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, dict[st
 
     Tokens that both vocabularies share keep their vectors and output biases; the others start from the mean of the old ones.
     """
+    old = model.need_tokenizer()
+    where = match_tokens(old, tokenizer)
+    made = _with_vocabulary(model, tokenizer, where)
+    tokens = np.array(tokenizer.vocabulary)
+    kept = np.isin(np.arange(old.size), where)
+    return made, {
+        "tokens": tokenizer.size,
+        "matched": int((where >= 0).sum()),
+        "from_the_mean": int((where < 0).sum()),
+        "old_tokens_left_out": int((~kept).sum()),
+        "matched_examples": tokens[where >= 0][-EXAMPLES:].tolist(),
+        "unmatched_examples": tokens[where < 0][:EXAMPLES].tolist(),
+    }
+
+
+def add_separator(model: Model) -> Model:
+    """Return the same model with a separator added to its vocabulary; its vector, which is to be learned, starts from the mean."""
+    tokenizer = model.need_tokenizer().with_separator()
+    added = tokenizer.role("separator")
+    where = np.arange(max(model.config.vocab_size, tokenizer.size))  # a vocabulary may have rows to spare
+    where[added] = -1
+    return _with_vocabulary(model, tokenizer, where)
+
+
+def _with_vocabulary(model: Model, tokenizer: Tokenizer, where: Array) -> Model:
+    """The same model with another tokenizer; `where` says which old token each row is, -1 those that start from the mean."""
     if not isinstance(model.backbone.embed, Embeddings):
         raise PretuneError(
             f"{model.family.name}: its vocabulary is cut by frequency; another one cannot be matched to it"
         )
     old = model.need_tokenizer()
-    where = match_tokens(old, tokenizer)
     first = getattr(model.backbone.embed.positions, "first", 0)
-    config = replace(model.config, vocab_size=tokenizer.size, **_special_ids(model.config, tokenizer))
+    config = replace(model.config, vocab_size=len(where), **_special_ids(model.config, tokenizer))
     made = _rebuilt(model, config)
     moved = getattr(made.backbone.embed.positions, "first", 0) - first
     if moved:  # RoBERTa counts positions from its padding token
@@ -56,16 +82,7 @@ def match_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, dict[st
             state[name] = torch.cat([positions.weight[: positions.first], state[name][first:]])
     made.root.load_state_dict(state, strict=False)
     made.tokenizer = tokenizer
-    tokens = np.array(tokenizer.vocabulary)
-    kept = np.isin(np.arange(old.size), where)
-    return made, {
-        "tokens": tokenizer.size,
-        "matched": int((where >= 0).sum()),
-        "from_the_mean": int((where < 0).sum()),
-        "old_tokens_left_out": int((~kept).sum()),
-        "matched_examples": tokens[where >= 0][-EXAMPLES:].tolist(),
-        "unmatched_examples": tokens[where < 0][:EXAMPLES].tolist(),
-    }
+    return made
 
 
 def lengthen(model: Model, longest: int, how: Literal["copy", "interpolate"] = "copy") -> tuple[Model, dict[str, Any]]:
@@ -86,6 +103,7 @@ def lengthen(model: Model, longest: int, how: Literal["copy", "interpolate"] = "
         raise PretuneError(f"this {model.family.name} has {before} positions already; {longest} are not more")
     key = next(key for key in POSITION_KEYS if hasattr(model.config, key))
     made = _rebuilt(model, replace(model.config, **{key: getattr(model.config, key) + longest - before}))
+    made.max_length = None
     state = model.root.tensors()
     for name, positions in _learned(made.root):
         if not positions.weight.requires_grad:  # sines that the layout keeps as a table
@@ -145,6 +163,8 @@ def _special_ids(config: Any, tokenizer: Tokenizer) -> dict[str, int | None]:
     for key in fields(config):
         if key.name in roles and (key.default is None or tokenizer.has(roles[key.name])):
             found[key.name] = tokenizer.roles.get(roles[key.name])
+    if found.get("bos_token_id") is not None and type(config).bos_token_id is None:
+        found["bos_token_id"] = None  # filled in from the template on saving
     return found
 
 

@@ -57,14 +57,14 @@ def as_int8(tensors: Mapping[str, Tensor], names: Collection[str]) -> Tensors:
     return kept
 
 
-def to_int8(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """(rows, columns) as numbers from -127 to 127, and (rows,) what to multiply them with.
+def to_int8(rows: Tensor, largest: int = 127) -> tuple[Tensor, Tensor]:
+    """Round (rows, columns) to integers from -largest to largest, and return them with the scale of each row, (rows,).
 
     >>> to_int8(torch.tensor([[1.0, -0.5]]))[0].tolist()
     [[127, -64]]
     """
-    scale = (rows.abs().amax(1) / 127).clamp(min=1e-12)
-    return (rows / scale[:, None]).round().clamp(-127, 127).to(torch.int8), scale
+    scale = (rows.abs().amax(1) / largest).clamp(min=1e-12)
+    return (rows / scale[:, None]).round().clamp(-largest, largest).to(torch.int8), scale
 
 
 def restored(tensors: Mapping[str, Tensor]) -> Tensors:

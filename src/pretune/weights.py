@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
-from torch import Tensor
+from torch import Tensor, nn
 
 from pretune.atomic import write_bytes, write_json
 from pretune.errors import PretuneError
@@ -47,6 +47,23 @@ def stored_type(folder: Path) -> torch.dtype:
     return most if most in (torch.float16, torch.bfloat16) else torch.float32
 
 
+def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors of a model folder, by the names they have there, without reading numbers if possible."""
+    files = [folder / WEIGHTS]
+    if (index := folder / f"{WEIGHTS}{INDEX}").is_file() and not files[0].is_file():
+        files = [folder / shard for shard in sorted(set(_places(index).values()))]
+    if not all(file.is_file() for file in files):
+        return {name: tuple(tensor.shape) for name, tensor in read_weights(folder).items()}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in files:
+        try:
+            with safe_open(file, framework="pt") as content:
+                shapes |= {name: tuple(content.get_slice(name).get_shape()) for name in content.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise PretuneError(f"{file}: damaged or cut off ({error})") from error
+    return shapes
+
+
 def read_tensors(path: Path) -> Tensors:
     """The tensors of a safetensors file."""
     try:
@@ -69,23 +86,18 @@ def read_pickle(path: Path) -> Tensors:
         raise PretuneError(f"{path}: damaged, cut off, or no file of tensors") from error
     others = {type(content).__name__}
     if isinstance(content, dict):
-        others = {type(value).__name__ for value in content.values() if type(value) is not Tensor}
+        others = {type(value).__name__ for value in content.values() if type(value) not in (Tensor, nn.Parameter)}
         others |= {type(name).__name__ for name in content if not isinstance(name, str)}
     if others:
         raise PretuneError(f"{path}: holds {', '.join(sorted(others))} besides plain tensors by name; it is not read")
-    return dict(content)
+    return {name: value.detach() for name, value in content.items()}
 
 
 def read_shards(index: Path, read: Callable[[Path], Tensors]) -> Tensors:
     """The tensors of all shards that an index names, each from the shard where it should be."""
-    try:
-        places = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise PretuneError(f"{index}: not an index of shards (no weight_map)") from error
+    places = _places(index)
     tensors: Tensors = {}
     for shard in sorted(set(places.values())):
-        if Path(shard).name != shard:
-            raise PretuneError(f"{index}: names {shard!r}, which is not a file beside it")
         content = read(index.parent / shard)
         wanted = [name for name, place in places.items() if place == shard]
         lacking = [name for name in wanted if name not in content]
@@ -93,6 +105,18 @@ def read_shards(index: Path, read: Callable[[Path], Tensors]) -> Tensors:
             raise PretuneError(f"{index.parent / shard}: lacks what the index says it has: {', '.join(lacking)}")
         tensors |= {name: content[name] for name in wanted}
     return tensors
+
+
+def _places(index: Path) -> dict[str, str]:
+    """Return the shard of each tensor, as an index says."""
+    try:
+        places = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise PretuneError(f"{index}: not an index of shards (no weight_map)") from error
+    for shard in sorted(set(places.values())):
+        if Path(shard).name != shard:
+            raise PretuneError(f"{index}: names {shard!r}, which is not a file beside it")
+    return places
 
 
 def write_weights(folder: Path, tensors: Tensors, shard: int | None = None) -> list[str]:

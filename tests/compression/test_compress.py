@@ -8,6 +8,7 @@ import pytest
 
 import pretune as pt
 from pretune import PretuneError
+from pretune.compression import pruned, quantizing
 from pretune.compression.searching import parse_sequence, usual_sequences
 from pretune.compression.targets import Found, Target, choose, parse_target
 from small_task import start, trained
@@ -27,10 +28,44 @@ def test_a_search(tmp_path: Path) -> None:
     assert [row["model"] for row in facts["candidates"]] == ["uncompressed", "layers=2 > int8", "layers=2"]
     assert facts["chosen"] in facts["pareto"]["bytes"] + facts["pareto"]["latency"]
     assert (tmp_path / "best/pareto.png").stat().st_size > 1000
-    assert sorted(path.name for path in (tmp_path / "best/candidates").iterdir() if "-" not in path.name) == [
-        "layers2", "layers2+int80",
-    ]  # fmt: skip
+    assert sorted(path.name for path in (tmp_path / "best/candidates").iterdir()) == ["layers2", "layers2+int80"]
+    assert [path.name for path in tmp_path.iterdir()] == ["best"]
     assert pt.predict(tmp_path / "best", ["good stone"])[0]["label"] in ("yes", "no")
+
+
+def search(out: Path, *sequences: str) -> pt.Run:
+    data = start() / "train.csv"
+    return pt.compress(
+        trained(), target="quality>=0.01", train=data, dev=data, out=out, sequences=sequences,
+        budget=pt.Budget(steps=2), batch=pt.Batching(sequences=16),
+    )  # fmt: skip
+
+
+def test_a_candidate_that_fails_is_a_row_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def fail(order: pruned.Order) -> None:
+        tried.append(order.out.name)
+        order.out.mkdir(parents=True)
+        raise RuntimeError("out of\nmemory")
+
+    def refuse(order: quantizing.Order) -> None:
+        raise PretuneError("as a graph it gives other states")
+
+    monkeypatch.setattr(pruned, "carry_out", fail)
+    monkeypatch.setattr(quantizing, "carry_out", refuse)
+    run = search(tmp_path / "best", "int8", "units=0.5", "units=0.5 > weights=0.5", "layers=2", "layers=2 > int8")
+    rows = {row["model"]: row for row in run.results["candidates"]}
+    assert list(rows) == ["uncompressed", "layers=2", "int8", "units=0.5", "units=0.5 > weights=0.5", "layers=2 > int8"]
+    assert rows["int8"]["failed"] == rows["layers=2 > int8"]["failed"] == "as a graph it gives other states"
+    assert rows["units=0.5"]["failed"] == rows["units=0.5 > weights=0.5"]["failed"] == "RuntimeError: out of memory"
+    assert tried == ["units0.5"]  # a step that failed is not tried again
+    assert "failed" not in rows["layers=2"] and run.results["chosen"] in ("uncompressed", "layers=2")
+    assert [path.name for path in (tmp_path / "best/candidates").iterdir()] == ["layers2"]
+    assert pt.predict(tmp_path / "best", ["good stone"])[0]["label"] in ("yes", "no")
+    with pytest.raises(PretuneError, match="all 2 candidates failed; int8: as a graph it gives other states"):
+        search(tmp_path / "none", "int8", "units=0.5")
+    assert not (tmp_path / "none").exists()
 
 
 def test_targets() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ import torch
 
 import pretune as pt
 from pretune import PretuneError
+from pretune.cli import main
 from pretune.compression import distilling
 from pretune.compression.sharing import shared_twin
 from pretune.inference import labels
 from pretune.model import load
-from pretune.objectives import parse_objective
+from pretune.objectives import Loss, parse_objective
 from pretune.text.augment import augment
 from pretune.text.labeled import Labeled
 from pretune.training.finetuning import Material
@@ -72,10 +74,10 @@ def test_unlabeled_texts_are_asked_once(tmp_path: Path, monkeypatch: pytest.Monk
     asked = {"student": "layers=2", "unlabeled": texts(tmp_path), "budget": pt.Budget(steps=15), "augment": 1, **FAST}
     run = pt.distill(trained(), out=tmp_path / "student", dev=start() / "train.csv", **asked)  # type: ignore[arg-type]
     assert run.results["texts"] > 48 and run.results["dev/accuracy"] > 0.9
-    cache = tmp_path / "student-teacher-texts.npz"
+    cache = tmp_path / "student/intermediate/teacher-texts.npz"
     with np.load(cache) as kept:
         assert kept["shares"].shape == (run.results["texts"], 2)
-    (tmp_path / "again-teacher-texts.npz").write_bytes(cache.read_bytes())
+    shutil.copytree(cache.parent, tmp_path / "again/intermediate")  # what an attempt that was stopped leaves behind
     monkeypatch.setattr(labels, "answer_parts", None)
     assert pt.distill(trained(), out=tmp_path / "again", **asked).finished  # type: ignore[arg-type]
 
@@ -113,6 +115,81 @@ def test_a_student_of_no_task(tmp_path: Path) -> None:
     assert lines and {"mlm", "match_cosine", "match_hidden"} <= lines[-1].keys()
     assert any("dev/mlm" in line and "dev/match_logits" not in line for line in run.metrics())
     assert run.results["times_smaller"] > 1.0
+
+
+def teacher_of_tokens(folder: Path) -> Path:
+    """A masked language model."""
+    pt.adapt(
+        start() / "start", start() / "text.txt", out=folder, budget=pt.Budget(steps=2), batch=pt.Batching(tokens=512)
+    )
+    return folder
+
+
+def from_text(teacher: Path, out: Path, **options: Any) -> pt.Run:
+    given = {"budget": pt.Budget(steps=2), "batch": pt.Batching(tokens=512)}
+    return pt.distill(teacher, student="layers=2", data=start() / "text.txt", out=out, **given, **options)
+
+
+def test_losses_on_text_have_the_published_weights_or_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    teacher, seen = teacher_of_tokens(tmp_path / "mlm"), list[dict[str, float]]()
+    over = Loss.over
+
+    def recorded(self: Loss, totals: Any) -> Any:
+        seen.append({term: self.weights.get(term, 1.0) for term in self.sums})
+        return over(self, totals)
+
+    monkeypatch.setattr(Loss, "over", recorded)
+    run = from_text(teacher, tmp_path / "usual")
+    assert seen[-1] == {"mlm": 2.0, "match_logits": 5.0, "match_cosine": 1.0}
+    assert "loss_weights" not in run.recipe
+    chosen = {"distillation": 3.0, "mlm": 0.0, "cosine": 0.5}
+    run = from_text(teacher, tmp_path / "chosen", loss_weights=chosen)
+    assert seen[-1] == {"mlm": 0.0, "match_logits": 3.0, "match_cosine": 0.5}
+    assert run.recipe["loss_weights"] == chosen
+    from_text(teacher, tmp_path / "matched", match="2*cosine+hidden(skip)", loss_weights={"mlm": 1.0})
+    assert seen[-1] == {"mlm": 1.0, "match_logits": 5.0, "match_cosine": 2.0, "match_hidden": 1.0}
+    with pytest.raises(SystemExit, match="0"):
+        main([
+            "distill", str(teacher), "--student", "layers=2", "--data", str(start() / "text.txt"), "--steps", "1",
+            "--set", "batch.tokens=512", "--loss-weights.distillation", "4", "--out", str(tmp_path / "typed"), "--json",
+        ])  # fmt: skip
+    assert seen[-1] == {"mlm": 2.0, "match_logits": 4.0, "match_cosine": 1.0}
+    for weights, words in (
+        ({"distilation": 1.0}, "did you mean 'distillation'"),
+        ({"lm": 1.0}, "this teacher was trained with mlm"),
+        ({"mlm": -1.0}, "a weight is 0 or more"),
+        (dict.fromkeys(chosen, 0.0), "nothing would be learned"),
+    ):
+        with pytest.raises(PretuneError, match=words):
+            from_text(teacher, tmp_path / "never", loss_weights=weights)
+    with pytest.raises(PretuneError, match=r"written there, as in 2\*cosine"):
+        from_text(teacher, tmp_path / "never", match="cosine", loss_weights={"cosine": 2.0})
+    assert not (tmp_path / "never").exists()
+
+
+def test_a_control_on_text(tmp_path: Path) -> None:
+    teacher = teacher_of_tokens(tmp_path / "mlm")
+    run = from_text(teacher, tmp_path / "student", control=True, watching=pt.Watching(evaluate=1))
+    assert [row["model"] for row in run.results["beside"]] == ["teacher", "student without a teacher", "student"]
+    control = pt.Run(tmp_path / "student/intermediate/control")
+    assert control.finished and run.results["control/dev/mlm"] == control.results["dev/mlm"] > 0
+    assert not any("match_logits" in line for line in control.metrics())
+
+
+@pytest.mark.parametrize("verb", ["distill", "prune", "quantize", "finetune"])
+def test_nothing_appears_beside_the_result(verb: str, tmp_path: Path) -> None:
+    data, more = start() / "train.csv", tmp_path / "inputs"
+    more.mkdir()
+    options: dict[str, dict[str, Any]] = {
+        "distill": {"student": "layers=2", "unlabeled": texts(more), "augment": 1, "control": True, "dev": data},
+        "prune": {"heads": 0.5, "control": True},
+        "quantize": {"how": "aware", "engine": "torch"},
+        "finetune": {"unlabeled": texts(more), "confident": 0.1, "seeds": 1, "report": False},
+    }
+    model = start() / "start" if verb == "finetune" else trained()
+    run = getattr(pt, verb)(model, train=data, out=tmp_path / "out", budget=pt.Budget(steps=1), **options[verb])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["inputs", "out"]
+    assert run.finished and (tmp_path / "out" / "intermediate").is_dir()
 
 
 def test_an_albert_out_of_a_bert(tmp_path: Path) -> None:
@@ -183,10 +260,10 @@ def test_a_writer_learns_from_what_its_teacher_wrote(tmp_path: Path) -> None:
         tmp_path / "gpt", student="layers=2", data=tmp_path / "text.txt", write=6, out=tmp_path / "student",
         budget=pt.Budget(steps=2), batch=pt.Batching(tokens=256, length=24), watching=pt.Watching(held_out=0.0),
     )  # fmt: skip
-    lines = (tmp_path / "student-written.txt").read_text(encoding="utf-8").splitlines()
+    lines = (tmp_path / "student/intermediate/written.txt").read_text(encoding="utf-8").splitlines()
     assert len(lines) == 12 and all(line.startswith(("An assignment is", "The value of a name")) for line in lines)
     assert run.finished and load(tmp_path / "student").backbone.depth == 2
-    with pytest.raises(PretuneError, match="give these with --data"):
+    with pytest.raises(PretuneError, match="--write applies only with --data"):
         pt.distill(tmp_path / "gpt", student="layers=2", train="x.csv", write=6, out=tmp_path / "never")
 
 

@@ -41,7 +41,7 @@ def test_recovery_and_weights(tmp_path: Path) -> None:
     names = [row["model"] for row in run.results["beside"]]
     assert names == ["before", "pruned", "trained, not pruned", "pruned and trained"]
     assert run.results["beside"][-1]["accuracy"] > 0.9 and run.results["times_smaller"] > 2
-    assert load(tmp_path / "small").sparse and load(tmp_path / "small-pruned").backbone.depth == 2
+    assert load(tmp_path / "small").sparse and load(tmp_path / "small/intermediate/pruned").backbone.depth == 2
 
 
 def test_what_has_16_bits_keeps_them(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_refusals(tmp_path: Path) -> None:
         ({"heads": 1.5}, "something must be left"),
         ({}, "nothing to prune"),
         ({"heads": 0.5, "epochs": 1.0}, "give them with --train"),
-        ({"heads": 0.5, "control": True}, "give --epochs"),
+        ({"heads": 0.5, "control": True}, "--control applies only with --epochs"),
     ):
         with pytest.raises(PretuneError, match=words):
             pt.prune(trained(), out=tmp_path / "never", **options)  # type: ignore[arg-type]

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import sys
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, get_args
 
+import numpy as np
 import pytest
 import torch
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.compression.measuring import Costs, bytes_of, verdict
+from pretune.backbones.onnx import OnnxBackbone, feeds, open_graph
+from pretune.compression import onnx_int8, quantizing
+from pretune.compression.measuring import Costs, bytes_of, some_texts, verdict
+from pretune.compression.onnx_int8 import dynamic, learned, static
+from pretune.compression.quantizing import Order, check, choose_engine, write_learned
+from pretune.compression.trained import Trained
+from pretune.inference.batches import text_batches
 from pretune.model import load
 from pretune.nn import int8
-from pretune.nn.fake_int8 import add_rounding, keep_rounded, rounded
+from pretune.nn.fake_int8 import add_rounding, keep_rounded, linears, rounded, use_ranges
 from pretune.nn.int4 import Int4Linear
-from pretune.nn.int8 import Int8Linear, choose_engine
+from pretune.nn.int8 import REDUCED
 from pretune.nn.linear import Linear
+from pretune.objectives import parse_objective
+from pretune.objectives.classify import Pooling
+from pretune.objectives.on import On
+from pretune.onnx_export import INPUTS, PaddedModel, write_graph
 from pretune.storage import as_int8, restored, to_int8
+from pretune.training.finetuning import RANGES
 from small_task import start, trained
 from test_refit import small, tokenizer
 
@@ -32,7 +48,8 @@ pytest.importorskip("onnxruntime")
 )
 def test_smaller_with_the_same_answers(how: Any, engine: Any, tmp_path: Path) -> None:
     data = start() / "train.csv"
-    run = pt.quantize(trained(), how=how, engine=engine, train=data, dev=data, out=tmp_path / "small")
+    measured = {"train": data} if how == "static" else {}
+    run = pt.quantize(trained(), how=how, engine=engine, dev=data, out=tmp_path / "small", **measured)
     facts = run.results
     assert facts["times_smaller"] > (1.9 if how == "bf16" else 1.5)  # a graph of so small a model is much of the file
     assert facts["share_of_quality"] >= 0.95
@@ -54,7 +71,8 @@ def test_layers_that_share_their_matrices(how: Any, tmp_path: Path) -> None:
         "albert-tiny", data, dev=data, tokenizer=start() / "start", seeds=1, report=False, budget=pt.Budget(steps=30),
         optimizer=pt.Optimizer(lr=3e-3), batch=pt.Batching(sequences=16), out=tmp_path / "albert",
     )  # fmt: skip
-    facts = pt.quantize(tmp_path / "albert", how=how, train=data, dev=data, out=tmp_path / "small").results
+    measured = {"train": data} if how == "static" else {}
+    facts = pt.quantize(tmp_path / "albert", how=how, dev=data, out=tmp_path / "small", **measured).results
     assert facts["share_of_quality"] >= 0.9 and load(tmp_path / "albert").backbone.depth > 1
     before, after = (list(pt.predict(folder, [data])) for folder in (tmp_path / "albert", tmp_path / "small"))
     assert sum(a["predicted_label"] == b["predicted_label"] for a, b in zip(before, after, strict=True)) >= 60
@@ -67,18 +85,163 @@ def test_layers_that_share_their_matrices(how: Any, tmp_path: Path) -> None:
     assert len([one for one in constants if list(one.dims) == [config.intermediate_size, config.hidden_size]]) == 1
 
 
-def test_training_with_8_bits_in_mind(tmp_path: Path) -> None:
+def aware(out: Path, **options: Any) -> pt.Run:
+    """Quantization-aware training of the small model."""
     data = start() / "train.csv"
-    run = pt.quantize(
-        trained(), how="aware", engine="torch", train=data, dev=data, budget=pt.Budget(steps=10), out=tmp_path / "q8",
-        optimizer=pt.Optimizer(lr=1e-3), batch=pt.Batching(sequences=16),
+    return pt.quantize(
+        trained(), how="aware", train=data, dev=data, budget=pt.Budget(steps=10), out=out,
+        optimizer=pt.Optimizer(lr=1e-3), batch=pt.Batching(sequences=16), **options,
     )  # fmt: skip
+
+
+def test_quantization_aware_training(tmp_path: Path) -> None:
+    """Weights are rounded to the integers that the graph has, and its activations by the ranges that were learned."""
+    import onnx
+    from onnx import numpy_helper
+
+    run = aware(tmp_path / "q8")
     rows = {row["model"]: row for row in run.results["beside"]}
-    assert rows["quantized"]["accuracy"] == rows["trained with 8 bits in mind"]["accuracy"] == 1.0
-    assert list(rows) == ["before", "trained with 8 bits in mind", "quantized without that", "quantized"]
-    weight = load(tmp_path / "q8-aware").backbone.layers[0].attention.part.output.weight
-    whole, scale = to_int8(weight.detach())
-    torch.testing.assert_close(whole.float() * scale[:, None], weight.detach(), rtol=1e-5, atol=1e-6)
+    assert rows["quantized"]["accuracy"] == rows["trained for int8"]["accuracy"] == 1.0
+    assert list(rows) == ["before", "trained for int8", "quantized without that", "quantized"]
+    source = load(tmp_path / "q8/intermediate/aware")
+    ranges = json.loads((tmp_path / "q8/intermediate/aware" / RANGES).read_text())
+    assert list(ranges) == [path for path, _ in linears(source.backbone)] and min(ranges.values()) > 0
+    graph = onnx.load(tmp_path / "q8" / "model.onnx").graph
+    values = {one.name: numpy_helper.to_array(one) for one in graph.initializer}
+    values |= {n.output[0]: numpy_helper.to_array(n.attribute[0].t) for n in graph.node if n.op_type == "Constant"}
+    nodes = [node for node in graph.node if node.op_type == "QuantizeLinear"]
+    scales = sorted(float(values[node.input[1]]) for node in nodes)
+    assert scales == pytest.approx(sorted(largest / 127 for largest in ranges.values()), rel=1e-5)
+    assert {(int(values[node.input[2]]), values[node.input[2]].dtype.name) for node in nodes} == {(128, "uint8")}
+    assert not any(node.op_type == "DynamicQuantizeLinear" for node in graph.node)
+    for path, linear in linears(source.backbone):
+        whole, scale = to_int8(linear.weight.detach(), REDUCED)
+        torch.testing.assert_close(whole.float() * scale[:, None], linear.weight.detach(), rtol=1e-5, atol=1e-6)
+        assert any(np.array_equal(whole.numpy().T, x) for x in values.values() if x.dtype == np.int8), path
+    # From the folder that was trained, without training again: the same graph.
+    pt.quantize(tmp_path / "q8/intermediate/aware", how="aware", out=tmp_path / "again")
+    assert (tmp_path / "again" / "model.onnx").read_bytes() == (tmp_path / "q8" / "model.onnx").read_bytes()
+
+
+def test_a_quantization_aware_graph_computes_what_was_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its outputs are those of the fake-quantized model, by integer kernels; with other ranges they are not."""
+    model = small("bert", tokenizer("wordpiece"), "mlm")
+    packed = next(iter(text_batches(model, some_texts(4)))).packed[0]
+    add_rounding(model.backbone)
+    model.backbone.train()(packed)
+    trained_as = model.backbone.eval()(packed).last
+    ranges = keep_rounded(model.backbone)
+    assert list(ranges) == [path for path, _ in linears(model.backbone)]
+
+    def graph_of(ranges: dict[str, float], name: str) -> torch.Tensor:
+        use_ranges(model.backbone, ranges)
+        write_graph(model, tmp_path / "float.onnx", check=False)
+        learned(tmp_path / "float.onnx", tmp_path / name)
+        found: torch.Tensor = OnnxBackbone(tmp_path / name, model.backbone)(packed).last
+        return found
+
+    largest = float(trained_as.abs().max())
+    assert float((graph_of(ranges, "q8.onnx") - trained_as).abs().max()) < 0.03 * largest
+    other = graph_of({path: value / 4 for path, value in ranges.items()}, "other.onnx")
+    assert float((other - trained_as).abs().max()) > 0.1 * largest
+    # A graph that computes something else is refused.
+    monkeypatch.setattr(quantizing, "learned", lambda draft, out: shutil.copy(tmp_path / "other.onnx", out))
+    for _, linear in linears(model.backbone):
+        linear.input_quantizer = None
+    with pytest.raises(PretuneError, match="are not those of the trained model"):
+        write_learned(model, None, ranges, tmp_path / "float.onnx", tmp_path / "never.onnx")
+    # ONNX Runtime multiplies integers, and keeps no matrix as float.
+    operators = optimized(tmp_path / "q8.onnx", tmp_path / "optimized.onnx")
+    assert operators.count("MatMulIntegerToFloat") == len(ranges)
+    assert (tmp_path / "q8.onnx").stat().st_size < (tmp_path / "float.onnx").stat().st_size
+
+
+def optimized(graph: Path, out: Path) -> list[str]:
+    """The operators that ONNX Runtime makes of a graph."""
+    import onnx
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath, options.log_severity_level = str(out), 3
+    onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+    return [node.op_type for node in onnx.load(out).graph.node]
+
+
+@pytest.mark.parametrize("how", ["dynamic", "static", "aware"])
+def test_graphs_do_not_saturate_on_processors_without_vnni(how: Any, tmp_path: Path) -> None:
+    """Two products of a weight and an 8-bit activation fit into 16 bits, wherever the graph was made."""
+    weights = int8_weights(quantized_graph(how, tmp_path))
+    assert len(weights) >= 8  # of two layers
+    for name, weight in weights.items():
+        assert 60 <= int(np.abs(weight.astype(int)).max()) <= REDUCED, name
+
+
+def test_lstm_graphs_do_not_saturate_on_processors_without_vnni(tmp_path: Path) -> None:
+    sizes = {"embedding_size": 12, "hidden_size": 16, "num_hidden_layers": 2, "cell": "lstm"}
+    model = small("bilstm", tokenizer("wordpiece"), "bilm", **sizes)
+    write_graph(model, tmp_path / "float.onnx")
+    dynamic(tmp_path / "float.onnx", tmp_path / "int8.onnx", per_channel=True)
+    learned(tmp_path / "float.onnx", tmp_path / "learned.onnx")
+    for name in ("int8.onnx", "learned.onnx"):
+        weights = int8_weights(tmp_path / name)
+        assert len(weights) >= 4 and all(int(np.abs(w.astype(int)).max()) <= REDUCED for w in weights.values())
+
+
+def quantized_graph(how: str, folder: Path) -> Path:
+    model = small("bert", tokenizer("wordpiece"), "mlm")
+    batches = list(text_batches(model, some_texts(4)))
+    if how == "aware":
+        add_rounding(model.backbone)
+        model.backbone.train()(batches[0].packed[0])
+        use_ranges(model.backbone.eval(), keep_rounded(model.backbone))
+    write_graph(model, folder / "float.onnx", check=False)
+    match how:
+        case "dynamic":
+            dynamic(folder / "float.onnx", folder / "int8.onnx", per_channel=True)
+        case "static":
+            static(folder / "float.onnx", folder / "int8.onnx", per_channel=True, batches=batches)
+        case _:
+            learned(folder / "float.onnx", folder / "int8.onnx")
+    return folder / "int8.onnx"
+
+
+def int8_weights(file: Path) -> dict[str, Any]:
+    """The signed weights of a graph by name; embeddings, which are looked up, left out."""
+    import onnx
+    from onnx import numpy_helper
+
+    graph = onnx.load(file).graph
+    looked_up = {node.input[0] for node in graph.node if node.op_type == "Gather"}
+    found = {one.name: numpy_helper.to_array(one) for one in graph.initializer if one.name not in looked_up}
+    return {name: weight for name, weight in found.items() if weight.dtype == np.int8 and weight.ndim > 1}
+
+
+@pytest.mark.parametrize("pooling", get_args(Pooling))
+def test_every_pooling_can_be_quantized_and_exported(pooling: str, tmp_path: Path) -> None:
+    model = small("modernbert", tokenizer("byte-bpe"), "mlm")
+    (task,) = parse_objective(f"classify(pooling={pooling})", labels=("no", "yes")).objectives
+    del model.root.heads["mlm"]
+    model.add_heads([task])
+    model.root.eval()
+    model.objective, model.labels = f"classify(pooling={pooling})", ["no", "yes"]
+    model.save(tmp_path / "model")
+    pt.export(tmp_path / "model", to="onnx", out=tmp_path / "graph")
+    pt.quantize(tmp_path / "model", out=tmp_path / "int8")
+    texts = some_texts(6)
+    whole, graph, small_one = (
+        [row["probability"] for row in pt.predict(tmp_path / name, texts)] for name in ("model", "graph", "int8")
+    )
+    np.testing.assert_allclose(graph, whole, atol=1e-4)
+    np.testing.assert_allclose(small_one, whole, atol=0.2)
+    for name, close in (("graph", 1e-4), ("int8", 0.2)):  # logits of the graph itself, which others use
+        session = open_graph(tmp_path / name / "model.onnx")
+        for batch in text_batches(model, texts):
+            for feed, _ in feeds(batch.packed[0]):
+                wanted = {entry.name: feed[entry.name] for entry in session.get_inputs()}
+                (logits,) = session.run(["logits"], wanted)
+                tensors = [torch.from_numpy(feed[key]) for key in INPUTS]
+                expected = PaddedModel(model, task)(*tensors)[1].detach()  # type: ignore[arg-type]
+                np.testing.assert_allclose(logits, expected, atol=close * max(1.0, float(expected.abs().max())))
 
 
 def test_cells_of_8_bits(tmp_path: Path) -> None:
@@ -109,24 +272,33 @@ def test_rounding_and_back() -> None:
     assert len(out.detach().unique()) <= 255 and float(out.detach().abs().max()) <= 1.0
     (slope,) = torch.autograd.grad(out.sum(), x)
     assert torch.equal(slope, torch.ones_like(x))
-    linear = Linear(8, 4)
+    linear, values = Linear(8, 4), x.detach()
     add_rounding(linear)
-    linear.train()(x.detach())
-    assert float(linear.input_range.largest) == float(x.detach().abs().max())  # type: ignore[union-attr]
-    linear(2 * x.detach())
-    assert float(linear.input_range.largest) == pytest.approx(1.1 * float(x.detach().abs().max()))  # type: ignore[union-attr]
-    keep_rounded(linear)
+    linear.train()(values)
+    assert float(linear.input_quantizer.largest) == float(values.abs().max())  # type: ignore[arg-type, union-attr]
+    linear(2 * values)
+    learned = 1.1 * float(values.abs().max())
+    rounded_twice = linear.eval()(3 * values)  # a range is learned in training alone
+    assert keep_rounded(linear) == {"": pytest.approx(learned)}
     assert set(dict(linear.named_parameters())) == {"weight", "bias"} and not list(linear.named_buffers())
+    use_ranges(linear, {"": learned})
+    torch.testing.assert_close(linear(3 * values), rounded_twice)  # values beyond the range included
 
 
-@pytest.mark.parametrize("kind", ["dynamic", "weights"])
-def test_integers_are_close_to_what_they_stand_for(kind: str) -> None:
-    torch.manual_seed(0)
-    linear = Linear(64, 48, stacked=3)
-    x = torch.randn(7, 64)
-    made = Int8Linear.of(linear, kind)
-    assert made.weight.dtype == torch.int8
-    assert float((made(x) - linear(x)).detach().abs().max()) < 0.1
+def test_the_input_of_a_fused_feed_forward_network_is_rounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU the first matrix of a network goes with its activation into one kernel."""
+    from pretune.nn import feed_forward
+
+    kernels = ModuleType("pretune.nn.kernels.gelu")  # the real one needs Triton
+    kernels.bias_gelu = lambda x, bias: torch.nn.functional.gelu(x + bias)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, kernels.__name__, kernels)
+    network, x = feed_forward.FeedForward(8, 16), torch.randn(5, 8)
+    add_rounding(network)
+    monkeypatch.setattr(feed_forward, "ours", lambda x: True)
+    fused = network.train()(x)
+    assert keep_rounded(network)["inner"] == float(x.abs().max())
+    monkeypatch.setattr(feed_forward, "ours", lambda x: False)
+    assert not torch.equal(network(x), fused)
 
 
 def test_4_bits(tmp_path: Path) -> None:
@@ -169,34 +341,52 @@ def test_a_model_that_writes(tmp_path: Path) -> None:
         pt.export(tmp_path / "small", out=tmp_path / "hf")
 
 
-def test_machines_take_their_quickest_kernels_and_all_kernels_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(0)
-    linear, x, said = Linear(64, 32), torch.randn(50, 64), []
-    monkeypatch.setattr(int8.platform, "machine", lambda: "aarch64")
-    for engines in (["qnnpack", "onednn", "none"], ["qnnpack"]):
-        monkeypatch.setattr(type(torch.backends.quantized), "supported_engines", engines)
-        assert choose_engine() == ("onednn" if "onednn" in engines else "qnnpack")
-        said.append(Int8Linear.of(linear, "dynamic")(x))
-    torch.testing.assert_close(said[0], said[1], atol=1e-5, rtol=1e-5)
-
-
 def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for options, words in (
         ({"how": "aware"}, "give rows with --train"),
+        ({"how": "aware", "engine": "torch", "train": start() / "train.csv"}, "only ONNX Runtime can use"),
+        (
+            {"how": "aware", "per_channel": False, "train": start() / "train.csv"},
+            "--per-channel applies only|--no-per-channel applies only",
+        ),
         ({"how": "weights", "engine": "onnx"}, "leave --engine out"),
         ({"how": "int3"}, "there are dynamic, static"),
-        ({"bits": 4}, "or 4 with --how weights"),
+        ({"bits": 4}, "--bits applies only with --how weights"),
         ({"how": "weights", "bits": 3}, "or 4 with --how weights"),
     ):
         with pytest.raises(PretuneError, match=words):
             pt.quantize(trained(), out=tmp_path / "never", **options)  # type: ignore[arg-type]
-    monkeypatch.setattr(int8.platform, "machine", lambda: "abacus")
-    monkeypatch.setitem(int8.ENGINES, "other", ())
-    with pytest.raises(PretuneError, match="no kernels for 8-bit integers"):
-        choose_engine()
-    with pytest.raises(PretuneError, match="no kernels for 8-bit integers"):
+    monkeypatch.setattr(int8, "multiplies_exactly", lambda engine: False)
+    with pytest.raises(PretuneError, match="no int8 kernels that give exact results"):
         pt.quantize(trained(), engine="torch", out=tmp_path / "never")
     assert not (tmp_path / "never").exists()
+
+
+def test_only_what_was_measured_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A processor without instructions for bytes may be faster with int8 all the same."""
+    (tmp_path / "cpuinfo").write_text("flags : fpu sse4_2 avx2")
+    monkeypatch.setattr(onnx_int8, "CPU", tmp_path / "cpuinfo", raising=False)
+    monkeypatch.setattr(
+        "pretune.compression.trained.compare",
+        lambda models, examples: {name: Costs(100 - i, 1.0 / (1 + i), 1.0 + i) for i, name in enumerate(models)},
+    )
+    results = pt.quantize(trained(), out=tmp_path / "small").results
+    assert results["times_faster_alone"] == 2.0 and "but" not in results
+    assert "faster" not in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("objective", ["prompt(words=no/yes)", "on"])
+def test_heads_that_need_more_than_a_graph_take_torch(objective: str) -> None:
+    model = small("bert", tokenizer("wordpiece"), "mlm")
+    (task,) = parse_objective("classify", labels=("no", "yes")).objectives
+    task = On(task, "mix") if objective == "on" else parse_objective("prompt", labels=("no", "yes")).objectives[0]  # type: ignore[assignment, arg-type]
+    source = Trained(Path("run"), model, task)  # type: ignore[arg-type]
+    assert choose_engine("dynamic", source) == "torch" and choose_engine("static", source) == "onnx"
+    order = Order("run", Path("out"), engine="onnx")
+    with pytest.raises(PretuneError, match="cannot be used with a graph: its head"):
+        check(order, "onnx", source)
 
 
 def test_what_is_not_better_is_said() -> None:

@@ -97,7 +97,7 @@ def test_what_is_finished_is_not_done_again(monkeypatch: pytest.MonkeyPatch) -> 
     again = pt.evaluate(start() / "start", data=data, out=out, **OPTIONS)
     assert again.describe() == before.describe()
     with pytest.raises(PretuneError, match=r"other settings \(settings\); choose another --out"):
-        pt.evaluate(start() / "start", data=data, out=out, **{**OPTIONS, "epochs": 1.0})
+        pt.evaluate(start() / "start", data=data, out=out, **{**OPTIONS, "strategy": "frozen"})
     with pytest.raises(AssertionError, match="again"):  # a third seed is to be done
         pt.evaluate(start() / "start", data=data, out=out, **{**OPTIONS, "seeds": 3})
 
@@ -183,7 +183,7 @@ def test_bad_requests(tmp_path: Path) -> None:
         pt.evaluate(start() / "start", data=data / "none", suite="glue", out=tmp_path / "o")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").write_text("x")
-    with pytest.raises(PretuneError, match="exists and is no evaluation"):
+    with pytest.raises(PretuneError, match="exists and is not an evaluation"):
         pt.evaluate(start() / "start", data=data, out=tmp_path / "other", **OPTIONS)
     with pytest.raises(PretuneError, match="at least one"):
         pt.evaluate(start() / "start", data=data, out=tmp_path / "o", suite="glue", seeds=0)

@@ -63,6 +63,7 @@ def test_texts_are_written_and_scored(
     tasks, files, expected = SUITES[suite]
     lay(tmp_path / "data", files)
     options: dict[str, Any] = {"budget": pt.Budget(steps=1), "batch": pt.Batching(sequences=8, length=32)}
+    options = {} if shots else options
     result = pt.evaluate(
         model(), suite=suite, tasks=tasks, data=tmp_path / "data", out=tmp_path / "out", subsets=True, seeds=1,
         shots=shots, **options,

@@ -89,7 +89,10 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         load_model(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text()) | {"share_encoder_decoder_embeddings": False}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(PretuneError, match="marian: share_encoder_decoder_embeddings must be true"):
+    with pytest.raises(
+        PretuneError,
+        match=r"config\.json: share_encoder_decoder_embeddings false is not supported for marian; only true",
+    ):
         load_model(tmp_path)
 
 

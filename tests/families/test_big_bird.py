@@ -1,7 +1,11 @@
-"""BigBird against the peer: full attention on ragged batches, blocks on each sequence alone (the peer's blocks are a batch's)."""
+"""BigBird against `transformers`: full attention on ragged batches, blocks on each sequence alone (there, blocks are a batch's).
+
+`transformers` is given our random blocks: it draws its own from the first blocks of a sequence, and none in evaluation.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +19,11 @@ from peers import Ragged, close, compare_classifier, compare_gradients, compare_
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.model import Model, load_model
+from pretune.nn.attention import Flow
+from pretune.nn.block_sparse import BlockSparseAttention, random_blocks
 from pretune.nn.layout import Indexed, self_layout
-from pretune.nn.scores import BlockSparse, random_plan
 from pretune.objectives import parse_objective
-from pretune.packed import pack_lists
+from pretune.packed import Packed, pack, pack_lists
 
 SMALL = {
     "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
@@ -46,24 +51,23 @@ def one_by_one(peer: Any, batch: Ragged) -> list[Any]:
     return outputs
 
 
-def follow(model: Model, plans: list[Tensor]) -> None:
-    """Draw no blocks, but take the peer's: (heads, blocks − 2, random) of each layer, of blocks that do not see all."""
-    for layer, plan in zip(model.backbone.layers, plans, strict=True):
-        part = layer.attention.part
-        part.score = BlockSparse(part.score.size, part.score.random, F.pad(plan, (0, 0, 1, 1)))
-        part.pattern = part.score.pattern
+def drawn_blocks(attention: BlockSparseAttention, blocks: int) -> Tensor:
+    """(heads, blocks, random): what each block of a sequence of so many blocks draws."""
+    block, last = torch.arange(blocks), torch.tensor(blocks - 1)
+    numbers = [attention.numbers[:, :blocks, draw] for draw in range(attention.random)]
+    return torch.stack(random_blocks(numbers, block, last), -1)
 
 
-def peers_plan(peer: Any, length: int) -> list[Tensor]:
-    """The blocks that the layers of a peer in training look at in a sequence of so many tokens."""
-    plans = []
-    for layer in peer.bert.encoder.layer:
-        attention = layer.attention.self
-        np.random.seed(attention.seed)
-        lengths, draws = attention._get_rand_attn_plan(length, 2, 2)
-        plan = attention._bigbird_block_rand_mask_with_head(length, length, 2, 2, 4, lengths, draws)
-        plans.append(torch.from_numpy(np.stack(plan)).long())
-    return plans
+def share_random_blocks(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the peer look at the random blocks of our layers, in training and in evaluation."""
+    from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention
+
+    def drawn(self: Any, from_seq_length: int, *_: Any, **__: Any) -> list[Any]:
+        ours: Any = model.backbone.layers[self.seed]
+        part = ours.attention.part
+        return list(drawn_blocks(part, from_seq_length // part.size)[:, 1:-1].numpy())
+
+    monkeypatch.setattr(BigBirdBlockSparseAttention, "_bigbird_block_rand_mask_with_head", drawn)
 
 
 @pytest.mark.parametrize("changes", [{}, {"rescale_embeddings": True, "hidden_act": "relu", "layer_norm_eps": 1e-3}])
@@ -71,10 +75,14 @@ def test_full_attention_is_the_peers(changes: dict[str, Any], tmp_path: Path) ->
     compare_mlm(make_peer(tmp_path, **FULL, **changes), tmp_path, Ragged.make(60))
 
 
-def test_blocks_are_the_peers(tmp_path: Path) -> None:
-    peer, batch = make_peer(tmp_path, **SPARSE), Ragged.make(60, LENGTHS)
+@pytest.mark.parametrize("training", [False, True])
+def test_blocks_are_the_peers_with_the_same_random_blocks(
+    training: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer, batch = make_peer(tmp_path, **SPARSE).train(training), Ragged.make(60, LENGTHS)
     model = load_model(tmp_path, parse_objective("mlm"))
-    model.root.eval()
+    model.root.train(training)
+    share_random_blocks(model, monkeypatch)
     theirs = one_by_one(peer, batch)
     ours = model.backbone(batch.packed, keep="all")
     for number, layer in enumerate(ours.layers):
@@ -88,52 +96,60 @@ def test_blocks_are_the_peers(tmp_path: Path) -> None:
     compare_gradients(model, peer)
 
 
-def test_random_blocks_are_the_peers_by_its_plan(tmp_path: Path) -> None:
-    peer, batch = make_peer(tmp_path, **SPARSE).train(), Ragged.make(60, (39,))
-    model = load_model(tmp_path, parse_objective("mlm"))
-    follow(model, peers_plan(peer, 40))
-    (theirs,) = one_by_one(peer, batch)
-    logits = model.root.heads["mlm"](model.backbone(batch.packed).last, model.backbone.embed.tokens)
-    close(logits, theirs.logits[0])
-    model.root.eval()
-    other = model.root.heads["mlm"](model.backbone(batch.packed).last, model.backbone.embed.tokens)
-    assert not torch.allclose(other, logits, atol=1e-3)
+def test_states_are_the_same_in_training_and_evaluation(tmp_path: Path) -> None:
+    make_peer(tmp_path, **SPARSE)
+    model, batch = load_model(tmp_path, parse_objective("mlm")), Ragged.make(60, LENGTHS)
+    trained, evaluated = (model.backbone.train(mode)(batch.packed).last for mode in (True, False))
+    assert torch.equal(trained, evaluated)
+    for layer in model.backbone.layers:  # without random blocks they would be others
+        layer.attention.part.numbers = layer.attention.part.numbers[..., :0]
+        layer.attention.part.random = 0
+    long = np.repeat(LENGTHS, LENGTHS) > 18
+    assert not torch.allclose(model.backbone(batch.packed).last[long], evaluated[long], atol=1e-3)
 
 
-def test_counts_are_those_by_hand() -> None:
-    """Blocks of one token; one has drawn itself and counts twice (X)."""
-    drawn = """
-        xxxxxxxxx ..
-        xxx.x...x ..
-        xxxx.x..x ..
-        x.xxx.x.x ..
-        xx.xxx..x ..
-        xx..xxx.x ..
-        x..x.xxxx ..
-        x.....xXx ..
-        xxxxxxxxx ..
-        ......... xx
-        ......... xx
-    """
-    times = torch.tensor([[".xX".index(place) for place in row.replace(" ", "")] for row in drawn.split("\n")[1:-1]])
-    plan = torch.tensor([[[0], [4], [5], [6], [1], [1], [3], [7], [0]]])
-    layout = self_layout(pack_lists([[5] * 9, [5] * 2]))
-    side = layout.queries
-    rows = torch.arange(11)
-    query, key = Indexed(side, rows[:, None]), Indexed(side, rows)
-    score = BlockSparse(1, 1, plan)
-    logits = score(torch.zeros(11, 1, 4), layout)(torch.zeros(11, 11), torch.tensor(0), query, key)
-    same = side.sequence[:, None] == side.sequence
-    assert torch.equal(logits.exp().round().long() * same, times)
-    assert (score.pattern.allow(query, key) | (times == 0)).all()
+def test_who_sees_whom_is_the_rule_by_hand() -> None:
+    """Neighbors, both ends, and the random blocks of the head; a short sequence is seen whole."""
+    attention = BlockSparseAttention(6, 3, size=2, random=1, blocks=12, layer=0)
+    lengths = [24, 14, 15]
+    side = self_layout(pack_lists([[5] * length for length in lengths])).queries
+    rows, pattern = torch.arange(sum(lengths)), attention.pattern
+    allowed = pattern.allow(Indexed(side, rows[:, None], torch.arange(3)[:, None, None]), Indexed(side, rows))
+    start = 0
+    for length in lengths:
+        blocks = -(-length // 2)
+        drawn = drawn_blocks(attention, blocks)
+        for head, query, key in np.ndindex(3, length, length):
+            one, other, ends = query // 2, key // 2, (0, blocks - 1)
+            seen = length <= 14 or abs(one - other) <= 1 or one in ends or other in ends or other in drawn[head, one]
+            assert allowed[head, start + query, start + key] == seen
+        start += length
 
 
-def test_a_plan_draws_blocks_that_are_not_seen_anyway() -> None:
-    plan = random_plan(heads=3, blocks=30, random=3, seed=1)
-    assert plan.shape == (3, 30, 3)
-    assert ((plan - torch.arange(30)[:, None]).abs() > 1).all() and (plan > 0).all() and (plan < 10).all()
-    assert all(len(set(row)) == 3 for head in plan.tolist() for row in head)
-    assert torch.equal(plan, random_plan(3, 30, 3, seed=1)) and not torch.equal(plan, random_plan(3, 30, 3, seed=2))
+def test_random_blocks_come_from_the_whole_sequence() -> None:
+    """Each block draws uniformly and without replacement from all blocks that it does not see anyway."""
+    layers, heads, random = 25, 16, 3
+    for blocks in (12, 20, 64):
+        found = torch.stack(
+            [
+                drawn_blocks(BlockSparseAttention(32, heads, size=64, random=random, blocks=64, layer=layer), blocks)
+                for layer in range(layers)
+            ]
+        )  # (layers, heads, blocks, random)
+        inner = found[:, :, 1:-1]
+        assert inner.min() >= 1 and inner.max() <= blocks - 2
+        assert ((inner - torch.arange(1, blocks - 1)[:, None]).abs() > 1).all()
+        assert (inner.sort(-1).values.diff(dim=-1) > 0).all()
+        for block in range(1, blocks - 1):
+            allowed = [other for other in range(1, blocks - 1) if abs(other - block) > 1]
+            counts = torch.bincount(found[:, :, block].flatten(), minlength=blocks)[allowed].double()
+            expected = layers * heads * random / len(allowed)
+            spread = (expected * (1 - random / len(allowed))) ** 0.5
+            assert (counts - expected).abs().max() < 5.5 * spread + 1
+    first, second = (BlockSparseAttention(32, 2, size=64, random=3, blocks=64, layer=layer) for layer in (0, 1))
+    again = BlockSparseAttention(32, 2, size=64, random=3, blocks=64, layer=0)
+    assert torch.equal(first.numbers, again.numbers) and not torch.equal(first.numbers, second.numbers)
+    assert not torch.equal(first.numbers[0], first.numbers[1])
 
 
 @pytest.mark.parametrize("kind", [FULL, SPARSE])
@@ -161,8 +177,37 @@ def test_a_classifier_goes_both_ways(tmp_path: Path) -> None:
 def test_settings_that_are_not_there_are_refused() -> None:
     family = FAMILIES["big_bird"]
     for changes, message in (
-        ({"attention_type": "lsh"}, "unknown attention_type 'lsh'"),
-        ({"use_bias": False}, "bias"),
+        (
+            {"attention_type": "lsh"},
+            'attention_type "lsh" is not supported for big_bird; only "block_sparse" or "original_full"',
+        ),
+        ({"use_bias": False}, "use_bias false is not supported"),
     ):
         with pytest.raises(PretuneError, match=message):
             family.build(family.read_config(SMALL | changes))
+
+
+def test_a_layer_is_compiled_whole_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: no break in the graph, and other lengths of the same capacity are no other shapes."""
+    from torch._dynamo.testing import CompileCounter
+
+    torch.manual_seed(0)
+    attention = BlockSparseAttention(8, 2, size=2, random=1, blocks=32, layer=0).eval()
+
+    def layer(x: Tensor, packed: Packed) -> Tensor:
+        return attention(x, Flow(self_layout(packed)))
+
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(layer, fullgraph=True, dynamic=False, backend=counter)
+    x = torch.randn(100, 8)
+    with torch.no_grad():
+        for lengths in ([60, 5, 35], [30, 50, 20]):
+            packed = pack(np.full(100, 5), np.array(lengths))
+            packed.longest = 60
+            expected = layer(x, packed)
+            with monkeypatch.context() as patch:
+                patch.setattr("pretune.nn.attend.choose_path", lambda *_: "flex")
+                torch.testing.assert_close(compiled(x, replace(packed, host_offsets=None)), expected)
+    assert counter.frame_count == 1
+    torch._dynamo.reset()

@@ -116,10 +116,10 @@ def test_more_positions_leave_distances_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("deberta", {"relative_attention": False}, "only relative_attention true"),
-        ("deberta", {"pos_att_type": "c2p"}, "pos_att_type 'c2p|p2c' is supported"),
-        ("deberta", {"pos_att_type": None}, "pos_att_type 'c2p|p2c' is supported"),
-        ("deberta", {"tie_word_embeddings": False}, "tie_word_embeddings false is not supported"),
+        ("deberta", {"relative_attention": False}, "relative_attention false is not supported"),
+        ("deberta", {"pos_att_type": "c2p"}, "pos_att_type 'c2p' is not supported; only 'c2p|p2c'"),
+        ("deberta", {"pos_att_type": None}, "pos_att_type None is not supported"),
+        ("deberta", {"pooler_hidden_size": 48}, "pooler_hidden_size 48 is not supported for deberta; only 32"),
         ("deberta-v2", {"share_att_key": False}, "share_att_key false is not supported"),
     ],
 )

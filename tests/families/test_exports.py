@@ -24,8 +24,9 @@ import torch
 
 import pretune as pt
 from conftest import english_documents
-from peers import assert_same
+from peers import assert_same, close
 from pretune.families import FAMILIES
+from pretune.inference.embed import embed_texts
 from pretune.inference.predict import Answerer, predict_texts
 from pretune.model import Model, Root
 from pretune.objectives import parse_objective
@@ -136,3 +137,22 @@ def test_an_answerer_gives_the_same_logits_to_a_question(name: str, tmp_path: Pa
     asked = Questions(Path("x"), {}, [question], [passage])
     (ours,) = Answerer(model, task, asked).outputs(torch.device("cpu"))  # type: ignore[arg-type]
     torch.testing.assert_close(torch.tensor(ours), theirs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_sentence_transformers_computes_the_same_vectors(name: str, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    kind, small = SMALL[name]
+    family, words = FAMILIES[name], tokenizer(kind)
+    sizes = {"vocab_size": words.size, "max_position_embeddings": 90, "pad_token_id": words.role("padding")}
+    config = family.read_config(small | sizes | {"initializer_range": 0.2})
+    Model(family, config, Root(family.build(config)), words).save(tmp_path / "model")
+    facts = pt.export(
+        tmp_path / "model", to="sentence-transformers", pooling="last+mean", max_length=16, out=tmp_path / "out"
+    ).facts
+    texts = ["An assignment is a statement", "and that", "or this one, which is longer " * 4]
+    peer = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    theirs = peer.encode(texts, convert_to_tensor=True)
+    assert theirs.shape == (3, facts["dimension"]) and peer.max_seq_length == 16
+    close(torch.from_numpy(embed_texts(tmp_path / "out", texts)), theirs)

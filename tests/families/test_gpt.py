@@ -210,9 +210,9 @@ def test_presets_have_the_released_numbers_of_parameters() -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("gpt2", {"tie_word_embeddings": False}, "tie_word_embeddings false is not supported"),
-        ("openai-gpt", {"tie_word_embeddings": False}, "tie_word_embeddings false is not supported"),
-        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "only attention scaled by the width of a head"),
+        ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights false is not supported"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx true is not supported"),
+        ("openai-gpt", {"afn": "mish"}, 'afn "mish" is not supported'),
     ],
 )
 def test_what_we_cannot_wire_is_refused(name: str, changes: dict[str, Any], message: str) -> None:

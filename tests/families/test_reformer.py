@@ -295,7 +295,7 @@ def test_documents_of_a_lane_do_not_see_each_other() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"is_decoder": False}, "is_decoder False is not supported; only True"),
+        ({"is_decoder": False}, "is_decoder false is not supported for reformer; only true"),
         ({"lsh_num_chunks_after": 1}, "lsh_num_chunks_after 1 is not supported"),
         ({"attn_layers": ["local", "full"]}, "attn_layers full; there are local and lsh"),
         ({"attn_layers": []}, "attn_layers is empty"),

@@ -109,26 +109,42 @@ def test_a_checkpoint_may_have_any_of_the_tied_names(tmp_path: Path) -> None:
 
 
 def test_an_own_vocabulary_matrix_that_is_not_there_is_the_embedding(tmp_path: Path) -> None:
-    """The peer saves it only where it differs."""
+    """`transformers` saves it only where it differs, and never scales the states of version 1.1."""
+    from transformers import T5ForConditionalGeneration
+
     make_peer(tmp_path, "1.1")
     tensors = load_file(tmp_path / "model.safetensors")
-    own = tensors.pop("lm_head.weight")
+    del tensors["lm_head.weight"]
     save_file(tensors, tmp_path / "model.safetensors")
-    head = load_model(tmp_path, writing()).root.heads["spans"].output.weight
-    assert torch.equal(head, tensors["shared.weight"]) and not torch.equal(head, own)
+    assert_parity(T5ForConditionalGeneration.from_pretrained(tmp_path).eval(), tmp_path)
 
 
-def test_older_and_newer_keys_say_the_same() -> None:
-    family = FAMILIES["t5"]
-    for given, tied in (
+def test_a_scaled_model_may_have_a_matrix_of_its_own(tmp_path: Path) -> None:
+    """Whether states are scaled, and whether the vocabulary is tied, are two things."""
+    from transformers import T5ForConditionalGeneration
+
+    make_peer(tmp_path, "1.0")
+    tensors = load_file(tmp_path / "model.safetensors")
+    own = torch.randn_like(tensors["shared.weight"], generator=torch.Generator().manual_seed(0))
+    save_file(tensors | {"lm_head.weight": own}, tmp_path / "model.safetensors")
+    assert_parity(T5ForConditionalGeneration.from_pretrained(tmp_path).eval(), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "scaled"),
+    [
         ({}, True),
         ({"tie_word_embeddings": True}, True),
         ({"tie_word_embeddings": False}, False),
-        ({"tie_word_embeddings": True, "scale_decoder_outputs": False}, False),  # what the peer writes of version 1.1
-    ):
-        config = family.read_config(given)
-        assert config.tie_word_embeddings == config.scale_decoder_outputs == tied
-    assert not FAMILIES["mt5"].read_config({"tie_word_embeddings": True}).tie_word_embeddings
+        ({"tie_word_embeddings": True, "scale_decoder_outputs": False}, False),  # what is written of version 1.1
+    ],
+)
+def test_older_keys_say_whether_states_are_scaled(given: dict[str, bool], scaled: bool) -> None:
+    from transformers import T5Config
+
+    assert FAMILIES["t5"].read_config(given).scale_decoder_outputs == T5Config(**given).scale_decoder_outputs == scaled
+    if "scale_decoder_outputs" not in given:
+        assert not FAMILIES["mt5"].read_config(given).scale_decoder_outputs
 
 
 def test_the_bias_of_distances_is_one_for_all_layers_of_a_stack(tmp_path: Path) -> None:

@@ -149,9 +149,9 @@ def test_the_published_vocabulary_ends_texts_with_the_classifiers_token(tmp_path
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"attn_type": "uni"}, "attn_type 'uni' is not supported"),
-        ({"summary_type": "mean"}, "only classifiers on the last token"),
-        ({"tie_word_embeddings": False}, "tie_word_embeddings false is not supported"),
+        ({"attn_type": "uni"}, 'attn_type "uni" is not supported'),
+        ({"summary_type": "mean"}, 'summary_type "mean" is not supported'),
+        ({"bi_data": True}, "bi_data true is not supported"),
     ],
 )
 def test_what_we_cannot_wire_is_refused(changes: dict[str, Any], message: str) -> None:

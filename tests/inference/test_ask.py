@@ -140,7 +140,7 @@ def test_long_texts_give_way_to_examples_and_answers(writer: Path) -> None:
     [
         ({"answers": ["a"]}, "only one answer, 'a', to choose from"),
         ({"answers": ["a:x", "b"]}, "give all of them as label:answer, or none"),
-        ({"calibrate": True}, "give the answers to choose from"),
+        ({"calibrate": True}, "--calibrate applies only with --answers"),
         ({"cloze": "nothing here"}, r"it takes one \[MASK\]"),
         ({"inputs": []}, "nothing to ask about"),
         (
@@ -160,7 +160,7 @@ def test_questions_that_make_no_sense_are_refused(options: dict[str, object], me
 def test_models_that_cannot_answer_say_why(tmp_path: Path) -> None:
     tokenizer = read(["it was good bad . fire water"] * 9)
     headless = tiny("bert-tiny", tokenizer, tmp_path / "bare")
-    with pytest.raises(pt.PretuneError, match="it has no head that fills gaps"):
+    with pytest.raises(pt.PretuneError, match=r"its head for prompt is untrained .* pretrain it with mlm first"):
         pt.ask(headless, ["fire"], cloze="It was [MASK].", answers=["good", "bad"])
     masked = tiny("bert-tiny", tokenizer, tmp_path / "bert", "mlm")
     with pytest.raises(pt.PretuneError, match="fills one gap with a word; give the answers"):

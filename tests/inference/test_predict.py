@@ -61,8 +61,11 @@ def test_rows_keep_their_order_and_columns(suffix: str, tmp_path: Path, monkeypa
     assert [{key: row[key] for key in ("id", "text", "note")} for row in found] == rows(30)
     assert list(found[0]) == ["id", "text", "note", "label", "probability", "probability_no", "probability_yes"]
     alone = pt.predict(run, [row["text"] for row in rows(30)])
-    assert [row["label"] for row in found] == [row["label"] for row in alone]
+    assert [row["label"] or None for row in found] == [row["label"] for row in alone]
     for row, other in zip(found, alone, strict=True):
+        if not row["text"].strip():
+            assert not row["probability"] and not row["probability_yes"] and other["label"] is None
+            continue
         assert float(row["probability"]) == pytest.approx(other["probability"], abs=1e-5)
         assert float(row["probability_yes"]) == pytest.approx(other["probabilities"]["yes"], abs=1e-5)
 
@@ -89,7 +92,7 @@ def test_several_models_answer_with_the_mean_of_their_probabilities(tmp_path: Pa
     a, b = runs()
     file = write_csv(tmp_path / "a.csv", 12)
     one, other, both = (list(pt.predict(models, file)) for models in (a, b, [a, b]))
-    for x, y, z in zip(one, other, both, strict=True):
+    for x, y, z in (rows for rows in zip(one, other, both, strict=True) if rows[0]["text"].strip()):
         means = {label: np.mean([x["probabilities"][label], y["probabilities"][label]]) for label in ("no", "yes")}
         assert z["probabilities"] == pytest.approx(means)
         assert z["label"] == max(means, key=means.__getitem__) and z["probability"] == max(z["probabilities"].values())
@@ -126,6 +129,50 @@ def test_a_row_without_text_is_found_wherever_it_stands(tmp_path: Path, monkeypa
         pt.predict(runs(), tmp_path / "bad.jsonl")
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_an_empty_text_has_no_answer_and_every_row_comes_out(
+    processes: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beside, "ROWS", 3)
+    monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
+    texts = ["a good film", "", " \t", "a bad film", "\u200b", None]
+    file, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    pt.predict(runs()[0], file, out=out, processes=processes)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["text"] for row in rows] == texts
+    assert [row["label"] is None for row in rows] == [row["probability"] is None for row in rows]
+    assert [row["label"] is None for row in rows] == [False, True, True, False, True, True]
+    assert "4 of 6 texts are empty and have no answer" in capsys.readouterr().err
+    columns = pt.predict(runs(), file, out=tmp_path / "out.csv", probabilities=True)
+    assert columns[0]["rows"] == 6
+    with (tmp_path / "out.csv").open(encoding="utf-8") as lines:
+        written = list(csv.DictReader(lines))
+    assert written[1]["label"] == written[1]["probability_no"] == "" and written[0]["probability_no"]
+
+
+def test_a_text_given_alone_must_not_be_empty(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
+    run = runs()[0]
+    for nothing in ("", "  ", "\u200b"):
+        with pytest.raises(PretuneError, match="nothing to answer: the text is empty"):
+            pt.predict(run, [nothing])
+    assert [row["label"] is None for row in pt.predict(run, ["", "a good film"])] == [True, False]
+    assert [row["label"] is None for row in pt.Run(run).predict(["", "a good film"])] == [True, False]
+    assert capsys.readouterr().err.count("1 of 2 texts is empty and has no answer") == 2
+
+
+def test_a_pair_has_an_answer_where_one_of_its_texts_is_empty() -> None:
+    from pretune.inference.predict import without_tokens
+    from pretune.text.labeled import Labeled
+
+    tokenizer = pt.load(runs()[0]).need_tokenizer()
+    rows = Labeled(Path("x"), {}, ["", "a", " "], ["b", "", ""])
+    assert without_tokens(rows, tokenizer) == [2]
+
+
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beside, "ROWS", 64)
     run, _ = runs()
@@ -144,7 +191,6 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.
     ("line", "message"),
     [
         ('{"id": 2}', r"in\.jsonl, line 3: no 'text'"),
-        ('{"id": 2, "text": null}', r"in\.jsonl, line 3: no 'text'"),
         ("{", r"in\.jsonl, line 3: not valid JSON"),
         ('{"text": "\\ud800"}', r"in\.jsonl, line 3: 'text' holds half of a surrogate pair"),
     ],
@@ -193,7 +239,7 @@ def test_texts_files_and_runs_are_told_apart(tmp_path: Path, monkeypatch: pytest
         pt.predict(runs()[0], "a.csv", out="./a.csv")
     with pytest.raises(PretuneError, match="unknown kind of file to write"):
         pt.predict(runs()[0], "a.csv", out="a.xlsx")
-    with pytest.raises(PretuneError, match="--score needs a file"):
+    with pytest.raises(PretuneError, match="--score applies only to files"):
         pt.predict(runs()[0], "a text", score=True)
     with pytest.raises(PretuneError, match="--processes 0: at least one"):
         pt.predict(runs()[0], "a.csv", processes=0)

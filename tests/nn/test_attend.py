@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pretune.nn.attend import attend
+from pretune.nn.block_sparse import block_sparse, random_numbers
 from pretune.nn.layout import Layout, Side, cross_layout, padded_groups, self_layout
 from pretune.nn.patterns import Pattern, blocks, causal, dilated, full, global_tokens, permutation, prefix, window
-from pretune.nn.scores import BlockSparse, RelativeBias, random_plan
+from pretune.nn.scores import RelativeBias
 from pretune.packed import Packed, pack
 
 WIDTH, HEADS = 8, 2
@@ -180,11 +181,9 @@ def test_flex_without_compiling_agrees_with_dense(monkeypatch: pytest.MonkeyPatc
     q, k, v = (x.detach() for x in qkv(197))  # no backward on a CPU
     bias = RelativeBias(HEADS).requires_grad_(False)
     torch.nn.init.normal_(bias.weight)
-    sparse = BlockSparse(4, 1, random_plan(HEADS, 23, 1, seed=0))
-    scored = [
-        (pattern, score) for score in (bias, sparse) for pattern in (full, PATTERNS["longformer"], sparse.pattern)
-    ]
-    for pattern, score in [*((pattern, None) for pattern in PATTERNS.values()), *scored]:
+    sparse = block_sparse(random_numbers(0, HEADS, 23, 1), 4, "4")
+    scored = [(pattern, bias) for pattern in (full, PATTERNS["longformer"], sparse)]
+    for pattern, score in [*((pattern, None) for pattern in (*PATTERNS.values(), sparse)), *scored]:
         bend = None if score is None else score(q, layout)
         dense = attend(q, k, v, layout, pattern, bend, path="dense")
         torch.testing.assert_close(attend(q, k, v, layout, pattern, bend, path="flex"), dense, atol=1e-5, rtol=1e-5)
@@ -200,8 +199,8 @@ def test_blocks_leak_nothing_that_a_pattern_forbids() -> None:
     far = Pattern("far", lambda query, key: (query["position"] - key["position"]).abs() > 8)
     q, k, v = qkv(60)
     layout = self_layout(random_packed([40, 20]))
-    out = attend(q, k, v, layout, far, BlockSparse(2, 1, torch.zeros(HEADS, 20, 1, dtype=torch.long))(q, layout))
-    out[20].sum().backward()  # sees 0 to 11 and 29 to 39
+    sparse = block_sparse(random_numbers(0, HEADS, 20, 1), 2, "2")
+    attend(q, k, v, layout, sparse & far)[20].sum().backward()  # would see 0 to 11 and 29 to 39
     for x in (k, v):
         assert x.grad is not None
         assert x.grad[:12].any() and not x.grad[12:29].any() and not x.grad[40:].any()

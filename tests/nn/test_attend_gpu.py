@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pretune.nn.attend import attend, attend_self
+from pretune.nn.block_sparse import block_sparse, random_numbers
 from pretune.nn.layout import self_layout
 from pretune.nn.patterns import (
     Pattern,
@@ -22,7 +23,7 @@ from pretune.nn.patterns import (
     prefix,
     window,
 )
-from pretune.nn.scores import BlockSparse, RelativeBias, Score, random_plan
+from pretune.nn.scores import RelativeBias, Score
 from pretune.packed import Capacity, Packed, pack
 
 pytestmark = pytest.mark.gpu
@@ -102,13 +103,13 @@ def test_flex_agrees_with_dense_where_most_blocks_are_not_listed(name: str) -> N
     assert distance(run(packed, LONG[name], "flex", torch.bfloat16, None), dense) < 2e-2
 
 
-def big_bird() -> BlockSparse:
-    return BlockSparse(16, 3, random_plan(HEADS, 190, 3, seed=0))
+def big_bird() -> Pattern:
+    return block_sparse(random_numbers(0, HEADS, 190, 3).cuda(), 16, "16")
 
 
 def test_big_bird_on_flex_agrees_with_dense() -> None:
-    packed, sparse = ragged([900, 1800, 70, 2900], 300, seed=1), big_bird()
-    dense, flex = (run(packed, sparse.pattern, path, torch.float32, sparse) for path in ("dense", "flex"))
+    packed = ragged([900, 1800, 70, 2900], 300, seed=1)
+    dense, flex = (run(packed, big_bird(), path, torch.float32, None) for path in ("dense", "flex"))
     assert distance(flex, dense) < 2e-3
 
 
@@ -116,14 +117,11 @@ def test_big_bird_on_flex_agrees_with_dense() -> None:
 def test_sparse_patterns_inside_a_compiled_model(name: str) -> None:
     packed = ragged([900, 1800, 70, 2900], 300, seed=1)
     qkv = torch.randn(len(packed), 3, HEADS, WIDTH, device="cuda").bfloat16()
-    sparse = big_bird() if name == "big bird" else None
-    pattern = LONG[name] if sparse is None else sparse.pattern
+    pattern = big_bird() if name == "big bird" else LONG[name]
 
     def loss(x: Tensor, path: str) -> Tensor:
         q, k, v = x.sin().unbind(1)
-        layout = self_layout(packed)
-        score = None if sparse is None else sparse(q, layout)
-        out = attend(q, k, v, layout, pattern, score, path=path) * 2  # type: ignore[arg-type]
+        out = attend(q, k, v, self_layout(packed), pattern, path=path) * 2  # type: ignore[arg-type]
         return torch.where(packed.ids[:, None, None] > 0, out, 0.0).float().square().sum()  # filler may differ
 
     grads = []

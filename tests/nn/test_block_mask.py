@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pretune.nn.attend import attend
 from pretune.nn.block_mask import BLOCK, block_mask, seen_blocks
+from pretune.nn.block_sparse import block_sparse, random_numbers
 from pretune.nn.layout import Layout, cross_layout, self_layout
 from pretune.nn.patterns import (
     Pattern,
@@ -26,7 +27,6 @@ from pretune.nn.patterns import (
     prefix,
     window,
 )
-from pretune.nn.scores import near_or_at_ends
 from pretune.packed import Packed, pack
 
 
@@ -43,7 +43,7 @@ LONG = {
     "longformer": window(256) | global_tokens,
     "longformer's first": window(256) | global_keys,
     "longformer's second": global_queries,
-    "big bird": near_or_at_ends(64, first=10, short=704),
+    "big bird": block_sparse(random_numbers(0, 2, 256, 3), 64, "64"),
     "planned": blocks(plan(256), 64, "planned") | global_tokens,
 }
 PATTERNS = {
@@ -53,7 +53,7 @@ PATTERNS = {
     "prefix": prefix,
     "permutation": permutation,
     "document": document,
-    "short big bird": near_or_at_ends(4, first=3, short=90),
+    "short big bird": block_sparse(random_numbers(0, 2, 125, 1), 4, "4"),
     **LONG,
 }
 
@@ -78,10 +78,10 @@ def one_text(length: int) -> Layout:
     return self_layout(packed)
 
 
-def dense(numbers: Tensor, indices: Tensor) -> Tensor:
-    """(rows, columns) which blocks are listed."""
+def dense(numbers: Tensor, indices: Tensor, head: int) -> Tensor:
+    """(rows, columns) which blocks are listed for a head."""
     found = torch.zeros(indices.shape[-2:], dtype=torch.long)
-    for row, (number, order) in enumerate(zip(numbers[0, 0].tolist(), indices[0, 0].long(), strict=True)):
+    for row, (number, order) in enumerate(zip(numbers[0, head].tolist(), indices[0, head].long(), strict=True)):
         found[row] = torch.zeros_like(found[row]).index_add(0, order[:number], torch.ones(number, dtype=torch.long))
     assert found.max() <= 1  # none twice
     return found > 0
@@ -96,20 +96,25 @@ def in_blocks(seen: Tensor) -> Tensor:
 
 
 def check(layout: Layout, pattern: Pattern) -> tuple[Tensor, Tensor]:
-    """Which blocks are listed, and which hold a pair that is seen."""
+    """(heads, rows, columns): which blocks are listed, and which hold a pair that is seen."""
     mask = block_mask(layout, pattern)
-    part, whole = (
-        dense(mask.kv_num_blocks, mask.kv_indices),
-        dense(mask.full_kv_num_blocks, mask.full_kv_indices),
-    )
+    assert mask.kv_num_blocks.shape[1] == pattern.heads
     rows, columns = torch.arange(len(layout.queries)), torch.arange(len(layout.keys))
-    seen = in_blocks(mask.mask_mod(0, 0, rows[:, None], columns[None, :]))
-    assert not (part & whole).any()
-    assert not (seen.any(-1).any(-1) & ~part & ~whole).any()
-    assert seen.all(-1).all(-1)[whole].all()
-    assert torch.equal(dense(mask.q_num_blocks, mask.q_indices), part.T)
-    assert torch.equal(dense(mask.full_q_num_blocks, mask.full_q_indices), whole.T)
-    return part | whole, seen.any(-1).any(-1)
+    listed, needed = [], []
+    for head in range(pattern.heads):
+        part, whole = (
+            dense(mask.kv_num_blocks, mask.kv_indices, head),
+            dense(mask.full_kv_num_blocks, mask.full_kv_indices, head),
+        )
+        seen = in_blocks(mask.mask_mod(0, torch.tensor(head), rows[:, None], columns[None, :]))
+        assert not (part & whole).any()
+        assert not (seen.any(-1).any(-1) & ~part & ~whole).any()
+        assert seen.all(-1).all(-1)[whole].all()
+        assert torch.equal(dense(mask.q_num_blocks, mask.q_indices, head), part.T)
+        assert torch.equal(dense(mask.full_q_num_blocks, mask.full_q_indices, head), whole.T)
+        listed.append(part | whole)
+        needed.append(seen.any(-1).any(-1))
+    return torch.stack(listed), torch.stack(needed)
 
 
 lengths_strategy = st.lists(st.integers(1, 300), min_size=1, max_size=6)

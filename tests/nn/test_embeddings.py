@@ -55,3 +55,15 @@ def test_vectors_may_be_narrower_than_states_and_the_head_leads_back() -> None:
 def test_an_unknown_activation_is_refused_by_its_name() -> None:
     with pytest.raises(PretuneError, match="unknown activation 'gelo'; did you mean 'gelu'"):
         ACTIVATIONS["gelo"]
+
+
+def test_activations_are_those_of_transformers() -> None:
+    from transformers.activations import ACT2FN
+
+    x = torch.linspace(-12, 12, 1001)
+    for name in ACT2FN:
+        if name in ("prelu", "xielu"):  # with parameters, which no layout has a place for
+            with pytest.raises(PretuneError, match=f"unknown activation '{name}'"):
+                ACTIVATIONS[name]
+        else:
+            torch.testing.assert_close(ACTIVATIONS[name](x), ACT2FN[name](x), atol=1e-5, rtol=1e-5, msg=name)

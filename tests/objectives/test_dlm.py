@@ -13,7 +13,7 @@ from material import KINDS, TEMPLATE, data, dialogues
 from pretune import PretuneError
 from pretune.families.xlnet import XLNET
 from pretune.objectives import Data, parse_objective
-from pretune.objectives.dlm import DLM, elsewhere, fit, windows
+from pretune.objectives.dlm import DLM, fit, windows
 from pretune.randomness import Draws
 from pretune.text.dialogues import Dialogues
 from pretune.text.sequences import Packing, Template
@@ -55,7 +55,7 @@ def test_real_turns_follow_one_another_and_fake_ones_are_of_another_dialogue(
         read = [turn_at[int(start)] for start in arrangement.starts[row, :count]]
         own = int(arrangement.labels["dialogue"][row])
         strangers = [place for place, turn in enumerate(read) if dialogue[turn] != own]
-        assert len(strangers) == label[row]
+        assert len(strangers) == (label[row] == 1)
         first = next(place for place in range(count) if place not in strangers)
         begin = used.index(read[first]) - first  # where the window begins among the turns that have tokens
         original = used[begin : begin + count]
@@ -65,36 +65,40 @@ def test_real_turns_follow_one_another_and_fake_ones_are_of_another_dialogue(
             assert rows.roles[read[place]] == rows.roles[original[place]]
             assert rows.texts[read[place]] != rows.texts[original[place]]
         assert arrangement.columns["segment"][row, :count].tolist() == [rows.roles[turn] for turn in original]
-        whole = tokens.lengths[read, 0]
-        if whole.sum() + 1 + turns <= length:
-            assert (arrangement.spans[row, :count] == whole).all()
+        whole, spans = tokens.lengths[read, 0], arrangement.spans[row, :count]
+        if whole.sum() + 1 + turns <= length:  # the turn that is exchanged, or could be, may be cut to another's length
+            assert (spans < whole).sum() <= (label[row] >= 0)
         else:  # the longest give way, down to one length
-            limit = arrangement.spans[row, :count].max()
-            assert (arrangement.spans[row, :count] == np.minimum(whole, limit)).all()
+            assert (spans[whole > spans] < spans.max()).sum() <= (label[row] >= 0)
         seen += original
     assert len(set(seen)) == len(seen)  # no turn stands in two windows
     if epoch == 0:  # and none is left out, but for single ones at the end
         counts = np.bincount(dialogue[used], minlength=len(rows))
         assert len(seen) == int(np.where(counts % turns == 1, counts - 1, counts).sum())
-    assert label.any() == (fake > 0 and bool(len(label[label == 1]))) and (fake > 0 or not label.any())
+    judged = label[label >= 0]
+    assert len(judged) > 0.8 * len(label) and (fake != 0.0 or not judged.any()) and (fake != 1.0 or judged.all())
 
 
 @pytest.mark.parametrize("template", [TEMPLATE, ROBERTA, XLNET.template])
 def test_turns_stand_in_the_template_with_their_roles(template: Template) -> None:
-    rows = Dialogues(Path("x"), ["how are you", "fine", "and what is this", "a call"] * 2, [0, 1, 1, 0] * 2, [4, 4])
+    texts = ["how are you", "fine", "and what is this", "a call"]
+    rows = Dialogues(Path("x"), [*texts, *reversed(texts)], [0, 1, 1, 0] * 2, [4, 4])
     made, role = source(rows=rows, template=template), data().tokenizer.role
-    sequences = DLM(turns=4, fake=0.0).arrange(made, Packing(256, 64), Draws(0)).pack(0)
+    sequences = DLM(turns=4).arrange(made, Packing(256, 64), Draws(0)).pack(0)
+    assert sequences.labels["dlm"].tolist() == [-1, -1]  # turns of different roles were drawn
+    row = sequences.index.tolist().index(0)
     wanted, roles = [role("start")] * (not template.last), []
     for number, (text, who) in enumerate(zip(rows.texts[:4], rows.roles[:4], strict=True)):
         between = [role("separator")] if number and template is ROBERTA else []
         wanted += [*between, *made.tokenizer.encode(text), role("separator")]
         roles += [who] * (len(wanted) - len(roles))
     wanted, roles = wanted + [role(item) for item in template.last], roles + [2] * len(template.last)
-    end = sequences.offsets[1]
-    assert sequences.ids[:end].tolist() == wanted
-    assert sequences.columns["segment"][:end].tolist() == (roles if template.segments else [0] * len(wanted))
+    own = slice(sequences.offsets[row], sequences.offsets[row + 1])
+    assert sequences.ids[own].tolist() == wanted
+    assert sequences.columns["segment"][own].tolist() == (roles if template.segments else [0] * len(wanted))
+    sequences.labels["dlm"] = np.array([-1, 1])  # as if the second had a match
     judged = DLM().corrupt(sequences, made.tokenizer, Draws(0)).targets["dlm"]
-    assert judged[0].tolist() == sequences.offsets[:-1].tolist() and judged[1].tolist() == [0, 0]
+    assert judged[0].tolist() == [sequences.offsets[1]] and judged[1].tolist() == [1]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -120,7 +124,8 @@ def test_half_are_fake_and_every_turn_of_a_window_may_be() -> None:
     for seed in range(40):
         made: Any = DLM().arrange(chats, Packing(1024, 200), Draws(seed))
         real: Any = DLM(fake=0.0).arrange(chats, Packing(1024, 200), Draws(seed))
-        labels.append(made.arrangement.labels["dlm"].mean())
+        judged = made.arrangement.labels["dlm"]
+        labels.append(judged[judged >= 0].mean())
         places += (made.arrangement.starts != real.arrangement.starts).sum(0)
     assert abs(np.mean(labels) - 0.5) < 0.05
     assert places.min() > 0.2 * places.sum()
@@ -159,23 +164,27 @@ def test_turns_fit(spans: list[list[int]], room: int) -> None:
     assert (after[cut].sum(1) > room - 3).all()  # nothing is wasted but what cannot be shared
 
 
-def test_turns_from_elsewhere() -> None:
-    dialogue = np.array([0, 0, 1, 1, 2])
-    found = {int(elsewhere(np.arange(5), dialogue, np.array([2]), Draws(seed))[0]) for seed in range(60)}
-    assert found == {0, 1, 4}
-    assert elsewhere(np.array([2, 3]), dialogue, np.array([2, 0]), Draws(0)).tolist()[0] == -1
-    assert elsewhere(np.empty(0, dtype=int), dialogue, np.array([2]), Draws(0)).tolist() == [-1]
-
-
 def test_a_turn_of_the_same_words_is_no_fake() -> None:
     rows = Dialogues(Path("x"), ["yes", "no"] * 6, [0, 1] * 6, [2] * 6)
-    made: Any = DLM(fake=1.0).arrange(source(rows=rows), Packing(256, 32), Draws(0))
-    assert not made.arrangement.labels["dlm"].any()
-    # Where no other dialogue has a turn of the role, any other turn will do.
-    rows = Dialogues(Path("x"), ["a", "b", "c", "d"], [0, 1, 1, 1], [2, 2])
-    for seed in range(20):
-        made = DLM(fake=1.0).arrange(source(rows=rows), Packing(256, 32), Draws(seed))
-        assert made.arrangement.labels["dlm"].all()
+    with pytest.raises(PretuneError, match="x: dlm exchanges turns between dialogues, and found no two of one role"):
+        DLM().arrange(source(rows=rows), Packing(256, 32), Draws(0))
+
+
+def test_a_fake_turn_has_the_role_and_the_source_of_the_one_it_replaces() -> None:
+    """Otherwise the role or the file, and not what is said, would give it away."""
+    texts = [f"{word} {number}" for number in range(40) for word in ("why", "so", "and")]
+    rows = Dialogues(Path("x"), texts, [0, 1, 1] * 40, [3] * 40, files=[number % 3 for number in range(40)])
+    files = np.repeat(rows.files, 3)
+    for seed in range(10):
+        made: Any = DLM(fake=1.0).arrange(source(rows=rows), Packing(256, 32), Draws(seed))
+        turn_at = {int(start): turn for turn, start in enumerate(source(rows=rows).token_rows.starts[:, 0])}
+        for starts, own, label in zip(
+            made.arrangement.starts, made.arrangement.labels["dialogue"], made.arrangement.labels["dlm"], strict=True
+        ):
+            read = [turn_at[int(start)] for start in starts]
+            assert sum(turn // 3 != own for turn in read) == (label == 1)
+            assert [rows.roles[turn] for turn in read] == [0, 1, 1]
+            assert {int(files[turn]) for turn in read} == {rows.files[own]}
 
 
 def test_wrong_use_is_refused() -> None:
@@ -187,7 +196,7 @@ def test_wrong_use_is_refused() -> None:
     with pytest.raises(PretuneError, match="dlm learns from dialogues"):
         DLM().arrange(data(), Packing(256, 64), Draws(0))
     one = Dialogues(Path("x"), ["a", "b"], [0, 1], [2])
-    with pytest.raises(PretuneError, match="x: dlm needs two dialogues or more"):
+    with pytest.raises(PretuneError, match="x: dlm exchanges turns between dialogues"):
         DLM().arrange(source(rows=one), Packing(256, 64), Draws(0))
     with pytest.raises(PretuneError, match="x: no dialogue of two turns or more"):
         DLM().arrange(source(rows=Dialogues(Path("x"), ["a", "b"], [0, 1], [1, 1])), Packing(256, 64), Draws(0))

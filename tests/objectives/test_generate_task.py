@@ -299,7 +299,7 @@ def test_tables_of_many_kinds_are_read(tmp_path: Path) -> None:
     assert Generate(prefix="rte").sources(rows) == ["rte sentence1: A sentence2: B", "rte sentence1: C sentence2: D"]
     empty = tmp_path / "empty.csv"
     empty.write_text("source,target\na,\n", encoding="utf-8")
-    with pytest.raises(pt.PretuneError, match=r"empty\.csv, line 2: no label in 'target'"):
+    with pytest.raises(pt.PretuneError, match=r"empty\.csv: 1 of 1 rows have no label in 'target': line 2"):
         read_text_to_text(empty, {})
 
 

@@ -92,7 +92,7 @@ def test_spans_are_given_by_offsets_or_by_words(tmp_path: Path) -> None:
             {"word1": "dog", "word2": "cat"},
             r"line 1: 'dog' \('word1'\) is not in its text; mend them, or leave them out with --drop-bad",
         ),
-        ({"word2": "cat"}, "cannot tell where span 1 is; name its columns with --columns.start1"),
+        ({"word2": "cat"}, "cannot tell where span 1 is; name its bounds, or its words, with --columns.start1"),
         ({"start1": 3, "end1": 4, "word2": "cat"}, "line 1: ' ' has no token of its own"),
     ],
 )

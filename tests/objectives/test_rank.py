@@ -73,8 +73,11 @@ def test_queries_are_told_by_their_ids_or_their_texts(tmp_path: Path) -> None:
             r"a\.csv, line 3: '-1' is below 0, where relevance begins, in 'label'",
         ),
         ("query,passage,label\na,b,yes\n", r"a\.csv, line 2: 'yes' is not a number in 'label'"),
-        ("text,label\na,1\nb,0\n", r"a\.csv: rank takes pairs of texts; name the columns with --text and --pair"),
-        ("query,passage,label\na,b,1\nb,c,0\n", "every query has one candidate; name a column .* --columns.group, or"),
+        ("text,label\na,1\nb,0\n", r"a\.csv: rank takes pairs of texts; name the columns with --text, --pair"),
+        (
+            "query,passage,label\na,b,1\nb,c,0\n",
+            "every query has one candidate; name the column of query ids with --columns.group; or",
+        ),
         ("query,passage,label\na,b,0\na,c,0\n", "no candidate is relevant"),
     ],
 )

@@ -92,7 +92,7 @@ def test_further_roles_and_fields_of_fields(tmp_path: Path) -> None:
         ("text,label\na,x\n", {"label": "lable"}, "no column 'lable' for the label; .* did you mean 'label'"),
         ("text,label\na,x\n", {"labels": "label"}, "unknown column role 'labels'"),
         ("text,a,b\nx,1,2\ny,3,4\n", {}, "cannot tell which column is the label among 'text', 'a', 'b'; name it with --label"),
-        ("text,label\na,x\nb,\n", {}, "line 3: no label in 'label'"),
+        ("text,label\na,x\nb,\n", {}, "1 of 2 rows have no label in 'label': line 3; mend them, or leave them out with --drop-bad"),
         ("text,label\na,x,y\n", {}, "line 2: 3 fields where the header has 2"),
     ],
 )  # fmt: skip

@@ -49,6 +49,29 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
+# -- sources --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unit", [1, 1 << 20])
+def test_documents_know_their_files_whatever_the_shards(
+    unit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pretune.text.preparing.UNIT_BYTES", unit)  # every file for itself, or all read together
+    counts = [3, 1, 0, 5]
+    files = [write_jsonl(tmp_path / f"{n}.jsonl", [f"Text {n} {i}." for i in range(c)]) for n, c in enumerate(counts)]
+    made = make_store(files, tokenizer(), tmp_path / "store", Settings(shard_bytes=15), 1)
+    assert len(made.shards) > 4 and made.document_files.tolist() == [0, 0, 0, 1, 2, 2, 2, 2, 2]
+    assert join_stores([made, made]).document_files.tolist()[9:] == [3, 3, 3, 4, 5, 5, 5, 5, 5]
+
+
+def test_stores_of_another_version_are_refused(tmp_path: Path) -> None:
+    made = make(tmp_path, ["A text."])
+    manifest = json.loads((made.folder / "manifest.json").read_text())
+    (made.folder / "manifest.json").write_text(json.dumps(manifest | {"version": 1}))
+    with pytest.raises(PretuneError, match="store version 1, but this pretune reads 2; prepare the store again"):
+        Store(made.folder)
+
+
 # -- addressing -----------------------------------------------------------------------------------------------------
 
 real_text = st.text(min_size=1).filter(lambda text: bool(text.strip()))
@@ -214,7 +237,7 @@ def test_preparing_again_changes_nothing_and_other_input_is_refused(tmp_path: Pa
         make(tmp_path, ["Other, longer text."])
     (tmp_path / "busy").mkdir()
     (tmp_path / "busy" / "x").touch()
-    with pytest.raises(PretuneError, match="not empty"):
+    with pytest.raises(PretuneError, match="exists and is not a store"):
         prepare(tmp_path / "a.jsonl", tokenizer(), tmp_path / "busy")
 
 

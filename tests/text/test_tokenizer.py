@@ -352,3 +352,12 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     script = Path(__file__).parents[2] / "perf" / "tokenizer_memory.py"
     answer = subprocess.run([sys.executable, script, "--json"], capture_output=True, text=True, check=True)
     assert json.loads(answer.stdout)["ratio"] <= 1.2
+
+
+@pytest.mark.parametrize("kind", ["bpe", "byte-bpe", "raw-bpe"])
+def test_a_token_that_others_are_merged_from_may_become_special(kind: Kind) -> None:
+    tokenizer = Tokenizer.from_state(trained(kind).state())
+    merged = tokenizer.vocabulary.index(first_merges(tokenizer)[0])
+    tokenizer.roles["end"] = merged
+    assert merged not in tokenizer.encode(" ".join(tokenizer.decode([i]) for i in range(tokenizer.size)))
+    assert tokenizer.encode("the statement")

@@ -118,6 +118,7 @@ def test_they_are_a_baseline_for_tasks(tmp_path: Path) -> None:
         pt.pretrain(
             tmp_path / "model",
             objective="lm",
+            budget=pt.Budget(steps=1),
             out=tmp_path / "no",
             tokenizer=tmp_path / "model",
             data=tmp_path / "train.csv",

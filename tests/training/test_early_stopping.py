@@ -94,10 +94,10 @@ def test_a_task_is_evaluated_each_epoch_and_ends_when_it_is_learned(tmp_path: Pa
 def test_patience_needs_something_to_wait_for(tmp_path: Path) -> None:
     few = tmp_path / "few.csv"
     few.write_text("text,label\ngood,yes\nbad,no\n", encoding="utf-8")
-    with pytest.raises(PretuneError, match=r"watching\.patience waits for better answers .* --dev"):
+    with pytest.raises(PretuneError, match=r"watching\.patience needs examples .* --dev"):
         pt.finetune(start() / "start", few, out=tmp_path / "run", watching=pt.Watching(patience=2))
     assert not (tmp_path / "run").exists()
-    with pytest.raises(PretuneError, match="which only fine-tuning looks for"):
+    with pytest.raises(PretuneError, match=r"watching\.patience applies only to training on labeled rows"):
         pt.pretrain("bert-tiny", start() / "text.txt", out=tmp_path / "run", watching=pt.Watching(patience=2))
     assert not (tmp_path / "run").exists()
 
@@ -108,3 +108,16 @@ def test_frozen_parameters_are_not_copied() -> None:
     best = Best(layers, "x", 1)
     best.look({"x": 0.0}, 1)
     assert set(best.tensors()) == {"1.weight", "1.bias"}
+
+
+def test_running_statistics_are_those_of_the_best_parameters() -> None:
+    """Batch norm's, and the ranges that quantization-aware training learned, belong to the parameters beside them."""
+    layers = torch.nn.BatchNorm1d(2)
+    best = Best(layers, "x", 1)
+    layers.running_mean.fill_(1.0)  # type: ignore[union-attr]
+    best.look({"x": 1.0}, 1)
+    layers.running_mean.fill_(2.0)  # type: ignore[union-attr]
+    layers.weight.data.fill_(2.0)
+    best.look({"x": 0.5}, 2)
+    best.apply()
+    assert layers.running_mean.tolist() == [1.0, 1.0] and layers.weight.tolist() == [1.0, 1.0]  # type: ignore[union-attr]

@@ -211,7 +211,7 @@ def test_a_bad_step_is_named_and_stops_or_is_skipped(value: float, capsys: Any, 
     training = make("mlm+nsp", 30)
     training.watching = fill(Watching, Watching(log=5, save=0, spike=20.0, on_spike="skip"))
     poison(training, 25, value)
-    assert train(training)["mlm"] < 4.5
+    assert train(training)["mlm"] < 5.5  # from ln 300 = 5.7, and no number after the bad step unless it is skipped
     assert "step 26: the gradient norm is" in capsys.readouterr().err
 
 

@@ -317,6 +317,21 @@ def test_sections_are_filled_from_what_is_given_then_the_preset_then_the_default
     assert fill(Watching, None).save == 100
 
 
+def test_a_step_without_targets_of_a_term_goes_by_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All pairs of a step may be unlabeled: their loss is 0, not 0 / 0."""
+
+    def unlabeled(name: str, sequences: Any) -> Any:
+        places = sequences.offsets[:-1]
+        sequences.targets[name] = (places, np.zeros_like(places), np.zeros(len(places)))  # as where shapes are fixed
+        return sequences
+
+    monkeypatch.setattr("pretune.objectives.nsp.judge_at_start", unlabeled)
+    training = make("mlm+nsp", 2)
+    found = train(training)
+    assert found["nsp"] == 0.0 and 0.0 < found["mlm"] < 20.0
+    assert all(torch.isfinite(tensor).all() for tensor in weights(training).values())
+
+
 def test_a_loss_that_is_no_number_stops_the_training() -> None:
     training = make("mlm+nsp", 50)
     training.optimizer = replace(training.optimizer, lr=1e30, clip=0.0)

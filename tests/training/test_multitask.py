@@ -332,7 +332,7 @@ def test_files_and_sampling_that_make_no_sense_are_refused(material: Path, tmp_p
     named = files(material, "mood", "warm")
     with pytest.raises(pt.PretuneError, match=r"--dev names tasks \(mood, warm\) and --train none"):
         tune(material / "bert", material / "warm.csv", tmp_path / "run", "classify", dev=named)
-    with pytest.raises(pt.PretuneError, match="--unlabeled is for one task"):
+    with pytest.raises(pt.PretuneError, match="--unlabeled applies only to one task"):
         tune(material / "bert", named, tmp_path / "run", "classify", unlabeled="x.csv")
     with pytest.raises(pt.PretuneError, match=r"say whose it is, as in mood=.*warm\.csv"):
         tune(material / "bert", named, tmp_path / "run", "classify", dev=material / "warm.csv")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,10 @@ import torch
 from torch import nn
 
 from canary import make
+from pretune.families import FAMILIES
+from pretune.model import Root
+from pretune.nn.linear import Linear
+from pretune.objectives import OBJECTIVES
 from pretune.training.loop import Training, train
 from pretune.training.optimizers import (
     KINDS,
@@ -40,6 +45,55 @@ def test_muon_takes_the_hidden_matrices_and_adamw_the_rest() -> None:
     assert mine == {n for n in names.values() if n.startswith("backbone.layers.") and "part" in n and "norm" not in n}
     assert not mine & {names[p] for group in adamw.param_groups for p in group["params"]}
     assert set(hidden_matrices(root).values()) == {1, 3}
+
+
+def with_head(name: str) -> Root:
+    """A tiny BERT, with the stacks that `bilm` wants where it is that, and the head of an objective."""
+    family = FAMILIES["elmo-transformer" if name == "bilm" else "bert"]
+    sizes = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 64, "max_position_embeddings": 60}
+    root = Root(family.build(family.read_config(sizes)))
+    kind = OBJECTIVES[name]
+    labeled = {"labels": ("a", "b", "c")} if "labels" in {field.name for field in fields(kind)} else {}
+    root.heads[name] = kind(**labeled).head(root.backbone)
+    return root
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_muon_takes_the_hidden_matrices_of_every_head(name: str) -> None:
+    """Layers inside a head, transforms and poolers; not what leads to logits or out of an embedding."""
+    root = with_head(name)
+    adamw, muon = make_optimizers(root, fill(Optimizer, Optimizer(name="muon")))
+    names = {p: n for n, p in root.named_parameters()}
+    mine = {names[p] for group in muon.param_groups for p in group["params"]}
+    linear = {n for n, module in root.named_modules() if isinstance(module, nn.Linear)}
+    hidden = {f"{n}.weight" for n in linear if n != f"heads.{name}.output" and ".embed." not in n}
+    assert mine == hidden
+    assert {names[p] for group in adamw.param_groups for p in group["params"]} == set(names.values()) - hidden
+    if name in ("rtd", "trtd"):
+        layers = [n for n in mine if ".generator.backbone.layers." in n]
+        assert len(layers) == 8 and f"heads.{name}.generator.heads.mlm.transform.dense.weight" in mine
+
+
+def test_heads_move_by_a_rate_of_their_own_where_that_is_asked_for() -> None:
+    settings = fill(Optimizer, Optimizer(name="muon", lr=1.0, matrix_lr=0.1, head_factor=0.5, layer_decay=0.5))
+    root = with_head("rtd")
+    rates = {
+        p: group["peak"] for o in make_optimizers(root, settings) for group in o.param_groups for p in group["params"]
+    }
+    matrices = hidden_matrices(root)
+    assert {rates[p] for p in root.heads.parameters() if p in matrices} == {0.05}
+    assert {rates[p] for p in root.heads.parameters() if p not in matrices} == {0.5}
+    layers = root.backbone.layers
+    assert [{rates[p] for p in layer.parameters() if p in matrices} for layer in layers] == [{0.05}, {0.1}]
+    assert {rates[p] for p in root.backbone.embed.parameters()} == {0.25}
+
+
+def test_a_frozen_backbone_leaves_muon_what_moves() -> None:
+    root = with_head("tag")  # its head has no hidden matrix
+    root.backbone.requires_grad_(False)
+    (adamw,) = make_optimizers(root, fill(Optimizer, Optimizer(name="muon")))
+    assert {p for group in adamw.param_groups for p in group["params"]} == set(root.heads.parameters())
 
 
 def test_orthogonalized_matrices_have_singular_values_near_one() -> None:
@@ -87,15 +141,16 @@ def test_muon_learns() -> None:
     assert train(training)["mlm"] < first["mlm"] - 0.3
 
 
-def test_lamb_is_the_papers_algorithm() -> None:
+@pytest.mark.parametrize("decay", [0.05, 0.0])
+def test_lamb_is_the_papers_algorithm(decay: float) -> None:
     """Algorithm 2 of You et al. (2020), written out for one matrix, one vector and three stacked matrices."""
     torch.manual_seed(0)
     matrix, vector, stacked = (torch.randn(shape, dtype=torch.float64) for shape in ((6, 4), (5,), (6, 4)))
-    lr, (b1, b2), eps, decay = 0.1, (0.9, 0.99), 1e-6, 0.05
+    lr, (b1, b2), eps = 0.1, (0.9, 0.99), 1e-6
     parameters = [nn.Parameter(t.clone()) for t in (matrix, vector, stacked)]
     groups = [
         {"params": [parameters[0], parameters[2]], "weight_decay": decay},
-        {"params": [parameters[1]], "weight_decay": 0.0},
+        {"params": [parameters[1]], "layer_adaptation": False},
     ]
     optimizer = Lamb(groups, lr, (b1, b2), eps, stacked={parameters[2]: 3})
     expected = [matrix, vector, *stacked.chunk(3)]
@@ -117,6 +172,22 @@ def test_lamb_is_the_papers_algorithm() -> None:
     torch.testing.assert_close(parameters[0].detach(), expected[0])
     torch.testing.assert_close(parameters[1].detach(), expected[1])
     torch.testing.assert_close(parameters[2].detach(), torch.cat(expected[2:]))
+
+
+def test_lamb_scales_the_steps_of_matrices_without_decay_too() -> None:
+    root = make("mlm+nsp", 1).root
+    (lamb,) = make_optimizers(root, fill(Optimizer, Optimizer(name="lamb", lr=0.1, decay=0.0)))
+    torch.manual_seed(0)
+    before = {}
+    for p in root.parameters():
+        p.data += 0.1 * torch.randn_like(p)
+        p.grad, before[p] = torch.randn_like(p), p.detach().clone()
+    lamb.step()
+    stacked = {module.weight: module.stacked for module in root.modules() if isinstance(module, Linear)}
+    for p, old in before.items():
+        for now, then in zip(p.detach().chunk(stacked.get(p, 1)), old.chunk(stacked.get(p, 1)), strict=True):
+            length = then.norm() if p.dim() > 1 else then.numel() ** 0.5  # Adam's first step is a sign for each number
+            torch.testing.assert_close((now - then).norm(), torch.as_tensor(0.1 * length), rtol=1e-3, atol=0.0)
 
 
 RATES = {

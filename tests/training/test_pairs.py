@@ -15,6 +15,7 @@ from pretune.families.family import Family, Table
 from pretune.model import Model, Root, load_model
 from pretune.objectives import parse_objective
 from pretune.training import pretraining
+from pretune.training.held_out import split
 from pretune.training.settings import Batching, Budget, Watching
 
 WORDS = ["cat", "dog", "fox", "owl", "pig", "rat", "bee", "cow", "elk", "hen"]
@@ -81,7 +82,7 @@ def test_from_a_table_to_a_model_with_rows_held_out(tmp_path: Path) -> None:
         parse_objective("translate"),
     )
     assert rows is not None and len(rows) == 60
-    learned, held_out = pretraining.split(len(rows), 0.01)
+    learned, held_out = split(len(rows), 0.01)
     assert len(held_out) == 6 and sorted([*learned, *held_out]) == list(range(60))
 
 

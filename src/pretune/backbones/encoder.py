@@ -14,7 +14,7 @@ from pretune.nn.attention import Flow
 from pretune.nn.cache import Cache
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.layout import Layout, Side, memory_side, self_layout
-from pretune.nn.linear import Linear
+from pretune.nn.linear import OutputLinear
 from pretune.nn.patterns import Pattern, document, visible
 from pretune.nn.positions import Learned
 from pretune.packed import Packed
@@ -54,7 +54,7 @@ class Encoder(nn.Module):
         self.order = range(len(self.layers)) if order is None else order
         self.norm = norm if norm is not None else nn.Identity()
         self.vocabulary_head, self.pooler, self.memory = vocabulary_head, pooler, memory
-        self.classifier = classifier if classifier is not None else partial(Linear, embed.width)
+        self.classifier = classifier if classifier is not None else partial(OutputLinear, embed.width)
         self.tagger = tagger
 
     @property

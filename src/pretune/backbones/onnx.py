@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,9 @@ from pretune.packed import Packed
 
 Array = np.ndarray[Any, np.dtype[Any]]
 GRAPH = "model.onnx"
-IDS, MASK, SEGMENTS, STATES, LOGITS = (
-    "input_ids",
-    "attention_mask",
-    "token_type_ids",
-    "last_hidden_state",
-    "logits",
-)
+# The names that Optimum gives the inputs and outputs of its graphs.
+IDS, MASK, SEGMENTS, GLOBAL = "input_ids", "attention_mask", "token_type_ids", "global_attention_mask"
+STATES, LOGITS = "last_hidden_state", "logits"
 
 
 def need_runtime() -> Any:
@@ -55,6 +52,8 @@ class OnnxBackbone(nn.Module):
         super().__init__()
         self.path, self.session = path, open_graph(path, threads)
         self.inputs = {entry.name for entry in self.session.get_inputs()}
+        self.options = need_runtime().RunOptions()
+        self.options.only_execute_path_to_fetches = True  # heads get states; the graph's logits would be for nothing
         self.plan = (blueprint,)  # in a tuple, so that its parameters, which have no values, are nobody's
         self.width: int = blueprint.width
         self.depth: int = blueprint.depth
@@ -71,29 +70,34 @@ class OnnxBackbone(nn.Module):
         """States of the top layer, (n, width)."""
         if keep != "last" and list(keep) not in ([-1], [self.depth]):
             raise PretuneError(f"{self.path}: a graph gives the states of its top layer alone")
-        # On a machine with a GPU batches may come from there; ONNX Runtime computes on the host.
-        offsets = packed.host_offsets if packed.host_offsets is not None else packed.offsets.cpu().numpy()
-        lengths = np.diff(offsets)
-        columns = {IDS: packed.ids.cpu().numpy()}
-        if SEGMENTS in self.inputs:
-            segments = packed.columns.get("segment")
-            columns[SEGMENTS] = np.zeros_like(columns[IDS]) if segments is None else segments.cpu().numpy()
         states = np.empty((len(packed), self.width), dtype=np.float32)
-        for rows in alike(lengths):
-            places = spans_to_places(offsets[:-1][rows], lengths[rows])
-            states[places] = self.run({name: column[places] for name, column in columns.items()}, lengths[rows])
+        for feed, places in feeds(packed):
+            wanted = {name: rows for name, rows in feed.items() if name in self.inputs}
+            (found,) = self.session.run([STATES], wanted, self.options)
+            states[places] = found[feed[MASK] > 0]
         return States([torch.from_numpy(states).to(packed.ids.device)])
-
-    def run(self, columns: dict[str, Array], lengths: Array) -> Array:
-        """Of sequences end to end, the states, (n, width)."""
-        real = np.arange(int(lengths.max())) < lengths[:, None]  # (b, L)
-        feed = {name: padded(column, real) for name, column in columns.items()}
-        (states,) = self.session.run([STATES], feed | {MASK: real.astype(np.int64)})
-        return states[real]  # type: ignore[no-any-return]
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
         """Nothing that could move."""
         return []
+
+
+def feeds(packed: Packed) -> Iterator[tuple[dict[str, Array], Array]]:
+    """Yield packed sequences as inputs of a graph, (b, L) each, and the places (n,) that their tokens had.
+
+    Sequences of similar length go together, as the graph pads them within attention.
+    """
+    # On a machine with a GPU batches may come from there; ONNX Runtime computes on the host.
+    offsets = packed.host_offsets if packed.host_offsets is not None else packed.offsets.cpu().numpy()
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    columns = {IDS: packed.ids.cpu().numpy()}
+    for name, column in ((SEGMENTS, packed.columns.get("segment")), (GLOBAL, packed.columns.get("global"))):
+        columns[name] = np.zeros(len(packed), dtype=np.int64) if column is None else column.cpu().numpy()
+    for rows in alike(lengths):
+        real = np.arange(int(lengths[rows].max())) < lengths[rows][:, None]  # (b, L)
+        places = spans_to_places(starts[rows], lengths[rows])
+        feed = {name: padded(column[places], real) for name, column in columns.items()}
+        yield feed | {MASK: real.astype(np.int64)}, places
 
 
 def alike(lengths: Array) -> list[Array]:

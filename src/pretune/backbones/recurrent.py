@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from pretune.backbones.states import Keep, States, kept
 from pretune.backbones.two_ways import reversed_packed
 from pretune.nn.layout import rearrange, reverse
-from pretune.nn.linear import Linear
+from pretune.nn.linear import OutputLinear
 from pretune.nn.recurrent import Locked, RecurrentLayer, Rows, State
 from pretune.nn.uncompiled import uncompiled
 from pretune.packed import Packed
@@ -98,7 +98,7 @@ class Recurrent(nn.Module):
         self.dropout = Locked(dropout)
         self.window, self.backward = window, backward
         self.vocabulary_head, self.pooler = vocabulary_head, pooler
-        self.classifier: Callable[[int], nn.Module] = partial(Linear, self.width)
+        self.classifier: Callable[[int], nn.Module] = partial(OutputLinear, self.width)
         self.tagger: Callable[[], nn.Module] = nn.Identity
         self.longest: int | None = None
 

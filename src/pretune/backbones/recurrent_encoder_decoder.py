@@ -17,7 +17,7 @@ from pretune.backbones.two_ways import TwoWays
 from pretune.errors import PretuneError
 from pretune.nn.alignment import Alignment
 from pretune.nn.layout import cross_layout, side_of
-from pretune.nn.linear import Linear
+from pretune.nn.linear import Linear, OutputLinear
 from pretune.nn.recurrent import Locked, Recurrence, RecurrentLayer, Rows, State, kernel_type
 from pretune.nn.uncompiled import uncompiled
 from pretune.packed import Packed
@@ -113,7 +113,7 @@ class RecurrentEncoderDecoder(nn.Module):
         self.vocabulary_head = vocabulary_head
         self.pooler: Callable[[], nn.Module] = nn.Identity
         self.tagger: Callable[[], nn.Module] = nn.Identity
-        self.classifier: Callable[[int], nn.Module] = partial(Linear, self._width)
+        self.classifier: Callable[[int], nn.Module] = partial(OutputLinear, self._width)
         self.longest: int | None = None
 
     @property

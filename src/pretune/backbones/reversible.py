@@ -16,7 +16,7 @@ from pretune.nn.attention import Flow
 from pretune.nn.cache import Cache
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.layout import Layout, self_layout, side_of
-from pretune.nn.linear import Linear
+from pretune.nn.linear import OutputLinear
 from pretune.nn.patterns import document, visible
 from pretune.nn.reversible import ReversibleLayer, run_reversible
 from pretune.packed import Packed, pack
@@ -41,7 +41,7 @@ class Reversible(nn.Module):
         self.embed, self.norm = embed, norm
         self.layers = nn.ModuleList(layers)
         self.vocabulary_head, self.pooler = vocabulary_head, pooler
-        self.classifier: Callable[[int], nn.Module] = partial(Linear, self.width)
+        self.classifier: Callable[[int], nn.Module] = partial(OutputLinear, self.width)
         self.tagger: Callable[[], nn.Module] = nn.Identity
 
     @property

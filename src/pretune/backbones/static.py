@@ -11,7 +11,7 @@ from torch import nn
 from pretune.backbones.states import Keep, States
 from pretune.errors import PretuneError
 from pretune.nn.embeddings import Embeddings
-from pretune.nn.linear import Linear
+from pretune.nn.linear import OutputLinear
 from pretune.packed import Packed
 
 
@@ -24,7 +24,7 @@ class Static(nn.Module):
         self.longest: int | None = None
         self.pooler: Callable[[], nn.Module] = nn.Identity
         self.tagger: Callable[[], nn.Module] = nn.Identity
-        self.classifier: Callable[[int], nn.Module] = partial(Linear, embed.width)
+        self.classifier: Callable[[int], nn.Module] = partial(OutputLinear, embed.width)
         self.vocabulary_head: Callable[[], nn.Module] = nothing_to_predict
 
     @property

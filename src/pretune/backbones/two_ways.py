@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from pretune.backbones.states import Backbone, Keep, States
 from pretune.errors import PretuneError
 from pretune.nn.layout import rearrange, reverse
-from pretune.nn.linear import Linear
+from pretune.nn.linear import OutputLinear
 from pretune.packed import Packed
 
 
@@ -47,7 +47,7 @@ class TwoWays(nn.Module):
         self.way_head = ahead.vocabulary_head  # from the states of either stack to the vocabulary
         self.vocabulary_head: Callable[[], nn.Module] = nothing_to_predict
         self.pooler = pooler
-        self.classifier: Callable[[int], nn.Module] = partial(Linear, self.width)
+        self.classifier: Callable[[int], nn.Module] = partial(OutputLinear, self.width)
         self.tagger: Callable[[], nn.Module] = nn.Identity
 
     @property

@@ -15,7 +15,7 @@ from pretune.compression.recovery import Recovery, as_recipe, plan_of
 from pretune.compression.students import Start, cut_of, depth_of, make_start
 from pretune.compression.trained import Trained, beside
 from pretune.devices import choose_device
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, if_option, nearest
 from pretune.inference.generate import Decoding, Writer
 from pretune.inference.labels import Array, ask, teachers_task
 from pretune.model import Model, family_of, find_folder, load, trained_for
@@ -24,26 +24,28 @@ from pretune.objectives.imitate import Imitate, Match, parse_matches
 from pretune.objectives.soft import Teaching
 from pretune.objectives.soft_tokens import SoftTokens
 from pretune.objectives.teachers import frozen
+from pretune.outputs import INTERMEDIATE, intermediate
 from pretune.presets import is_preset
 from pretune.progress import say
 from pretune.text.augment import augment
-from pretune.text.documents import read_documents
-from pretune.text.files import find_files
+from pretune.text.documents import TextLayout, read_documents
+from pretune.text.files import Errors, find_files
 from pretune.text.labeled import Labeled
 from pretune.text.tokenizer import Tokenizer
 from pretune.training import pretraining
 from pretune.training.finetuning import Material, find_task, finetune, read_material, with_options
 from pretune.training.runs import Run, finish_run, rewrite_recipe
 from pretune.training.self_training import joined, read_texts
-from pretune.training.settings import Batching, Budget, Optimizer
+from pretune.training.settings import Budget
 
 # Gentler than from scratch, as what the student starts from is half a teacher.
-AGNOSTIC: dict[str, Any] = {
-    "budget": Budget(seconds=300.0),
-    "optimizer": Optimizer(lr=3e-4),
-    "batch": Batching(tokens=4096),
-}
+AGNOSTIC: dict[str, Any] = {"budget": {"seconds": 300.0}, "optimizer": {"lr": 3e-4}, "batch": {"tokens": 4096}}
 
+# Weights of the losses on running text, as in the published training of DistilBERT (Sanh et al., 2019): the divergence from the
+# teacher's probabilities, the language model's own loss (mlm, or lm), and the direction of the last states.
+DISTILLATION, OWN, COSINE = 5.0, 2.0, 1.0
+
+LOSSES = ("distillation", "mlm", "lm", "cosine")
 BEGINNING = 8  # words of a text that a teacher goes on from
 
 
@@ -57,12 +59,16 @@ class Order:
     train: str | None = None
     unlabeled: str | None = None
     data: Sequence[str] = ()  # running text
+    layout: TextLayout = "auto"  # how its .txt files are split into documents
+    column: str | None = None  # the text field of its other files
+    errors: Errors = "strict"  # what to do with invalid UTF-8
     dev: str | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     temperature: float = 2.0
     soft: float = 0.5
     loss: Literal["kl", "mse"] = "kl"
     match: str | None = None
+    loss_weights: Mapping[str, float] = field(default_factory=dict)  # on running text, instead of the published ones
     augment: int = 0
     write: int = 0  # tokens that the teacher writes on from the beginning of each text
     control: bool = False
@@ -81,15 +87,20 @@ class Order:
         if not 0 <= self.soft <= 1:
             raise PretuneError(f"--soft {self.soft:g}: how much a teacher counts beside labels is a share from 0 to 1")
         if not (self.train or self.unlabeled or self.data):
-            raise PretuneError("a student learns from rows (--train), texts (--unlabeled) or running text (--data)")
+            raise PretuneError(
+                "`pretune distill` needs something to learn from: rows (--train), texts (--unlabeled) or running text (--data)"
+            )
         if self.data and (self.train or self.unlabeled):
             raise PretuneError(
                 "--data is for a student of no task in particular; give it alone, and fine-tune after that"
             )
-        if self.write and not self.data:
-            raise PretuneError(
-                "--write is for language models, whose teacher goes on from texts; give these with --data"
-            )
+        for name, weight in self.loss_weights.items():
+            if name not in LOSSES:
+                raise PretuneError(f"--loss-weights.{name}: no loss has this name; {nearest(name, LOSSES)}")
+            if weight < 0:
+                raise PretuneError(f"--loss-weights.{name} {weight:g}: a weight is 0 or more")
+        if self.match and "cosine" in self.loss_weights:
+            raise PretuneError("--loss-weights.cosine: with --match its weight is written there, as in 2*cosine")
         if self.data and len(self.teachers) > 1:
             raise PretuneError("running text is learned from one teacher; give one")
 
@@ -98,6 +109,7 @@ class Order:
         others = ("teachers", "out", "columns", "budget", "learning", "device", "control", "processes", "engine")
         plain = {key.name: getattr(self, key.name) for key in fields(self) if key.name not in others}
         known = {"teacher": list(self.teachers), **plain, "data": list(self.data), **self.columns}
+        known["loss_weights"] = dict(self.loss_weights)
         return as_recipe(known, self.learning, self.budget)
 
 
@@ -129,8 +141,8 @@ def of_a_task(order: Order) -> Run:
     run = finetune(plan, material)
     rewrite_recipe(order.out, "distill", order.recipe())
     models = {"teacher": teacher}
-    if order.control and order.train:
-        control = replace(plan, out=order.out.with_name(f"{order.out.name}-control"))
+    if order.control:
+        control = replace(plan, out=intermediate(order.out, "control"))
         finetune(control, plain)
         models["student without a teacher"] = Trained.load(control.out)
     models["student"] = Trained.load(order.out)
@@ -158,11 +170,10 @@ def check_student(order: Order, labels: Sequence[str]) -> None:
             )
 
 
-def matches_of(order: Order, teacher: Model, usual: str = "") -> tuple[Match, ...]:
-    """What is to become alike inside."""
+def matches_of(order: Order, teacher: Model) -> tuple[Match, ...]:
+    """Return what of the student's inside is to become like the teacher's."""
     student = depth_of(order.student, teacher)  # which refuses a name that stands for nothing
-    text = order.match or usual
-    return parse_matches(text, student, teacher.backbone.depth) if text else ()
+    return parse_matches(order.match, student, teacher.backbone.depth) if order.match else ()
 
 
 def read_both(order: Order, objective: str, task: Task, labels: Sequence[str]) -> tuple[Material, Labeled | None]:
@@ -205,9 +216,9 @@ def taught_by(order: Order, material: Material, texts: Labeled | None) -> Materi
     rows, own = material.rows, labels_of(material.task)
     taught = given = None
     if order.soft and len(rows):
-        taught = ask(order.teachers, rows, own, beside_out(order, "labeled"), order.processes, order.engine)
+        taught = ask(order.teachers, rows, own, answers_of(order, "labeled"), order.processes, order.engine)
     if texts is not None:
-        given = ask(order.teachers, texts, own, beside_out(order, "texts"), order.processes, order.engine)
+        given = ask(order.teachers, texts, own, answers_of(order, "texts"), order.processes, order.engine)
     if material.task.name == "generate":
         return texts_taught(order, material, texts, taught, given)
     if not own:
@@ -252,9 +263,9 @@ def numbers_taught(
     return replace(material, rows=rows, task=task, mixture=material.mixture.with_part(task))
 
 
-def beside_out(order: Order, name: str) -> Path:
-    """Where answers of teachers are kept."""
-    return order.out.with_name(f"{order.out.name}-teacher-{name}.npz")
+def answers_of(order: Order, name: str) -> Path:
+    """Return the file that the teachers' answers are kept in."""
+    return order.out / INTERMEDIATE / f"teacher-{name}.npz"
 
 
 def one_teacher(order: Order, teacher: Model, start: Start) -> Any:
@@ -269,7 +280,8 @@ def imitated(order: Order, teacher: Model, tokenizer: Tokenizer) -> Any:
     """A teacher's networks, for a student that reads with this tokenizer."""
     if teacher.need_tokenizer().digest != tokenizer.digest:
         raise PretuneError(
-            f"{order.teachers[0]}: to be imitated inside, a teacher must have the student's tokenizer; leave out --match"
+            f"{order.teachers[0]}: to be imitated inside, a teacher must have the student's tokenizer"
+            f"{if_option('match', '; leave out --match')}"
         )
     return frozen(teacher.root, choose_device(order.device))
 
@@ -278,42 +290,68 @@ def imitated(order: Order, teacher: Model, tokenizer: Tokenizer) -> Any:
 
 
 def of_no_task(order: Order) -> Run:
-    """A smaller model of the language: the tokens, the teacher's probabilities of them, and the direction of its states."""
+    """Train a smaller language model on running text: on its tokens, the teacher's probabilities, and the direction of its states."""
     teacher = load(order.teachers[0])
     name = next((name for name in ("mlm", "lm") if name in teacher.root.heads), None)
     if name is None:
         raise PretuneError(
             f"{order.teachers[0]}: neither a masked nor a causal language model; nothing to learn from it"
         )
-    matches = matches_of(order, teacher, "cosine")
+    weights = weights_of(order, name)
+    matches = matches_of(order, teacher) or (Match("cosine", weights["cosine"]),)
     start = make_start(order.student, teacher, order.teachers[0], order.out)
-    given: dict[str, Any] = {**AGNOSTIC, **order.learning, "objective": name}
-    given |= {"budget": order.budget or AGNOSTIC["budget"], "tokenizer": str(find_folder(order.teachers[0]))}
+    given: dict[str, Any] = {**order.learning, "objective": name, "budget": order.budget}
+    given |= {"tokenizer": str(find_folder(order.teachers[0]))}
     data = [str(written(order, teacher))] if order.write else order.data
-    plan = pretraining.make_plan(start.model, data, order.out, given, order.seed, order.device)
+    given |= {} if order.write else reading(order)
+    plan = pretraining.make_plan(start.model, data, order.out, given, order.seed, order.device, AGNOSTIC)
 
     def taught(mixture: Mixture, tokenizer: Tokenizer) -> Mixture:
         root = imitated(order, teacher, tokenizer)
-        language: Any = SoftTokens(mixture.objectives[0], root, order.temperature)
+        language: Any = SoftTokens(
+            mixture.objectives[0], root, order.temperature, weights["distillation"], weights[name]
+        )
         inside: Any = Imitate(root, matches)
         return mixture.with_part(language).joined(inside)
 
     run = pretraining.pretrain(plan, taught=taught)
     rewrite_recipe(order.out, "distill", order.recipe())
     say(f"{order.out}: a student of no task yet; fine-tune it like any model")
-    models = {"teacher": Trained.load(order.teachers[0]), "student": Trained.load(order.out)}
-    return finish_run(order.out, {**run.results, "teachers": list(order.teachers), **beside(models, None)})
+    models, results = {"teacher": Trained.load(order.teachers[0])}, {**run.results, "teachers": list(order.teachers)}
+    if order.control:
+        control = pretraining.pretrain(replace(plan, out=intermediate(order.out, "control")))
+        models["student without a teacher"] = Trained.load(control.folder)
+        results |= {f"control/{key}": value for key, value in control.results.items() if key.startswith("dev/")}
+    models["student"] = Trained.load(order.out)
+    return finish_run(order.out, {**results, **beside(models, None)})
+
+
+def weights_of(order: Order, name: str) -> dict[str, float]:
+    """Return the weight of each loss; `name` is that of the language model's own, mlm or lm."""
+    usual = {"distillation": DISTILLATION, name: OWN, "cosine": COSINE}
+    for other in order.loss_weights.keys() - usual.keys():
+        raise PretuneError(f"--loss-weights.{other}: this teacher was trained with {name}; name that")
+    weights = {**usual, **order.loss_weights}
+    if not any(weights.values()):
+        raise PretuneError("--loss-weights: all are 0, and nothing would be learned; give one of them more")
+    return weights
+
+
+def reading(order: Order) -> dict[str, Any]:
+    """Return how running text is read."""
+    return {"layout": order.layout, "column": order.column, "errors": order.errors}
 
 
 def written(order: Order, teacher: Model) -> Path:
     """A file of what the teacher writes, a text a line: what a sequence model is best taught by (Kim and Rush, 2016)."""
     if "lm" not in teacher.root.heads:
-        raise PretuneError(f"{order.teachers[0]}: does not write; --write is for causal language models")
+        raise PretuneError(f"--write {order.write}: {order.teachers[0]} does not write; only causal language models do")
     beginnings = [
-        " ".join(document.text.split()[:BEGINNING]) for document in read_documents(find_files(list(order.data)))
+        " ".join(document.text.split()[:BEGINNING])
+        for document in read_documents(find_files(list(order.data)), **reading(order))
     ]
     how = Decoding(tokens=order.write, temperature=1.0, seed=order.seed)
     rows = Writer.load(order.teachers[0], order.device).write([text for text in beginnings if text], how)
-    file = order.out.with_name(f"{order.out.name}-written.txt")
+    file = order.out / INTERMEDIATE / "written.txt"
     write_bytes(file, "".join(" ".join(str(row["text"]).split()) + "\n" for row in rows).encode())
     return file

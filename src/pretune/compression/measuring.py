@@ -15,10 +15,9 @@ import torch
 from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.backbones.onnx import OnnxBackbone
 from pretune.devices import choose_device
-from pretune.inference.batches import LENGTH
 from pretune.inference.predict import Answerer
 from pretune.metrics import score
-from pretune.model import HEAD, Model, find_folder
+from pretune.model import HEAD, LENGTH, Model, find_folder
 from pretune.objectives import Task
 from pretune.packed import Batch
 from pretune.text.labeled import Labeled

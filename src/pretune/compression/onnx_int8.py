@@ -1,10 +1,14 @@
-"""Graphs of 8 bits, by ONNX Runtime's own tools: its pre-process first, then ranges while it runs, or ranges measured before."""
+"""Quantize ONNX graphs to int8: by ranges found while it runs, measured before, or learned in training.
+
+Weights that are multiplied have 7 bits whatever the machine, so that a graph gives the same answers on processors with and
+without VNNI (nn/int8.py says why). ONNX Runtime would saturate with 8 bits on x86 without VNNI; unsigned weights (U8U8) would
+not, but are slower there, and its option session.x64quantprecision does not travel with the file.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
-import platform
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,21 +18,18 @@ from typing import Any
 import numpy as np
 
 from pretune.atomic import write_bytes
-from pretune.backbones.onnx import IDS, MASK, SEGMENTS, alike, need_runtime, open_graph, padded, spans_to_places
+from pretune.backbones.onnx import feeds, need_runtime, open_graph
+from pretune.errors import PretuneError
+from pretune.nn.int8 import REDUCED
 from pretune.packed import Batch
 
-CPU = Path("/proc/cpuinfo")
-FAST = ("vnni", "amx_int8", "asimddp", "i8mm")  # names of instructions that multiply bytes
-OPERATORS = ["MatMul", "Gemm", "Gather"]  # linear maps, and vectors of tokens
-
-
-def multiplies_bytes() -> bool:
-    """Whether this processor has instructions for it; where that cannot be seen, it is taken to."""
-    return not CPU.is_file() or any(name in CPU.read_text(errors="ignore") for name in FAST)
+Array = np.ndarray[Any, np.dtype[Any]]
+OPERATORS = ["MatMul", "Gemm", "Gather"]  # linear layers and embeddings
+MICROSOFT = "com.microsoft"  # the domain of ONNX Runtime's own operators
 
 
 def dynamic(graph: Path, out: Path, per_channel: bool) -> None:
-    """Matrices and vectors of tokens of 8 bits; what they are multiplied with, by its range at that moment."""
+    """Quantize weights and embeddings; activations are quantized by their range in each call."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     with prepared(graph) as (ready, made):
@@ -37,7 +38,7 @@ def dynamic(graph: Path, out: Path, per_channel: bool) -> None:
             str(made),
             op_types_to_quantize=[*OPERATORS, "LSTM"],
             per_channel=per_channel,
-            reduce_range=saturates(),
+            reduce_range=True,
             weight_type=QuantType.QInt8,
             extra_options={"MatMulConstBOnly": True},
         )
@@ -45,7 +46,7 @@ def dynamic(graph: Path, out: Path, per_channel: bool) -> None:
 
 
 def static(graph: Path, out: Path, per_channel: bool, batches: Iterable[Batch]) -> None:
-    """All of that, and what matrices are multiplied with by the range that it has in some batches."""
+    """Quantize weights and embeddings, and activations by the ranges that they have in some batches."""
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
     with prepared(graph) as (ready, made):
@@ -56,28 +57,118 @@ def static(graph: Path, out: Path, per_channel: bool, batches: Iterable[Batch]) 
             quant_format=QuantFormat.QDQ,
             op_types_to_quantize=OPERATORS,
             per_channel=per_channel,
-            reduce_range=saturates(),
+            reduce_range=True,
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
-            extra_options={"MatMulConstBOnly": True},
+            extra_options={"MatMulConstBOnly": True, "TensorQuantOverrides": whole_embeddings(ready)},
         )
         write_bytes(out, made.read_bytes())
 
 
-def saturates() -> bool:
-    """Whether sums of two products of bytes can overflow, as on x86 without instructions for them: then 7 bits are used."""
-    return platform.machine() in ("x86_64", "AMD64") and not multiplies_bytes()
+def whole_embeddings(graph: Path) -> dict[str, list[dict[str, bool]]]:
+    """Let embeddings have 8 bits where weights have 7: they are looked up, not multiplied."""
+    import onnx
+
+    content = onnx.load(graph).graph
+    constants = {one.name for one in content.initializer}
+    tables = {node.input[0] for node in content.node if node.op_type == "Gather" and node.input[0] in constants}
+    return {name: [{"reduce_range": False}] for name in tables}
+
+
+def learned(graph: Path, out: Path) -> None:
+    """Store the weights of a quantization-aware graph as int8: its activations are quantized by learned ranges already.
+
+    Weights and embeddings were rounded in training, each row by its range, so that nothing is lost.
+    """
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with prepared(graph) as (ready, made):
+        model = onnx.load(ready)
+        store_weights(model)
+        onnx.save(model, made)
+        if any(node.op_type == "LSTM" for node in model.graph.node):  # whose activations have no learned ranges
+            made.replace(ready)
+            options: dict[str, Any] = {"op_types_to_quantize": ["LSTM"], "weight_type": QuantType.QInt8}
+            quantize_dynamic(str(ready), str(made), per_channel=True, reduce_range=True, **options)
+        write_bytes(out, made.read_bytes())
+
+
+def store_weights(model: Any) -> None:
+    """Replace float weights by int8 ones: those that quantized activations are multiplied by, and embeddings."""
+    from onnx import helper, numpy_helper
+
+    graph = model.graph
+    constants = {one.name: numpy_helper.to_array(one) for one in graph.initializer}
+    maker = {name: node for node in graph.node for name in node.output}
+
+    def store(name: str, axis: int, largest: int) -> tuple[str, str]:
+        """Add an int8 copy of a constant and its scales, one for each index of an axis, and return their names."""
+        names = f"{name}.int8", f"{name}.scale"
+        if names[0] not in constants:
+            if not is_rounded(constants[name], axis, largest):
+                raise PretuneError(f"{name}: this weight was not rounded in training; please report this")
+            for new, value in zip(names, quantize_along(constants[name], axis, largest), strict=True):
+                constants[new] = value
+                graph.initializer.append(numpy_helper.from_array(value, new))
+        return names
+
+    nodes = []
+    for node in graph.node:
+        quantized = maker.get(node.input[0]) if node.op_type in ("MatMul", "Gemm") else None
+        if quantized is not None and quantized.op_type == "DequantizeLinear" and node.input[1] in constants:
+            x, scale, zero = quantized.input
+            weight, weight_scale = store(node.input[1], 1, REDUCED)
+            # Multiplies integers and gives floats; a DequantizeLinear on both sides would be folded into a float Gemm.
+            inputs = [x, weight, scale, weight_scale, zero, "", *node.input[2:]]
+            nodes.append(helper.make_node("MatMulIntegerToFloat", inputs, node.output, node.name, domain=MICROSOFT))
+        elif node.op_type == "Gather" and is_rounded(constants.get(node.input[0]), 0, 127):
+            table, scale = store(node.input[0], 0, 127)
+            out, axes = node.output[0], f"{node.output[0]}.axes"
+            graph.initializer.append(numpy_helper.from_array(np.array([-1]), axes))
+            for op, inputs, made, more in (
+                ("Gather", [table, node.input[1]], f"{out}.rows", {}),
+                ("Cast", [f"{out}.rows"], f"{out}.float", {"to": 1}),
+                ("Gather", [scale, node.input[1]], f"{out}.scales", {}),
+                ("Unsqueeze", [f"{out}.scales", axes], f"{out}.column", {}),
+                ("Mul", [f"{out}.float", f"{out}.column"], out, {}),
+            ):
+                nodes.append(helper.make_node(op, inputs, [made], f"{made}.node", **more))
+        else:
+            nodes.append(node)
+    used = {name for node in nodes for name in node.input} | {one.name for one in graph.output}
+    del graph.node[:]
+    graph.node.extend(node for node in nodes if node.op_type != "DequantizeLinear" or node.output[0] in used)
+    keep(graph.initializer, lambda one: one.name in used)
+    if not any(one.domain == MICROSOFT for one in model.opset_import):
+        model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
+
+
+def quantize_along(weight: Array, axis: int, largest: int) -> tuple[Array, Array]:
+    """Round a matrix to integers of at most `largest`, and return them with a scale for each index of an axis."""
+    scale = np.maximum(np.abs(weight).max(1 - axis) / largest, 1e-12).astype(np.float32)
+    wide = scale[None, :] if axis else scale[:, None]
+    return np.rint(weight / wide).clip(-largest, largest).astype(np.int8), scale
+
+
+def is_rounded(weight: Array | None, axis: int, largest: int) -> bool:
+    """Return whether a matrix is made of integers of at most `largest` times scales, so that int8 loses nothing."""
+    if weight is None or weight.ndim != 2 or weight.dtype != np.float32:
+        return False
+    whole, scale = quantize_along(weight, axis, largest)
+    wide = scale[None, :] if axis else scale[:, None]
+    return bool((np.abs(whole * wide - weight) <= 1e-3 * wide).all())
 
 
 @contextmanager
 def prepared(graph: Path) -> Iterator[tuple[Path, Path]]:
-    """A graph as the tools want it, its shapes inferred and its constants folded; and where theirs may go."""
+    """Yield a copy of a graph with inferred shapes and folded constants, and a file for what is made of it."""
     need_runtime()
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     with tempfile.TemporaryDirectory() as folder, quiet():
         ready = Path(folder) / "ready.onnx"
-        # Its inference by symbols leaves a copy of the model in whatever folder is current where it comes to no end.
+        # Symbolic shape inference leaves a copy of the model in the current folder where it fails.
         quant_pre_process(str(graph), str(ready), skip_symbolic_shape=True)
         turn_matrices(ready)
         yield ready, Path(folder) / "int8.onnx"
@@ -146,7 +237,8 @@ class Calibration:
 
     def __init__(self, graph: Path, batches: Iterable[Batch]) -> None:
         names = {entry.name for entry in open_graph(graph).get_inputs()}
-        self.feeds = iter([feed for batch in batches for feed in feeds_of(batch, names)])
+        rows = [feed for batch in batches for packed in batch.packed for feed, _ in feeds(packed)]
+        self.feeds = iter([{name: feed[name] for name in names} for feed in rows])
 
     def get_next(self) -> dict[str, Any] | None:
         """The next one."""
@@ -157,17 +249,3 @@ class Calibration:
 
     def __next__(self) -> Any:
         return next(self.feeds)
-
-
-def feeds_of(batch: Batch, names: set[str]) -> Iterator[dict[str, Any]]:
-    """A batch as padded rows of similar length."""
-    (packed,) = batch.packed
-    assert packed.host_offsets is not None
-    lengths = np.diff(packed.host_offsets)
-    segments = packed.columns.get("segment")
-    columns = {IDS: packed.ids.numpy(), SEGMENTS: np.zeros(len(packed), int) if segments is None else segments.numpy()}
-    for rows in alike(lengths):
-        real = np.arange(int(lengths[rows].max())) < lengths[rows][:, None]
-        places = spans_to_places(packed.host_offsets[:-1][rows], lengths[rows])
-        feed = {name: padded(column[places], real) for name, column in columns.items() if name in names}
-        yield feed | {MASK: real.astype(np.int64)}

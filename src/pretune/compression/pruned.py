@@ -12,6 +12,7 @@ from pretune.compression.recovery import Recovery, as_recipe, plan_of
 from pretune.compression.trained import Trained, beside
 from pretune.devices import choose_device
 from pretune.errors import PretuneError
+from pretune.outputs import intermediate
 from pretune.training.finetuning import finetune
 from pretune.training.runs import Run, finish_run, rewrite_recipe, start_run
 from pretune.training.settings import Budget
@@ -35,6 +36,7 @@ class Order:
     device: str | None = None
     partial: bool = False
     vocabulary: list[str] = field(default_factory=list)  # the files behind the pruning's texts
+    reading: Mapping[str, Any] = field(default_factory=dict)  # how these are read
     control: bool = False  # whether the whole model is trained as long, too
 
     @property
@@ -46,7 +48,7 @@ class Order:
         """Everything that decides the outcome, under the names of the verb's options."""
         shares = {name: value for name, value in asdict(replace(self.pruning, vocabulary=None)).items() if value}
         known = {"model": self.model, **shares, "train": self.train, "dev": self.dev, **self.columns}
-        known |= {"vocabulary": self.vocabulary, "epochs": self.epochs}
+        known |= {"vocabulary": self.vocabulary, **self.reading, "epochs": self.epochs}
         return as_recipe(known, self.learning, self.budget)
 
 
@@ -55,15 +57,13 @@ def carry_out(order: Order) -> Run:
     pruning = order.pruning.check()
     if order.learns and order.train is None:
         raise PretuneError("what is left learns from rows of the task; give them with --train")
-    if order.control and not order.learns:
-        raise PretuneError("--control trains the whole model as long as what is left of it; give --epochs")
     before = Trained.load(order.model, order.partial)
     rows, dev = (before.read(file, order.columns) for file in (order.train, order.dev))
     # Weights go slowly while the rest learns, where it does.
     slowly = pruning.weights if order.learns else 0.0
     at_once = replace(pruning, weights=pruning.weights - slowly)
     model, report = prune(before.model, at_once, before.examples(rows), choose_device(order.device))
-    folder = order.out.with_name(f"{order.out.name}-pruned") if order.learns else order.out
+    folder = intermediate(order.out, "pruned") if order.learns else order.out
     start_run(folder, "prune", order.recipe(), resume=False)
     model.save(folder, stored_type(before.folder))  # else what is left could take more room
     models = {"before": before, "pruned": Trained.load(folder)}
@@ -75,7 +75,7 @@ def carry_out(order: Order) -> Run:
         rewrite_recipe(order.out, "prune", order.recipe())
         report = {**run.results, **report}
         if order.control:
-            control = order.out.with_name(f"{order.out.name}-control")
+            control = intermediate(order.out, "control")
             finetune(plan_of(order.model, control, before.objective, learning, "full", order.seed, order.device))
             models["trained, not pruned"] = Trained.load(control)
         models["pruned and trained"] = Trained.load(order.out)

@@ -42,9 +42,11 @@ class Pruning:
         for name in ("heads", "units", "weights"):
             share = getattr(self, name)
             if not 0 <= share < 1:
-                raise PretuneError(f"--{name} {share:g}: a share of 0 to below 1 can go; something must be left")
+                raise PretuneError(f"{name} {share:g}: a share of 0 to below 1 can go; something must be left")
         if not (self.drop or self.heads or self.units or self.weights or self.vocabulary):
-            raise PretuneError("nothing to prune: give --drop, --heads, --units, --weights or --vocabulary")
+            raise PretuneError(
+                "nothing to prune: give `pretune prune` --drop, --heads, --units, --weights or --vocabulary"
+            )
         if self.drop:
             parse_drop(self.drop)
         return self
@@ -75,7 +77,7 @@ def prune(
         if share := getattr(pruning, name):
             parts = dict(find(model.backbone))
             if not parts:
-                raise PretuneError(f"--{name}: this {model.family.name} has none that can be removed one by one")
+                raise PretuneError(f"{name}: this {model.family.name} has none that can be removed one by one")
             kept = least(worths(model, parts, examples), share)
             report[name] = remove(model, name, parts, kept)
     model.root.to("cpu").compute_in(torch.float32)

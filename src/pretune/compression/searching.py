@@ -83,27 +83,39 @@ def usual_sequences(depth: int) -> list[str]:
 
 
 def carry_out(order: Order) -> Run:
-    """Make all candidates, measure them side by side, draw them, and keep the best that meets the target."""
+    """Make all candidates, measure them side by side, plot them, and keep the best that meets the target.
+
+    A candidate that fails is reported with its reason, and the others go on.
+    """
     before = Trained.load(order.model)
     task = before.need_task("candidates are compared by it")
     dev = before.read(order.dev, order.columns)
     texts = list(order.sequences) or usual_sequences(before.model.backbone.depth)
     sequences = {text: parse_sequence(text) for text in texts}
     start_run(order.out, "compress", order.recipe(), resume=False)
-    folders: dict[str, Path] = {"uncompressed": before.folder}
+    whole = quality(before.model, task, dev)[task.decides]
+    models, scores, failed = {"uncompressed": before}, {"uncompressed": whole}, dict[str, str]()
+    steps_failed: dict[str, str] = {}
     for number, (text, steps) in enumerate(sequences.items(), 1):
         say(f"candidate {number} of {len(sequences)}: {text}")
-        folders[text] = follow(order, steps)
-    models = {name: before if name == "uncompressed" else Trained.load(folder) for name, folder in folders.items()}
+        try:
+            one = Trained.load(follow(order, steps, steps_failed))
+            score = quality(one.model, one.need_task("it is"), dev)[task.decides]
+        except Exception as error:  # the other candidates are worth more than a traceback
+            failed[text] = reason(error)
+            say(f"candidate {text} failed: {failed[text]}")
+        else:
+            models[text], scores[text] = one, score
+    if len(failed) == len(sequences):
+        shutil.rmtree(order.out)
+        raise PretuneError(f"all {len(failed)} candidates failed; {next(iter(failed))}: {next(iter(failed.values()))}")
     costs = compare({name: (one.model, one.task, one.folder) for name, one in models.items()}, dev)
-    whole = quality(before.model, task, dev)[task.decides]
     found, rows = [], []
     for name, one in models.items():
-        score = whole if name == "uncompressed" else quality(one.model, one.need_task("it is"), dev)[task.decides]
-        found.append(Found(name, bytes_of(one.folder), costs[name].latency, score / whole if whole else 0.0))
-        rows.append(
-            {"model": name, **costs[name].describe(), task.decides: score, "share_of_quality": found[-1].quality}
-        )
+        share = scores[name] / whole if whole else 0.0
+        found.append(Found(name, bytes_of(one.folder), costs[name].latency, share))
+        rows.append({"model": name, **costs[name].describe(), task.decides: scores[name], "share_of_quality": share})
+    rows += [{"model": name, "failed": reason} for name, reason in failed.items()]
     draw(found, order.out / PLOT, task.decides)
     chosen = choose(found, order.targets)
     results: dict[str, Any] = {"model": order.model, "candidates": rows, "chosen": chosen.name if chosen else None}
@@ -112,20 +124,34 @@ def carry_out(order: Order) -> Run:
         say("no candidate meets the target; the table shows what there is, and --sequences takes others")
     else:
         say(f"chosen: {chosen.name}")
-        copy_model(folders[chosen.name], order.out)
+        copy_model(models[chosen.name].folder, order.out)
     return finish_run(order.out, results)
 
 
-def follow(order: Order, steps: Sequence[tuple[str, float]]) -> Path:
-    """The folder that a sequence of steps leads to; what is there already is not made again."""
+def follow(order: Order, steps: Sequence[tuple[str, float]], failed: dict[str, str]) -> Path:
+    """Carry out a sequence of steps and return the folder of its result; a step that another sequence took is not repeated.
+
+    `failed` has the reasons of steps that failed, by the names of their folders.
+    """
     source, name = Path(order.model), ""
     for step, number in steps:
         name = f"{name}+{step}{number:g}" if name else f"{step}{number:g}"
         folder = order.out / CANDIDATES / name
-        if not (folder / RESULTS).is_file():
-            take(order, step, number, source, folder)
+        if name not in failed and not (folder / RESULTS).is_file():
+            try:
+                take(order, step, number, source, folder)
+            except Exception as error:
+                failed[name] = reason(error)
+                shutil.rmtree(folder, ignore_errors=True)
+        if name in failed:
+            raise PretuneError(failed[name])
         source = folder
     return source
+
+
+def reason(error: Exception) -> str:
+    """Return why a candidate failed, in one line."""
+    return " ".join((str(error) if isinstance(error, PretuneError) else f"{type(error).__name__}: {error}").split())
 
 
 def take(order: Order, step: str, number: float, source: Path, folder: Path) -> None:

@@ -17,6 +17,7 @@ from pretune.compression.pruning import copied, express
 from pretune.compression.sharing import shared_twin
 from pretune.errors import PretuneError
 from pretune.model import Model, find_folder, load_model, make_model
+from pretune.outputs import intermediate
 from pretune.presets import is_preset
 from pretune.training.runs import finish_run, start_run
 
@@ -49,7 +50,7 @@ def depth_of(student: str, teacher: Model) -> int:
 
 
 def make_start(student: str, teacher: Model, reference: str, out: Path) -> Start:
-    """What a student's name stands for; what has to be made stands in OUT-start."""
+    """Return the model that a student starts from; where it has to be made, it is kept in OUT/intermediate/start."""
     if is_preset(student):
         return Start(student, str(find_folder(reference)))
     cut = cut_of(student)
@@ -57,7 +58,7 @@ def make_start(student: str, teacher: Model, reference: str, out: Path) -> Start
         return Start(str(find_folder(student)))
     way, number = cut
     made = shared_twin(teacher, number) if way == "shared" else with_layers(teacher, number, way, student)
-    folder = out.with_name(f"{out.name}-start")
+    folder = intermediate(out, "start")
     start_run(folder, "distill", {"teacher": reference, "student": student}, resume=False)
     made.save(folder)
     finish_run(folder, {"teacher": reference, "student": student})

@@ -36,7 +36,10 @@ class Trained:
         """Read it."""
         mixture = trained_for(reference)
         tasks = [part for part in mixture.objectives if isinstance(part, Task)] if mixture is not None else []
-        return cls(find_folder(reference), load(reference, partial=partial), tasks[0] if tasks else None)
+        model = load(reference, partial=partial)
+        if tasks:
+            model.need_trained(tasks[0].name, reference, "fine-tune it first")
+        return cls(find_folder(reference), model, tasks[0] if tasks else None)
 
     def need_task(self, why: str) -> Task:
         """The task, where something is impossible without one."""

@@ -17,8 +17,8 @@ from pretune.errors import PretuneError
 from pretune.inference.likelihood import Scorer
 from pretune.metrics.diagnostics import preferred
 from pretune.progress import progress
-from pretune.text.documents import read_documents, read_jsonl, read_table
-from pretune.text.files import file_format, find_files
+from pretune.text.documents import TextLayout, read_documents, read_jsonl, read_table
+from pretune.text.files import Errors, file_format, find_files
 from pretune.text.labeled import read_labeled
 
 Row = dict[str, Any]
@@ -34,23 +34,31 @@ class Reading:
     length: int | None = None
     stride: int | None = None
     limit: int | None = None
+    layout: TextLayout = "auto"  # how .txt files are split into texts
+    errors: Errors = "strict"  # what to do with invalid UTF-8
 
 
 def evaluate_language(scorer: Scorer, data: Sequence[str | Path] | str | Path, how: Reading, columns: Row) -> Row:
     """What the files ask for: pairs of sentences are compared, all else is read and counted."""
     files = find_files(data)
-    first = _first_row(files[0])
+    first = _first_row(files[0], how.errors)
+    if BETTER in first or MORE in first:
+        unused = [*columns, *(name for name in ("length", "stride") if getattr(how, name) is not None)]
+        if unused:
+            names = " and ".join(f"--{name}" for name in unused)
+            raise PretuneError(f"{names}: {files[0]} has pairs of sentences, which are read whole; leave out {names}")
     if BETTER in first:
-        return minimal_pairs(scorer, _rows(files, (BETTER, WORSE), how.limit))
+        return minimal_pairs(scorer, _rows(files, (BETTER, WORSE), how))
     if MORE in first:
-        return bias(scorer, _rows(files, (MORE, LESS), how.limit))
+        return bias(scorer, _rows(files, (MORE, LESS), how))
     sources = None
     if columns.get("pair"):
-        read = [read_labeled(file, columns, labels=False) for file in files]
+        read = [read_labeled(file, columns, errors=how.errors, labels=False) for file in files]
         sources = [text for rows in read for text in rows.texts][: how.limit]
         texts: Iterable[str] = [text for rows in read for text in rows.pairs or []][: how.limit]
     else:
-        texts = (document.text for document in islice(read_documents(files, column=columns.get("text")), how.limit))
+        documents = read_documents(files, layout=how.layout, column=columns.get("text"), errors=how.errors)
+        texts = (document.text for document in islice(documents, how.limit))
     return quality(scorer, texts, how, sources)
 
 
@@ -139,21 +147,21 @@ def _sums(scorer: Scorer, texts: Sequence[str]) -> list[float]:
     return found
 
 
-def _table(file: Path) -> Iterable[tuple[int, Row]]:
-    return read_jsonl(file) if file_format(file) == ".jsonl" else read_table(file)
+def _table(file: Path, errors: Errors) -> Iterable[tuple[int, Row]]:
+    return read_jsonl(file, errors) if file_format(file) == ".jsonl" else read_table(file, errors)
 
 
-def _first_row(file: Path) -> Row:
+def _first_row(file: Path, errors: Errors) -> Row:
     if file_format(file) not in (".jsonl", ".csv", ".tsv"):
         return {}
-    return next((row for _, row in _table(file)), {})
+    return next((row for _, row in _table(file, errors)), {})
 
 
-def _rows(files: Sequence[Path], names: Sequence[str], limit: int | None) -> list[Row]:
+def _rows(files: Sequence[Path], names: Sequence[str], how: Reading) -> list[Row]:
     """Rows that have both sentences; of every file the first so many."""
     found: list[Row] = []
     for file in files:
-        for line, row in islice(_table(file), limit):
+        for line, row in islice(_table(file, how.errors), how.limit):
             for name in names:
                 if not isinstance(row.get(name), str) or not row[name].strip():
                     raise PretuneError(f"{file}, line {line}: no sentence in {name!r}")

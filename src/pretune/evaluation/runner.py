@@ -134,6 +134,7 @@ def spread(values: Sequence[float]) -> tuple[float, float]:
 
 def evaluate_suite(request: Request) -> Evaluation:
     """All tasks whose files are there and whose kind is known; the others are named."""
+    _check_same(request)
     suite, asked = request.suite, request.shots is not None
     here, missing = suite.there(request.data, learned=request.shots != 0)
     for name, task in list(here.items()):
@@ -179,23 +180,26 @@ def evaluate_suite(request: Request) -> Evaluation:
     return evaluation
 
 
-def _begin(request: Request) -> None:
-    """A folder of its own, or one in which the same was begun."""
+def _check_same(request: Request) -> dict[str, Any]:
+    """Refuse a folder that holds an evaluation with other settings, and return the settings to write."""
     path = request.out / ASKED
-    told = json.loads(json.dumps(request.told()))
-    if path.is_file():
-        before = json.loads(path.read_text(encoding="utf-8"))
-        different = [key for key in told if before.get(key) != told[key] and key != "versions"]
-        old = before.get("versions", {})
-        different += [name for name, version in told["versions"].items() if old.get(name, version) != version]
-        if different:
-            raise PretuneError(
-                f"{request.out}: holds an evaluation with other settings ({', '.join(different)}); choose another --out"
-            )
-        told["versions"] = {**old, **told["versions"]}
-    elif request.out.exists() and any(request.out.iterdir()):
-        raise PretuneError(f"{request.out}: exists and is no evaluation; choose another --out")
-    write_json(path, {**told, "environment": environment()})
+    told: dict[str, Any] = json.loads(json.dumps(request.told()))
+    if not path.is_file():
+        return told
+    before = json.loads(path.read_text(encoding="utf-8"))
+    different = [key for key in told if before.get(key) != told[key] and key != "versions"]
+    old = before.get("versions", {})
+    different += [name for name, version in told["versions"].items() if old.get(name, version) != version]
+    if different:
+        raise PretuneError(
+            f"{request.out}: holds an evaluation with other settings ({', '.join(different)}); choose another --out"
+        )
+    return {**told, "versions": {**old, **told["versions"]}}
+
+
+def _begin(request: Request) -> None:
+    """Write what was asked for, so that the same command goes on with it and another one is refused."""
+    write_json(request.out / ASKED, {**_check_same(request), "environment": environment()})
 
 
 # -- a task ---------------------------------------------------------------------------------------------------------
@@ -240,7 +244,7 @@ class FineTuning:
         if self.loaded is None or self.loaded[0] != folder:
             self.loaded = folder, *load_trained(folder)
         _, model, objective = self.loaded
-        length = min(self.plan.batch.length or 128, model.backbone.longest or 1 << 30)
+        length = min(self.plan.batch.length or 128, model.longest or 1 << 30)
         columns = {role: name for role, name in task.columns.items() if role not in ANSWERS}
         answerer = Answerer(model, objective, objective.read(rows.file, columns, answered=False), length)
         return lambda: answerer(self.device)

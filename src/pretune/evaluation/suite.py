@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from pretune.errors import PretuneError, nearest
+from pretune.errors import PretuneError, if_option, nearest
 from pretune.evaluation.layouts import LAYOUTS, layout_of, read_layout
 from pretune.progress import say
 from pretune.recipe import merge, read_recipe
@@ -158,7 +158,7 @@ class SuiteRows:
         if self.split == "train" or subsets:
             say(f"{what}; scores are not those of the whole task")
         else:
-            raise PretuneError(f"{what}; fetch it again, or take it as it is with --subsets")
+            raise PretuneError(f"{what}; fetch it again{if_option('subsets', ', or take it as it is with --subsets')}")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pretune.evaluation.averages import group_averages
 from pretune.evaluation.references import legend, references, sources, table
 from pretune.evaluation.runner import Evaluation, spread
 from pretune.evaluation.suite import SuiteTask
-from pretune.pages import commands, page, paragraph, section
+from pretune.pages import commands, page, paragraph, section, table_of
 from pretune.pages import table as page_table
 
 REPORT = "report.html"
@@ -111,7 +111,7 @@ def bars(evaluation: Evaluation) -> str:
             f"<tr><th>{escape(task.title)}</th><td>{escape(metric)}</td><td class=number>{value:.3f} ± {wide:.3f}</td>"
             f'<td style="width:60%">{field}</td></tr>'
         )
-    return "<table>\n" + "\n".join(lines) + "\n</table>"
+    return table_of(lines)
 
 
 def write_report(evaluation: Evaluation, out: Path) -> Path:

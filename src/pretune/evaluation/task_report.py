@@ -14,10 +14,10 @@ from pretune.evaluation.calibration import calibration
 from pretune.evaluation.controls import controls
 from pretune.evaluation.intervals import COVERAGE, intervals
 from pretune.evaluation.learning_curve import FILE as CURVE
-from pretune.metrics import judge_each, score
+from pretune.metrics import judge_each, positive_class, score
 from pretune.metrics.judging import Judged
 from pretune.objectives.named import kind_of
-from pretune.pages import Line, chart, page, paragraph, section, table
+from pretune.pages import Line, chart, page, paragraph, section, table, table_of
 from pretune.progress import progress
 from pretune.training.finetuning import ANSWERS, Material
 from pretune.training.multitask import Tasks, answers_file
@@ -51,12 +51,13 @@ class TaskReport:
     def scores(self) -> list[dict[str, Any]]:
         """Each metric, its interval, and mean and spread over seeds."""
         task, dev = self.material.task, self.material.dev
-        sure = intervals(task, self.answers, dev)
+        sure, positive = intervals(task, self.answers, dev), positive_class(task)
         seeds = self.run.results.get("seeds", {})
         rows = []
         for name, value in score(task, self.answers, dev).items():
             low, high = sure.get(name, (value, value))
-            row = {"metric": name, "this model": f"{value:.4f}", f"{COVERAGE:.0%} interval": f"{low:.4f} – {high:.4f}"}
+            title = f"{name} (of {positive!r})" if name == "f1" and positive is not None else name
+            row = {"metric": title, "this model": f"{value:.4f}", f"{COVERAGE:.0%} interval": f"{low:.4f} – {high:.4f}"}
             if seeds:
                 spread = seeds["/".join(filter(None, ("dev", self.name, name)))]
                 row[f"{seeds['count']} seeds"] = f"{spread['mean']:.4f} ± {spread['sd']:.4f}"
@@ -85,7 +86,7 @@ class TaskReport:
                 color = f"47,111,222,{0.75 * share:.2f}" if given == right else f"217,66,43,{0.75 * share:.2f}"
                 cells.append(f'<td class=number style="background:rgba({color})">{counts[right, given]}</td>')
             lines.append(f"<tr><th>{escape(right)}</th>{''.join(cells)}</tr>")
-        return "<table>\n" + "\n".join(lines) + "\n</table>"
+        return table_of(lines)
 
     def sureness(self) -> str:
         """How often answers of each probability are right."""

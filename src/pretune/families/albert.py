@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
 from pretune.errors import PretuneError
-from pretune.families.bert import BertConfig, embeddings_of, layer_of, vocabulary_head_of
-from pretune.families.family import TOKEN_HEADS, Family, Table, token_classes
+from pretune.families.bert import BertConfig, embeddings_of, layer_of, unused, vocabulary_head_of
+from pretune.families.config_keys import ENCODER
+from pretune.families.family import TOKEN_HEADS, Family, Table, output_rows, token_classes
 from pretune.nn.blocks import Depth
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.heads import Transform
@@ -82,7 +83,7 @@ ALBERT = Family(
         (f"{_LAYER}.full_layer_layer_norm.{{p}}", f"{_OURS}.feed_forward.norm.{{p}}"),
         ("predictions.dense.{p}", "heads.mlm.transform.dense.{p}"),
         ("predictions.LayerNorm.{p}", "heads.mlm.transform.norm.{p}"),
-        ("predictions.bias", "heads.mlm.bias"),
+        *output_rows("mlm", "predictions.decoder.weight", "predictions.bias", "predictions.decoder.bias"),
         ("albert.pooler.{p}", "heads.sop.pooler.dense.{p}"),
         ("albert.pooler.{p}", "heads.classify.pooler.dense.{p}"),
         ("sop_classifier.classifier.{p}", "heads.sop.output.{p}"),
@@ -91,7 +92,10 @@ ALBERT = Family(
         ("classifier.{p}", "heads.choose.output.{p}"),
         *TOKEN_HEADS,
         prefix="albert.",
-        ignored=("albert.embeddings.position_ids", "predictions.decoder.{p}"),
+        embedding=("albert.embeddings.word_embeddings.weight",),
+        output="predictions.decoder.weight",
+        copied={"predictions.bias": "predictions.decoder.bias"},
+        unused=unused("albert"),
     ),
     classes={
         frozenset(): "AlbertModel",
@@ -101,4 +105,9 @@ ALBERT = Family(
         frozenset({"choose"}): "AlbertForMultipleChoice",
         **token_classes("Albert"),
     },
+    only={**ENCODER, "position_embedding_type": ("absolute",)},
+    harmless=dict.fromkeys(
+        ("down_scale_factor", "gap_size", "layers_to_keep", "net_structure_type", "num_memory_blocks"),
+        "of the published code; nothing reads it",
+    ),
 )

@@ -17,7 +17,7 @@ from pretune.nn.attention import Attention, CrossAttention
 from pretune.nn.blocks import Layer, PostNorm, PreNorm
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
-from pretune.nn.heads import FixedBias, Transform, VocabularyHead
+from pretune.nn.heads import FixedBias, Transform, vocabulary_head
 from pretune.nn.initialize import initialize
 from pretune.nn.linear import LayerNorm
 from pretune.nn.patterns import causal, full
@@ -44,6 +44,7 @@ class BartConfig:
     activation_dropout: float = 0.0
     scale_embedding: bool = False
     init_std: float = 0.02
+    tie_word_embeddings: bool = True
     is_encoder_decoder: bool = True
     pad_token_id: int = 1
     bos_token_id: int | None = 0
@@ -69,13 +70,17 @@ def wire(
         parts["feed_forward"] = FeedForward(width, inner, activation, dropout=config.activation_dropout)
         return Layer(**{name: block(part, LayerNorm(width), config.dropout) for name, part in parts.items()})
 
+    def head() -> nn.Module:
+        made = vocabulary_head(config.vocab_size, width, tied=config.tie_word_embeddings, bias=False)
+        return FixedBias(made if config.tie_word_embeddings else initialize(made, std), config.vocab_size)
+
     encoder_layer = config.encoder_attention_heads, config.encoder_ffn_dim, False
     decoder_layer = config.decoder_attention_heads, config.decoder_ffn_dim, True
     encoder = Encoder(
         embed=embed(),
         layers=[layer(*encoder_layer) for _ in range(config.encoder_layers)],
         norm=norm(),
-        vocabulary_head=lambda: FixedBias(VocabularyHead(config.vocab_size, bias=False), config.vocab_size),
+        vocabulary_head=head,
         pooler=lambda: initialize(Transform(width, ACTIVATIONS["tanh"]), std),
     )
     model = EncoderDecoder(
@@ -127,6 +132,7 @@ COMMON: list[Row] = [
     (f"{_CROSS}.out_proj.{{p}}", f"{_OUR_CROSS}.part.output.{{p}}"),
     (f"{_CROSS}_layer_norm.{{p}}", f"{_OUR_CROSS}.norm.{{p}}"),
     ("final_logits_bias", "heads.{p}.bias"),
+    ("lm_head.weight", "heads.{p}.head.output.weight"),
 ]
 POSITIONS: list[Row] = [
     ("model.encoder.embed_positions.weight", "backbone.encoder.embed.positions.weight"),
@@ -134,13 +140,34 @@ POSITIONS: list[Row] = [
     ("model.encoder.layernorm_embedding.{p}", "backbone.encoder.embed.norm.{p}"),
     ("model.decoder.layernorm_embedding.{p}", "backbone.embed.norm.{p}"),
 ]
-TIED = (
-    "model.shared.weight",
-    "model.encoder.embed_tokens.weight",
-    "model.decoder.embed_tokens.weight",
-    "lm_head.weight",
-)
-UNUSED = ("model.encoder.version", "model.decoder.version", "qa_outputs.{p}")
+EMBEDDING = ("model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+OUTPUT = "lm_head.weight"
+UNUSED = dict.fromkeys(("model.encoder.version", "model.decoder.version"), "a number of fairseq's")
+CLASSIFIER = {
+    "classification_head.dense.{p}": "the head for classification",
+    "classification_head.out_proj.{p}": "the head for classification",
+}
+QUESTIONS = {"qa_outputs.{p}": "the head for questions"}
+# Keys of config.json that BART, mBART and Marian have.
+ALIASES = {
+    "hidden_size": "d_model",
+    "num_hidden_layers": "encoder_layers",
+    "num_attention_heads": "encoder_attention_heads",
+}
+ONLY = {"is_encoder_decoder": (True,), "is_decoder": (False,), "add_cross_attention": (False,)}
+HARMLESS = {
+    **dict.fromkeys(("encoder_layerdrop", "decoder_layerdrop"), "leaves out layers in training alone"),
+    **dict.fromkeys(
+        ("save_step", "replacing_rate", "student_encoder_layers", "student_decoder_layers"), "how it was trained"
+    ),
+    "extra_pos_embeddings": "of older versions of `transformers`; nothing reads it",
+}
+
+
+def norms(before: bool, embedded: bool, last: bool) -> dict[str, tuple[bool]]:
+    """Keys of older files that say what a family always has: norms before parts, of embeddings, and at the end of stacks."""
+    return {"normalize_before": (before,), "normalize_embedding": (embedded,), "add_final_layer_norm": (last,)}
+
 
 BART = Family(
     name="bart",
@@ -158,8 +185,10 @@ BART = Family(
         ("classification_head.dense.{p}", "heads.classify.pooler.dense.{p}"),
         ("classification_head.out_proj.{p}", "heads.classify.output.{p}"),
         prefix="model.",
-        ignored=UNUSED,
-        tied=TIED,
+        embedding=EMBEDDING,
+        output=OUTPUT,
+        unused=UNUSED,
+        unsupported=QUESTIONS,
     ),
     classes={
         frozenset(): "BartModel",
@@ -167,4 +196,13 @@ BART = Family(
         frozenset({"classify"}): "BartForSequenceClassification",
     },
     poolings={"": "last"},
+    aliases=ALIASES,
+    only={
+        **ONLY,
+        **norms(before=False, embedded=True, last=False),
+        "static_position_embeddings": (False,),
+        "add_bias_logits": (False,),
+        "do_blenderbot_90_layernorm": (False,),
+    },
+    harmless=HARMLESS,
 )

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from torch import nn
 
 from pretune.backbones.encoder import Encoder
-from pretune.families.family import TOKEN_HEADS, Family, Row, Table, token_classes
+from pretune.families.config_keys import ENCODER
+from pretune.families.family import TOKEN_HEADS, Family, Only, Row, Table, output_rows, token_classes
 from pretune.nn.attention import Attention
 from pretune.nn.blocks import Layer, PostNorm
 from pretune.nn.embeddings import Embeddings, Lookup
 from pretune.nn.feed_forward import ACTIVATIONS, Activation, FeedForward
-from pretune.nn.heads import Transform, VocabularyHead
+from pretune.nn.heads import Transform, vocabulary_head
 from pretune.nn.initialize import initialize
 from pretune.nn.linear import LayerNorm, Linear
 from pretune.nn.positions import Learned
@@ -39,6 +40,7 @@ class BertConfig:
     type_vocab_size: int = 2
     layer_norm_eps: float = 1e-12
     initializer_range: float = 0.02
+    tie_word_embeddings: bool = True  # logits over the vocabulary come from the token embedding
 
 
 def post_norm_layer(
@@ -92,9 +94,10 @@ def embeddings_of(
 
 
 def vocabulary_head_of(config: BertConfig, activation: Activation, vectors: int) -> nn.Module:
-    """The way to the vocabulary of a family that has BERT's keys; `vectors` is the width of the embeddings."""
+    """Return the masked language model's head of a family with BERT's keys; `vectors` is the width of the embeddings."""
     transform = Transform(config.hidden_size, activation, LayerNorm(vectors, config.layer_norm_eps), outputs=vectors)
-    return initialize(VocabularyHead(config.vocab_size, transform), config.initializer_range)
+    head = vocabulary_head(config.vocab_size, vectors, tied=config.tie_word_embeddings, transform=transform)
+    return initialize(head, config.initializer_range)
 
 
 def build(config: BertConfig, columns: Iterable[Lookup] = ()) -> Encoder:
@@ -129,14 +132,30 @@ def encoder_rows(name: str) -> list[Row]:
     ]
 
 
+# BERT's head for masked tokens. Its bias has two names, of which the second counts beside a matrix of its own.
+MLM_OUTPUT = "cls.predictions.decoder.weight"
+MLM_COPIED = {"cls.predictions.bias": "cls.predictions.decoder.bias"}
+MLM_ROWS: list[Row] = [
+    ("cls.predictions.transform.dense.{p}", "heads.mlm.transform.dense.{p}"),
+    ("cls.predictions.transform.LayerNorm.{p}", "heads.mlm.transform.norm.{p}"),
+    *output_rows("mlm", MLM_OUTPUT, "cls.predictions.bias", "cls.predictions.decoder.bias"),
+]
+
+
+def unused(name: str) -> dict[str, str]:
+    """Tensors that BERT and those that followed it have under the name of a family, and that change nothing."""
+    return {
+        f"{name}.embeddings.position_ids": "the numbers 0, 1, 2 …",
+        f"{name}.embeddings.token_type_ids": "zeros, for texts that come without segments",
+    }
+
+
 def table(name: str, *rows: Row) -> Table:
     """All of BERT's layout under the name of a family, and further rows."""
     return Table(
         *encoder_rows(name),
         *rows,
-        ("cls.predictions.transform.dense.{p}", "heads.mlm.transform.dense.{p}"),
-        ("cls.predictions.transform.LayerNorm.{p}", "heads.mlm.transform.norm.{p}"),
-        ("cls.predictions.bias", "heads.mlm.bias"),
+        *MLM_ROWS,
         (f"{name}.pooler.dense.{{p}}", "heads.nsp.pooler.dense.{p}"),
         (f"{name}.pooler.dense.{{p}}", "heads.classify.pooler.dense.{p}"),
         ("cls.seq_relationship.{p}", "heads.nsp.output.{p}"),
@@ -145,7 +164,10 @@ def table(name: str, *rows: Row) -> Table:
         ("classifier.{p}", "heads.choose.output.{p}"),
         *TOKEN_HEADS,
         prefix=f"{name}.",
-        ignored=(f"{name}.embeddings.position_ids", "cls.predictions.decoder.{p}"),
+        embedding=(f"{name}.embeddings.word_embeddings.weight",),
+        output=MLM_OUTPUT,
+        copied=MLM_COPIED,
+        unused=unused(name),
         renamed={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
     )
 
@@ -163,6 +185,18 @@ def classes(name: str) -> Mapping[frozenset[str], str]:
     }
 
 
+def other_classes(name: str) -> Mapping[str, frozenset[str]]:
+    """BERT's classes whose heads have the names of others', under the name of a family."""
+    return {f"{name}LMHeadModel": frozenset({"mlm"})}  # a decoder, unless it is used as an encoder
+
+
+# Keys of config.json of BERT and those that followed it.
+ONLY: Mapping[str, Only] = {
+    **ENCODER,
+    "position_embedding_type": ("absolute",),
+    **dict.fromkeys(("embedding_size", "emb_size"), lambda config: (config.hidden_size,)),
+}
+
 BERT = Family(
     name="bert",
     config=BertConfig,
@@ -170,4 +204,6 @@ BERT = Family(
     template=Template(single=("start", "A", "separator"), pair=("B", "separator")),
     table=table("bert"),
     classes=classes("Bert"),
+    other_classes=other_classes("Bert"),
+    only=ONLY,
 )

@@ -4,8 +4,13 @@ random.
 Blocks are those of each sequence, whatever the batch (`transformers` has those of the longest sequence, padding included):
 a sequence gives what it would give there alone.
 
+Random blocks are drawn from the whole sequence, for each layer and head, and are the same in training and evaluation, as in
+the paper. `transformers` draws them from the first blocks of a sequence (the first 1,024 tokens, or fewer), and outside
+training gives the first block their weight instead: texts of more than (5 + 2 · num_random_blocks) · block_size tokens, which
+are not seen whole, give other states there.
+
 Departures: attention dropout is off unless asked for; embeddings have their dropout after the norm; a classifier has no
-dropout before its first matrix; random blocks are drawn anew (by the number of the layer, as there).
+dropout before its first matrix.
 """
 
 from __future__ import annotations
@@ -13,15 +18,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
-from pretune.errors import PretuneError
-from pretune.families.bert import BERT, BertConfig, embeddings_of, encoder_rows, layer_of, vocabulary_head_of
+from pretune.families.bert import (
+    BERT,
+    MLM_COPIED,
+    MLM_OUTPUT,
+    MLM_ROWS,
+    ONLY,
+    BertConfig,
+    embeddings_of,
+    encoder_rows,
+    layer_of,
+    unused,
+    vocabulary_head_of,
+)
 from pretune.families.family import Family, Table
-from pretune.nn.attention import ScoredAttention
+from pretune.nn.block_sparse import BlockSparseAttention
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.heads import Transform
 from pretune.nn.initialize import initialize
-from pretune.nn.patterns import full
-from pretune.nn.scores import BlockSparse, random_plan
 
 FULL, SPARSE = "original_full", "block_sparse"
 
@@ -44,39 +58,32 @@ class BigBirdConfig(BertConfig):
     eos_token_id: int | None = None
     sep_token_id: int | None = None
 
-    def score(self, number: int) -> BlockSparse | None:
-        """What a layer makes of blocks."""
+    def attention(self, layer: int) -> BlockSparseAttention | None:
+        """Return the attention of a layer; None where that is BERT's."""
         if self.attention_type == FULL:
             return None
-        size, random = self.block_size, self.num_random_blocks
-        blocks = -(-self.max_position_embeddings // size)
-        return BlockSparse(size, random, random_plan(self.num_attention_heads, blocks, random, seed=number))
+        return BlockSparseAttention(
+            self.hidden_size,
+            self.num_attention_heads,
+            size=self.block_size,
+            random=self.num_random_blocks,
+            blocks=-(-self.max_position_embeddings // self.block_size),
+            layer=layer,
+            dropout=self.attention_probs_dropout_prob,
+        )
 
 
 def build(config: BigBirdConfig) -> Encoder:
     """The whole wiring."""
-    if config.attention_type not in (FULL, SPARSE):
-        raise PretuneError(f"big_bird: unknown attention_type {config.attention_type!r}; there are {FULL} and {SPARSE}")
-    if not config.use_bias:
-        raise PretuneError("big_bird: only attention with biases is supported (use_bias)")
-    width, heads, dropout = config.hidden_size, config.num_attention_heads, config.attention_probs_dropout_prob
-    activation = ACTIVATIONS[config.hidden_act]
-
-    def attention(score: BlockSparse | None) -> ScoredAttention:
-        pattern = full if score is None else score.pattern
-        return ScoredAttention(width, heads, score, pattern=pattern, dropout=dropout)
-
+    width, activation = config.hidden_size, ACTIVATIONS[config.hidden_act]
     encoder = Encoder(
         embed=embeddings_of(config, width, scale=width**0.5 if config.rescale_embeddings else 1.0),
-        layers=[layer_of(config, attention(config.score(number))) for number in range(config.num_hidden_layers)],
+        layers=[layer_of(config, config.attention(number)) for number in range(config.num_hidden_layers)],
         vocabulary_head=lambda: vocabulary_head_of(config, activation, width),
         pooler=lambda: initialize(Transform(width, activation), config.initializer_range),
     )
     return initialize(encoder, config.initializer_range)
 
-
-_SELF = "bert.encoder.layer.{i}.attention.self"
-_PART = "backbone.layers.{i}.attention.part"
 
 BIG_BIRD = Family(
     name="big_bird",
@@ -84,23 +91,25 @@ BIG_BIRD = Family(
     build=build,
     template=BERT.template,
     table=Table(
-        *(row for row in encoder_rows("bert") if row[1] != f"{_PART}.qkv.{{p}}"),
-        (f"{_SELF}.query.{{p}}", f"{_PART}.query.{{p}}"),
-        ([f"{_SELF}.key.{{p}}", f"{_SELF}.value.{{p}}"], f"{_PART}.key_value.{{p}}"),
-        ("cls.predictions.transform.dense.{p}", "heads.mlm.transform.dense.{p}"),
-        ("cls.predictions.transform.LayerNorm.{p}", "heads.mlm.transform.norm.{p}"),
-        ("cls.predictions.bias", "heads.mlm.bias"),
+        *encoder_rows("bert"),
+        *MLM_ROWS,
         ("classifier.dense.{p}", "heads.classify.pooler.dense.{p}"),
         ("classifier.out_proj.{p}", "heads.classify.output.{p}"),
         ("classifier.{p}", "heads.tag.output.{p}"),
         prefix="bert.",
-        ignored=(
-            "bert.embeddings.position_ids",
-            "bert.pooler.{p}",  # of pairs, which the published ones did not learn from
-            "cls.seq_relationship.{p}",
-            "cls.predictions.decoder.{p}",
-            "qa_classifier.{p}",
-        ),
+        embedding=("bert.embeddings.word_embeddings.weight",),
+        output=MLM_OUTPUT,
+        copied=MLM_COPIED,
+        unused={**unused("bert"), "bert.pooler.{p}": "of pairs, which the published models did not learn from"},
+        unsupported={
+            "cls.seq_relationship.{p}": "the head of pairs",
+            "qa_classifier.{p}": "the head for questions",
+            "qa_classifier.intermediate.dense.{p}": "the head for questions",
+            "qa_classifier.output.{p}": "the head for questions",
+            "qa_classifier.output.dense.{p}": "the head for questions",
+            "qa_classifier.output.LayerNorm.{p}": "the head for questions",
+            "qa_classifier.qa_outputs.{p}": "the head for questions",
+        },
     ),
     classes={
         frozenset(): "BigBirdModel",
@@ -108,4 +117,6 @@ BIG_BIRD = Family(
         frozenset({"classify"}): "BigBirdForSequenceClassification",
         frozenset({"tag"}): "BigBirdForTokenClassification",
     },
+    other_classes={"BigBirdForPreTraining": frozenset({"mlm"}), "BigBirdForCausalLM": frozenset({"mlm"})},
+    only={**ONLY, "attention_type": (SPARSE, FULL), "use_bias": (True,)},
 )

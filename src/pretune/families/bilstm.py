@@ -54,7 +54,7 @@ BILSTM = Family(
     name="bilstm",
     config=BiLSTMConfig,
     build=build,
-    template=Template(single=("A",), pair=("B",), segments=False),
+    template=Template(single=("A",), pair=("separator", "B"), segments=False),
     table=Table(
         ("embed.tokens", "backbone.embed.tokens"),
         *((f"{way}.layers.{{i}}.{{p}}", f"backbone.{way}.layers.{{i}}.cells.{{p}}") for way in ("ahead", "back")),

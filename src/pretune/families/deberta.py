@@ -15,9 +15,19 @@ from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
 from pretune.errors import PretuneError
-from pretune.families.bert import BertConfig, embeddings_of, encoder_rows, layer_of, vocabulary_head_of
-from pretune.families.family import TOKEN_HEADS, Family, Row, Table, token_classes
-from pretune.families.gpt import check_tied
+from pretune.families.bert import (
+    MLM_COPIED,
+    MLM_OUTPUT,
+    MLM_ROWS,
+    BertConfig,
+    embeddings_of,
+    encoder_rows,
+    layer_of,
+    unused,
+    vocabulary_head_of,
+)
+from pretune.families.config_keys import ENCODER
+from pretune.families.family import TOKEN_HEADS, Family, Only, Row, Table, token_classes
 from pretune.nn.blocks import Layer
 from pretune.nn.convolution import Convolution, Convolved
 from pretune.nn.disentangled import (
@@ -46,7 +56,6 @@ class DebertaConfig(BertConfig):
     position_biased_input: bool = True  # absolute positions, added to the vectors of tokens
     pos_att_type: str | Sequence[str] | None = None  # "c2p|p2c", or a list of both
     pooler_hidden_act: str = "gelu"
-    tie_word_embeddings: bool = True
 
     def __post_init__(self) -> None:
         if self.max_relative_positions < 1:  # said, so that it stays when there are more positions
@@ -127,11 +136,14 @@ def _encoder(
 
 def check(family: str, config: DebertaConfig) -> None:
     """Refuse what the released checkpoints do not have."""
-    check_tied(family, config.tie_word_embeddings)
-    if not config.relative_attention or config.terms != {"c2p", "p2c"}:
-        raise PretuneError(f"{family}: only relative_attention true with pos_att_type 'c2p|p2c' is supported")
-    if isinstance(config, DebertaV2Config) and not config.share_att_key:
-        raise PretuneError(f"{family}: share_att_key false is not supported; the released models have true")
+    buckets = config.position_buckets if isinstance(config, DebertaV2Config) else 0
+    if buckets > 0 and config.max_relative_positions <= buckets // 2 + 1:
+        raise PretuneError(
+            f"{family}: max_relative_positions {config.max_relative_positions} with position_buckets {buckets} is not "
+            "supported; distances must go beyond half of the buckets"
+        )
+    if config.terms != {"c2p", "p2c"}:
+        raise PretuneError(f"{family}: pos_att_type {config.pos_att_type!r} is not supported; only 'c2p|p2c'")
 
 
 _SELF, _PROJECT = "deberta.encoder.layer.{i}.attention.self", "backbone.layers.{i}.attention.part.project"
@@ -143,22 +155,23 @@ def _table(*own: Row) -> Table:
         *rows,
         *((theirs, ours.replace("layers.{i}.", "layers.{i}.layer.")) for theirs, ours in rows),  # beside a convolution
         ("deberta.encoder.rel_embeddings.weight", "backbone.distances.weight"),
-        ("cls.predictions.transform.dense.{p}", "heads.mlm.transform.dense.{p}"),
-        ("cls.predictions.transform.LayerNorm.{p}", "heads.mlm.transform.norm.{p}"),
-        ("cls.predictions.bias", "heads.mlm.bias"),
+        *MLM_ROWS,
         ("pooler.dense.{p}", "heads.classify.pooler.dense.{p}"),
         ("classifier.{p}", "heads.classify.output.{p}"),
         ("pooler.dense.{p}", "heads.choose.pooler.dense.{p}"),
         ("classifier.{p}", "heads.choose.output.{p}"),
         *TOKEN_HEADS,
         prefix="deberta.",
-        ignored=(
-            "deberta.embeddings.position_ids",
-            "deberta.embeddings.position_embeddings.weight",  # of the enhanced mask decoder
-            "cls.predictions.decoder.{p}",
-            "mask_predictions.dense.{p}",  # of replaced tokens, in v3
-            "mask_predictions.LayerNorm.{p}",
-            "mask_predictions.classifier.{p}",
+        embedding=("deberta.embeddings.word_embeddings.weight",),
+        output=MLM_OUTPUT,
+        copied=MLM_COPIED,
+        unused={
+            **unused("deberta"),
+            "deberta.embeddings.position_embeddings.weight": "of the enhanced mask decoder, where inputs have none",
+        },
+        unsupported=dict.fromkeys(
+            ("mask_predictions.dense.{p}", "mask_predictions.LayerNorm.{p}", "mask_predictions.classifier.{p}"),
+            "the head for replaced tokens of version 3",
         ),
         renamed={
             "lm_predictions.lm_head.bias": "cls.predictions.bias",
@@ -177,6 +190,18 @@ def _classes(name: str) -> Mapping[frozenset[str], str]:
 
 
 TEMPLATE = Template(single=("start", "A", "separator"), pair=("B", "separator"))
+_ONLY: Mapping[str, Only] = {
+    **ENCODER,
+    "relative_attention": (True,),
+    "attention_head_size": lambda config: (config.hidden_size // config.num_attention_heads,),
+    "embedding_size": lambda config: (config.hidden_size,),
+    "pooler_hidden_size": lambda config: (config.hidden_size,),
+}
+_HARMLESS = {
+    "legacy": "which of two names the head for masked tokens has; both are read",
+    "padding_idx": "the tokenizer's files say it too",
+    "pooler_dropout": "dropout of a head",
+}
 
 DEBERTA = Family(
     name="deberta",
@@ -192,6 +217,8 @@ DEBERTA = Family(
         (f"{_SELF}.pos_q_proj.bias", f"{_PROJECT}.position_query_bias"),
     ),
     classes=_classes("Deberta"),
+    only={**_ONLY, "talking_head": (False,)},
+    harmless=_HARMLESS,
 )
 DEBERTA_V2 = Family(
     name="deberta-v2",
@@ -205,4 +232,6 @@ DEBERTA_V2 = Family(
         ("deberta.encoder.conv.LayerNorm.{p}", "backbone.layers.0.norm.{p}"),
     ),
     classes={**_classes("DebertaV2"), frozenset({"choose"}): "DebertaV2ForMultipleChoice"},
+    only={**_ONLY, "share_att_key": (True,), "norm_rel_ebd": ("none", "layer_norm"), "conv_groups": (1,)},
+    harmless=_HARMLESS,
 )

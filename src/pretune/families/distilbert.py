@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
-from pretune.families.bert import post_norm_layer
-from pretune.families.family import TOKEN_HEADS, Family, Table, token_classes
+from pretune.families.bert import post_norm_layer, unused
+from pretune.families.config_keys import ENCODER
+from pretune.families.family import TOKEN_HEADS, Family, Table, output_rows, token_classes
 from pretune.nn.attention import Attention
 from pretune.nn.blocks import Layer
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS
-from pretune.nn.heads import Transform, VocabularyHead
+from pretune.nn.heads import Transform, vocabulary_head
 from pretune.nn.initialize import initialize
 from pretune.nn.linear import LayerNorm
 from pretune.nn.positions import Learned
@@ -38,6 +39,7 @@ class DistilBertConfig:
     attention_dropout: float = 0.0
     activation: str = "gelu"
     initializer_range: float = 0.02
+    tie_word_embeddings: bool = True
 
 
 def build(config: DistilBertConfig) -> Encoder:
@@ -55,7 +57,12 @@ def build(config: DistilBertConfig) -> Encoder:
         ),
         layers=[layer() for _ in range(config.n_layers)],
         vocabulary_head=lambda: initialize(
-            VocabularyHead(config.vocab_size, Transform(width, activation, LayerNorm(width, EPS))),
+            vocabulary_head(
+                config.vocab_size,
+                width,
+                tied=config.tie_word_embeddings,
+                transform=Transform(width, activation, LayerNorm(width, EPS)),
+            ),
             config.initializer_range,
         ),
         pooler=lambda: initialize(Transform(width, ACTIVATIONS["relu"]), config.initializer_range),
@@ -89,14 +96,16 @@ DISTILBERT = Family(
         (f"{_LAYER}.output_layer_norm.{{p}}", f"{_OURS}.feed_forward.norm.{{p}}"),
         ("vocab_transform.{p}", "heads.mlm.transform.dense.{p}"),
         ("vocab_layer_norm.{p}", "heads.mlm.transform.norm.{p}"),
-        ("vocab_projector.bias", "heads.mlm.bias"),
+        *output_rows("mlm", "vocab_projector.weight", "vocab_projector.bias"),
         ("pre_classifier.{p}", "heads.classify.pooler.dense.{p}"),
         ("classifier.{p}", "heads.classify.output.{p}"),
         ("pre_classifier.{p}", "heads.choose.pooler.dense.{p}"),
         ("classifier.{p}", "heads.choose.output.{p}"),
         *TOKEN_HEADS,
         prefix="distilbert.",
-        ignored=("distilbert.embeddings.position_ids", "vocab_projector.weight"),
+        embedding=("distilbert.embeddings.word_embeddings.weight",),
+        output="vocab_projector.weight",
+        unused=unused("distilbert"),
     ),
     classes={
         frozenset(): "DistilBertModel",
@@ -104,5 +113,12 @@ DISTILBERT = Family(
         frozenset({"classify"}): "DistilBertForSequenceClassification",
         frozenset({"choose"}): "DistilBertForMultipleChoice",
         **token_classes("DistilBert"),
+    },
+    aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
+    only=ENCODER,
+    harmless={
+        "qa_dropout": "dropout of a head",
+        "seq_classif_dropout": "dropout of a head",
+        "tie_weights_": "an older key; tie_word_embeddings says it",
     },
 )

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
-from pretune.families.bert import BertConfig, embeddings_of, encoder_rows, layer_of, vocabulary_head_of
-from pretune.families.family import TOKEN_HEADS, Family, Table, token_classes
+from pretune.families.bert import BertConfig, embeddings_of, encoder_rows, layer_of, unused, vocabulary_head_of
+from pretune.families.config_keys import ENCODER
+from pretune.families.family import TOKEN_HEADS, Family, Table, output_rows, token_classes
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.heads import Transform
 from pretune.nn.initialize import initialize
@@ -51,7 +52,7 @@ ELECTRA = Family(
         ("electra.embeddings_project.{p}", "backbone.embed.project.{p}"),
         ("generator_predictions.dense.{p}", "heads.mlm.transform.dense.{p}"),
         ("generator_predictions.LayerNorm.{p}", "heads.mlm.transform.norm.{p}"),
-        ("generator_lm_head.bias", "heads.mlm.bias"),
+        *output_rows("mlm", "generator_lm_head.weight", "generator_lm_head.bias"),
         ("discriminator_predictions.dense.{p}", "heads.rtd.dense.{p}"),
         ("discriminator_predictions.dense_prediction.{p}", "heads.rtd.output.{p}"),
         ("classifier.dense.{p}", "heads.classify.pooler.dense.{p}"),
@@ -60,7 +61,9 @@ ELECTRA = Family(
         ("classifier.{p}", "heads.choose.output.{p}"),
         *TOKEN_HEADS,
         prefix="electra.",
-        ignored=("electra.embeddings.position_ids", "generator_lm_head.weight"),
+        embedding=("electra.embeddings.word_embeddings.weight",),
+        output="generator_lm_head.weight",
+        unused=unused("electra"),
     ),
     classes={
         frozenset(): "ElectraModel",
@@ -69,6 +72,16 @@ ELECTRA = Family(
         frozenset({"classify"}): "ElectraForSequenceClassification",
         frozenset({"choose"}): "ElectraForMultipleChoice",
         **token_classes("Electra"),
+    },
+    other_classes={"ElectraForCausalLM": frozenset({"mlm"})},  # a decoder, unless it is used as an encoder
+    only={
+        **ENCODER,
+        "position_embedding_type": ("absolute",),
+        # What the head for multiple choice stands on.
+        "summary_type": ("first",),
+        "summary_use_proj": (True,),
+        "summary_activation": ("gelu",),
+        "summary_proj_to_labels": (False,),
     },
     companions=("generator",),
 )

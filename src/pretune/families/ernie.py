@@ -34,4 +34,10 @@ ERNIE = Family(
     template=bert.BERT.template,
     table=bert.table("ernie", ("ernie.embeddings.task_type_embeddings.weight", "backbone.embed.columns.task.weight")),
     classes=bert.classes("Ernie"),
+    other_classes={"ErnieForCausalLM": frozenset({"mlm"})},
+    only={**bert.ONLY, "pool_act": ("tanh",), "task_id": (0,)},
+    harmless={
+        "enable_recompute": "how PaddlePaddle trains a model",
+        "fuse": "how PaddlePaddle runs a model",
+    },
 )

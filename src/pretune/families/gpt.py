@@ -1,26 +1,28 @@
 """GPT (Radford et al., 2018, Improving Language Understanding by Generative Pre-Training).
 
 Departures: attention dropout is off unless asked for (the fast attention paths have none); a classifier stands on the
-last token of the text, as in `transformers` (the paper adds start, delimiter and extract tokens).
+last token of the text, as in `transformers` (the paper adds start and extract tokens). Between two texts stands a separator,
+the paper's delimiter: a token that the published vocabulary lacks, and that is added when a task with pairs is learned.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from torch import nn
 
 from pretune.backbones.encoder import Encoder
-from pretune.errors import PretuneError
-from pretune.families.family import Family, Table
+from pretune.families.config_keys import DECODER
+from pretune.families.family import Family, Table, output_rows
 from pretune.nn.attention import Attention
 from pretune.nn.blocks import Layer, PostNorm
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
-from pretune.nn.heads import VocabularyHead
+from pretune.nn.heads import vocabulary_head
 from pretune.nn.initialize import initialize
-from pretune.nn.linear import LayerNorm, Linear
+from pretune.nn.linear import LayerNorm, OutputLinear
 from pretune.nn.patterns import causal
 from pretune.nn.positions import Learned
 from pretune.text.sequences import Template
@@ -49,7 +51,6 @@ class GPTConfig:
 
 def build(config: GPTConfig) -> Encoder:
     """The whole wiring."""
-    check_tied("openai-gpt", config.tie_word_embeddings)
     width, dropout = config.n_embd, config.resid_pdrop
     activation = ACTIVATIONS["gelu_new" if config.afn == "gelu" else config.afn]
     norm = partial(LayerNorm, width, config.layer_norm_epsilon)
@@ -66,17 +67,17 @@ def build(config: GPTConfig) -> Encoder:
             config.vocab_size, width, positions=Learned(config.n_positions, width), dropout=config.embd_pdrop
         ),
         layers=[layer() for _ in range(config.n_layer)],
-        vocabulary_head=lambda: VocabularyHead(config.vocab_size, bias=False),
+        vocabulary_head=lambda: head_of(config),
         pooler=nn.Identity,
-        classifier=partial(Linear, width, bias=False),
+        classifier=partial(OutputLinear, width, bias=False),
     )
     return initialize(encoder, config.initializer_range)
 
 
-def check_tied(family: str, tied: bool) -> None:
-    """A second matrix for the vocabulary has no place here."""
-    if not tied:
-        raise PretuneError(f"{family}: tie_word_embeddings false is not supported; logits come from the embeddings")
+def head_of(config: Any) -> nn.Module:
+    """Return the language model's head of a family that has GPT's keys."""
+    head = vocabulary_head(config.vocab_size, config.n_embd, tied=config.tie_word_embeddings, bias=False)
+    return initialize(head, config.initializer_range) if not config.tie_word_embeddings else head
 
 
 # What GPT and GPT-2 share.
@@ -94,27 +95,45 @@ LAYERS = (
     (f"{_LAYER}.ln_2.{{p}}", f"{_OURS}.feed_forward.norm.{{p}}"),
 )
 TRANSPOSED = tuple(theirs.replace("{p}", "weight") for theirs, _ in MATRICES)
-# The tied softmax, causal masks that were once saved, and the head for multiple choice.
-IGNORED = (
-    "lm_head.weight",
-    "transformer.lm_head.weight",
-    f"{_LAYER}.attn.bias",
-    f"{_LAYER}.attn.masked_bias",
-    "multiple_choice_head.summary.{p}",
-)
+OUTPUT = "lm_head.weight"
+UNUSED = {
+    f"{_LAYER}.attn.bias": "the causal mask",
+    f"{_LAYER}.attn.masked_bias": "a number for masked logits",
+}
+UNSUPPORTED = {"multiple_choice_head.summary.{p}": "the head for multiple choice"}
+ALIASES = {
+    "max_position_embeddings": "n_positions",
+    "hidden_size": "n_embd",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+}
+HARMLESS = {
+    "is_decoder": "it is one, whatever it says",
+    "n_ctx": "n_positions is what is read",
+    "n_special": "how it was trained",
+    "predict_special_tokens": "how it was trained",
+    **dict.fromkeys(
+        ("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels"),
+        "of the head for multiple choice, which is left out",
+    ),
+}
 
 GPT = Family(
     name="openai-gpt",
     config=GPTConfig,
     build=build,
-    template=Template(single=("A",), pair=("B",), segments=False),
+    template=Template(single=("A",), pair=("separator", "B"), segments=False),
     table=Table(
         ("transformer.tokens_embed.weight", "backbone.embed.tokens"),
         ("transformer.positions_embed.weight", "backbone.embed.positions.weight"),
         *LAYERS,
+        *output_rows("lm", OUTPUT),
         ("score.{p}", "heads.classify.output.{p}"),
         prefix="transformer.",
-        ignored=(*IGNORED, "transformer.position_ids"),
+        embedding=("transformer.tokens_embed.weight",),
+        output=OUTPUT,
+        unused={**UNUSED, "transformer.position_ids": "the numbers 0, 1, 2 …"},
+        unsupported=UNSUPPORTED,
         transposed=TRANSPOSED,
     ),
     classes={
@@ -123,5 +142,9 @@ GPT = Family(
         frozenset({"classify"}): "OpenAIGPTForSequenceClassification",
         frozenset({"classify", "lm"}): "OpenAIGPTForSequenceClassification",
     },
+    other_classes={"OpenAIGPTDoubleHeadsModel": frozenset({"lm"})},
     poolings={"": "last"},
+    aliases=ALIASES,
+    only={**DECODER, "afn": ("gelu", "relu", "silu", "swish")},
+    harmless=HARMLESS,
 )

@@ -11,16 +11,15 @@ from functools import partial
 from torch import nn
 
 from pretune.backbones.encoder import Encoder
-from pretune.errors import PretuneError
-from pretune.families.family import Family, Table
-from pretune.families.gpt import IGNORED, LAYERS, TRANSPOSED, check_tied
+from pretune.families.config_keys import DECODER
+from pretune.families.family import Family, Table, output_rows
+from pretune.families.gpt import ALIASES, HARMLESS, LAYERS, OUTPUT, TRANSPOSED, UNSUPPORTED, UNUSED, head_of
 from pretune.nn.attention import Attention
 from pretune.nn.blocks import Layer, PreNorm
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
-from pretune.nn.heads import VocabularyHead
 from pretune.nn.initialize import initialize, scale_outputs
-from pretune.nn.linear import LayerNorm, Linear
+from pretune.nn.linear import LayerNorm, OutputLinear
 from pretune.nn.patterns import causal
 from pretune.nn.positions import Learned
 from pretune.text.sequences import Template
@@ -53,9 +52,6 @@ class GPT2Config:
 
 def build(config: GPT2Config) -> Encoder:
     """The whole wiring."""
-    check_tied("gpt2", config.tie_word_embeddings)
-    if not config.scale_attn_weights or config.scale_attn_by_inverse_layer_idx:
-        raise PretuneError("gpt2: only attention scaled by the width of a head is supported, the same in every layer")
     width, dropout = config.n_embd, config.resid_pdrop
     norm = partial(LayerNorm, width, config.layer_norm_epsilon)
 
@@ -70,9 +66,9 @@ def build(config: GPT2Config) -> Encoder:
         ),
         layers=[layer() for _ in range(config.n_layer)],
         norm=norm(),
-        vocabulary_head=lambda: VocabularyHead(config.vocab_size, bias=False),
+        vocabulary_head=lambda: head_of(config),
         pooler=nn.Identity,
-        classifier=partial(Linear, width, bias=False),
+        classifier=partial(OutputLinear, width, bias=False),
     )
     return scale_outputs(initialize(encoder, config.initializer_range), (2 * config.n_layer) ** -0.5)
 
@@ -88,9 +84,17 @@ GPT2 = Family(
         ("transformer.wpe.weight", "backbone.embed.positions.weight"),
         *LAYERS,
         ("transformer.ln_f.{p}", "backbone.norm.{p}"),
+        *output_rows("lm", OUTPUT),
         ("score.{p}", "heads.classify.output.{p}"),
         prefix="transformer.",
-        ignored=IGNORED,
+        embedding=("transformer.wte.weight",),
+        output=OUTPUT,
+        unused=UNUSED,
+        unsupported={
+            **UNSUPPORTED,
+            "classifier.{p}": "the head for tags",
+            "qa_outputs.{p}": "the head for questions",
+        },
         transposed=TRANSPOSED,
     ),
     classes={
@@ -99,5 +103,14 @@ GPT2 = Family(
         frozenset({"classify"}): "GPT2ForSequenceClassification",
         frozenset({"classify", "lm"}): "GPT2ForSequenceClassification",
     },
+    other_classes={"GPT2DoubleHeadsModel": frozenset({"lm"})},
     poolings={"": "last"},
+    aliases=ALIASES,
+    # Attention is scaled by the width of a head, the same in every layer.
+    only={**DECODER, "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
+    harmless={
+        **HARMLESS,
+        "hidden_dropout": "dropout of a head",
+        "reorder_and_upcast_attn": "how attention is computed, in fp32 here",
+    },
 )

@@ -24,7 +24,7 @@ from pretune.nn.patterns import window
 class LongformerConfig(roberta.RobertaConfig):
     """Keys of config.json: RoBERTa's and one more."""
 
-    max_position_embeddings: int = 4098
+    max_position_embeddings: int = 512
     attention_window: int | Sequence[int] = 512  # the whole window, half of it to each side; of all layers, or of each
 
     def windows(self) -> Sequence[int]:
@@ -68,4 +68,6 @@ LONGFORMER = Family(
     ),
     # Their class for multiple choice has all tokens of a choice look at everything; with us that is the start alone.
     classes={heads: name for heads, name in roberta.classes("Longformer").items() if heads != {"choose"}},
+    only={**bert.ONLY, "attention_mode": ("longformer", "sliding_chunks")},
+    harmless={"ignore_attention_mask": "of the published code; nothing reads it"},
 )

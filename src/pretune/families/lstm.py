@@ -68,7 +68,7 @@ LSTM = Family(
     name="lstm",
     config=LSTMConfig,
     build=build,
-    template=Template(single=("A",), pair=("B",), segments=False, document=("A", "end")),
+    template=Template(single=("A",), pair=("separator", "B"), segments=False, document=("A", "end")),
     table=Table(
         ("embed.tokens", "backbone.embed.tokens"),
         ("layers.{i}.{p}", "backbone.layers.{i}.cells.{p}"),

@@ -13,8 +13,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pretune.backbones.encoder_decoder import EncoderDecoder
-from pretune.errors import PretuneError
-from pretune.families.bart import COMMON, TIED, UNUSED, BartConfig, wire
+from pretune.families.bart import (
+    ALIASES,
+    COMMON,
+    EMBEDDING,
+    HARMLESS,
+    ONLY,
+    OUTPUT,
+    UNUSED,
+    BartConfig,
+    norms,
+    wire,
+)
 from pretune.families.family import WRITING, Family, Table
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.positions import Sinusoidal
@@ -37,8 +47,6 @@ class MarianConfig(BartConfig):
 
 def build(config: MarianConfig) -> EncoderDecoder:
     """The whole wiring."""
-    if not config.share_encoder_decoder_embeddings:
-        raise PretuneError("marian: share_encoder_decoder_embeddings must be true; two vocabularies are not supported")
     width = config.d_model
 
     def embed() -> Embeddings:
@@ -61,12 +69,28 @@ MARIAN = Family(
     table=Table(
         *COMMON,
         prefix="model.",
-        ignored=(*UNUSED, "model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
-        tied=TIED,
+        embedding=EMBEDDING,
+        output=OUTPUT,
+        unused={
+            **UNUSED,
+            **dict.fromkeys(
+                ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
+                "sines, computed for any length",
+            ),
+        },
     ),
     classes={
         frozenset(): "MarianModel",
         **{frozenset({objective}): "MarianMTModel" for objective in WRITING},
     },
     poolings={"": "last"},
+    aliases=ALIASES,
+    only={
+        **ONLY,
+        **norms(before=False, embedded=False, last=False),
+        "static_position_embeddings": (True,),
+        "add_bias_logits": (False,),
+        "share_encoder_decoder_embeddings": (True,),
+    },
+    harmless={**HARMLESS, "decoder_vocab_size": "both sides have one vocabulary"},
 )

@@ -12,7 +12,22 @@ from dataclasses import dataclass
 from functools import partial
 
 from pretune.backbones.encoder_decoder import EncoderDecoder
-from pretune.families.bart import COMMON, POSITIONS, TIED, UNUSED, BartConfig, embeddings, wire
+from pretune.families.bart import (
+    ALIASES,
+    CLASSIFIER,
+    COMMON,
+    EMBEDDING,
+    HARMLESS,
+    ONLY,
+    OUTPUT,
+    POSITIONS,
+    QUESTIONS,
+    UNUSED,
+    BartConfig,
+    embeddings,
+    norms,
+    wire,
+)
 from pretune.families.family import WRITING, Family, Table
 from pretune.nn.blocks import PreNorm
 from pretune.nn.linear import LayerNorm
@@ -24,7 +39,7 @@ class MBartConfig(BartConfig):
     """BART's keys with other defaults."""
 
     vocab_size: int = 250027
-    scale_embedding: bool = True
+    scale_embedding: bool = False
     decoder_start_token_id: int | None = None
 
 
@@ -49,13 +64,23 @@ MBART = Family(
         ("model.encoder.layer_norm.{p}", "backbone.encoder.norm.{p}"),
         ("model.decoder.layer_norm.{p}", "backbone.norm.{p}"),
         prefix="model.",
-        # Its classifier reads the state before the language, which is nobody's usual pooling: known, not built.
-        ignored=(*UNUSED, "classification_head.dense.{p}", "classification_head.out_proj.{p}"),
-        tied=TIED,
+        embedding=EMBEDDING,
+        output=OUTPUT,
+        unused=UNUSED,
+        # Its classifier reads the state before the language, which is nobody's usual pooling.
+        unsupported={**CLASSIFIER, **QUESTIONS},
     ),
     classes={
         frozenset(): "MBartModel",
         **{frozenset({objective}): "MBartForConditionalGeneration" for objective in WRITING},
     },
     poolings={"": "last"},
+    aliases=ALIASES,
+    only={
+        **ONLY,
+        **norms(before=True, embedded=True, last=True),
+        "static_position_embeddings": (False,),
+        "add_bias_logits": (False,),
+    },
+    harmless=HARMLESS,
 )

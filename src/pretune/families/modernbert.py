@@ -15,12 +15,13 @@ from torch import nn
 
 from pretune.backbones.encoder import Encoder
 from pretune.errors import PretuneError
-from pretune.families.family import Family, Row, Table, token_classes
+from pretune.families.config_keys import ENCODER
+from pretune.families.family import Family, Row, Table, output_rows, token_classes
 from pretune.nn.attention import Attention
 from pretune.nn.blocks import Layer, PreNorm
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, GatedFeedForward
-from pretune.nn.heads import Transform, VocabularyHead
+from pretune.nn.heads import Transform, vocabulary_head
 from pretune.nn.initialize import initialize
 from pretune.nn.linear import LayerNorm
 from pretune.nn.patterns import full, window
@@ -59,6 +60,7 @@ class ModernBertConfig:
     local_rope_theta: float = 10_000.0
     rope_parameters: Mapping[str, Any] | None = None  # newer than the two thetas
     initializer_range: float = 0.02
+    tie_word_embeddings: bool = True
     zero_outputs: bool = False  # our own key
     # Written even if unknown: `transformers` would put in those of the published vocabulary.
     pad_token_id: int | None = None
@@ -79,7 +81,9 @@ class ModernBertConfig:
 
     def theta(self, kind: str) -> float:
         """The base of the wavelengths of one kind of layer's positions."""
-        newer = (self.rope_parameters or {}).get(kind) or {}
+        newer = dict((self.rope_parameters or {}).get(kind) or {})
+        if unknown := sorted(newer.keys() - {"rope_type", "rope_theta"}):
+            raise PretuneError(f"modernbert: rope_parameters with {', '.join(unknown)} are not supported")
         if (scaling := newer.get("rope_type", "default")) != "default":
             raise PretuneError(
                 f"modernbert: rope_parameters of rope_type {scaling!r} are not supported; only 'default'"
@@ -120,11 +124,16 @@ def build(config: ModernBertConfig) -> Encoder:
         activation = ACTIVATIONS[config.classifier_activation]
         return initialize(Transform(width, activation, norm(), config.classifier_bias), config.initializer_range)
 
+    def head() -> nn.Module:
+        tied, bias = config.tie_word_embeddings, config.decoder_bias
+        made = vocabulary_head(config.vocab_size, width, tied=tied, transform=transform(), bias=bias)
+        return made if tied else initialize(made, config.initializer_range)
+
     encoder = Encoder(
         embed=Embeddings(config.vocab_size, width, norm=norm(), dropout=config.embedding_dropout),
         layers=[layer(number, kind) for number, kind in enumerate(config.kinds())],
         norm=norm(),
-        vocabulary_head=lambda: VocabularyHead(config.vocab_size, transform(), config.decoder_bias),
+        vocabulary_head=head,
         pooler=transform,
         tagger=transform,
     )
@@ -161,13 +170,14 @@ MODERNBERT = Family(
         ("model.final_norm.{p}", "backbone.norm.{p}"),
         ("head.dense.{p}", "heads.mlm.transform.dense.{p}"),
         ("head.norm.{p}", "heads.mlm.transform.norm.{p}"),
-        ("decoder.bias", "heads.mlm.bias"),
+        *output_rows("mlm", "decoder.weight", "decoder.bias"),
         *_head("classify", "pooler"),
         *_head("choose", "pooler"),
         *_head("tag", "transform"),
         *_head("answer", "transform"),
         prefix="model.",
-        ignored=("decoder.weight",),
+        embedding=("model.embeddings.tok_embeddings.weight",),
+        output="decoder.weight",
     ),
     classes={
         frozenset(): "ModernBertModel",
@@ -177,4 +187,19 @@ MODERNBERT = Family(
         **token_classes("ModernBert"),
     },
     poolings={"cls": "start", "mean": "mean"},
+    only={
+        **ENCODER,
+        "head_dim": lambda config: (config.hidden_size // config.num_attention_heads,),
+        "sliding_window": lambda config: (config.local_attention // 2,),
+        "classifier_pooling": ("cls", "mean"),
+    },
+    harmless={
+        "deterministic_flash_attn": "how gradients are computed",
+        "layer_norm_eps": "norm_eps is what is read",
+        "position_embedding_type": "positions are rotary, whatever it says",
+        "reference_compile": "how a model is run",
+        "repad_logits_with_grad": "how a loss is computed",
+        "sparse_prediction": "how a loss is computed",
+        "sparse_pred_ignore_index": "how a loss is computed",
+    },
 )

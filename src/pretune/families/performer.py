@@ -56,5 +56,6 @@ PERFORMER = Family(
         ),
     ),
     classes={frozenset(): "Encoder"},
+    only=bert.ONLY,
     elsewhere=False,
 )

@@ -3,7 +3,8 @@
 Departures: attention dropout is off; embeddings and positions have one dropout, of their sum; hashing draws its rotations anew
 at each training step, and outside training always the same, unless `hash_seed` says which. Every sequence is cut into chunks by
 itself: `transformers` fills shorter ones of a batch up to the longest, which changes what their first chunk sees. Its version
-5.22 keeps the bias of the head but does not add it, as version 4 and we do.
+5.22 keeps the bias of the head but does not add it, as version 4 and we do. Where a chunk may look at more chunks before it
+than there are, it sees each once; there it sees the last ones of the sequence, masked, and earlier ones several times.
 """
 
 from __future__ import annotations
@@ -139,13 +140,7 @@ def build(config: ReformerConfig) -> Reversible:
 
 
 def check(config: ReformerConfig) -> None:
-    """Refuse what is not built, and what does not fit together."""
-    wanted = {"is_decoder": True, "local_num_chunks_after": 0, "lsh_num_chunks_after": 0, "tie_word_embeddings": False}
-    for key, value in wanted.items():
-        if getattr(config, key) != value:
-            raise PretuneError(
-                f"reformer: {key} {getattr(config, key)} is not supported; only {value}, as in the released models"
-            )
+    """Refuse what does not fit together."""
     unknown = sorted(set(config.attn_layers) - {LOCAL, LSH})
     if unknown or not config.attn_layers:
         raise PretuneError(f"reformer: attn_layers {', '.join(unknown) or 'is empty'}; there are {LOCAL} and {LSH}")
@@ -154,7 +149,7 @@ def check(config: ReformerConfig) -> None:
             f"reformer: lsh_attn_chunk_length {config.lsh_attn_chunk_length} must be a multiple of "
             f"local_attn_chunk_length, {config.local_attn_chunk_length}"
         )
-    if odd := [count for count in config.buckets() if count % 2]:
+    if LSH in config.attn_layers and (odd := [count for count in config.buckets() if count % 2]):
         raise PretuneError(f"reformer: num_buckets {odd[0]} is odd; a bucket is a direction or its opposite")
     if config.axial_pos_embds and sum(config.axial_pos_embds_dim) != config.hidden_size:
         raise PretuneError(
@@ -186,16 +181,35 @@ REFORMER = Family(
         ("lm_head.decoder.weight", "heads.lm.output.weight"),
         ("lm_head.bias", "heads.lm.output.bias"),
         prefix="reformer.",
-        # Numbers for masks, and heads that are of no use to a model that reads left to right: they look at its first token.
-        ignored=(
-            f"{_SELF}.mask_value_{{p}}",
-            f"{_SELF}.self_mask_value_{{p}}",
-            "classifier.dense.{p}",
-            "classifier.out_proj.{p}",
-            "qa_outputs.{p}",
+        unused=dict.fromkeys(
+            (f"{_SELF}.mask_value_{{p}}", f"{_SELF}.self_mask_value_{{p}}"), "a number for masked logits"
         ),
-        tied=("lm_head.bias", "lm_head.decoder.bias"),
+        # They look at the first token, which is of no use to a model that reads left to right.
+        unsupported={
+            "classifier.dense.{p}": "the head for classification",
+            "classifier.out_proj.{p}": "the head for classification",
+            "qa_outputs.{p}": "the head for questions",
+        },
+        renamed={"lm_head.decoder.bias": "lm_head.bias"},
     ),
     classes={frozenset(): "ReformerModel", frozenset({"lm"}): "ReformerModelWithLMHead"},
     poolings={"": "last"},
+    # As in the released models.
+    only={
+        "is_decoder": (True,),
+        "add_cross_attention": (False,),
+        "is_encoder_decoder": (False,),
+        "local_num_chunks_after": (0,),
+        "lsh_num_chunks_after": (0,),
+        "tie_word_embeddings": (False,),
+        "sinusoidal_pos_embds": (False,),
+        "num_hidden_layers": lambda config: (len(config.attn_layers),),
+    },
+    harmless={
+        "chunk_size_lm_head": "how many tokens are computed at a time",
+        "local_attention_probs_dropout_prob": "dropout of attention, which is off",
+        "lsh_attention_probs_dropout_prob": "dropout of attention, which is off",
+        "attention_probs_dropout_prob": "dropout of attention, which is off",
+        "intermediate_size": "feed_forward_size is what is read",
+    },
 )

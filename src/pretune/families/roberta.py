@@ -9,8 +9,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
-from pretune.families.bert import BertConfig, embeddings_of, encoder_rows, layer_of, vocabulary_head_of
-from pretune.families.family import TOKEN_HEADS, Family, Row, Table, token_classes
+from pretune.families.bert import (
+    ONLY,
+    BertConfig,
+    embeddings_of,
+    encoder_rows,
+    layer_of,
+    unused,
+    vocabulary_head_of,
+)
+from pretune.families.family import TOKEN_HEADS, Family, Row, Table, output_rows, token_classes
 from pretune.nn.blocks import Layer
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.heads import Transform
@@ -50,18 +58,17 @@ def table(name: str, *rows: Row) -> Table:
         *rows,
         ("lm_head.dense.{p}", "heads.mlm.transform.dense.{p}"),
         ("lm_head.layer_norm.{p}", "heads.mlm.transform.norm.{p}"),
-        ("lm_head.bias", "heads.mlm.bias"),
+        *output_rows("mlm", "lm_head.decoder.weight", "lm_head.bias", "lm_head.decoder.bias"),
         ("classifier.dense.{p}", "heads.classify.pooler.dense.{p}"),
         ("classifier.out_proj.{p}", "heads.classify.output.{p}"),
         (f"{name}.pooler.dense.{{p}}", "heads.choose.pooler.dense.{p}"),
         ("classifier.{p}", "heads.choose.output.{p}"),
         *TOKEN_HEADS,
         prefix=f"{name}.",
-        ignored=(
-            f"{name}.embeddings.position_ids",
-            f"{name}.pooler.dense.{{p}}",
-            "lm_head.decoder.{p}",
-        ),
+        embedding=(f"{name}.embeddings.word_embeddings.weight",),
+        output="lm_head.decoder.weight",
+        copied={"lm_head.bias": "lm_head.decoder.bias"},
+        unused=unused(name),
     )
 
 
@@ -76,5 +83,19 @@ def classes(name: str) -> Mapping[frozenset[str], str]:
     }
 
 
-ROBERTA = Family("roberta", RobertaConfig, build, TEMPLATE, table("roberta"), classes("Roberta"))
-XLM_ROBERTA = Family("xlm-roberta", RobertaConfig, build, TEMPLATE, table("roberta"), classes("XLMRoberta"))
+def family(name: str, prefix: str) -> Family:
+    """A family with all of RoBERTa but the name; `prefix` is that of its classes in `transformers`."""
+    return Family(
+        name=name,
+        config=RobertaConfig,
+        build=build,
+        template=TEMPLATE,
+        table=table("roberta"),
+        classes=classes(prefix),
+        other_classes={f"{prefix}ForCausalLM": frozenset({"mlm"})},  # a decoder, unless it is used as an encoder
+        only=ONLY,
+    )
+
+
+ROBERTA = family("roberta", "Roberta")
+XLM_ROBERTA = family("xlm-roberta", "XLMRoberta")

@@ -9,6 +9,7 @@ Departures: attention dropout is off (the fast attention paths have none); an ow
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,13 +18,14 @@ from torch import nn
 
 from pretune.backbones.encoder import Encoder
 from pretune.backbones.encoder_decoder import EncoderDecoder
+from pretune.errors import PretuneError
 from pretune.families.family import WRITING, Family, Row, Table
 from pretune.nn.attention import CrossAttention, ScoredAttention
 from pretune.nn.blocks import Layer, PreNorm
 from pretune.nn.dropout import Dropout
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward, GatedFeedForward
-from pretune.nn.heads import OwnVocabularyHead, Scale, Transform, VocabularyHead
+from pretune.nn.heads import Scale, Transform, vocabulary_head
 from pretune.nn.initialize import initialize_by_inputs
 from pretune.nn.linear import RMSNorm
 from pretune.nn.patterns import causal, full
@@ -49,17 +51,26 @@ class T5Config:
     initializer_factor: float = 1.0
     feed_forward_proj: str = "relu"
     tie_word_embeddings: bool = True
-    scale_decoder_outputs: bool | None = None  # newer than tie_word_embeddings, which such files say wrongly
+    scale_decoder_outputs: bool | None = None  # newer than tie_word_embeddings, which told both
     is_encoder_decoder: bool = True
     pad_token_id: int = 0
     eos_token_id: int = 1
     decoder_start_token_id: int = 0
 
     def __post_init__(self) -> None:
-        # Scaled states and a tied vocabulary go together: both keys are written, and say the same.
-        tied = self.tie_word_embeddings if self.scale_decoder_outputs is None else self.scale_decoder_outputs
-        object.__setattr__(self, "tie_word_embeddings", tied)
-        object.__setattr__(self, "scale_decoder_outputs", tied)
+        if self.scale_decoder_outputs is None:  # older files: states are scaled where the vocabulary is tied
+            object.__setattr__(self, "scale_decoder_outputs", self.tie_word_embeddings)
+
+    @property
+    def gated(self) -> bool:
+        """Whether feed-forward layers are gated."""
+        return self.feed_forward_proj.startswith("gated-")
+
+    @property
+    def activation(self) -> str:
+        """That of feed-forward layers."""
+        name = self.feed_forward_proj.removeprefix("gated-")
+        return "gelu_new" if self.gated and name == "gelu" else name  # what was published under that name
 
 
 @dataclass(frozen=True)
@@ -77,30 +88,32 @@ class MT5Config(T5Config):
 
 def build(config: T5Config) -> EncoderDecoder:
     """The whole wiring."""
+    buckets, furthest = config.relative_attention_num_buckets, config.relative_attention_max_distance
+    if buckets < 4 or furthest <= buckets // 2:
+        raise PretuneError(
+            f"t5: relative_attention_num_buckets {buckets} with relative_attention_max_distance {furthest} is not supported; "
+            "there must be 4 buckets, and distances beyond half of them"
+        )
     width, heads, dropout = config.d_model, config.num_heads, config.dropout_rate
     norm = partial(RMSNorm, width, config.layer_norm_epsilon)
     attention: dict[str, Any] = {"head_width": config.d_kv, "scale": 1.0, "bias": False}
-    gated, _, activation = config.feed_forward_proj.rpartition("-")
-    if gated and activation == "gelu":
-        activation = "gelu_new"  # what was published under that name
 
     def layer(decoder: bool) -> Layer:
         pattern = causal if decoder else full
         parts: dict[str, nn.Module] = {"attention": ScoredAttention(width, heads, pattern=pattern, **attention)}
         if decoder:
             parts["cross"] = CrossAttention(width, heads, **attention)
-        kind = GatedFeedForward if gated else FeedForward
-        name = "gated_feed_forward" if gated else "feed_forward"  # the published layout tells them apart
-        parts[name] = kind(width, config.d_ff, ACTIVATIONS[activation], bias=False, dropout=dropout)
+        kind = GatedFeedForward if config.gated else FeedForward
+        name = "gated_feed_forward" if config.gated else "feed_forward"  # the published layout tells them apart
+        parts[name] = kind(width, config.d_ff, ACTIVATIONS[config.activation], bias=False, dropout=dropout)
         return Layer(**{name: PreNorm(part, norm(), dropout) for name, part in parts.items()})
 
-    def vocabulary_head() -> nn.Module:
-        if config.tie_word_embeddings:
-            return VocabularyHead(config.vocab_size, Scale(width**-0.5), bias=False)
-        return initialize_by_inputs(OwnVocabularyHead(config.vocab_size, width), config.initializer_factor)
+    def head() -> nn.Module:
+        scale, tied = Scale(width**-0.5) if config.scale_decoder_outputs else None, config.tie_word_embeddings
+        made = vocabulary_head(config.vocab_size, width, tied=tied, transform=scale, bias=False)
+        return made if tied else initialize_by_inputs(made, config.initializer_factor)
 
-    furthest = config.relative_attention_max_distance
-    bias = partial(RelativeBias, heads, config.relative_attention_num_buckets, furthest)
+    bias = partial(RelativeBias, heads, buckets, furthest)
     embed = partial(Embeddings, config.vocab_size, width, dropout=dropout)
     layers = config.num_layers, config.num_decoder_layers or config.num_layers
     encoder = Encoder(
@@ -108,7 +121,7 @@ def build(config: T5Config) -> EncoderDecoder:
         score=bias(both_ways=True),
         layers=[layer(decoder=False) for _ in range(layers[0])],
         norm=nn.Sequential(norm(), Dropout(dropout)),
-        vocabulary_head=vocabulary_head,
+        vocabulary_head=head,
         pooler=lambda: initialize_by_inputs(Transform(width, ACTIVATIONS["tanh"]), config.initializer_factor),
     )
     model = EncoderDecoder(
@@ -163,14 +176,21 @@ TABLE = Table(
     ("classification_head.dense.{p}", "heads.classify.pooler.dense.{p}"),
     ("classification_head.out_proj.{p}", "heads.classify.output.{p}"),
     *(("lm_head.weight", f"heads.{objective}.output.weight") for objective in WRITING),
-    # The first checkpoints have a bias of distances for cross-attention too, which was never used.
-    ignored=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
-    renamed={"transformer.": ""},  # which classifiers have before all names
-    tied=("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"),
+    embedding=("shared.weight",),
+    output="lm_head.weight",
+    unused={
+        "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": "of the first checkpoints; never used"
+    },
+    unsupported={"classifier.{p}": "the head for tags", "qa_outputs.{p}": "the head for questions"},
+    renamed={
+        "transformer.": "",  # which classifiers have before all names
+        "encoder.embed_tokens.weight": "shared.weight",
+        "decoder.embed_tokens.weight": "shared.weight",
+    },
 )
 
 
-def _family(name: str, config: type[T5Config], prefix: str) -> Family:
+def _family(name: str, config: type[T5Config], prefix: str, **only: Sequence[Any]) -> Family:
     return Family(
         name=name,
         config=config,
@@ -183,8 +203,24 @@ def _family(name: str, config: type[T5Config], prefix: str) -> Family:
             frozenset({"classify"}): f"{prefix}ForSequenceClassification",
         },
         poolings={"": "last"},
+        aliases={
+            "hidden_size": "d_model",
+            "num_attention_heads": "num_heads",
+            "num_hidden_layers": "num_layers",
+            "head_dim": "d_kv",
+        },
+        only={
+            "is_encoder_decoder": (True,),
+            "is_decoder": (False,),
+            "add_cross_attention": (False,),
+            # What newer files repeat of feed_forward_proj.
+            "dense_act_fn": lambda config: (config.activation,),
+            "is_gated_act": lambda config: (config.gated,),
+            **only,
+        },
+        harmless={"n_positions": "positions are relative, of any length"},
     )
 
 
 T5 = _family("t5", T5Config, "T5")
-MT5 = _family("mt5", MT5Config, "MT5")
+MT5 = _family("mt5", MT5Config, "MT5", scale_decoder_outputs=(False,))

@@ -61,7 +61,10 @@ class TransfoXLConfig:
 
 def build(config: TransfoXLConfig) -> Encoder:
     """The whole wiring."""
-    check(config)
+    if config.div_val < 2:
+        raise PretuneError(
+            f"transfo-xl: div_val {config.div_val} is not supported; with cutoffs [] there is one cluster"
+        )
     width, heads, dropout = config.d_model, config.n_head, config.dropout
     furthest = config.clamp_len if config.clamp_len > 0 else None
     pattern = causal & window(config.mem_len - 1) if config.same_length and config.mem_len > 0 else causal
@@ -98,18 +101,7 @@ def build(config: TransfoXLConfig) -> Encoder:
     return initialize(encoder, config.init_std)
 
 
-def check(config: TransfoXLConfig) -> None:
-    """Refuse what the released checkpoint does not have."""
-    wanted = {"pre_lnorm": False, "untie_r": True, "attn_type": 0, "proj_share_all_but_first": True}
-    for key, value in {**wanted, "tie_word_embeddings": True}.items():
-        if getattr(config, key) != value:
-            raise PretuneError(f"transfo-xl: {key} {getattr(config, key)} is not supported; only {value}")
-    if config.div_val < 2:
-        raise PretuneError(
-            f"transfo-xl: div_val {config.div_val} is not supported; with cutoffs [] there is one cluster"
-        )
-
-
+CLUSTERS = 10  # of tokens by frequency, at the most
 _ATTENTION, _FEED_FORWARD = "transformer.layers.{i}.dec_attn", "transformer.layers.{i}.pos_ff"
 _OURS = "backbone.layers.{i}"
 
@@ -136,8 +128,11 @@ TRANSFO_XL = Family(
         ("crit.cluster_{p}", "heads.lm.cluster.{p}"),
         ("score.{p}", "heads.classify.output.{p}"),
         prefix="transformer.",
-        # Tied to the embedding, and made anew.
-        ignored=("crit.out_layers.{i}.weight", "crit.out_projs.{i}", "transformer.pos_emb.inv_freq"),
+        equal={
+            "crit.out_layers.{i}.weight": "transformer.word_emb.emb_layers.{i}.weight",
+            **{f"crit.out_projs.{i}": f"transformer.word_emb.emb_projs.{i}" for i in range(1, CLUSTERS)},
+        },
+        unused={"transformer.pos_emb.inv_freq": "computed from the width"},
         stacked={f"{_ATTENTION}.qkv_net.weight": 3},
     ),
     classes={
@@ -147,4 +142,27 @@ TRANSFO_XL = Family(
         frozenset({"classify", "lm"}): "TransfoXLForSequenceClassification",
     },
     poolings={"": "last"},
+    aliases={
+        "n_token": "vocab_size",
+        "hidden_size": "d_model",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    },
+    # As in the released checkpoint.
+    only={
+        "pre_lnorm": (False,),
+        "untie_r": (True,),
+        "attn_type": (0,),
+        "proj_share_all_but_first": (True,),
+        "tie_word_embeddings": (True,),
+        "adaptive": (True,),
+        "tie_weight": (True,),
+        "tie_projs": lambda config: ([False, *[True] * len(config.cutoffs)],),
+        "sample_softmax": (-1,),
+        "ext_len": (0,),
+    },
+    harmless={
+        **dict.fromkeys(("init", "init_range", "proj_init_std"), "how parameters start"),
+        "tgt_len": "how long segments were in training",
+    },
 )

@@ -1,5 +1,8 @@
 """Word vectors: word2vec (Mikolov et al., 2013, arXiv:1301.3781), GloVe (Pennington et al., 2014), fastText (Bojanowski et al.,
-2017, arXiv:1607.04606), as a model of no layers: the baseline that everything since is held against."""
+2017, arXiv:1607.04606), as a model of no layers: the baseline that everything since is held against.
+
+The order of words is lost, and with it a separator: the two texts of a pair are segments, and are pooled one by one.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,12 @@ WORD_VECTORS = Family(
     name="word-vectors",
     config=WordVectorsConfig,
     build=build,
-    template=Template(single=("A",), pair=("B",), segments=False),
+    template=Template(single=("A",), pair=("B",)),
     table=Table(
         ("embed.tokens", "backbone.embed.tokens"),
         ("classifier.{p}", "heads.classify.output.{p}"),
     ),
     classes={frozenset(): "Static"},
-    poolings={"": "mean"},
+    poolings={"": "pair"},
     elsewhere=False,
 )

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from torch import nn
 
 from pretune.backbones.encoder import Encoder
-from pretune.errors import PretuneError
 from pretune.families.bert import post_norm_layer
-from pretune.families.family import TOKEN_HEADS, Family, Table, token_classes
+from pretune.families.config_keys import ENCODER
+from pretune.families.family import TOKEN_HEADS, Family, Table, output_rows, token_classes
 from pretune.nn.attention import Attention
 from pretune.nn.blocks import Layer
 from pretune.nn.embeddings import Embeddings, Lookup
 from pretune.nn.feed_forward import ACTIVATIONS
-from pretune.nn.heads import VocabularyHead
+from pretune.nn.heads import vocabulary_head
 from pretune.nn.initialize import initialize
 from pretune.nn.linear import LayerNorm
 from pretune.nn.patterns import causal, full
@@ -39,7 +39,6 @@ class XlmConfig:
     gelu_activation: bool = True
     sinusoidal_embeddings: bool = False
     causal: bool = False
-    asm: bool = False  # an adaptive softmax, which we have not
     n_langs: int = 1
     use_lang_emb: bool = True
     lang2id: Mapping[str, int] | None = None  # what the numbers in the column `language` mean
@@ -49,12 +48,11 @@ class XlmConfig:
     init_std: float = 0.02
     layer_norm_eps: float = 1e-12
     pad_token_id: int = 2
+    tie_word_embeddings: bool = True
 
 
 def build(config: XlmConfig) -> Encoder:
     """The whole wiring. Without a column `language` no vector of a language is added."""
-    if config.asm:
-        raise PretuneError("xlm: asm (an adaptive softmax) is not supported")
     width, eps = config.emb_dim, config.layer_norm_eps
     activation = ACTIVATIONS["gelu" if config.gelu_activation else "relu"]
 
@@ -75,7 +73,9 @@ def build(config: XlmConfig) -> Encoder:
             dropout=config.dropout,
         ),
         layers=[layer() for _ in range(config.n_layers)],
-        vocabulary_head=lambda: VocabularyHead(config.vocab_size),
+        vocabulary_head=lambda: initialize(
+            vocabulary_head(config.vocab_size, width, tied=config.tie_word_embeddings), config.embed_init_std
+        ),
         pooler=nn.Identity,
     )
     initialize(encoder, config.init_std)
@@ -104,18 +104,23 @@ XLM = Family(
         (f"{_FEED_FORWARD}.lin1.{{p}}", f"{_OURS}.feed_forward.part.inner.{{p}}"),
         (f"{_FEED_FORWARD}.lin2.{{p}}", f"{_OURS}.feed_forward.part.output.{{p}}"),
         ("transformer.layer_norm2.{i}.{p}", f"{_OURS}.feed_forward.norm.{{p}}"),
-        ("pred_layer.proj.bias", "heads.mlm.bias"),
+        *output_rows("mlm", "pred_layer.proj.weight", "pred_layer.proj.bias"),
         ("sequence_summary.summary.{p}", "heads.classify.output.{p}"),
         *TOKEN_HEADS,
         prefix="transformer.",
-        ignored=(
-            "transformer.position_ids",
-            "pred_layer.proj.weight",
-            "qa_outputs.start_logits.dense.{p}",
-            "qa_outputs.end_logits.dense_{i}.{p}",
-            "qa_outputs.end_logits.LayerNorm.{p}",
-            "qa_outputs.answer_class.dense_{i}.{p}",
-        ),
+        embedding=("transformer.embeddings.weight",),
+        output="pred_layer.proj.weight",
+        unused={"transformer.position_ids": "the numbers 0, 1, 2 …"},
+        unsupported=dict.fromkeys(
+            (
+                "qa_outputs.start_logits.dense.{p}",
+                "qa_outputs.end_logits.dense_{i}.{p}",
+                "qa_outputs.end_logits.LayerNorm.{p}",
+                "qa_outputs.answer_class.dense_{i}.{p}",
+            ),
+            "the head for questions by beam search",
+        )
+        | dict.fromkeys(("logits_proj.{p}",), "the head for multiple choice"),
     ),
     classes={
         frozenset(): "XLMModel",
@@ -123,5 +128,29 @@ XLM = Family(
         frozenset({"classify"}): "XLMForSequenceClassification",
         **token_classes("XLM", "QuestionAnsweringSimple"),
     },
-    older={"n_words": "vocab_size", "pad_index": "pad_token_id"},
+    aliases={
+        "n_words": "vocab_size",
+        "pad_index": "pad_token_id",
+        "hidden_size": "emb_dim",
+        "num_attention_heads": "n_heads",
+        "num_hidden_layers": "n_layers",
+    },
+    only={
+        **ENCODER,
+        "is_encoder": (True,),
+        "asm": (False,),  # an adaptive softmax
+        "share_inout_emb": (True,),
+        # What the head for classification stands on.
+        "summary_type": ("first",),
+        "summary_use_proj": (True,),
+        "summary_activation": ("",),
+        "summary_proj_to_labels": (True,),
+    },
+    harmless={
+        **dict.fromkeys(("bos_index", "eos_index", "unk_index", "mask_index"), "the tokenizer's files say it too"),
+        **dict.fromkeys(("asm_cutoffs", "asm_div_value"), "of the adaptive softmax, which it has not"),
+        **dict.fromkeys(("start_n_top", "end_n_top"), "of the head for questions by beam search, which is left out"),
+        **dict.fromkeys(("encoder_only", "max_vocab", "min_count", "same_enc_dec"), "how it was trained"),
+        "lang_id": "a language that `generate` of `transformers` writes",
+    },
 )

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from pretune.backbones.encoder import Encoder
-from pretune.errors import PretuneError
-from pretune.families.family import TOKEN_HEADS, Family, Table, token_classes
-from pretune.families.gpt import check_tied
+from pretune.families.config_keys import ENCODER
+from pretune.families.family import TOKEN_HEADS, Family, Table, output_rows, token_classes
 from pretune.nn.attention import ScoredAttention
 from pretune.nn.blocks import Layer, PostNorm
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
-from pretune.nn.heads import Transform, VocabularyHead
+from pretune.nn.heads import Transform, vocabulary_head
 from pretune.nn.initialize import initialize
 from pretune.nn.linear import LayerNorm
 from pretune.nn.scores import TransformerXL
@@ -32,11 +31,11 @@ class XLNetConfig:
     """Keys of config.json."""
 
     vocab_size: int = 32000
-    d_model: int = 768
-    n_layer: int = 12
-    n_head: int = 12
+    d_model: int = 1024
+    n_layer: int = 24
+    n_head: int = 16
     d_head: int | None = None  # the width over the heads
-    d_inner: int = 3072
+    d_inner: int = 4096
     ff_activation: str = "gelu"
     attn_type: str = "bi"
     dropout: float = 0.1
@@ -56,15 +55,6 @@ class XLNetConfig:
 
 def build(config: XLNetConfig) -> Encoder:
     """The whole wiring."""
-    check_tied("xlnet", config.tie_word_embeddings)
-    if config.attn_type != "bi":
-        raise PretuneError(
-            f"xlnet: attn_type {config.attn_type!r} is not supported; only 'bi', which an order restricts"
-        )
-    if config.summary_type != "last" or not config.summary_use_proj:
-        raise PretuneError(
-            "xlnet: only classifiers on the last token (summary_type 'last', summary_use_proj) are supported"
-        )
     width, heads, dropout = config.d_model, config.n_head, config.dropout
     head_width = config.d_head or width // heads
     furthest = config.clamp_len if config.clamp_len > 0 else None
@@ -82,7 +72,9 @@ def build(config: XLNetConfig) -> Encoder:
     encoder = Encoder(
         embed=Embeddings(config.vocab_size, width, dropout=dropout, query=True),
         layers=[layer() for _ in range(config.n_layer)],
-        vocabulary_head=lambda: VocabularyHead(config.vocab_size),
+        vocabulary_head=lambda: initialize(
+            vocabulary_head(config.vocab_size, width, tied=config.tie_word_embeddings), config.initializer_range
+        ),
         pooler=lambda: initialize(Transform(width, ACTIVATIONS[config.summary_activation]), config.initializer_range),
         memory=config.mem_len or 0,
     )
@@ -113,19 +105,23 @@ XLNET = Family(
         (f"{_FEED_FORWARD}.layer_1.{{p}}", f"{_OURS}.feed_forward.part.inner.{{p}}"),
         (f"{_FEED_FORWARD}.layer_2.{{p}}", f"{_OURS}.feed_forward.part.output.{{p}}"),
         (f"{_FEED_FORWARD}.layer_norm.{{p}}", f"{_OURS}.feed_forward.norm.{{p}}"),
-        ("lm_loss.bias", "heads.plm.bias"),
+        *output_rows("plm", "lm_loss.weight", "lm_loss.bias"),
         ("sequence_summary.summary.{p}", "heads.classify.pooler.dense.{p}"),
         ("logits_proj.{p}", "heads.classify.output.{p}"),
         ("sequence_summary.summary.{p}", "heads.choose.pooler.dense.{p}"),
         ("logits_proj.{p}", "heads.choose.output.{p}"),
         *TOKEN_HEADS,
         prefix="transformer.",
-        ignored=(
-            "lm_loss.weight",
-            "start_logits.dense.{p}",
-            "end_logits.dense_{i}.{p}",
-            "end_logits.LayerNorm.{p}",
-            "answer_class.dense_{i}.{p}",
+        embedding=("transformer.word_embedding.weight",),
+        output="lm_loss.weight",
+        unsupported=dict.fromkeys(
+            (
+                "start_logits.dense.{p}",
+                "end_logits.dense_{i}.{p}",
+                "end_logits.LayerNorm.{p}",
+                "answer_class.dense_{i}.{p}",
+            ),
+            "the head for questions by beam search",
         ),
         transposed=[f"{_ATTENTION}.{part}" for part in "qkvr"],
         folded={f"{_ATTENTION}.{part}": f"{_ATTENTION}.r_w_bias" for part in "qkvor"},
@@ -138,5 +134,26 @@ XLNET = Family(
         **token_classes("XLNet", "QuestionAnsweringSimple"),
     },
     poolings={"": "last"},
-    older={"n_token": "vocab_size"},
+    aliases={
+        "n_token": "vocab_size",
+        "hidden_size": "d_model",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    },
+    only={
+        **ENCODER,
+        "attn_type": ("bi",),  # which an order restricts
+        "bi_data": (False,),
+        "same_length": (False,),
+        "reuse_len": (0,),
+        "untie_r": (True,),
+        # What the heads for classification and multiple choice stand on.
+        "summary_type": ("last",),
+        "summary_use_proj": (True,),
+        "summary_proj_to_labels": (False,),
+    },
+    harmless={
+        **dict.fromkeys(("use_mems_eval", "use_mems_train"), "pretune remembers where batches go on from one another"),
+        **dict.fromkeys(("start_n_top", "end_n_top"), "of the head for questions by beam search, which is left out"),
+    },
 )

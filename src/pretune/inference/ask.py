@@ -77,8 +77,7 @@ def make_asker(reference: str | Path, question: Question, partial: bool = False)
         )
     task: Any = Prompt(question.cloze, question.words, tuple(question.labels))
     model = load_model(reference, alone(task), partial=partial)
-    if new := [name for name in model.untrained if name.startswith("heads.")]:
-        raise PretuneError(f"{reference}: it has no head that fills gaps ({new[0]} is missing); pretrain it with mlm")
+    model.need_trained(task.name, reference, "pretrain it with mlm first")
     device = choose_device()
 
     def fill(rows: Labeled) -> list[Answer]:

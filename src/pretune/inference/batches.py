@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pretune.model import Model
+from pretune.model import LENGTH, Model
 from pretune.packed import Batch
 from pretune.progress import say
 from pretune.text.labeled import Labeled
@@ -18,24 +18,27 @@ from pretune.text.sequences import Arrangement, Sequences, collate
 
 Array = np.ndarray[Any, np.dtype[Any]]
 TOKENS = 8192  # in a batch
-LENGTH = 512  # of sequences, where a model takes any
 
 
 def text_batches(
-    model: Model, texts: Sequence[str], pairs: Sequence[str] | None = None, length: int | None = None
+    model: Model,
+    texts: Sequence[str],
+    pairs: Sequence[str] | None = None,
+    length: int | None = None,
+    change: Callable[[Sequences], Sequences] = lambda sequences: sequences,
 ) -> Iterator[Batch]:
-    """Batches over texts, short ones with short ones; `batch.rows` says which texts its sequences are.
+    """Yield batches of texts of similar length; `batch.rows` gives the indices of the texts that its sequences are.
 
-    Texts longer than the model are cut, and it is said how many.
+    Texts longer than the model takes are cut, and their number is reported. `change` is called on the sequences of a batch.
     """
     tokenizer = model.need_tokenizer()
     rows = Labeled(Path("texts"), {}, list(texts), None if pairs is None else list(pairs))
     tokens = TokenRows.make(rows, tokenizer)
-    longest = length or model.backbone.longest or LENGTH
+    longest = length or model.longest or LENGTH
     arrangement = arrange_rows(tokens, tokenizer, model.family.template, longest, {})
     if arrangement.truncated:
         say(f"{arrangement.truncated} of {len(texts)} texts are longer than {longest} tokens and were cut")
-    yield from by_length(arrangement)
+    yield from by_length(arrangement, change)
 
 
 def by_length(

@@ -17,8 +17,8 @@ import torch
 
 from pretune.cluster import Engine, check_seen, everywhere, on_cluster
 from pretune.devices import choose_device
-from pretune.errors import PretuneError
-from pretune.inference.predict import Answerer, load_trained, read_part, task_of
+from pretune.errors import PretuneError, if_option
+from pretune.inference.predict import Answerer, load_trained, read_part, task_of, without_tokens
 from pretune.objectives import Task
 from pretune.objectives.task import Answer
 from pretune.text.labeled import Excerpt
@@ -34,6 +34,7 @@ class Answers:
     columns: Mapping[str, str]  # role → column of the table
     truncated: int  # examples whose texts were cut, for the model with the shortest sequences
     lines: list[int] | None = None  # of the examples, where a row may have several
+    blank: Sequence[int] = ()  # examples whose texts have no token, to which there is no answer
 
 
 class Ensemble:
@@ -62,9 +63,9 @@ class Ensemble:
         each = [answer(self.device) for answer in answerers]
         together = each[0] if len(each) == 1 else combine(self.task, each, examples)
         truncated = max(answer.laid.truncated for answer in answerers)
-        return Answers(
-            each, together, columns, truncated, examples.lines if getattr(examples, "nested", False) else None
-        )
+        lines = examples.lines if getattr(examples, "nested", False) else None
+        blank = without_tokens(examples, self.members[0][0].need_tokenizer())
+        return Answers(each, together, columns, truncated, lines, blank)
 
 
 def same_task(references: Sequence[str], name: str | None = None) -> Task:
@@ -137,7 +138,7 @@ def answer_parts(
             yield first, future.result()
     except BrokenProcessPool as error:
         raise PretuneError(
-            "a predicting process ended early; out of memory? Try fewer --processes. "
+            f"a predicting process ended early; out of memory? {if_option('processes', 'Try fewer --processes. ')}"
             'A script must call predict under `if __name__ == "__main__":` to use several'
         ) from error
     finally:

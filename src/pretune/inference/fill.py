@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from pretune.devices import choose_device
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, if_option
 from pretune.model import Model, load_model
 from pretune.objectives import parse_objective
 from pretune.objectives.masking import choose, words
@@ -33,21 +33,29 @@ class Filler:
     def load(cls, reference: str | Path, partial: bool = False) -> Filler:
         """From a run folder or a model folder."""
         model = load_model(reference, parse_objective("mlm"), partial=partial)
+        model.need_trained("mlm", reference, "pretrain it with mlm first, or adapt it to some text")
+        return cls.of(model)
+
+    @classmethod
+    def of(cls, model: Model) -> Filler:
+        """Return a loaded model, ready to fill."""
         device = choose_device()
         model.root.to(device).eval()
         return cls(model, device)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text with [MASK]s, start and separator around it."""
+        """Return the ids of a text with gaps, as in `transformers`, between start and separator.
+
+        A gap is [MASK] or the tokenizer's own mask token; RoBERTa's includes the space before it.
+        """
         tokenizer = self.model.need_tokenizer()
-        ids = [tokenizer.role("start")]
-        first, *pieces = text.split(MASK)
-        ids += tokenizer.encode(first.rstrip() if pieces else first)
-        for number, piece in enumerate(pieces, 1):
-            ids.append(tokenizer.role("mask"))
-            # A token brings the space before it along: the one before a gap goes with the gap.
-            ids += tokenizer.encode(piece.rstrip() if number < len(pieces) else piece) if piece.strip() else []
-        return [*ids, tokenizer.role("separator")]
+        return self._framed(
+            tokenizer.encode(text.replace(MASK, tokenizer.vocabulary[tokenizer.role("mask")]), marked=True)
+        )
+
+    def _framed(self, ids: Sequence[int]) -> list[int]:
+        tokenizer = self.model.need_tokenizer()
+        return [tokenizer.role("start"), *ids, tokenizer.role("separator")]
 
     @torch.no_grad()
     def logits(self, ids: Sequence[int], at: Sequence[int]) -> torch.Tensor:
@@ -67,7 +75,9 @@ class Filler:
         ids = self.encode(text)
         gaps = [i for i, token in enumerate(ids) if token == tokenizer.role("mask")]
         if not gaps:
-            raise PretuneError(f"{text!r}: nothing to fill; mark gaps with {MASK}, or use --mask-rate")
+            raise PretuneError(
+                f"{text!r}: nothing to fill; mark gaps with {MASK}{if_option('mask-rate', ', or use --mask-rate')}"
+            )
         longest = self.model.backbone.longest
         if longest is not None and len(ids) > longest:
             raise PretuneError(f"a text of {len(ids)} tokens, but the model has {longest} positions")
@@ -96,7 +106,7 @@ class Filler:
     def restore(self, text: str, rate: float, seed: int = 0) -> dict[str, str]:
         """Hide a share of a text's words and fill them in again: original, masked, restored."""
         tokenizer = self.model.need_tokenizer()
-        ids = np.array(self.encode(text.replace(MASK, " ")))
+        ids = np.array(self._framed(tokenizer.encode(text.replace(MASK, " "))))
         special = np.zeros(len(ids), dtype=bool)
         special[[0, -1]] = True
         word = tokenizer.word_starts(ids)

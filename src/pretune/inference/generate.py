@@ -216,6 +216,7 @@ class Writer:
         if "lm" not in trained and frozenset({"lm"}) not in family.classes:
             raise PretuneError(f"{reference}: this {family.name} was not trained to write; pretrain one with lm")
         model = load_model(reference, parse_objective("lm"), partial=partial)
+        model.need_trained("lm", reference, "pretrain it with lm first")
         chosen = choose_device(device)
         model.root.to(chosen).eval()
         return cls(model, chosen)

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from pretune.devices import choose_device
 from pretune.errors import PretuneError
-from pretune.inference.batches import LENGTH, TOKENS
-from pretune.model import Model, load_model, trained_for
+from pretune.inference.batches import TOKENS
+from pretune.model import LENGTH, Model, load_model, trained_for
 from pretune.nn.patterns import Pattern, causal, permutation
 from pretune.nn.patterns import prefix as prefix_pattern
 from pretune.packed import pack
@@ -191,6 +191,7 @@ class Scorer:
                 f"{reference}: it was trained for {', '.join(names) or 'nothing known'}, which tells no likelihood of texts; "
                 f"take a model trained for one of {', '.join(WAYS)}, or an encoder-decoder"
             )
+        model.need_trained(head, reference, f"pretrain it with {head} first")
         chosen = choose_device(device)
         model.root.to(chosen).eval()
         return cls(model, head, chosen)

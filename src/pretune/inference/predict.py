@@ -10,15 +10,16 @@ import numpy as np
 import torch
 
 from pretune.devices import choose_device
-from pretune.errors import PretuneError, nearest
-from pretune.inference.batches import LENGTH, by_length
+from pretune.errors import PretuneError, if_option, nearest
+from pretune.inference.batches import by_length
 from pretune.inference.writing import write_answers
-from pretune.model import Model, load_model, trained_for
+from pretune.model import LENGTH, Model, load_model, trained_for
 from pretune.objectives import Data, Mixture, Task
 from pretune.objectives.task import Answer, knowing
 from pretune.progress import say
 from pretune.randomness import Draws
-from pretune.text.labeled import Excerpt
+from pretune.text.labeled import Excerpt, Labeled
+from pretune.text.tokenizer import Tokenizer
 
 Array = np.ndarray[Any, np.dtype[Any]]
 TEXTS = Path("texts")  # which stand in no file
@@ -32,7 +33,9 @@ def task_of(reference: str | Path, name: str | None = None) -> tuple[Mixture, Ta
         raise PretuneError(f"{reference}: this model was not trained for a task; fine-tune it first")
     names = [task.name for task in tasks]
     if name is None and len(tasks) > 1:
-        raise PretuneError(f"{reference}: this model was trained for {', '.join(names)}; choose one with --task")
+        raise PretuneError(
+            f"{reference}: this model was trained for {', '.join(names)}{if_option('task', '; choose one with --task')}"
+        )
     if name is not None and name not in names:
         raise PretuneError(f"{reference}: it was not trained for a task {name!r}; {nearest(name, names)}")
     return mixture, tasks[0] if name is None else tasks[names.index(name)]
@@ -41,7 +44,9 @@ def task_of(reference: str | Path, name: str | None = None) -> tuple[Mixture, Ta
 def load_trained(reference: str | Path, partial: bool = False, name: str | None = None) -> tuple[Model, Task]:
     """A model and the task it was trained for; of several, the one of this name."""
     mixture, task = task_of(reference, name)
-    return load_model(reference, mixture, partial=partial), task
+    model = load_model(reference, mixture, partial=partial)
+    model.need_trained(task.name, reference, "fine-tune it first")
+    return model, task
 
 
 class Answerer:
@@ -50,7 +55,7 @@ class Answerer:
     def __init__(self, model: Model, task: Task, examples: Any, length: int | None = None) -> None:
         task = knowing(task, model.need_tokenizer())
         self.model, self.task, self.examples = model, task, examples
-        self.length = length or model.backbone.longest or LENGTH
+        self.length = length or model.longest or LENGTH
         self.laid = task.lay_out(Data(model.need_tokenizer(), model.family.template, rows=examples), self.length)
 
     def say_cut(self) -> Self:
@@ -80,6 +85,39 @@ class Answerer:
         return found
 
 
+def without_tokens(examples: Any, tokenizer: Tokenizer) -> list[int]:
+    """Return the rows whose texts have no token: empty ones, white space, characters that the tokenizer drops."""
+    if not isinstance(examples, Labeled):
+        return []
+    sides = [examples.texts, *([] if examples.pairs is None else [examples.pairs])]
+    joined = [" ".join(texts) for texts in zip(*sides, strict=True)]
+    maybe = [row for row, text in enumerate(joined) if not any(map(str.isalnum, text))]
+    _, lengths = tokenizer.encode_many([joined[row] for row in maybe])
+    return [row for row, length in zip(maybe, lengths, strict=True) if not length]
+
+
+def leave_blank(answers: Sequence[Answer], rows: Sequence[int]) -> list[Answer]:
+    """Return the answers, those of some rows with nothing in them.
+
+    >>> leave_blank([{"label": "a", "probabilities": {"a": 0.6, "b": 0.4}}], [0])
+    [{'label': None, 'probabilities': {'a': None, 'b': None}}]
+    """
+    made = list(answers)
+    for row in rows:
+        made[row] = {
+            name: dict.fromkeys(value) if isinstance(value, Mapping) else None for name, value in made[row].items()
+        }
+    return made
+
+
+def say_blank(blank: int, count: int) -> None:
+    """Report how many texts have no answer, if any."""
+    if blank:
+        say(
+            f"{blank} of {count} texts {'are' if blank > 1 else 'is'} empty and {'have' if blank > 1 else 'has'} no answer"
+        )
+
+
 def texts_as_part(texts: Sequence[str], pairs: Sequence[str] | None = None) -> Excerpt:
     """Texts, or pairs of them, as a table with a column or two."""
     columns = {"text": texts} if pairs is None else {"text": texts, "pair": pairs}
@@ -104,10 +142,13 @@ def predict_texts(
     partial: bool = False,
     task: str | None = None,
 ) -> list[Answer]:
-    """An answer for each text, or pair of texts."""
+    """Return an answer for each text, or pair of texts; what it has in it is None for a text without tokens."""
     texts = [texts] if isinstance(texts, str) else texts
     if not texts:
         return []
     model, chosen = load_trained(reference, partial, task)
     part = texts_as_part(texts, pairs)
-    return Answerer(model, chosen, read_part(chosen, part, {name: name for name in part.first})).say_cut()()
+    examples = read_part(chosen, part, {name: name for name in part.first})
+    blank = without_tokens(examples, model.need_tokenizer())
+    say_blank(len(blank), len(texts))
+    return leave_blank(Answerer(model, chosen, examples).say_cut()(), blank)

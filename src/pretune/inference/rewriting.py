@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from pretune.devices import choose_device
-from pretune.errors import PretuneError
 from pretune.inference.beams import Beam
 from pretune.inference.ends import Pieces, cut, ends_at
 from pretune.inference.generate import Decoding, Reader, check_streamed, write_steps
@@ -46,10 +45,7 @@ class Rewriter:
         """From a run folder or a model folder."""
         task: Any = Generate(languages=languages)
         model = load_model(reference, alone(task), partial=partial)
-        if new := [name for name in model.untrained if name.startswith("heads.")]:
-            raise PretuneError(
-                f"{reference}: was not trained to write ({new[0]} is missing); fine-tune it with generate"
-            )
+        model.need_trained(task.name, reference, "fine-tune it with generate first")
         chosen = choose_device(device)
         model.root.to(chosen).eval()
         return cls(model, chosen, task)

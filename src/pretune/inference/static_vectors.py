@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from pretune.model import Model, Root
 from pretune.nn.embeddings import Embeddings
 from pretune.objectives.on import OnHead
 from pretune.progress import say
-from pretune.text.documents import read_documents
+from pretune.text.documents import Document
 from pretune.text.sentences import split_sentences
 from pretune.text.tokenizer import Tokenizer
 from pretune.text.tokenizer_training import words_tokenizer
@@ -82,8 +82,10 @@ def words_of(tokenizer: Tokenizer) -> list[str]:
     return ["" if specials[i] else token.lstrip("▁Ġ") for i, token in enumerate(tokenizer.vocabulary)]
 
 
-def train_static(files: Sequence[Path], kind: str, language: str, lowercase: bool, **options: Any) -> WordVectors:
-    """Word vectors of some files' words, by gensim: frequent words first."""
+def train_static(
+    documents: Iterable[Document], kind: str, language: str, lowercase: bool, **options: Any
+) -> WordVectors:
+    """Train vectors of the words of some documents with gensim, frequent words first."""
     try:
         from gensim.models import FastText, Word2Vec
     except ImportError as error:
@@ -91,7 +93,7 @@ def train_static(files: Sequence[Path], kind: str, language: str, lowercase: boo
     cutter: Any = words_tokenizer([], lowercase=lowercase).backend
     sentences = [
         [word for word, _ in cutter.pre_tokenizer.pre_tokenize_str(cutter.normalizer.normalize_str(text[start:end]))]
-        for text in (document.text for document in read_documents(files))
+        for text in (document.text for document in documents)
         for start, end in split_sentences(text, language)
     ]
     if not sentences:

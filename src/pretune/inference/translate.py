@@ -69,10 +69,11 @@ class Translator:
             if models and model.need_tokenizer().digest != models[0].need_tokenizer().digest:
                 raise PretuneError(
                     f"{reference}: has another tokenizer than {references[0]}; "
-                    "models write together with one tokenizer, as runs with the same --tokenizer have it"
+                    "models write together with one tokenizer, as runs of `pretune pretrain --tokenizer` have it"
                 )
             models.append(model)
             found.append(next((part for part in writing if isinstance(part, Translate)), writing[0]))
+            model.need_trained(found[-1].name, reference, "pretrain it with translate first")
         if len({part.name for part in found}) > 1:
             raise PretuneError(f"{', '.join(map(str, references))} were trained for different objectives")
         chosen = choose_device(device)

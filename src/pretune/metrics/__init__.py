@@ -75,7 +75,24 @@ def score(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> dict[s
     0.5
     """
     parts = parts_of(task, answers, examples)
-    return parts.whole() if parts is not None else SCORES[kind_of(task)](answers, examples, task)
+    found = parts.whole() if parts is not None else SCORES[kind_of(task)](answers, examples, task)
+    return {task.decides: found[task.decides], **found}  # the metric that models are compared by comes first
+
+
+def has_classes(task: Any) -> bool:
+    """Return whether the label of an example is one of several classes."""
+    match kind_of(task):
+        case "classify":
+            return not task.multi
+        case "generate":
+            return bool(task.closed)
+        case kind:
+            return kind in ("prompt", "match")
+
+
+def positive_class(task: Any) -> str | None:
+    """Return the class that `f1` is of; None for a task that does not have two classes."""
+    return str(task.labels[1]) if has_classes(task) and len(task.labels) == 2 else None
 
 
 def parts_of(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> Parts | None:

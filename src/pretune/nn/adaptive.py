@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretune.nn.dropout import Dropout
-from pretune.nn.linear import Linear
+from pretune.nn.linear import Linear, OutputLinear
 from pretune.packed import Packed
 
 
@@ -68,7 +68,7 @@ class AdaptiveHead(nn.Module):
         self.embed = embed
         vectors, clusters = embed.tokens.shape[1], len(embed.tables) - 1
         self.project = nn.Parameter(torch.empty(embed.width, vectors).normal_(std=deviation))
-        self.cluster = Linear(vectors, clusters) if clusters else None
+        self.cluster = OutputLinear(vectors, clusters) if clusters else None
         if self.cluster is not None:
             nn.init.normal_(self.cluster.weight, std=deviation)
             nn.init.zeros_(self.cluster.bias)

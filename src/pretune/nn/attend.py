@@ -182,10 +182,11 @@ def _compiled_flex() -> Any:
 # -- dense ----------------------------------------------------------------------------------------------------------
 
 
-def _padded_columns(layout: Layout, group: Group) -> tuple[Indexed, Indexed]:
+def _padded_columns(layout: Layout, group: Group, heads: int = 1) -> tuple[Indexed, Indexed]:
     """Columns of all tokens of a group, shaped to broadcast against (b, heads, Lq, Lk)."""
     query, key = group.queries[:, None, :, None], group.keys[:, None, None, :]
-    return Indexed(layout.queries, query), Indexed(layout.keys, key)
+    head = torch.arange(heads, device=query.device)[:, None, None]
+    return Indexed(layout.queries, query, head), Indexed(layout.keys, key)
 
 
 def _dense(
@@ -207,7 +208,7 @@ def _dense(
         seen, blind = _seen(layout, group, pattern, number)
         if score is None:
             if seen is not None and padded.traced:
-                seen = _added(layout, seen, (pattern.name, number))
+                seen = _added(layout, seen, pattern, number)
             out = F.scaled_dot_product_attention(own, keys, values, seen, dropout_p=dropout, scale=scale)
         else:
             out = _with_score(own, keys, values, layout, group, seen, score, scale, dropout)
@@ -261,23 +262,26 @@ class _FromRows(torch.autograd.Function):
 
 def _seen(layout: Layout, group: Group, pattern: Pattern, number: int) -> tuple[Tensor | None, Tensor | None]:
     """(b, 1, Lq, Lk) who sees whom, and (b, 1, Lq, 1) who sees nobody; None where all do and where nobody does.
+    With a row for each head where the pattern tells heads apart.
 
     In the first, rows that see nobody see everybody instead: a softmax over nothing would be NaN, in the gradient too.
     """
     name = ("seen", pattern.name, number)
-    if name not in layout.cache:
-        seen = blind = None
-        if not (pattern.name == "full" and group.even):
-            query, key = _padded_columns(layout, group)
-            seen = group.real_keys[:, None, None, :] & pattern.allow(query, key)  # (b, 1, Lq or 1, Lk)
-            empty = ~seen.any(-1, keepdim=True)
-            seen = seen | empty
-            if layout.keys.used is not None and bool(seen.all()):  # a step of sequences of one length
-                seen = None
-            if bool((empty & group.real_queries[:, None, :, None]).any()):
-                blind = empty.expand(-1, -1, group.queries.shape[1], -1)
+    if name in layout.cache:
+        return layout.cache[name]  # type: ignore[no-any-return]
+    seen = blind = None
+    if not (pattern.name == "full" and group.even):
+        query, key = _padded_columns(layout, group, pattern.heads)
+        seen = group.real_keys[:, None, None, :] & pattern.allow(query, key)  # (b, 1 or heads, Lq or 1, Lk)
+        empty = ~seen.any(-1, keepdim=True)
+        seen = seen | empty
+        if layout.keys.used is not None and bool(seen.all()):  # a step of sequences of one length
+            seen = None
+        if bool((empty & group.real_queries[:, None, :, None]).any()):
+            blind = empty.expand(-1, -1, group.queries.shape[1], -1)
+    if pattern.heads == 1:  # others are large, and one layer's own
         layout.cache[name] = seen, blind
-    return layout.cache[name]  # type: ignore[no-any-return]
+    return seen, blind
 
 
 def seen_by(layout: Layout, group: Group, pattern: Pattern, number: int) -> Tensor | None:
@@ -285,12 +289,16 @@ def seen_by(layout: Layout, group: Group, pattern: Pattern, number: int) -> Tens
     return _seen(layout, group, pattern, number)[0]
 
 
-def _added(layout: Layout, seen: Tensor, name: tuple[str, int]) -> Tensor:
+def _added(layout: Layout, seen: Tensor, pattern: Pattern, number: int) -> Tensor:
     """What to add to logits so that only what is seen counts, made once for all layers: of a mask, a traced graph would make it
     at each of them, and look for rows that see nobody, of which there are none here."""
-    if ("added", *name) not in layout.cache:
-        layout.cache["added", *name] = torch.zeros(()).masked_fill(~seen, torch.finfo(torch.float32).min)
-    return layout.cache["added", *name]  # type: ignore[no-any-return]
+    name = ("added", pattern.name, number)
+    if name in layout.cache:
+        return layout.cache[name]  # type: ignore[no-any-return]
+    added = torch.zeros(()).masked_fill(~seen, torch.finfo(torch.float32).min)
+    if pattern.heads == 1:
+        layout.cache[name] = added
+    return added
 
 
 def _with_score(

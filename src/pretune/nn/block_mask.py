@@ -31,7 +31,7 @@ def block_mask(layout: Layout, pattern: Pattern) -> Any:
 
     def allowed(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         same = sequence_q[i] == sequence_k[j]
-        return same & pattern.allow(Indexed(queries, i), Indexed(keys, j))  # type: ignore[no-any-return]
+        return same & pattern.allow(Indexed(queries, i, h), Indexed(keys, j))  # type: ignore[no-any-return]
 
     some, whole = seen_blocks(layout, pattern)
     layout.cache[name] = BlockMask.from_kv_blocks(
@@ -45,29 +45,32 @@ def block_mask(layout: Layout, pattern: Pattern) -> Any:
 
 
 def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """(query blocks, key blocks) → how many each row has, and which: these first. With two dimensions for batch and heads.
+    """(heads, query blocks, key blocks) → how many each row has, and which: these first. With a dimension for the batch.
 
     Places are counted, not sorted: inside a compiled model a sort of some fifty blocks took the compiler minutes.
     """
     count = blocks.sum(-1, keepdim=True)
     place = torch.where(blocks, blocks.cumsum(-1), count + (~blocks).cumsum(-1)) - 1
-    every = torch.arange(blocks.shape[1], device=blocks.device, dtype=torch.int32).expand(blocks.shape)
+    every = torch.arange(blocks.shape[-1], device=blocks.device, dtype=torch.int32).expand(blocks.shape)
     order = torch.empty_like(every, memory_format=torch.contiguous_format).scatter(-1, place, every)
-    return count.squeeze(-1).int()[None, None], order[None, None]
+    return count.squeeze(-1).int()[None], order[None]
 
 
 def seen_blocks(layout: Layout, pattern: Pattern) -> tuple[Tensor, Tensor]:
-    """(query blocks, key blocks) where some tokens may see each other, and where all do."""
+    """(heads, query blocks, key blocks) where some tokens may see each other, and where all do; heads is 1 where it is
+    the same for all."""
     queries, keys = _Blocks(layout.queries), _Blocks(layout.keys)
     # The sequences that two blocks have in common, as a rule one: further ones lie wholly inside one of the blocks.
     first = torch.maximum(queries.first[:, None], keys.first)
     last = torch.minimum(queries.last[:, None], keys.last)
-    query: Any = _Ranges(queries, first != queries.first[:, None], dim=1)
+    heads = torch.arange(pattern.heads, device=first.device)[:, None, None]
+    query: Any = _Ranges(queries, first != queries.first[:, None], dim=1, heads=heads)
     key: Any = _Ranges(keys, first != keys.first, dim=0)
     truth = pattern.allow(query, key)
     some = (first < last) | ((first == last) & truth.some)
     alone = queries.alone[:, None] & keys.alone & (first == last)
-    return some, alone & truth.all
+    shape = (pattern.heads, *first.shape)
+    return some.expand(shape), (alone & truth.all).expand(shape)
 
 
 class _Blocks:
@@ -88,11 +91,14 @@ class _Blocks:
 class _Ranges:
     """Columns of blocks as ranges, of the first sequence in each or, where `others`, of those after it."""
 
-    def __init__(self, blocks: _Blocks, others: Tensor, dim: int) -> None:
-        """`others` is (query blocks, key blocks); `dim` is that of the other side."""
-        self.blocks, self.others, self.dim = blocks, others, dim
+    def __init__(self, blocks: _Blocks, others: Tensor, dim: int, heads: Tensor | None = None) -> None:
+        """`others` is (query blocks, key blocks); `dim` is that of the other side; `heads` (heads, 1, 1) are the queries'."""
+        self.blocks, self.others, self.dim, self.heads = blocks, others, dim, heads
 
     def __getitem__(self, name: str) -> Range:
+        if name == "head":
+            assert self.heads is not None
+            return Range(self.heads, self.heads)
         head = self.blocks.head
         column = self.blocks.columns[name]  # (blocks, BLOCK)
         column = column.int() if column.dtype == torch.bool else column

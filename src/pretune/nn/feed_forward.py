@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -26,21 +27,63 @@ def gelu_tanh(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
+def quick_gelu(x: Tensor) -> Tensor:
+    """GELU approximated by x · sigmoid(1.702 x) (Hendrycks and Gimpel, 2016)."""
+    return x * (1.702 * x).sigmoid()
+
+
+def clipped_gelu(x: Tensor) -> Tensor:
+    """GELU clipped to [-10, 10], which int8 weights can hold."""
+    return F.gelu(x).clip(-10.0, 10.0)
+
+
+def laplace(x: Tensor) -> Tensor:
+    """The Laplace activation of MEGA (Ma et al., 2022): the normal distribution function with its mean and deviation."""
+    return 0.5 * (1.0 + torch.erf((x - 0.707107) / (0.282095 * 2.0**0.5)))
+
+
+def linear(x: Tensor) -> Tensor:
+    """Return x itself."""
+    return x
+
+
+def sqrt_softplus(x: Tensor) -> Tensor:
+    """The square root of softplus."""
+    return F.softplus(x).sqrt()
+
+
 class _Activations(dict[str, Activation]):
     def __missing__(self, name: str) -> Activation:
-        raise PretuneError(f"unknown activation {name!r}; {nearest(name, self)}")
+        raise PretuneError(f"unknown activation {name!r}; {nearest(str(name), self)}")
 
 
+# Every activation that `transformers` has a name for, but those with parameters of their own (prelu, xielu), which the
+# families' layouts have no place for.
 ACTIVATIONS = _Activations(
     {
         "gelu": F.gelu,
+        "gelu_10": clipped_gelu,
+        "gelu_accurate": gelu_tanh,
+        "gelu_fast": gelu_tanh,
         "gelu_new": gelu_tanh,
+        "gelu_python": F.gelu,
+        "gelu_python_tanh": gelu_tanh,
+        "gelu_pytorch_tanh": gelu_tanh,
         "gelu_tanh": gelu_tanh,
+        "hardswish": F.hardswish,
+        "laplace": laplace,
+        "leaky_relu": F.leaky_relu,
+        "linear": linear,
+        "mish": F.mish,
+        "quick_gelu": quick_gelu,
         "relu": F.relu,
         "relu2": relu_squared,
+        "relu6": F.relu6,
+        "sigmoid": torch.sigmoid,
         "silu": F.silu,
+        "sqrtsoftplus": sqrt_softplus,
         "swish": F.silu,
-        "tanh": lambda x: x.tanh(),
+        "tanh": torch.tanh,
     }
 )
 
@@ -63,7 +106,7 @@ class FeedForward(nn.Module):
         if self.activation is F.gelu and inner.bias is not None and ours(x):
             from pretune.nn.kernels.gelu import bias_gelu
 
-            opened: Tensor = bias_gelu(F.linear(x, inner.weight.to(x.dtype)), inner.bias)
+            opened: Tensor = bias_gelu(F.linear(inner.quantized(x), inner.weight.to(x.dtype)), inner.bias)
         else:
             opened = self.activation(inner(x))
         return self.output(self.dropout(opened))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from pretune.nn.dropout import Dropout
 from pretune.nn.feed_forward import Activation
-from pretune.nn.linear import Linear
+from pretune.nn.linear import Linear, OutputLinear
 
 
 class VocabularyHead(nn.Module):
@@ -27,16 +27,31 @@ class VocabularyHead(nn.Module):
 
 
 class OwnVocabularyHead(nn.Module):
-    """Logits over the vocabulary by a matrix of its own, whatever the token embedding (T5 1.1, Reformer)."""
+    """Logits over the vocabulary by a matrix of its own, whatever the token embedding, after an optional transform."""
 
-    def __init__(self, vocabulary: int, width: int, bias: bool = False) -> None:
+    def __init__(self, vocabulary: int, width: int, bias: bool = False, transform: nn.Module | None = None) -> None:
+        """`width` is that of the states, or of what the transform makes of them."""
         super().__init__()
-        self.output = Linear(width, vocabulary, bias)
+        self.transform = transform if transform is not None else nn.Identity()
+        self.output = OutputLinear(width, vocabulary, bias)
         self.vocabulary = vocabulary
 
     def forward(self, states: Tensor, tokens: Tensor) -> Tensor:
         """(m, width) → (m, vocabulary)."""
-        return self.output(states)
+        out: Tensor = self.output(self.transform(states))
+        return out
+
+
+def vocabulary_head(
+    vocabulary: int, width: int, *, tied: bool, transform: nn.Module | None = None, bias: bool = True
+) -> VocabularyHead | OwnVocabularyHead:
+    """Return the head of a language model: its output matrix is the token embedding where these are `tied`, else its own.
+
+    `width` is that of the token vectors, which the transform leads to.
+    """
+    if tied:
+        return VocabularyHead(vocabulary, transform, bias)
+    return OwnVocabularyHead(vocabulary, width, bias, transform)
 
 
 class FixedBias(nn.Module):
@@ -98,7 +113,7 @@ class TokenHead(nn.Module):
         super().__init__()
         self.transform = transform
         self.dropout = Dropout(dropout)
-        self.output = Linear(width, outputs)
+        self.output = OutputLinear(width, outputs)
 
     def forward(self, states: Tensor) -> Tensor:
         """(m, width) → (m, outputs)."""

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, if_option
 from pretune.nn.linear import Linear
 
 GROUP = 32
@@ -21,7 +21,7 @@ OUTPUTS = 16  # the kernels take so many rows at a time
 def check_int4() -> None:
     """Refuse where a torch has no kernel for it."""
     if not hasattr(torch.ops.aten, "_weight_int4pack_mm_for_cpu"):
-        raise PretuneError("this torch has no kernel for 4-bit matrices; leave --bits out")
+        raise PretuneError(f"this torch has no kernel for 4-bit matrices{if_option('bits', '; leave --bits out')}")
 
 
 def fits(linear: Linear) -> bool:

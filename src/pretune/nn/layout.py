@@ -64,15 +64,19 @@ def narrowed(side: Side) -> Side:
 class Indexed:
     """Columns of tokens by their places, looked up when asked for.
 
-    Besides those of the side there are `row`, the place itself, and `length`, that of a token's sequence.
+    Besides those of the side there are `row`, the place itself, `length`, that of a token's sequence, and `head`, where it
+    is given: which head looks.
     """
 
-    def __init__(self, side: Side, at: Tensor) -> None:
-        self.side, self.at = side, at
+    def __init__(self, side: Side, at: Tensor, head: Tensor | None = None) -> None:
+        self.side, self.at, self.head = side, at, head
 
     def __getitem__(self, name: str) -> Tensor:
         if name == "row":
             return self.at
+        if name == "head":
+            assert self.head is not None
+            return self.head
         if name == "length":
             start, end = self.side.bounds
             return end[self.at] - start[self.at]

@@ -11,15 +11,32 @@ from torch import Tensor, nn
 
 
 class Linear(nn.Linear):
-    """A linear map; `stacked` says how many matrices its weight holds one upon the other (3 for queries, keys, values)."""
+    """A linear layer; `stacked` says how many matrices its weight holds one upon the other (3 for queries, keys, values).
+
+    `input_quantizer`, if any, rounds what is multiplied by the weight (quantization-aware training).
+    """
 
     def __init__(self, inputs: int, outputs: int, bias: bool = True, stacked: int = 1) -> None:
         super().__init__(inputs, outputs, bias)
         self.stacked = stacked
+        self.input_quantizer: nn.Module | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, inputs) → (…, outputs)."""
-        return F.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
+        return F.linear(
+            self.quantized(x), self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype)
+        )
+
+    def quantized(self, x: Tensor) -> Tensor:
+        """Return the input as it is multiplied by the weight."""
+        return x if self.input_quantizer is None else self.input_quantizer(x)
+
+
+class OutputLinear(Linear):
+    """The last linear map of a head: its outputs are logits, scores, or vectors to compare, and no layer follows.
+
+    Muon leaves it to AdamW, as it does embeddings.
+    """
 
 
 class LayerNorm(nn.LayerNorm):

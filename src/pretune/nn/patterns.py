@@ -34,6 +34,7 @@ class Pattern:
     name: str
     allow: Allow
     reach: tuple[int, int] | None = None  # -1: without limit; None: not plain, the rule must be evaluated
+    heads: int = 1  # more: the rule reads the query's column `head`, and heads see different keys
 
     def __and__(self, other: Pattern) -> Pattern:
         if self == full:
@@ -44,13 +45,15 @@ class Pattern:
         if self.reach is not None and other.reach is not None:
             reach = (_shorter(self.reach[0], other.reach[0]), _shorter(self.reach[1], other.reach[1]))
         first, second = self.allow, other.allow
-        return Pattern(f"{self.name} & {other.name}", lambda q, k: first(q, k) & second(q, k), reach)
+        heads = max(self.heads, other.heads)
+        return Pattern(f"{self.name} & {other.name}", lambda q, k: first(q, k) & second(q, k), reach, heads)
 
     def __or__(self, other: Pattern) -> Pattern:
         if full in (self, other):
             return full
         first, second = self.allow, other.allow
-        return Pattern(f"{self.name} | {other.name}", lambda q, k: first(q, k) | second(q, k))
+        heads = max(self.heads, other.heads)
+        return Pattern(f"{self.name} | {other.name}", lambda q, k: first(q, k) | second(q, k), heads=heads)
 
     # Two patterns are the same when their names are: rules are built anew by every call of `window(3)`.
     def __eq__(self, other: object) -> bool:
@@ -108,8 +111,7 @@ global_tokens = global_keys | global_queries
 def blocks(plan: Tensor, size: int, name: str) -> Pattern:
     """Blocks of `size` tokens that look at blocks: those where `plan` (blocks, blocks) is not 0, a row for the queries' block.
 
-    A band in the plan and random places, with `| global_tokens`, are BigBird (Zaheer et al., 2020). As plans have no names,
-    `name` it: patterns of one name are taken to be one. The plan is to be where the batches are.
+    As plans have no names, `name` it: patterns of one name are taken to be one. The plan is to be where the batches are.
     """
     return Pattern(name, lambda query, key: chosen(plan, query["position"] // size, key["position"] // size))
 

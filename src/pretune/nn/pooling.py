@@ -10,47 +10,88 @@ from pretune.nn.linear import Linear
 from pretune.packed import Packed
 
 
-def pool(states: Tensor, packed: Packed, how: str) -> Tensor:
-    """(n, width) → (sequences, width): the state of the `start` or `last` token, the `mean` or the `max` of all.
+def pool(states: Tensor, packed: Packed, how: str, kept: Tensor | None = None) -> Tensor:
+    """Pool the states of each sequence into one vector: (n, width) → (sequences, width).
 
-    `rising` is a mean whose weights grow from 0 to 1 along the sequence (Dai and Le, 2015); `concat` is the last, the max and the mean side by side (Howard and Ruder, 2018): three times the width.
+    `start` and `last` take the state of the first or the last token; `mean` and `max` are over all tokens. `mean_sqrt_len`
+    divides the sum by the square root of the length; `weighted_mean` weights tokens by their position, counted from 1;
+    `rising` is a mean whose weights grow from 0 to 1 along the sequence (Dai and Le, 2015); `concat` is the last, the max and
+    the mean side by side (Howard and Ruder, 2018): three times the width.
 
-    Of a sequence without tokens, as families that put nothing around a text can have it, it is 0. Means are in fp32, whatever
-    the states are in: where texts differ little, sums of 16 bits would lose the difference.
+    `pair` tells two texts apart by their segments: the mean of each, the distances between the two means and their products side
+    by side (Conneau et al., 2017), four times the width; for a single text it is the mean, and zeros.
+
+    `kept`, (n,) booleans, leaves out tokens at the beginning of sequences, such as those of a prompt; the others keep their
+    positions. A sequence without tokens, which families that put nothing around a text can have, gives 0. Means are in
+    fp32, whatever the type of the states: where texts differ little, sums in 16 bits would lose the difference.
 
     >>> from pretune.packed import pack_lists
     >>> pool(torch.tensor([[1.0], [3.0], [5.0]]), pack_lists([[7, 7], [7]]), "mean").tolist()
     [[2.0], [5.0]]
     """
-    starts, ends = packed.offsets[:-1].long(), packed.offsets[1:].long()
-    sequences, empty = starts.shape[0], (starts == ends)[:, None]
+    first, ends = packed.offsets[:-1].long(), packed.offsets[1:].long()
     tokens = states.shape[0]  # not len(packed): that is a number, which a traced graph would keep for all batches
+    sequences = first.shape[0]
     if not len(packed):
         return states.new_zeros(sequences, states.shape[1])
     if how == "concat":
-        return torch.cat([pool(states, packed, each) for each in ("last", "max", "mean")], -1)
+        return torch.cat([pool(states, packed, each, kept) for each in ("last", "max", "mean")], -1)
+    if how == "pair":
+        return pair_features(states, packed)
+    starts = first if kept is None else first.index_add(0, side_of(packed).sequence.long(), (~kept).long())
+    empty = (starts == ends)[:, None]
     if how == "start":
         return states[starts.clamp(max=tokens - 1)].masked_fill(empty, 0.0)
     if how == "last":
         return states[(ends - 1).clamp(min=0)].masked_fill(empty, 0.0)
     owner = side_of(packed).sequence.long()
     if how == "rising":
-        place = (torch.arange(len(packed), device=owner.device) - starts[owner]).float()
+        place = (torch.arange(tokens, device=owner.device) - starts[owner]).float()
         last = (ends - starts - 1).clamp(min=1).float()[owner]
         weights = torch.where((ends - starts)[owner] == 1, 1.0, place / last)
         total = weights.new_zeros(sequences).index_add(0, owner, weights).clamp(min=1e-6)
         return sums(states * (weights / total[owner])[:, None], owner, sequences)
-    if how == "mean":
-        return sums(states, owner, sequences) / (ends - starts).clamp(min=1)[:, None]
-    lowest = torch.finfo(states.dtype).min
-    index = owner[:, None].expand_as(states)
-    highest = states.new_full((sequences, states.shape[1]), lowest).scatter_reduce(0, index, states, "amax")
-    return highest.masked_fill(empty, 0.0)
+    if how == "max":
+        lowest = torch.finfo(states.dtype).min
+        index = owner[:, None].expand_as(states)
+        counted = states if kept is None else states.masked_fill(~kept[:, None], lowest)
+        highest = states.new_full((sequences, states.shape[1]), lowest).scatter_reduce(0, index, counted, "amax")
+        return highest.masked_fill(empty, 0.0)
+    if kept is not None:
+        states = states.masked_fill(~kept[:, None], 0.0)
+    if how == "weighted_mean":
+        weights = (torch.arange(tokens, device=owner.device) - first[owner] + 1).float()
+        counted = weights if kept is None else weights * kept
+        total = counted.new_zeros(sequences).index_add(0, owner, counted).clamp(min=1.0)
+        return sums(states * weights[:, None], owner, sequences) / total[:, None]
+    count = (ends - starts).clamp(min=1)[:, None]
+    return sums(states, owner, sequences) / (count.sqrt() if how == "mean_sqrt_len" else count)
 
 
 def sums(states: Tensor, owner: Tensor, sequences: int) -> Tensor:
     """(n, width) → (sequences, width) in fp32: the sum of those that a sequence owns."""
     return states.new_zeros(sequences, states.shape[1], dtype=torch.float32).index_add(0, owner, states.float())
+
+
+def pair_features(states: Tensor, packed: Packed) -> Tensor:
+    """(n, width) → (sequences, 4 · width): the means a and b of two texts, |a - b| and a · b; the last three are 0 of one.
+
+    >>> import numpy as np
+    >>> from pretune.packed import pack_lists
+    >>> packed = pack_lists([[7, 7], [7]], columns={"segment": np.array([0, 1, 0])})
+    >>> pair_features(torch.tensor([[1.0], [3.0], [5.0]]), packed).tolist()
+    [[1.0, 3.0, 2.0, 3.0], [5.0, 0.0, 0.0, 0.0]]
+    """
+    sequences = packed.offsets.shape[0] - 1
+    owner, second = side_of(packed).sequence.long(), packed.columns["segment"] == 1
+    texts = 2 * owner + second.long()  # which text of which sequence each token is of
+    counts = states.new_zeros(2 * sequences, 1, dtype=torch.float32).index_add(
+        0, texts, torch.ones_like(states[:, :1], dtype=torch.float32)
+    )
+    means = sums(states, texts, 2 * sequences) / counts.clamp(min=1)
+    a, b = means.view(sequences, 2, -1).unbind(1)
+    distance = (a - b).abs() * (counts.view(sequences, 2)[:, 1:] > 0)
+    return torch.cat([a, b, distance, a * b], -1)
 
 
 class AttentivePool(nn.Module):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from pretune.nn.attend import Bend
 from pretune.nn.layout import Layout
-from pretune.nn.patterns import Columns, Pattern
+from pretune.nn.patterns import Columns
 
 
 class Score(Protocol):
@@ -58,73 +57,6 @@ class RelativeBias(nn.Module):
             return logit + by_distance[distance + furthest, head].to(logit.dtype)
 
         return bend
-
-
-class BlockSparse(nn.Module):
-    """BigBird's choice of keys (Zaheer et al., 2020), by blocks of `size` tokens.
-
-    The first and the last block of a sequence see all and are seen by all. Others see the blocks beside them and, in
-    training, `random` ones by a plan; otherwise the first block stands in for these, as `transformers` has it. A block that
-    comes up several times counts as often. Sequences that are hardly longer than what a token sees are seen whole.
-    """
-
-    def __init__(self, size: int, random: int, plan: Tensor) -> None:
-        """`plan` (heads, blocks, random) are the blocks that each block looks at besides."""
-        super().__init__()
-        self.size, self.random = size, random
-        self.plan = plan  # no buffer: it is no part of a checkpoint
-        self.pattern = near_or_at_ends(size, first=1 + max(plan.flatten().tolist(), default=0), short=self.short)
-
-    @property
-    def short(self) -> int:
-        """Sequences up to this length are seen whole."""
-        return (5 + 2 * self.random) * self.size
-
-    def forward(self, q: Tensor, layout: Layout) -> Bend:
-        """Adds the logarithm of how often a key counts."""
-        size, random = self.size, self.random
-        self.plan = self.plan.to(q.device)
-        plan = self.plan if self.training else torch.zeros_like(self.plan)
-
-        def bend(logit: Tensor, head: Tensor, query: Columns, key: Columns) -> Tensor:
-            mine, its, last = query["position"] // size, key["position"] // size, (query["length"] - 1) // size
-            times = ((mine - its).abs() <= 1) | (its == 0) | (its == last)
-            times = sum([(plan[head, mine, draw] == its).long() for draw in range(random)], times.long())
-            times = torch.where((query["length"] <= self.short) | (mine == 0) | (mine == last), 1, times)
-            # Not the lowest number of all, which is for those that the pattern forbids: a row may have no others.
-            lowest = torch.finfo(logit.dtype).min / 2
-            return torch.where(times > 0, logit + times.clamp(min=1).to(logit.dtype).log(), lowest)
-
-        return bend
-
-
-def near_or_at_ends(size: int, first: int, short: int) -> Pattern:
-    """All that a token of BigBird may see, whatever the head.
-
-    These are, by blocks of `size` tokens, those beside its own, the `first` ones and the last one of its sequence; for tokens
-    of the first and the last block, and in sequences up to a `short` length, all.
-    """
-
-    def allow(query: Columns, key: Columns) -> Any:
-        mine, its, last = query["position"] // size, key["position"] // size, (query["length"] - 1) // size
-        keys = ((mine - its).abs() <= 1) | (its < first) | (its == last)
-        return keys | (mine == 0) | (mine == last) | (query["length"] <= short)
-
-    return Pattern(f"near_or_at_ends({size}, {first}, {short})", allow)
-
-
-def random_plan(heads: int, blocks: int, random: int, seed: int) -> Tensor:
-    """(heads, blocks, random): blocks drawn for each, none that it sees anyway, all among the first of a sequence.
-
-    >>> random_plan(2, 40, 3, seed=0).max() < 10
-    tensor(True)
-    """
-    chance = np.random.default_rng(seed)
-    among = np.arange(1, 5 + 2 * random - 1)  # there in all sequences that are not seen whole
-    drawn = [
-        chance.permutation(among[abs(among - block) > 1])[:random] for _ in range(heads) for block in range(blocks)
-    ]
-    return torch.from_numpy(np.stack(drawn).reshape(heads, blocks, random))
 
 
 class TransformerXL(nn.Module):

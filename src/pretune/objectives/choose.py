@@ -67,6 +67,7 @@ class Choose:
 
     def lay_out(self, data: Data, length: int) -> Arrangement:
         """A choice to a sequence, with the text before it; of too long ones the longer text is cut."""
+        check_pooling(self.name, self.pooling, data.template)
         return arrange_candidates(self.name, data, length)
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:

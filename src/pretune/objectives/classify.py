@@ -20,7 +20,7 @@ from pretune.errors import PretuneError, nearest
 from pretune.nn.batch_norm import BatchNorm
 from pretune.nn.dropout import Dropout
 from pretune.nn.layout import rearrange, reverse
-from pretune.nn.linear import Linear
+from pretune.nn.linear import Linear, OutputLinear
 from pretune.nn.patterns import Pattern
 from pretune.nn.pooling import AttentivePool, pool
 from pretune.objectives.objective import Data, Loss, classification_loss
@@ -30,7 +30,7 @@ from pretune.progress import say
 from pretune.randomness import Draws
 from pretune.text.labeled import Excerpt, Labeled, one_label, read_labeled, some_labels, split_labels
 from pretune.text.rows import arrange_rows
-from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch, with_global_starts
+from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, Template, plan_epoch, with_global_starts
 from pretune.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-Pooling = Literal["start", "mean", "max", "last", "attentive", "concat", "rising"]
+Pooling = Literal["start", "mean", "max", "last", "attentive", "concat", "rising", "pair"]
+WIDER = {"concat": 3, "pair": 4}  # so many vectors side by side, which no published pooler takes
 
 
 class ClassifyHead(nn.Module):
@@ -60,11 +61,11 @@ class ClassifyHead(nn.Module):
         self.backward = bool(getattr(backbone, "backward", False))  # the last state is that of the first token
         self.attention = AttentivePool(backbone.width) if pooling == "attentive" else None
         self.dropout = Dropout(dropout)
-        wide = pooling == "concat"  # three vectors side by side, which no published pooler takes
+        wide = pooling in WIDER
         self.pooler = nn.Identity() if wide else backbone.pooler()
-        width = 3 * backbone.width if wide else backbone.width
+        width = WIDER.get(pooling, 1) * backbone.width
         self.hidden = Hidden(width, hidden, dropout) if hidden else None
-        self.output = Linear(hidden or width, classes) if wide or hidden else backbone.classifier(classes)
+        self.output = OutputLinear(hidden or width, classes) if wide or hidden else backbone.classifier(classes)
 
     def forward(self, states: Tensor, packed: Packed, real: Tensor | None = None) -> Tensor:
         """(n, width) → (sequences, classes); `real` are the sequences that are no filler, where that is known."""
@@ -103,7 +104,8 @@ class Classify:
     `hidden` is the width of a layer between that and the classes (ULMFiT); 0: none.
 
     With `multi` a row has any number of labels, and those of at least `threshold` are the answer. With `weights=balanced`
-    all classes together count as much as each other, however rare they are.
+    all classes together count as much as each other, however rare they are. `drop_bad`: rows without a label or a text are
+    left out.
     """
 
     labels: Sequence[str] = fitted(())
@@ -113,6 +115,7 @@ class Classify:
     threshold: float = 0.5
     hidden: int = 0
     weights: Literal["none", "balanced"] = "none"
+    drop_bad: bool = False
     balance: Sequence[float] = fitted(())  # the weight of each class
 
     name: ClassVar[str] = "classify"
@@ -133,7 +136,8 @@ class Classify:
 
     def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
         """Rows of a table: a text or two, and a label, or several of them."""
-        rows = read_labeled(file, columns, labels=answered, label=some_labels if self.multi else one_label)
+        read = some_labels if self.multi else one_label
+        rows = read_labeled(file, columns, labels=answered, label=read, drop_bad=self.drop_bad)
         if self.multi and rows.labels is not None:
             rows.labels = split_labels(rows.labels, self.labels)
         return rows
@@ -157,6 +161,7 @@ class Classify:
     def lay_out(self, data: Data, length: int) -> Arrangement:
         """A row to a sequence; too long ones are cut."""
         rows = need_rows(self.name, data)
+        check_pooling(self.name, self.pooling, data.template)
         labels = {} if rows.labels is None else {"classify": self.encode_labels(rows)}
         return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
 
@@ -253,10 +258,12 @@ def several_loss(name: str, logits: Tensor, targets: Targets) -> Loss:
     return Loss(sums={name: (losses.mean(-1) * targets.weight).sum()}, logs=logs)
 
 
-def check_pooling(name: str, pooling: str) -> None:
-    """Refuse what stands for no sequence."""
+def check_pooling(name: str, pooling: str, template: Template | None = None) -> None:
+    """Refuse a pooling that does not exist, or one that needs segments where a model's template has none."""
     if pooling not in get_args(Pooling):
         raise PretuneError(f"{name}: unknown pooling {pooling!r}; {nearest(str(pooling), get_args(Pooling))}")
+    if pooling == "pair" and template is not None and not template.segments:
+        raise PretuneError(f"{name}: pooling=pair tells two texts apart by segments, which this model does not have")
 
 
 def class_answer(probabilities: Array, labels: Sequence[str]) -> Answer:

@@ -1,7 +1,7 @@
-"""Vectors of texts, such that those of matching texts are close: by contrast with the other texts of a batch, or by scores.
+"""Text embeddings: texts that match get similar vectors, learned with in-batch negatives or from similarity scores.
 
-Sources: Reimers and Gurevych, 2019, arXiv:1908.10084 (means of states, cosines of given scores); Henderson et al., 2017,
-arXiv:1705.00652 (the others of a batch as negatives); Gao et al., 2021, arXiv:2104.08821 (the temperature).
+Sources: Reimers and Gurevych, 2019, arXiv:1908.10084 (mean pooling, regression of cosines on scores); Henderson et al., 2017,
+arXiv:1705.00652 (in-batch negatives); Gao et al., 2021, arXiv:2104.08821 (the temperature).
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from torch import Tensor, nn
 
 from pretune.errors import PretuneError
 from pretune.nn.patterns import Pattern
-from pretune.nn.pooling import pool
+from pretune.nn.text_embedding import PROMPT, TextEmbedding, TextEmbeddingHead
 from pretune.objectives.classify import need_rows
 from pretune.objectives.groups import group_targets
 from pretune.objectives.objective import Data, Loss
 from pretune.objectives.rank import need_pairs
 from pretune.objectives.task import Answer, fitted
-from pretune.packed import Batch, Packed, Targets
+from pretune.packed import Batch, Targets
 from pretune.progress import say
 from pretune.randomness import Draws
 from pretune.text.labeled import Excerpt, Labeled, number, read_labeled
-from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
+from pretune.text.rows import TokenRows
+from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, Template, plan_epoch
 from pretune.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -37,41 +38,42 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 ROLES = {"score": ("score", "similarity", "label", "is_duplicate")}
 FAR = -1e4  # no similarity at all; finite, so that a batch of nothing has a loss
+MEAN = TextEmbedding()
 BLOCK = 1024  # texts among which a text's own pair is looked for
-
-
-class VectorHead(nn.Module):
-    """One vector a sequence."""
-
-    def __init__(self, pooling: str) -> None:
-        super().__init__()
-        self.pooling = pooling
-
-    def forward(self, states: Tensor, packed: Packed) -> Tensor:
-        """(n, width) → (sequences, width)."""
-        return pool(states, packed, self.pooling)
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """`vector` is what stands for a text: the mean of its states, or one of them.
+    """`vector` is the pooling that gives the vector of a text: that of the model by default, which is the mean where the
+    model has none. Several are joined with +. `normalize` scales vectors to unit length. `embedding` is how the model that
+    is trained computes vectors already.
 
     Without scores, a text's own pair must be nearer than those of all other rows of the batch, and the other way round;
     cosines are divided by `temperature` first. This is the one loss that is not a sum over rows alone: what a batch is cut
     into decides who is compared. With scores, cosines are to be like them.
     """
 
-    vector: Literal["mean", "start", "max", "last"] = "mean"
+    vector: str = ""
     temperature: float = 0.05
+    normalize: bool = False
     scored: bool = fitted(False)
     lowest: float = fitted(0.0)  # the score that is learned as a cosine of 0,
     highest: float = fitted(1.0)  # and that of 1
+    embedding: TextEmbedding = fitted(MEAN)  # noqa: RUF009 (immutable)
 
     name: ClassVar[str] = "contrast"
     pattern: ClassVar[Pattern | None] = None
     insists: ClassVar[bool] = True
     stateful: ClassVar[bool] = False
     each: ClassVar[Literal["sequence", "token"]] = "sequence"
+
+    def __post_init__(self) -> None:
+        _ = self.described  # refuses unknown poolings
+
+    @property
+    def described(self) -> TextEmbedding:
+        """How vectors are computed: as the model does it, but for what the options say."""
+        return self.embedding.changed(self.vector, self.normalize)
 
     @property
     def decides(self) -> str:
@@ -107,10 +109,19 @@ class Contrast:
         return replace(self, scored=True, lowest=lowest, highest=highest)
 
     def lay_out(self, data: Data, length: int) -> Arrangement:
-        """Two sequences a row, one after the other; too long texts lose their end."""
-        rows, tokens = need_rows(self.name, data), data.token_rows
+        """Arrange two sequences per row, one after the other; texts that are too long lose their end."""
+        rows, prompt = need_rows(self.name, data), self.embedding.prompt
         need_pairs(self.name, rows)
         assert rows.pairs is not None
+        if self.embedding.similarity != "cosine":
+            raise PretuneError(
+                f"the vectors of this model are compared by {self.embedding.similarity}, and contrast learns and gives "
+                "cosines; set similarity_fn_name to cosine in its config_sentence_transformers.json if that is intended"
+            )
+        tokens = data.token_rows
+        if prompt:
+            texts, pairs = ([prompt + text for text in column] for column in (rows.texts, rows.pairs))
+            tokens = data.once(PROMPT, lambda: TokenRows.make(replace(rows, texts=texts, pairs=pairs), data.tokenizer))
         lengths = tokens.lengths.reshape(-1, 1)
         room = length - data.template.overhead(pair=False)
         example = np.repeat(np.arange(len(rows)), 2)
@@ -118,6 +129,9 @@ class Contrast:
         labels = {"example": example, "group": example, "text": np.unique(both, return_inverse=True)[1]}
         if rows.labels is not None:
             labels["score"] = np.repeat(np.array(rows.labels, dtype=np.float32), 2)
+        before = prompt_tokens(prompt, data.tokenizer, data.template, length)
+        if not self.embedding.include_prompt:
+            labels[PROMPT] = np.full(len(both), before)
         cut = int((lengths > room).sum())
         starts, spans = tokens.starts.reshape(-1, 1), np.minimum(lengths, room)
         return Arrangement(tokens, data.tokenizer, data.template, starts, spans, labels, truncated=cut)
@@ -127,8 +141,10 @@ class Contrast:
         return plan_epoch(self.lay_out(data, packing.length), packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
-        """One target a row, at both its texts: its score, or which texts they are."""
+        """Set one target per row, at both its texts: its score, or which texts they are."""
         labels = sequences.labels
+        if PROMPT in labels:
+            sequences = mark_prompts(sequences, labels[PROMPT])
         at, _ = group_targets(labels["group"], np.ones(len(sequences.lengths)), most=2)
         target = labels["text"][at]
         if self.scored and "score" in labels:
@@ -141,8 +157,8 @@ class Contrast:
         return {self.name: min(packing.sequences, packing.tokens) // 2}
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Nothing to learn."""
-        return VectorHead(self.vector)
+        """Pooling and what follows it; only dense layers and layer norms have parameters."""
+        return TextEmbeddingHead(self.described, backbone.width)
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
         """(sequences, width) vectors."""
@@ -173,6 +189,25 @@ class Contrast:
             errors = (first * second).sum(-1) - targets.target
             return Loss(sums={self.name: (errors.square() * targets.weight).sum()})
         return contrast_loss(self.name, first @ second.T / self.temperature, targets)
+
+
+def prompt_tokens(prompt: str, tokenizer: Tokenizer, template: Template, length: int) -> int:
+    """Return how many tokens a prompt takes, with the special tokens before it; 0 without a prompt.
+
+    A prompt that leaves no room for text in sequences of `length` tokens is refused.
+    """
+    tokens = len(tokenizer.encode(prompt)) if prompt else 0
+    if tokens >= length - template.overhead(pair=False):
+        raise PretuneError(
+            f"the prompt {prompt!r} has {tokens} tokens, and sequences of {length} have no room for more"
+        )
+    return tokens + template.single.index("A") if prompt else 0
+
+
+def mark_prompts(sequences: Sequences, tokens: Array) -> Sequences:
+    """Mark so many tokens at the beginning of each sequence, (b,), as those of a prompt, which a pooling may leave out."""
+    sequences.columns[PROMPT] = sequences.place < np.repeat(tokens, sequences.lengths)
+    return sequences
 
 
 def contrast_loss(name: str, similar: Tensor, targets: Targets) -> Loss:

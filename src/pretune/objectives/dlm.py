@@ -13,10 +13,11 @@ from torch import nn
 from pretune.errors import PretuneError
 from pretune.nn.patterns import Pattern
 from pretune.objectives.objective import Data, Loss
-from pretune.objectives.pairs import PairHead, judge_at_start, pair_loss
+from pretune.objectives.pairs import UNLABELED, PairHead, judge_at_start, match_two_by_two, pair_loss, source_groups
 from pretune.packed import Batch
 from pretune.randomness import Draws
-from pretune.text.dialogues import Dialogues, read_dialogues
+from pretune.text.dialogues import QUERY, RESPONSE, Dialogues, read_dialogues
+from pretune.text.files import Errors
 from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
 from pretune.text.tokenizer import Tokenizer
 
@@ -30,8 +31,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class DLM:
     """Up to `turns` turns of a dialogue (QRQ, QRR, QQR …), their roles as segments where the model has them.
 
-    In a share `fake` of the sequences one turn gives way to a turn of another dialogue, one of the same role where there
-    is any. Windows over long dialogues do not overlap, and begin elsewhere in later epochs.
+    One turn of each sequence is drawn. Sequences are matched two by two, at random among those of a source whose drawn turns
+    have the same role, are about equally long and say different things; both turns are cut to the shorter one's length; and
+    a share `fake` of the matches exchange them. So roles, places and lengths say nothing about the label. Sequences without
+    a match are read but not judged. Windows over long dialogues do not overlap, and begin elsewhere in later epochs.
     """
 
     turns: int = 3
@@ -48,9 +51,9 @@ class DLM:
         if not 0 <= self.fake <= 1:
             raise PretuneError(f"dlm(fake={self.fake:g}): a share lies between 0 and 1; give, say, 0.5")
 
-    def read_rows(self, files: Sequence[str | Path]) -> Dialogues:
+    def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> Dialogues:
         """Dialogues, a row each."""
-        return read_dialogues(files)
+        return read_dialogues(files, errors)
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
         """A window of turns to a sequence; where they are too long, the longest lose their ends."""
@@ -64,22 +67,22 @@ class DLM:
         real = window >= 0
         if not real.any():
             raise PretuneError(f"{rows.file}: no dialogue of two turns or more; dlm needs them")
+        if not any(can_exchange(rows, dialogue, used, role) for role in (QUERY, RESPONSE)):
+            raise PretuneError(
+                f"{rows.file}: dlm exchanges turns between dialogues, and found no two of one role that say different "
+                "things in different dialogues; give it more dialogues"
+            )
         turn = np.where(real, used[window], 0)  # (m, k)
-        fake, place, put = self._fakes(rows, dialogue, used, turn, real, draws)
-        turn[fake, place] = put
-        template, (count, most) = data.template, turn.shape
+        roles = np.array(rows.roles)[turn]  # those of the places, whoever's words stand there
+        spans = np.where(real, lengths[turn], 0)
+        label = self._exchange(rows, dialogue, turn, spans, draws)
+        template, most = data.template, turn.shape[1]
         room = packing.length - template.overhead(pair=False) - (len(template.pair) - 1) * (most - 1)
         if room < most:
             raise PretuneError(
                 f"sequences of {packing.length} tokens leave no room for {most} turns; ask for longer ones"
             )
-        spans = np.where(real, lengths[turn], 0)
         cut = fit(spans, room)
-        roles = np.array(rows.roles)[
-            np.where(real, used[window], 0)
-        ]  # those of the places, whoever's words stand there
-        label = np.zeros(count, dtype=np.int64)  # 0: real
-        label[fake] = 1
         arrangement = Arrangement(
             tokens,
             data.tokenizer,
@@ -87,36 +90,35 @@ class DLM:
             starts[turn],
             cut,
             {self.name: label, "dialogue": dialogue[used[window[:, 0]]]},
-            truncated=int((cut < spans).any(1).sum()),
+            truncated=int((cut < lengths[turn]).any(1, where=real).sum()),
             columns={"segment": roles} if template.segments else {},
         )
         return plan_epoch(arrangement, packing, draws)
 
-    def _fakes(
-        self, rows: Dialogues, dialogue: Array, used: Array, turn: Array, real: Array, draws: Draws
-    ) -> tuple[Array, Array, Array]:
-        """Which sequences are faked, which of their turns, and the turns that are put there."""
-        if self.fake and len(np.unique(dialogue[used])) < 2:
-            raise PretuneError(f"{rows.file}: dlm needs two dialogues or more: no fake turn comes from the same one")
-        first = turn[:, 0]
-        fake = np.flatnonzero(draws.uniform("fake", first) < self.fake)
-        place = draws.integers(real[fake].sum(1), "place", first[fake])
-        roles, old = np.array(rows.roles), turn[fake, place]
-        put = np.full(len(fake), -1)
-        for role in (0, 1):
-            mine = np.flatnonzero(roles[old] == role)
-            put[mine] = elsewhere(used[roles[used] == role], dialogue, old[mine], draws)
-        left = np.flatnonzero(put < 0)  # no other dialogue has a turn of this role
-        put[left] = elsewhere(used, dialogue, old[left], draws)
-        differs = rows.distinct[put] != rows.distinct[old]  # the same words are no fake
-        return fake[differs], place[differs], put[differs]
+    def _exchange(self, rows: Dialogues, dialogue: Array, turn: Array, spans: Array, draws: Draws) -> Array:
+        """Exchange a turn between matched sequences (m, k), in place, and return the labels (m,); 0: real, 1: fake."""
+        every, first = np.arange(len(turn)), turn[:, 0]
+        place = draws.integers((spans > 0).sum(1), "place", first)
+        drawn = turn[every, place]
+        files = np.array(rows.files or [0] * len(rows))
+        groups = source_groups(files, np.zeros_like(files), dialogue[drawn])
+        kinds = 2 * groups + np.array(rows.roles)[drawn]
+        sizes = spans[every, place]
+        partner = match_two_by_two(sizes, kinds, dialogue[drawn], draws, rows.distinct[drawn])
+        matched = np.flatnonzero(partner >= 0)
+        spans[matched, place[matched]] = np.minimum(sizes[matched], sizes[partner[matched]])
+        label = np.full(len(turn), UNLABELED)
+        label[matched] = draws.uniform("fake", np.minimum(matched, partner[matched])) < self.fake
+        fake = np.flatnonzero(label == 1)
+        turn[fake, place[fake]] = drawn[partner[fake]]
+        return label
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
-        """Nothing to hide: the label is the target, at the sequence's start."""
+        """Make the label the target at the start of each labeled sequence."""
         return judge_at_start(self.name, sequences)
 
     def room(self, packing: Packing) -> dict[str, int]:
-        """One target a sequence."""
+        """At most one target per sequence."""
         return {self.name: min(packing.sequences, packing.tokens)}
 
     def head(self, backbone: Backbone) -> nn.Module:
@@ -145,13 +147,10 @@ def windows(dialogue: Array, size: int, draws: Draws) -> Array:
     return made[made[:, 1] >= 0]
 
 
-def elsewhere(turns: Array, dialogue: Array, old: Array, draws: Draws) -> Array:
-    """For some old turns, one each of the given turns (rising) that is not of the same dialogue; -1 where there is none."""
-    low, high = (np.searchsorted(dialogue[turns], dialogue[old], side=side) for side in ("left", "right"))
-    others = len(turns) - (high - low)
-    pick = draws.integers(np.maximum(others, 1), "elsewhere", old)
-    pick = np.where(pick >= low, pick + (high - low), pick)  # past the turns of its own dialogue
-    return np.where(others > 0, np.append(turns, -1)[np.minimum(pick, len(turns))], -1)
+def can_exchange(rows: Dialogues, dialogue: Array, used: Array, role: int) -> bool:
+    """Return whether some turns of a role are of different dialogues and say different things."""
+    turns = used[np.array(rows.roles)[used] == role]
+    return len(np.unique(dialogue[turns])) > 1 and len(np.unique(rows.distinct[turns])) > 1
 
 
 def fit(spans: Array, room: int) -> Array:

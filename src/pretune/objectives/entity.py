@@ -77,6 +77,7 @@ class Entity:
 
     def lay_out(self, data: Data, length: int) -> Arrangement:
         """An entity to a sequence; of too long ones the passage is cut first."""
+        check_pooling(self.name, self.pooling, data.template)
         return arrange_candidates(self.name, data, length)
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:

@@ -47,6 +47,7 @@ class Generate:
 
     Answers have at most `tokens` tokens, and are looked for with so many `beams`. With `closed` they are those of training and no
     others. `delimiter` stands before the answer in a single stack; `languages`, say en-ro, where the template has some.
+    `drop_bad`: rows without a text to read or to write are left out.
     """
 
     prefix: str = ""
@@ -58,6 +59,7 @@ class Generate:
     smoothing: float = 0.0
     delimiter: str = "="
     languages: str = ""
+    drop_bad: bool = False
     labels: Sequence[str] = fitted(())
 
     name: ClassVar[str] = "generate"
@@ -92,7 +94,7 @@ class Generate:
 
     def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
         """Rows of a table: a text or two to read, and one to write."""
-        return read_text_to_text(file, columns, answered=answered)
+        return read_text_to_text(file, columns, answered=answered, drop_bad=self.drop_bad)
 
     def fit(self, examples: Labeled) -> Self:
         """With the answers there are, if no others are allowed."""

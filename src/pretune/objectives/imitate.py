@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from pretune.errors import PretuneError, nearest
 from pretune.nn.layout import self_layout
-from pretune.nn.linear import Linear
+from pretune.nn.linear import OutputLinear
 from pretune.nn.looks import looks
 from pretune.nn.patterns import Pattern
 from pretune.objectives.arrangements import spans_epoch
@@ -144,7 +144,7 @@ class Imitate:
         """Projections, where widths differ."""
         widths = backbone.width, self.teacher.backbone.width
         kinds = [match.kind for match in self.matches if match.kind != "attention" and widths[0] != widths[1]]
-        return nn.ModuleDict({kind: Linear(*widths, bias=False) for kind in kinds})
+        return nn.ModuleDict({kind: OutputLinear(*widths, bias=False) for kind in kinds})
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """What is still unlike, by kind."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from pretune.errors import PretuneError
 from pretune.nn.dropout import Dropout
 from pretune.nn.layout import side_of
-from pretune.nn.linear import Linear
+from pretune.nn.linear import OutputLinear
 from pretune.nn.patterns import Pattern
 from pretune.nn.pooling import pool
 from pretune.objectives.classify import Classify, find_labels
@@ -45,7 +45,7 @@ class MatchHead(nn.Module):
         super().__init__()
         self.pooling = pooling
         self.dropout = Dropout(dropout)
-        self.output = Linear(3 * backbone.width, classes)
+        self.output = OutputLinear(3 * backbone.width, classes)
 
     def forward(self, states: Tensor, packed: Packed) -> Tensor:
         """(n, width) → (sequences, classes)."""
@@ -65,7 +65,7 @@ class MatchHead(nn.Module):
 class Match:
     """`labels` are the classes in order; `pooling` is what stands for the whole beside the two spans.
 
-    `drop_bad`: rows whose spans are not in their texts are left out, not refused.
+    `drop_bad`: rows without a label, or whose spans are not in their texts, are left out, not refused.
     """
 
     labels: Sequence[str] = fitted(())

@@ -26,6 +26,7 @@ from torch.utils.checkpoint import checkpoint
 from pretune.nn.patterns import Pattern
 from pretune.packed import Batch, Packed, Targets
 from pretune.randomness import Draws
+from pretune.text.files import Errors
 from pretune.text.rows import TokenRows
 from pretune.text.sequences import Epoch, Packing, Sequences, Template
 from pretune.text.tokenizer import Tokenizer
@@ -86,9 +87,14 @@ class Loss:
     packed: tuple[Packed, ...] | None = None
 
     def over(self, totals: Mapping[str, float | Tensor]) -> Tensor:
-        """Σ weight · sum / total."""
-        parts = [self.weights.get(term, 1.0) * total / totals[term] for term, total in self.sums.items()]
+        """Return Σ weight · sum / total; a term without targets is 0."""
+        parts = [self.weights.get(term, 1.0) * total / _or_one(totals[term]) for term, total in self.sums.items()]
         return torch.stack([part.float() for part in parts]).sum()
+
+
+def _or_one(total: float | Tensor) -> float | Tensor:
+    """Return a total, or 1 where it is 0: the sum over no targets is 0 too."""
+    return torch.where(total == 0, 1.0, total) if isinstance(total, Tensor) else total or 1.0
 
 
 @dataclass(frozen=True)
@@ -157,7 +163,7 @@ class Grows(Protocol):
 class LearnsFromRows(Protocol):
     """An objective that learns from rows of its own kind instead of running text."""
 
-    def read_rows(self, files: Sequence[str | Path]) -> Labeled | Dialogues: ...
+    def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> Labeled | Dialogues: ...
 
 
 def token_loss(name: str, head: nn.Module, backbone: Backbone, batch: Batch, smoothing: float = 0.0) -> Loss:

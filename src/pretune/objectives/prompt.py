@@ -36,13 +36,17 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Prompt:
-    """`cloze` is a text with a [MASK], `words` are what stands there for each label: good/bad, or yes:good/no:bad."""
+    """`cloze` is a text with a [MASK], `words` are what stands there for each label: good/bad, or yes:good/no:bad.
+
+    `drop_bad`: rows without a label or a text are left out.
+    """
 
     cloze: str = "It was [MASK]."
     words: str = ""
     labels: Sequence[str] = fitted(())
     ids: tuple[int, ...] = fitted(())  # the words' tokens
     mask: int = fitted(-1)
+    drop_bad: bool = False
 
     name: ClassVar[str] = "prompt"
     head_of: ClassVar[str] = "mlm"
@@ -59,7 +63,7 @@ class Prompt:
 
     def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
         """Rows of a table: a text or two, and a label."""
-        return read_labeled(file, columns, labels=answered)
+        return read_labeled(file, columns, labels=answered, drop_bad=self.drop_bad)
 
     def fit(self, examples: Labeled) -> Self:
         """With the labels of some rows."""
@@ -114,8 +118,9 @@ class Prompt:
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
         """(sequences, classes) logits of the words in the gaps."""
         packed = batch.packed[-1]
-        places = torch.arange(len(packed), device=packed.ids.device) * (packed.ids == self.mask)
-        first = packed.offsets[:-1].long().clamp(max=len(packed) - 1)
+        tokens = packed.ids.shape[0]  # not len(packed), which a traced graph would keep for all batches
+        places = torch.arange(tokens, device=packed.ids.device) * (packed.ids == self.mask)
+        first = packed.offsets[:-1].long().clamp(max=tokens - 1)
         at = first.scatter_reduce(0, side_of(packed).sequence.long(), places, "amax")
         return self._words(head, backbone, batch, at)
 

@@ -24,7 +24,7 @@ from pretune.objectives.task import Answer, fitted
 from pretune.packed import Batch
 from pretune.progress import say
 from pretune.randomness import Draws
-from pretune.text.labeled import Excerpt, Labeled, number, read_labeled
+from pretune.text.labeled import Excerpt, Labeled, number, read_labeled, with_options
 from pretune.text.rows import arrange_rows
 from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch, with_global_starts
 from pretune.text.tokenizer import Tokenizer
@@ -39,11 +39,14 @@ ROLES = {"group": ("group", "qid", "query_id", "question_id", "topic_id", "topic
 @dataclass(frozen=True)
 class Rank:
     """`over=query`: a softmax over a query's candidates, each right in proportion to its relevance. `over=row`: each row
-    alone, relevant or not. `pooling` is what stands for a sequence."""
+    alone, relevant or not. `pooling` is what stands for a sequence. `drop_bad`: rows without a relevance or a text are left
+    out.
+    """
 
     over: Literal["query", "row"] = "query"
     pooling: Pooling = "start"
     dropout: float = 0.1
+    drop_bad: bool = False
     most: int = fitted(0)  # candidates of a query
     highest: float = fitted(1.0)  # relevance
 
@@ -62,7 +65,7 @@ class Rank:
 
     def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
         """Rows with a query, a candidate and a relevance; those of one `group`, else of one query's text, belong together."""
-        rows = read_labeled(file, columns, labels=answered, label=relevance, roles=ROLES)
+        rows = read_labeled(file, columns, labels=answered, label=relevance, roles=ROLES, drop_bad=self.drop_bad)
         need_pairs(self.name, rows)
         rows.more.setdefault("group", rows.texts)
         return rows
@@ -76,7 +79,7 @@ class Rank:
             raise PretuneError(f"{examples.file}: no candidate is relevant; there is nothing to learn")
         if self.over == "query" and sizes.max() == 1:
             raise PretuneError(
-                f"{examples.file}: every query has one candidate; name a column of queries' ids with --columns.group, "
+                f"{examples.file}: every query has one candidate{with_options('name the column of query ids', ['group'])}; "
                 "or learn from each row alone: rank(over=row)"
             )
         if self.over == "query" and (found == 0).any():
@@ -89,6 +92,7 @@ class Rank:
         """A row to a sequence; of too long ones the longer text is cut."""
         rows = need_rows(self.name, data)
         need_pairs(self.name, rows)
+        check_pooling(self.name, self.pooling, data.template)
         labels = {"group": rows.queries} if self.over == "query" else {}
         labels |= {} if rows.labels is None else {self.name: np.array(rows.labels, dtype=np.float32)}
         return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
@@ -149,4 +153,6 @@ def relevance(value: Any) -> float:
 def need_pairs(name: str, rows: Labeled) -> None:
     """Refuse rows of single texts."""
     if rows.pairs is None:
-        raise PretuneError(f"{rows.file}: {name} takes pairs of texts; name the columns with --text and --pair")
+        raise PretuneError(
+            f"{rows.file}: {name} takes pairs of texts{with_options('name the columns', ('text', 'pair'))}"
+        )

@@ -34,7 +34,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Regress:
-    """`pooling` is what stands for a sequence.
+    """`pooling` is what stands for a sequence. `drop_bad`: rows without a number or a text are left out.
 
     The head learns numbers of mean 0 and deviation 1, whatever those of the rows are; when training ends, mean and deviation
     go into its last matrix, so that everybody reads the rows' own numbers off it.
@@ -42,6 +42,7 @@ class Regress:
 
     pooling: Pooling = "start"
     dropout: float = 0.1
+    drop_bad: bool = False
     mean: float = fitted(0.0)
     deviation: float = fitted(1.0)
 
@@ -58,7 +59,7 @@ class Regress:
 
     def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
         """Rows of a table: a text or two, and a number."""
-        return read_labeled(file, columns, labels=answered, label=number)
+        return read_labeled(file, columns, labels=answered, label=number, drop_bad=self.drop_bad)
 
     def fit(self, examples: Labeled) -> Self:
         """With mean and deviation of the numbers of some rows."""
@@ -73,6 +74,7 @@ class Regress:
     def lay_out(self, data: Data, length: int) -> Arrangement:
         """A row to a sequence; too long ones are cut."""
         rows = need_rows(self.name, data)
+        check_pooling(self.name, self.pooling, data.template)
         labels = {} if rows.labels is None else {self.name: np.array(rows.labels, dtype=np.float32)}
         return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
 

@@ -22,7 +22,7 @@ from pretune.nn.embeddings import Given
 from pretune.nn.feed_forward import FeedForward
 from pretune.nn.heads import Transform, VocabularyHead
 from pretune.nn.initialize import initialize
-from pretune.nn.linear import LayerNorm, Linear
+from pretune.nn.linear import LayerNorm, Linear, OutputLinear
 from pretune.nn.patterns import Pattern, full
 from pretune.nn.positions import Rotary
 from pretune.objectives.arrangements import spans_epoch
@@ -71,7 +71,7 @@ class RTDHead(nn.Module):
         super().__init__()
         self.generator = Generator(backbone, width, layers, heads)
         self.dense = Linear(backbone.width, backbone.width)
-        self.output = Linear(backbone.width, 1)
+        self.output = OutputLinear(backbone.width, 1)
         initialize(self)
 
     def exports(self) -> dict[str, Export]:

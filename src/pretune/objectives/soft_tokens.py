@@ -26,12 +26,16 @@ TERM = "match_logits"
 
 @dataclass(frozen=True)
 class SoftTokens:
-    """`mlm` or `lm`, and what a teacher with that head says at the same places."""
+    """`mlm` or `lm`, and the probabilities of a teacher with that head for the same tokens.
+
+    `weight` is that of the divergence from the teacher, `own` that of the objective's loss.
+    """
 
     objective: Objective
     teacher: Root = field(repr=False, compare=False)
     temperature: float = 2.0
     weight: float = 1.0
+    own: float = 1.0
 
     def __getattr__(self, name: str) -> Any:
         if name == "objective":  # while it is being copied
@@ -63,5 +67,5 @@ class SoftTokens:
         logs = [(x[:, :count].float() / self.temperature).log_softmax(-1) for x in (said, wanted)]
         each = F.kl_div(logs[0], logs[1], reduction="none", log_target=True).sum(-1) * self.temperature**2
         loss.sums[TERM] = (each * targets.weight).sum()
-        loss.weights[TERM] = self.weight
+        loss.weights |= {TERM: self.weight, name: self.own}
         return loss

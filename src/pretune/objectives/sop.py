@@ -11,7 +11,7 @@ from torch import nn
 from pretune.nn.patterns import Pattern
 from pretune.objectives.arrangements import in_languages
 from pretune.objectives.objective import Data, Loss
-from pretune.objectives.pairs import PairHead, judge_at_start, neighbors, pair_loss
+from pretune.objectives.pairs import UNLABELED, PairHead, judge_at_start, neighbors, pair_loss
 from pretune.packed import Batch
 from pretune.randomness import Draws
 from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 class SOP:
     """Two texts that follow one another in a document; a share `swapped` of the pairs comes the other way round.
 
-    Both are of one document, so that the topic tells nothing. A share `short` of the documents is read in shorter pairs.
+    Both are of one document, so that the topic says nothing about the label. Single sentences are read but not judged, and so
+    are pairs that begin inside a sentence, with the rest of one longer than a sequence: only first texts can begin so. A share
+    `short` of the documents is read in shorter pairs.
     """
 
     swapped: float = 0.5
@@ -37,22 +39,24 @@ class SOP:
     stateful: ClassVar[bool] = False
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
-        """Spans cut in two at a random sentence bound."""
+        """Cut spans of documents in two at a random sentence bound, and swap the texts of some."""
         begins, spans, documents = neighbors(self.name, data, packing, draws, self.short)
         assert data.store is not None
-        swapped = draws.uniform("swapped", begins[:, 0]) < self.swapped
+        sentences = data.store.sentence_offsets
+        judged = (spans[:, 1] > 0) & (sentences[np.searchsorted(sentences, begins[:, 0])] == begins[:, 0])
+        swapped = judged & (draws.uniform("swapped", begins[:, 0]) < self.swapped)
         for pairs in (begins, spans):
             pairs[swapped] = pairs[swapped, ::-1]
-        labels = {self.name: swapped.astype(np.int64)}  # 0: in order, as in ALBERT's released checkpoints
+        labels = {self.name: np.where(judged, swapped, UNLABELED)}  # 0: in order, as in ALBERT's released checkpoints
         arrangement = Arrangement(data.store, data.tokenizer, data.template, begins, spans, labels)
         return plan_epoch(in_languages(arrangement, data, documents, draws), packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
-        """Nothing to hide: the label is the target, at the sequence's start."""
+        """Make the label the target at the start of each labeled sequence."""
         return judge_at_start(self.name, sequences)
 
     def room(self, packing: Packing) -> dict[str, int]:
-        """One target a sequence."""
+        """At most one target per sequence."""
         return {self.name: min(packing.sequences, packing.tokens)}
 
     def head(self, backbone: Backbone) -> nn.Module:

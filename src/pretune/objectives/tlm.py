@@ -12,6 +12,7 @@ from torch import nn
 
 from pretune.errors import PretuneError
 from pretune.nn.attention import Attention, GlobalAttention, ScoredAttention
+from pretune.nn.block_sparse import BlockSparseAttention
 from pretune.nn.patterns import Pattern, full
 from pretune.objectives.arrangements import smoothed
 from pretune.objectives.masking import check_share, choose, hide
@@ -19,6 +20,7 @@ from pretune.objectives.objective import Data, Loss, token_loss
 from pretune.objectives.two_sides import check_fits
 from pretune.packed import Batch
 from pretune.randomness import Draws
+from pretune.text.files import Errors
 from pretune.text.labeled import Labeled
 from pretune.text.parallel import read_languages
 from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, Template, plan_epoch
@@ -58,9 +60,9 @@ class TLM:
             raise PretuneError(f"{self.name}: masked={self.masked:g} and swapped={self.swapped:g} are more than all")
         check_languages(self.name, self.languages)
 
-    def read_rows(self, files: Sequence[str | Path]) -> Labeled:
+    def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> Labeled:
         """Tables of pairs, or files in twos whose lines belong together."""
-        return read_languages(files, {"text": str(self.text), "pair": str(self.pair)}, self.languages)
+        return read_languages(files, {"text": str(self.text), "pair": str(self.pair)}, self.languages, errors)
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
         """A pair to a sequence; one that is too long, or has an empty side, is left out. Small languages come more often."""
@@ -127,7 +129,10 @@ def check_attention(name: str, backbone: Backbone) -> None:
     """Where positions begin anew, attention that goes by positions would be wrong, or see what it has to predict."""
     modules = backbone.modules() if isinstance(backbone, nn.Module) else ()
     for module in modules:
-        if isinstance(module, Attention | GlobalAttention | ScoredAttention) and module.pattern != full:
+        if (
+            isinstance(module, Attention | GlobalAttention | ScoredAttention | BlockSparseAttention)
+            and module.pattern != full
+        ):
             raise PretuneError(
                 f"{name} needs a model whose tokens see each other; attention of this one is {module.pattern.name}"
             )

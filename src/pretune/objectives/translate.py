@@ -24,6 +24,7 @@ from pretune.objectives.two_sides import (
 )
 from pretune.packed import Batch
 from pretune.randomness import Draws
+from pretune.text.files import Errors
 from pretune.text.labeled import Labeled
 from pretune.text.parallel import read_pairs
 from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, Template, plan_lengths
@@ -59,9 +60,10 @@ class Translate:
         if self.languages and len(self.languages.split("-")) != 2:
             raise PretuneError(f"translate(languages={self.languages}): name two, as in languages=en-fr")
 
-    def read_rows(self, files: Sequence[str | Path]) -> Labeled:
+    def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> Labeled:
         """A table of pairs, or two files whose lines belong together."""
-        return read_pairs(files, {"text": str(self.text), "pair": str(self.pair)})  # a number names a column too
+        # A number names a column too.
+        return read_pairs(files, {"text": str(self.text), "pair": str(self.pair)}, errors)
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
         """A row to a pair of sequences, or to two; a row that is too long, or has an empty side, is left out."""

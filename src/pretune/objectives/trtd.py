@@ -16,6 +16,7 @@ from pretune.objectives.rtd import detection_loss, hide_and_judge, make_head, ro
 from pretune.objectives.tlm import begin_anew, check_attention, check_languages, pairs_epoch
 from pretune.packed import Batch
 from pretune.randomness import Draws
+from pretune.text.files import Errors
 from pretune.text.labeled import Labeled
 from pretune.text.parallel import read_languages
 from pretune.text.sequences import Epoch, Packing, Sequences
@@ -53,9 +54,9 @@ class TRTD:
         check_share(self.name, rate=self.rate, size=self.size)
         check_languages(self.name, self.languages)
 
-    def read_rows(self, files: Sequence[str | Path]) -> Labeled:
+    def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> Labeled:
         """Tables of pairs, or files in twos whose lines belong together."""
-        return read_languages(files, {"text": str(self.text), "pair": str(self.pair)}, self.languages)
+        return read_languages(files, {"text": str(self.text), "pair": str(self.pair)}, self.languages, errors)
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
         """A pair to a sequence, as `tlm` has them."""

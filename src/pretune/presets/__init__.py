@@ -21,12 +21,12 @@ def preset_names() -> tuple[str, ...]:
 
 
 def is_preset(name: str) -> bool:
-    """Whether a model reference means a preset: one of ours, or a .yaml file.
+    """Return whether a model reference means a preset: one of ours, or a .yaml file. A folder with a model goes before.
 
     >>> is_preset("bert-base"), is_preset("mine.yaml"), is_preset("runs/mine")
     (True, True, False)
     """
-    return name in preset_names() or name.endswith(".yaml")
+    return (name in preset_names() or name.endswith(".yaml")) and not (Path(name) / "config.json").is_file()
 
 
 def find_preset(name: str, via: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -13,51 +13,62 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def cut_documents(
-    store: Store, documents: Array, length: int, draws: Draws, short: float = 0.0
+    store: Store, documents: Array, length: int, draws: Draws, short: float = 0.0, from_both_ends: bool = False
 ) -> tuple[Array, Array, Array]:
     """Cut documents into spans of whole sentences, at most `length` tokens each: starts, lengths, document of each.
 
     Each epoch but the first begins a document with a shorter span of random length, so that the cuts fall elsewhere.
-    Sentences longer than `length` are cut. A share `short` of the documents is cut into shorter spans: each ends with the
-    sentence that brings it to a random length, its second at the earliest.
+    Sentences longer than `length` are cut. A share `short` of the documents is cut into shorter spans, of the sentences that
+    fit into a random length, two at least.
+
+    A sentence that no longer fits into a span begins the next one, so that first sentences are longer than others.
+    `from_both_ends` cuts half of the documents, other ones in each epoch, from their end: then first and last sentences are
+    longer alike, and lengths say nothing about the order of sentences.
     """
     units, first_unit = _units(store, documents, length)  # bounds of sentences, long ones cut; where documents start
-    # From each unit: the first unit that no longer fits into the same span, or the document's end.
     sizes = np.diff(first_unit)
+    back = draws.uniform("from the end", documents) < 0.5 if from_both_ends else np.zeros(len(documents), dtype=bool)
+    # Units in the order in which they are cut, end to end.
+    turned = np.repeat(first_unit[:-1] + first_unit[1:] - 1, sizes) - np.arange(len(units))
+    order = np.where(np.repeat(back, sizes), turned, np.arange(len(units)))
+    ends = np.cumsum((units[:, 1] - units[:, 0])[order])
+    starts = np.append(0, ends[:-1])[: len(ends)]
+    # From each unit: the first unit that no longer fits into the same span, or the document's end.
     owner_end = np.repeat(first_unit[1:], sizes)
-    reach = np.minimum(np.searchsorted(units[:, 1], units[:, 0] + length, side="right"), owner_end)
+    reach = np.minimum(np.searchsorted(ends, starts + length, side="right"), owner_end)
     if short > 0:
         aims = 2 + draws.integers(max(1, length - 1), "short span", documents)
         aims = np.repeat(np.where(draws.uniform("short", documents) < short, aims, length), sizes)
-        enough = np.searchsorted(units[:, 1], units[:, 0] + aims, side="left") + 1
-        reach = np.minimum(reach, np.maximum(enough, np.arange(len(units)) + 2))
+        fitting = np.searchsorted(ends, starts + aims, side="right")
+        reach = np.minimum(reach, np.maximum(fitting, np.arange(len(units)) + 2))
     now = first_unit[:-1].copy()
     alive = np.flatnonzero(now < first_unit[1:])
     room = np.full(len(now), length)
     if draws.epoch:
         room = length // 4 + draws.integers(length - length // 4, "first span", documents)
-    begins, ends, owners = [], [], []
+    begun, ended, owners = [], [], []
     first = True
     while len(alive):  # one span of every document that has text left, all documents at once
         begin = now[alive]
         end = reach[begin]
         if first:
-            short = np.searchsorted(units[:, 1], units[begin, 0] + room[alive], side="right")
-            end = np.clip(short, begin + 1, end)
+            end = np.clip(np.searchsorted(ends, starts[begin] + room[alive], side="right"), begin + 1, end)
             first = False
-        begins.append(begin)
-        ends.append(end)
+        begun.append(begin)
+        ended.append(end)
         owners.append(alive)
         now[alive] = end
         alive = alive[end < first_unit[1:][alive]]
-    if not begins:
+    if not begun:
         empty = np.empty(0, dtype=np.int64)
         return empty, empty, empty
-    begin, end, owner = (np.concatenate(x) for x in (begins, ends, owners))
-    order = np.lexsort((begin, owner))
-    begin, end, owner = begin[order], end[order], owner[order]
-    starts = units[begin, 0]
-    return starts, units[end - 1, 1] - starts, documents[owner]
+    begin, end, owner = (np.concatenate(x) for x in (begun, ended, owners))
+    whole = first_unit[owner] + first_unit[owner + 1]
+    begin, end = np.where(back[owner], [whole - end, whole - begin], [begin, end])
+    in_order = np.lexsort((begin, owner))
+    begin, end, owner = begin[in_order], end[in_order], owner[in_order]
+    found = units[begin, 0]
+    return found, units[end - 1, 1] - found, documents[owner]
 
 
 def _units(store: Store, documents: Array, length: int) -> tuple[Array, Array]:

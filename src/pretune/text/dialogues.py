@@ -34,6 +34,7 @@ class Dialogues:
     texts: list[str] = field(default_factory=list)  # of all turns
     roles: list[int] = field(default_factory=list)  # of all turns: 0 query, 1 response
     counts: list[int] = field(default_factory=list)  # turns of each dialogue
+    files: list[int] = field(default_factory=list)  # the number of each dialogue's file; none: all are of one
 
     pairs: None = None  # a dialogue's texts have no second column
 
@@ -56,6 +57,7 @@ class Dialogues:
             [self.texts[turn] for turn in turns],
             [self.roles[turn] for turn in turns],
             [self.counts[row] for row in chosen],
+            [self.files[row] for row in chosen] if self.files else [],
         )
 
 
@@ -70,7 +72,7 @@ def read_dialogues(files: Sequence[str | Path] | str | Path, errors: Errors = "s
         raise PretuneError(f"dialogues are needed: give {WHAT}")
     paths = [path for name in given for path in find_files(name)]
     found = Dialogues(paths[0])
-    for path in paths:
+    for number, path in enumerate(paths):
         if file_format(path) not in (".jsonl", ".parquet"):
             raise PretuneError(f"{path}: no dialogues; give {WHAT}")
         for line, row in read_jsonl(path, errors) if file_format(path) == ".jsonl" else read_parquet(path):
@@ -78,6 +80,7 @@ def read_dialogues(files: Sequence[str | Path] | str | Path, errors: Errors = "s
             found.texts += [text for _, text in turns]
             found.roles += [role for role, _ in turns]
             found.counts.append(len(turns))
+            found.files.append(number)
     if not found.counts:
         raise PretuneError(f"{paths[0]}: no dialogues in it; give {WHAT}")
     return found

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from pretune.errors import PretuneError, nearest
+from pretune.errors import PretuneError, if_option, nearest
 from pretune.text.annotations import ANNOTATED, Spans, read_spans
 from pretune.text.files import Errors, Meter, file_format, open_stream, read_lines
 
@@ -196,8 +196,9 @@ def _from_row(
     for field in (name, spans) if spans else (name,):
         if field is None or field not in row:
             names = ", ".join(map(repr, row)) or "none"
-            hint = nearest(field, row) if field and row else "name one with --column"
-            raise PretuneError(f"{file}, line {line}: no field {field or 'text'!r} among {names}; {hint}")
+            name_one = if_option("column", "; name one with --column") or if_option("text", "; name one with --text")
+            hint = f"; {nearest(field, row)}" if field and row else name_one
+            raise PretuneError(f"{file}, line {line}: no field {field or 'text'!r} among {names}{hint}")
     assert name is not None
     value = row[name]
     if value is None:
@@ -211,7 +212,7 @@ def _from_row(
             if errors == "strict":
                 raise PretuneError(
                     f"{file}, line {line}: field {name!r} holds half of a surrogate pair, which is no text; "
-                    "mend it, or go on with --errors replace"
+                    f"mend it{if_option('errors', ', or go on with --errors replace')}"
                 ) from error
             value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     marked = read_spans(row[spans], len(value), f"{file}, line {line}, field {spans!r}") if spans else ()

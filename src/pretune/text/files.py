@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal, Protocol
 
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, if_option
 
 FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".xz": "xz"}
@@ -182,7 +182,7 @@ def decode(data: bytes, path: Path, line: int, errors: Errors) -> str:
             return data.decode("utf-8", errors="replace")
         raise PretuneError(
             f"{path}, line {line}: not valid UTF-8 (byte 0x{data[error.start]:02x} at column {error.start + 1}); "
-            "convert the file, or go on with --errors replace"
+            f"save or convert the file as UTF-8{if_option('errors', ', or go on with --errors replace')}"
         ) from error
 
 

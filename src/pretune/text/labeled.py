@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pretune.errors import PretuneError, nearest
+from pretune.errors import PretuneError, if_option, nearest
 from pretune.progress import say
 from pretune.text.documents import csv_reader, read_jsonl, read_parquet, read_table
 from pretune.text.files import Errors, checked, file_format, find_files, is_text
@@ -37,6 +37,7 @@ TEXTS = (
 SEPARATORS = ";|,"  # between labels of one row
 SAMPLE = 1000  # rows looked at when guessing
 LISTED = 3  # bad rows that a message names
+NOTHING = ("nan", "none", "null", "na", "n/a", "<na>")  # how programs spell that there is no value
 ROLES = ("text", "pair", "label")  # those that are options of their own
 USUAL: dict[str, Sequence[str]] = {
     "text": (*TEXTS, *(first for first, _ in PAIRS)),
@@ -71,6 +72,11 @@ class Labeled:
         texts, lines = [self.texts[row] for row in chosen], [self.lines[row] for row in chosen]
         more = {role: [cells[row] for row in chosen] for role, cells in self.more.items()}
         return Labeled(self.file, self.columns, texts, pairs, labels, lines, more)
+
+    def empty(self) -> list[int]:
+        """Return the rows that have no text: nothing but white space, in both texts of a pair."""
+        sides = [self.texts, *([] if self.pairs is None else [self.pairs])]
+        return [row for row, texts in enumerate(zip(*sides, strict=True)) if not any(text.strip() for text in texts)]
 
     @property
     def queries(self) -> Array:
@@ -135,6 +141,7 @@ def read_labeled(
     labels: bool = True,
     label: Callable[[Any], Any] | None = None,
     roles: Mapping[str, Sequence[str]] | None = None,
+    drop_bad: bool = False,
 ) -> Labeled:
     """Read a .csv, .tsv, .jsonl or .parquet file of examples, or an excerpt of one.
 
@@ -142,6 +149,8 @@ def read_labeled(
     from names, then from contents, and shown. A table without a header has columns 1, 2, 3 … A field inside another of a
     .jsonl file is OUTER.INNER. `label` makes a label of a cell, one string if nothing else is said; a ValueError of its
     says what is wrong with the cell. `roles` are further ones, and the usual names of their columns.
+
+    Rows without a label are refused with a list of them. With `drop_bad` they are left out, and so are rows without any text.
 
     >>> rows = read_labeled("train.csv", {"label": "sentiment"})  # doctest: +SKIP
     """
@@ -153,15 +162,31 @@ def read_labeled(
     table.settle(found, needed=("text", "label") if labels else ("text",))
     made = Labeled(table.path, found, pairs=[] if "pair" in found else None, labels=[] if "label" in found else None)
     made.more = {role: [] for role in further if role in found}
+    unlabeled = []
     for line, row in table.rows():
-        made.lines.append(line)
-        made.texts.append(table.text(row, found["text"], line))
-        if made.pairs is not None:
-            made.pairs.append(table.text(row, found["pair"], line))
         if made.labels is not None:
-            made.labels.append(table.cell(row, found["label"], line, label or one_label))
+            try:
+                made.labels.append(table.cell(row, found["label"], line, label or one_label))
+            except Missing:
+                unlabeled.append(line)
+                continue
+        made.lines.append(line)
+        made.texts.append(table.text_or_empty(row, found["text"], line))
+        if made.pairs is not None:
+            made.pairs.append(table.text_or_empty(row, found["pair"], line))
         for role, cells in made.more.items():
             cells.append(row.get(found[role]))
+    if unlabeled:
+        what = (
+            f"{table.path}: {len(unlabeled)} of {len(made) + len(unlabeled)} rows have no label in {found['label']!r}"
+        )
+        drop_or_refuse(what, [f"line {line}" for line in unlabeled], drop_bad)
+    if drop_bad and labels and (empty := made.empty()):
+        what = f"{table.path}: {len(empty)} of {len(made)} rows have no text"
+        drop_or_refuse(what, [f"line {made.lines[row]}" for row in empty], drop_bad)
+        made = made.take(sorted({*range(len(made))} - {*empty}))
+    if not made.texts:
+        raise PretuneError(f"{table.path}: no row with both a text and a label is left")
     return made
 
 
@@ -218,13 +243,13 @@ class Table:
         for role in needed:
             if role not in found:
                 raise PretuneError(
-                    f"{self.path}: cannot tell which column is the {role} among {known}; name it with {option(role)}"
+                    f"{self.path}: cannot tell which column is the {role} among {known}{with_options('name it', [role])}"
                 )
         if set(found) != set(self.given):
             guessed = ", ".join(f"{role} = {name!r}" for role, name in found.items())
             note = " (no header: columns are numbered)" if self.names is not None else ""
-            options = ", ".join(option(role) for role in self.roles if role in ROLES or role in found)
-            say(f"{self.path}: {guessed}{note}; override with {options}")
+            roles = [role for role in self.roles if role in ROLES or role in found]
+            say(f"{self.path}: {guessed}{note}{with_options('override', roles)}")
 
     def several(self, names: str) -> list[str]:
         """The columns of a role that has more than one, with commas between their names."""
@@ -239,24 +264,38 @@ class Table:
             raise PretuneError(f"{self.path}, line {line}: a {type(value).__name__} in place of a text in {name!r}")
         return checked(value if isinstance(value, str) else str(value), f"{self.path}, line {line}: {name!r}")
 
+    def text_or_empty(self, row: Row, name: str, line: int) -> str:
+        """Return a cell as text; one that is there and has no value is empty."""
+        return "" if name in row and is_missing(row[name]) else self.text(row, name, line)
+
     def cell(self, row: Row, name: str, line: int, read: Callable[[Any], Any]) -> Any:
         """What `read` makes of a cell; its ValueError gets a place."""
         try:
             return read(row.get(name))
+        except Missing:
+            raise
         except ValueError as error:
             raise PretuneError(f"{self.path}, line {line}: {error} in {name!r}") from error
 
 
-def option(role: str) -> str:
-    """How the column of a role is named on the command line."""
-    return f"--{role}" if role in ROLES else f"--columns.{role}"
+def with_options(advice: str, roles: Iterable[str]) -> str:
+    """Return advice to name the columns of some roles, with the options that the running command has; "" without any.
+
+    >>> with_options("override", ["text", "group"])
+    '; override with --text, --columns.group'
+    """
+    options = (
+        if_option(role, f"--{role}") if role in ROLES else if_option("columns", f"--columns.{role}") for role in roles
+    )
+    known = ", ".join(filter(None, options))
+    return f"; {advice} with {known}" if known else ""
 
 
 def drop_or_refuse(what: str, bad: Sequence[str], drop: bool | None) -> None:
     """Count and list examples that are no good: left out where that was asked for, else refused; None: all are wanted."""
     listed = ", ".join(bad[:LISTED]) + (" …" if len(bad) > LISTED else "")
     if not drop:
-        way_out = "" if drop is None else ", or leave them out with --drop-bad"
+        way_out = "" if drop is None else if_option("drop-bad", ", or leave them out with --drop-bad")
         raise PretuneError(f"{what}: {listed}; mend them{way_out}")
     say(f"{what}: {listed}; they were left out")
 
@@ -350,6 +389,19 @@ def _text_by_content(sample: list[Row], taken: set[str]) -> str | None:
     return best if best is not None and sizes[best] else None
 
 
+class Missing(ValueError):  # noqa: N818
+    """A cell that has no label."""
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a cell has no value: null, or what tables of numbers have instead of it.
+
+    >>> is_missing(None), is_missing(float("nan")), is_missing("")
+    (True, True, False)
+    """
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
 def one_label(value: Any) -> str:
     """A cell with one label.
 
@@ -358,8 +410,8 @@ def one_label(value: Any) -> str:
     """
     if isinstance(value, bool):
         return str(value).lower()
-    if value is None or value == "":
-        raise ValueError("no label")
+    if is_missing(value) or str(value).strip() == "":
+        raise Missing("no label")
     if isinstance(value, list | dict):
         raise ValueError(f"a {type(value).__name__} in place of a single label")
     if not is_text(label := str(value).strip()):
@@ -371,7 +423,7 @@ def some_labels(value: Any) -> Any:
     """A cell with any number of labels: a list, or a text that is cut when all are known."""
     if isinstance(value, list):
         return tuple(dict.fromkeys(one_label(item) for item in value))
-    return "" if value in (None, "") else one_label(value)
+    return "" if is_missing(value) or value == "" else one_label(value)
 
 
 def split_labels(cells: Sequence[Any], known: Collection[str] = ()) -> list[tuple[str, ...]]:
@@ -393,8 +445,8 @@ def number(value: Any) -> float:
     >>> number(" 3.50 ")
     3.5
     """
-    if value is None or value == "":
-        raise ValueError("no number")
+    if is_missing(value) or (isinstance(value, str) and value.strip().casefold() in ("", *NOTHING)):
+        raise Missing("no number")
     try:
         found = float(value)
     except (TypeError, ValueError):

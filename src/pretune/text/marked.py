@@ -12,7 +12,7 @@ import numpy as np
 
 from pretune.errors import PretuneError
 from pretune.text.files import Errors
-from pretune.text.labeled import Excerpt, Labeled, drop_or_refuse, read_labeled
+from pretune.text.labeled import Excerpt, Labeled, drop_or_refuse, read_labeled, with_options
 from pretune.text.sequences import Arrangement
 from pretune.text.tokenizer import Tokenizer
 
@@ -47,14 +47,14 @@ def read_marked(
     `place2` (from 0, words are what stands between spaces). Spans that are not in their texts are refused with a list; with
     `drop_bad`, rows that have such are left out.
     """
-    rows = read_labeled(file, columns, errors=errors, labels=labels, roles=ROLES)
+    rows = read_labeled(file, columns, errors=errors, labels=labels, roles=ROLES, drop_bad=drop_bad and labels)
     for which in (1, 2):
         if not (
             {f"start{which}", f"end{which}"} <= rows.columns.keys() or {"word", f"word{which}"} & rows.columns.keys()
         ):
             raise PretuneError(
-                f"{rows.file}: cannot tell where span {which} is; name its columns with --columns.start{which} and "
-                f"--columns.end{which}, or that of its words with --columns.word{which}"
+                f"{rows.file}: cannot tell where span {which} is"
+                + with_options("name its bounds, or its words,", [f"start{which}", f"end{which}", f"word{which}"])
             )
     spans: dict[int, tuple[Span, Span]] = {}
     bad = []

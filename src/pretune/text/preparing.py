@@ -17,6 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,7 +25,7 @@ import numpy as np
 
 from pretune.atomic import remove_temporaries, sync_folder, write_bytes
 from pretune.cluster import Engine
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, if_option
 from pretune.parsing import write_sealed_json
 from pretune.progress import Bar, Silent, progress, say
 from pretune.text.documents import Document, TextLayout, read_documents
@@ -85,9 +86,9 @@ def make_store(
         if all(store.manifest[key] == value for key, value in identity.items()):
             say(f"{out}: already prepared from these files")
             return store
-        raise PretuneError(f"{out}: holds another store; delete it or choose another --out")
+        raise PretuneError(f"{out}: holds another store; delete it{if_option('out', ', or choose another --out')}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise PretuneError(f"{out}: exists and is not empty; choose another --out")
+        raise PretuneError(f"{out}: exists and is not empty{if_option('out', '; choose another --out')}")
     partial = partial_folder(out)
     resumed = partial.is_dir()
     partial.mkdir(parents=True, exist_ok=True)
@@ -182,7 +183,7 @@ def _build_all(
     made_with = hashlib.sha256(json.dumps([tokenizer.digest, settings.describe()]).encode()).digest()
     meter = Meter()
     entries: list[dict[str, Any]] = []
-    waiting: deque[tuple[str, str, list[Future[dict[str, Array]]]]] = deque()
+    waiting: deque[tuple[str, str, Array, list[Future[dict[str, Array]]]]] = deque()
     tokens = 0
 
     with ExitStack() as stack:
@@ -203,21 +204,22 @@ def _build_all(
 
         def finish_first() -> None:
             nonlocal tokens
-            name, source, parts = waiting.popleft()
+            name, source, files, parts = waiting.popleft()
             if parts:
-                write_bytes(folder / name, shard_file(join_parts([part.result() for part in parts]), source))
+                arrays = join_parts([part.result() for part in parts]) | {"files": files}
+                write_bytes(folder / name, shard_file(arrays, source))
             entries.append(_entry(folder / name))
             tokens += entries[-1]["tokens"]
             bar.update(meter.bytes, f"{tokens:,} tokens")
 
         try:
-            for name, packed in _cut(units, settings, meter):
+            for name, packed, files in _cut(units, settings, meter):
                 digest = hashlib.sha256(made_with)
-                for part in packed:
+                for part in (*packed, files.tobytes()):
                     digest.update(part)
                 source = digest.hexdigest()
                 done = _is_done(folder / name, source)
-                waiting.append((name, source, [] if done else [pool.submit(build, part) for part in packed]))
+                waiting.append((name, source, files, [] if done else [pool.submit(build, part) for part in packed]))
                 if len(waiting) > 2:  # one being built, one in reserve
                     finish_first()
                 bar.update(meter.bytes, f"{tokens:,} tokens")
@@ -242,9 +244,13 @@ class _Here:
 
 def _cut(
     units: Iterable[tuple[int, list[Path]]], settings: Settings, meter: Meter
-) -> Iterator[tuple[str, list[bytes]]]:
-    """Name and packed texts, in parts, of every shard. The cut depends on files and settings alone."""
+) -> Iterator[tuple[str, list[bytes], Array]]:
+    """Name and packed texts, in parts, of every shard, and which of its documents begin a file.
+
+    The cut depends on files and settings alone.
+    """
     for unit, group in units:
+        last: Path | None = None
         documents = read_documents(
             group,
             layout=settings.layout,
@@ -254,7 +260,11 @@ def _cut(
             meter=meter,
         )
         for number, shard in enumerate(_by_size(documents, settings.shard_bytes)):
-            yield f"{unit:05d}-{number:04d}.safetensors", [_pack(part) for part in _by_size(shard, PART_BYTES)]
+            files = [document.file for document in shard]
+            begins = [one != other for one, other in pairwise([last, *files])]
+            last = files[-1]
+            name = f"{unit:05d}-{number:04d}.safetensors"
+            yield name, [_pack(part) for part in _by_size(shard, PART_BYTES)], np.array(begins, dtype=np.uint8)
 
 
 def _pack(documents: Sequence[Document]) -> bytes:

@@ -13,7 +13,7 @@ import numpy as np
 from pretune.errors import PretuneError, nearest
 from pretune.progress import say
 from pretune.text.files import checked, ending, file_format, open_stream
-from pretune.text.labeled import FORMATS, Excerpt, Row, drop_or_refuse, table_rows
+from pretune.text.labeled import FORMATS, ROLES, Excerpt, Row, drop_or_refuse, table_rows, with_options
 from pretune.text.rows import TokenRows
 from pretune.text.tokenizer import Tokenizer
 
@@ -207,7 +207,7 @@ def _names(path: Path, row: Row, given: Mapping[str, str], answers: bool, quiet:
     names = {role: given.get(role) or next((n for n in usual if n in row), usual[0]) for role, usual in roles.items()}
     if names.keys() - given.keys() and not quiet:
         listed = ", ".join(f"{role} = {name!r}" for role, name in names.items())
-        say(f"{path}: {listed}; override with --text, --pair, --label")
+        say(f"{path}: {listed}{with_options('override', ROLES)}")
     return names
 
 

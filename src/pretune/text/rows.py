@@ -76,7 +76,10 @@ class TokenRows:
 def arrange_rows(
     rows: TokenRows, tokenizer: Tokenizer, template: Template, length: int, labels: Mapping[str, Array]
 ) -> Arrangement:
-    """A sequence a row, at most `length` tokens: single texts lose their end, of a pair the longer text gives way."""
+    """Return one sequence per row, truncated to `length` tokens.
+
+    Pairs are truncated as in `transformers` ("longest_first"), so that an exported model sees the same tokens there.
+    """
     pair = rows.lengths.shape[1] == 2
     room = length - template.overhead(pair)
     if room < 1 + pair:
@@ -84,8 +87,10 @@ def arrange_rows(
     spans = rows.lengths.copy()
     over = np.maximum(0, spans.sum(1) - room)
     if pair:
-        # The longer one is cut down to the other's length first, then both evenly.
-        first = np.clip(spans[:, 0], None, np.maximum(room - spans[:, 1], (room + 1) // 2))
+        # The longer text is truncated to the other's length first, then both evenly; if the room is odd, the longer one keeps
+        # one token more, or the second one if they are equal.
+        half = np.where(spans[:, 0] > spans[:, 1], room - room // 2, room // 2)
+        first = np.clip(spans[:, 0], None, np.maximum(room - spans[:, 1], half))
         spans[:, 0] = np.where(over > 0, first, spans[:, 0])
         spans[:, 1] = np.where(over > 0, np.minimum(spans[:, 1], room - first), spans[:, 1])
     else:

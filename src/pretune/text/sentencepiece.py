@@ -1,77 +1,150 @@
 """Reading a sentencepiece .model file, a protocol buffer, without the library that wrote it.
 
-Only the fields that decide how text is cut are read; their numbers are those of sentencepiece_model.proto.
+Every field of sentencepiece_model.proto is read, known not to change the ids of a text, or refused by name.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from pretune.errors import PretuneError
+from pretune.text.sentencepiece_normalizer import normalization
 
-UNIGRAM, BPE = 1, 2
+UNIGRAM, BPE, WORD, CHARACTER = 1, 2, 3, 4
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 MARK = "▁"
+PROTECTED = 0xE100  # first of the private-use characters that replace user-defined symbols during normalization
+
+# Fields that are read here.
+MODEL_TYPE, SUFFIX, BYTE_FALLBACK = 3, 24, 35
+RULES_NAME, CHARSMAP, DUMMY_PREFIX, EXTRA_SPACES, ESCAPE = 1, 2, 3, 4, 5
+# Fields about training or decoding, which do not change the ids of a text.
+TRAINING = {
+    1: "input", 2: "model_prefix", 4: "vocab_size", 5: "accept_language", 6: "self_test_sample_size", 7: "input_format",
+    10: "character_coverage", 11: "input_sentence_size", 12: "mining_sentence_size", 13: "training_sentence_size",
+    14: "seed_sentencepiece_size", 15: "shrinking_factor", 16: "num_threads", 17: "num_sub_iterations",
+    18: "max_sentence_length", 19: "shuffle_input_sentence", 20: "max_sentencepiece_length",
+    21: "split_by_unicode_script", 22: "split_by_whitespace", 23: "split_by_number", 25: "split_digits",
+    26: "allow_whitespace_only_pieces", 30: "control_symbols", 31: "user_defined_symbols",
+    32: "vocabulary_output_piece_score", 33: "hard_vocab_limit", 34: "use_all_vocab", 36: "required_chars",
+    40: "unk_id", 41: "bos_id", 42: "eos_id", 43: "pad_id", 44: "unk_surface", 45: "unk_piece", 46: "bos_piece",
+    47: "eos_piece", 48: "pad_piece", 49: "train_extremely_large_corpus", 50: "enable_differential_privacy",
+    51: "differential_privacy_noise_level", 52: "differential_privacy_clipping_threshold",
+    53: "pretokenization_delimiter", 54: "seed_sentencepieces_file", 55: "auto_character_coverage",
+}  # fmt: skip
+COMPILED = {6: "normalization_rule_tsv"}  # the rules that the compiled map was made of
+AROUND = {4: "self_test_data", 5: "denormalizer_spec"}
 
 Field = tuple[int, bytes | int]
+Piece = tuple[str, float, int]  # text, score, type
 
 
 @dataclass
 class SentencePieceModel:
     """What a .model file holds: pieces with scores and types, and how text is normalized first."""
 
-    pieces: list[tuple[str, float, int]] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
     algorithm: int = UNIGRAM
     byte_fallback: bool = False
-    character_map: bytes = b""
+    suffix: bool = False  # the space mark ends words instead of starting them
+    rules: str = ""  # name of the normalization rules
+    charsmap: bytes = b""
     dummy_prefix: bool = True
-    remove_extra_whitespace: bool = True
+    remove_extra_spaces: bool = True
+
+    def of_type(self, *types: int) -> list[str]:
+        """Return the pieces of some types."""
+        return [piece for piece, _, kind in self.pieces if kind in types]
 
 
 def read_model(path: Path) -> SentencePieceModel:
-    """Parse a .model file."""
+    """Parse a .model file; raise an error that names any unsupported setting that would change ids."""
     try:
-        return _parse(path.read_bytes())
+        model = _parse(path.read_bytes())
     except (IndexError, struct.error, UnicodeDecodeError, ValueError) as error:
         raise PretuneError(f"{path}: damaged or not a sentencepiece model") from error
+    except PretuneError as error:
+        raise PretuneError(f"{path}: {error}") from error
+    return model
 
 
 def _parse(data: bytes) -> SentencePieceModel:
     model = SentencePieceModel()
     for number, value in _fields(data):
-        if number == 1 and isinstance(value, bytes):  # a piece
-            piece, score, kind = "", 0.0, NORMAL
-            for inner, content in _fields(value):
-                if inner == 1 and isinstance(content, bytes):
-                    piece = content.decode("utf-8")
-                elif inner == 2 and isinstance(content, bytes):
-                    (score,) = struct.unpack("<f", content)
-                elif inner == 3 and isinstance(content, int):
-                    kind = content
-            model.pieces.append((piece, score, kind))
-        elif number == 2 and isinstance(value, bytes):  # how it was trained
-            for inner, content in _fields(value):
-                if inner == 3 and isinstance(content, int):
-                    model.algorithm = content
-                elif inner == 35:
-                    model.byte_fallback = bool(content)
-        elif number == 3 and isinstance(value, bytes):  # how text is normalized
-            for inner, content in _fields(value):
-                if inner == 2 and isinstance(content, bytes):
-                    model.character_map = content
-                elif inner == 3:
-                    model.dummy_prefix = bool(content)
-                elif inner == 4:
-                    model.remove_extra_whitespace = bool(content)
+        if number == 1 and isinstance(value, bytes):
+            model.pieces.append(_piece(value))
+        elif number == 2 and isinstance(value, bytes):
+            _read_trainer(model, value)
+        elif number == 3 and isinstance(value, bytes):
+            _read_normalizer(model, value)
+        else:
+            _check_known(number, AROUND, "the model")
     if not model.pieces:
         raise ValueError("no pieces")
     return model
+
+
+def _piece(data: bytes) -> Piece:
+    piece, score, kind = "", 0.0, NORMAL
+    for number, value in _fields(data):
+        if number == 1 and isinstance(value, bytes):
+            piece = value.decode("utf-8")
+        elif number == 2 and isinstance(value, bytes):
+            (score,) = struct.unpack("<f", value)
+        elif number == 3 and isinstance(value, int):
+            kind = value
+        else:
+            _check_known(number, {}, f"piece {piece!r}")
+    if kind == UNUSED:
+        raise PretuneError(
+            f"piece {piece!r} has the type UNUSED, which is not supported; remove it from the vocabulary"
+        )
+    return piece, score, kind
+
+
+def _read_trainer(model: SentencePieceModel, data: bytes) -> None:
+    for number, value in _fields(data):
+        if number == MODEL_TYPE and isinstance(value, int):
+            model.algorithm = value
+        elif number == BYTE_FALLBACK:
+            model.byte_fallback = bool(value)
+        elif number == SUFFIX:
+            model.suffix = bool(value)
+        else:
+            _check_known(number, TRAINING, "trainer_spec")
+
+
+def _read_normalizer(model: SentencePieceModel, data: bytes) -> None:
+    for number, value in _fields(data):
+        if number == RULES_NAME and isinstance(value, bytes):
+            model.rules = value.decode("utf-8")
+        elif number == CHARSMAP and isinstance(value, bytes):
+            model.charsmap = value
+        elif number == DUMMY_PREFIX:
+            model.dummy_prefix = bool(value)
+        elif number == EXTRA_SPACES:
+            model.remove_extra_spaces = bool(value)
+        elif number == ESCAPE:
+            if not value:
+                raise PretuneError("a model with escape_whitespaces=false is not supported; train it with true")
+        else:
+            _check_known(number, COMPILED, "normalizer_spec")
+
+
+def _check_known(number: int, harmless: Mapping[int, str], where: str) -> None:
+    if number not in harmless:
+        raise PretuneError(
+            f"unknown field {number} of {where}; it may change how text is tokenized, so it is not ignored"
+        )
 
 
 def _fields(data: bytes) -> Iterator[Field]:
@@ -107,52 +180,47 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         shift += 7
 
 
-def build_backend(model: SentencePieceModel) -> tokenizers.Tokenizer:
-    """The same segmentation on the `tokenizers` library."""
-    if model.algorithm not in (UNIGRAM, BPE):
-        raise PretuneError("sentencepiece word and character models are not supported, only unigram and BPE")
-    names = [piece for piece, _, _ in model.pieces]
+def build_backend(model: SentencePieceModel, before: Sequence[normalizers.Normalizer] = ()) -> tokenizers.Tokenizer:
+    """Return a tokenizer of the `tokenizers` library that tokenizes text as the model does.
+
+    `before` are the normalizers that a published tokenizer applies before the model.
+    """
+    around = tokenizers.Tokenizer(models.BPE())
+    around.normalizer = normalizers.Sequence([*before, *_normalizers(model)])
+    if cuts := _pre_tokenizers(model):
+        around.pre_tokenizer = pre_tokenizers.Sequence(cuts)
+    around.decoder = _decoder(model)
+    content = json.loads(around.to_str()) | {"model": _segmentation(model)}
+    # Built from JSON so that scores equal those of a saved copy to the last bit.
+    backend = tokenizers.Tokenizer.from_str(json.dumps(content))
+    backend.add_special_tokens(
+        [AddedToken(piece, special=True, normalized=False) for piece in model.of_type(UNKNOWN, CONTROL)]
+    )
+    return backend
+
+
+def _segmentation(model: SentencePieceModel) -> dict[str, Any]:
+    """Return the segmentation model in the format of tokenizer.json."""
     unknown = next((i for i, (_, _, kind) in enumerate(model.pieces) if kind == UNKNOWN), None)
     if model.algorithm == UNIGRAM:
-        scores = [(piece, score) for piece, score, _ in model.pieces]
-        backend = tokenizers.Tokenizer(
-            models.Unigram(scores, unk_id=unknown, byte_fallback=model.byte_fallback)  # type: ignore[call-arg]
-        )
-    else:
-        backend = tokenizers.Tokenizer(
-            models.BPE(
-                {piece: i for i, piece in enumerate(names)},
-                _merges(model),
-                unk_token=None if unknown is None else names[unknown],
-                fuse_unk=True,
-                byte_fallback=model.byte_fallback,
-            )
-        )
-    steps: list[normalizers.Normalizer] = []
-    if model.character_map:
-        steps.append(normalizers.Precompiled(model.character_map))
-    if model.remove_extra_whitespace:
-        steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
-    backend.normalizer = normalizers.Sequence(steps)
-    scheme = "always" if model.dummy_prefix else "never"
-    crosses = any(MARK in name[1:].strip(MARK) for name in names)  # pieces of several words need the text uncut
-    backend.pre_tokenizer = pre_tokenizers.Metaspace(replacement=MARK, prepend_scheme=scheme, split=not crosses)
-    metaspace = decoders.Metaspace(replacement=MARK, prepend_scheme=scheme)
-    if model.byte_fallback:
-        backend.decoder = decoders.Sequence([decoders.ByteFallback(), metaspace])
-    else:
-        backend.decoder = metaspace
-    backend.add_special_tokens(
-        [
-            AddedToken(piece, special=True, normalized=False)
-            for piece, _, kind in model.pieces
-            if kind in (UNKNOWN, CONTROL)
+        # The library's own score for user-defined symbols, with which they almost always win.
+        best = max((score for _, score, kind in model.pieces if kind == NORMAL), default=0.0)
+        scores = [
+            (piece, len(piece.encode()) * best - 0.1 if kind == USER_DEFINED else score)
+            for piece, score, kind in model.pieces
         ]
-    )
-    if model.algorithm == BPE:  # Unigram takes user-defined pieces by their score, which is the best there is
-        defined = [piece for piece, _, kind in model.pieces if kind == USER_DEFINED]
-        backend.add_tokens([AddedToken(piece, normalized=False) for piece in defined])
-    return backend
+        return {"type": "Unigram", "unk_id": unknown, "vocab": scores, "byte_fallback": model.byte_fallback}
+    if model.algorithm not in (BPE, CHARACTER):
+        raise PretuneError("sentencepiece word models are not supported; train a unigram, BPE or character model")
+    return {
+        "type": "BPE",
+        "vocab": {piece: i for i, (piece, _, _) in enumerate(model.pieces)},
+        "merges": _merges(model) if model.algorithm == BPE else [],
+        "unk_token": None if unknown is None else model.pieces[unknown][0],
+        "fuse_unk": True,
+        "byte_fallback": model.byte_fallback,
+        "ignore_merges": bool(model.of_type(USER_DEFINED)),  # no merges lead to user-defined symbols
+    }
 
 
 def _merges(model: SentencePieceModel) -> list[tuple[str, str]]:
@@ -167,3 +235,47 @@ def _merges(model: SentencePieceModel) -> list[tuple[str, str]]:
             if left in ranks and right in ranks:
                 merges.append((-score, ranks[left], ranks[right], left, right))
     return [(left, right) for _, _, _, left, right in sorted(merges)]
+
+
+def _normalizers(model: SentencePieceModel) -> list[normalizers.Normalizer]:
+    """Return the library's normalization: rules, whitespace removal, the dummy prefix, and space marks."""
+    steps = normalization(model.rules, model.charsmap)
+    if model.remove_extra_spaces:
+        steps.append(normalizers.Replace(Regex(rf"\A +| +(?= |\z)|[ {MARK}]+\z"), ""))
+    whole = normalizers.Sequence(steps)
+    # The library does not normalize user-defined symbols.
+    symbols = sorted(model.of_type(USER_DEFINED), key=len, reverse=True)
+    changed = [symbol for symbol in symbols if whole.normalize_str(symbol) != symbol]
+    protected = {symbol: chr(PROTECTED + number) for number, symbol in enumerate(changed)}
+    steps = [normalizers.Replace(symbol, private) for symbol, private in protected.items()] + steps
+    steps += [normalizers.Replace(private, symbol) for symbol, private in protected.items()]
+    if model.dummy_prefix:
+        last = normalizers.Replace(Regex(r"\z"), MARK)
+        steps.append(last if model.suffix else normalizers.Prepend(MARK))
+    return [*steps, normalizers.Replace(" ", MARK)]
+
+
+def _pre_tokenizers(model: SentencePieceModel) -> list[pre_tokenizers.PreTokenizer]:
+    """Return splits that no piece crosses; the library itself does not split, which is slower and gives the same ids."""
+    cuts: list[pre_tokenizers.PreTokenizer] = []
+    inside = slice(None, -1) if model.suffix else slice(1, None)
+    names = [piece for piece, _, _ in model.pieces]
+    if MARK in names and not any(MARK in name[inside] for name in names):
+        cuts.append(pre_tokenizers.Split(MARK, "merged_with_previous" if model.suffix else "merged_with_next"))
+    symbols = sorted(model.of_type(USER_DEFINED), key=len, reverse=True)
+    if symbols and model.algorithm != UNIGRAM:
+        cuts.append(pre_tokenizers.Split(Regex("|".join(map(re.escape, symbols))), "isolated"))
+    if model.byte_fallback:  # text such as <0x41> must not match a byte piece
+        cuts.append(pre_tokenizers.Split(Regex("<(?=0x[0-9A-F]{2}>)"), "merged_with_previous"))
+    return cuts
+
+
+def _decoder(model: SentencePieceModel) -> decoders.Decoder:
+    if not model.suffix:
+        decoder: decoders.Decoder = decoders.Metaspace(
+            replacement=MARK, prepend_scheme="always" if model.dummy_prefix else "never"
+        )
+    else:
+        spaces = [decoders.Replace(MARK, " "), decoders.Fuse()]
+        decoder = decoders.Sequence([*spaces, *([decoders.Strip(" ", 0, 1)] if model.dummy_prefix else [])])
+    return decoders.Sequence([decoders.ByteFallback(), decoder]) if model.byte_fallback else decoder

@@ -61,6 +61,17 @@ class Template:
         """The template of running text."""
         return self if self.document is None else replace(self, single=self.document, document=None)
 
+    @property
+    def opening(self) -> str:
+        """The role before a text, on the decoder's side if there is one; else the role between running texts.
+
+        >>> Template(single=("A",), pair=("B",), document=("A", "end")).opening
+        'end'
+        """
+        frame = self.target or self.single
+        before = frame[: frame.index("A")] or [role for role in self.for_documents.single if role != "A"]
+        return before[-1] if before else ""
+
     def overhead(self, pair: bool) -> int:
         """Tokens that are not the texts' own."""
         return len(self.single) - 1 + (len(self.pair) - 1 if pair else 0) + len(self.last)
@@ -306,6 +317,7 @@ MODEL_COLUMNS = (
     "span",
     "global",
     "characters",
+    "prompt",
 )  # those a model looks at; the others are ours
 
 

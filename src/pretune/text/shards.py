@@ -20,7 +20,7 @@ from typing import IO, Any, Self
 import numpy as np
 from safetensors.numpy import load, save
 
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, if_option
 from pretune.text.annotations import inside
 from pretune.text.sentences import split_sentences
 from pretune.text.tokenizer import Tokenizer
@@ -153,7 +153,9 @@ class Worker:
 
     def _ended(self) -> PretuneError:
         code = self.process.wait()
-        return PretuneError(f"a tokenizing process ended early (exit {code}); out of memory? Try fewer --processes")
+        return PretuneError(
+            f"a tokenizing process ended early (exit {code}); out of memory{if_option('processes', '? Try fewer --processes')}"
+        )
 
     def __enter__(self) -> Self:
         return self

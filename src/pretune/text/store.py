@@ -8,6 +8,7 @@ tokenizer.json …        the tokenizer that made the ids
     sentences  (s+1,)    where each sentence starts in tokens
     documents  (d+1,)    where each document starts in sentences
     bytes      (d,)      UTF-8 bytes of each document, for bits per byte
+    files      (d,)      1 where a document is the first of its file, else 0
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pretune.parsing import conform, parse_json, read_mapping, read_sealed_json
 from pretune.text.tokenizer import Tokenizer
 
 FORMAT = "pretune-store"
-VERSION = 2  # 2: the manifest has a checksum of itself
+VERSION = 2  # 2: the manifest has a checksum of itself, and shards name the files of their documents
 MANIFEST = "manifest.json"
 VERIFY_UP_TO = 8 << 30  # bytes; larger stores are checked for size only when opened
 
@@ -131,6 +132,11 @@ class Store:
         """(documents,) int64: UTF-8 bytes of each document."""
         return np.concatenate([m["bytes"].astype(np.int64) for m in self._maps])
 
+    @cached_property
+    def document_files(self) -> Array:
+        """(documents,) int64: the number of the file that each document comes from, counted over all stores joined."""
+        return np.cumsum(np.concatenate([m["files"] for m in self._maps]), dtype=np.int64) - 1
+
     @property
     def languages(self) -> list[str]:
         """The languages of its documents, in the order of the alphabet."""
@@ -147,6 +153,23 @@ class Store:
         store = copy(self)
         store.__dict__.pop("document_languages", None)
         store.spoken = [(language, self.documents)]
+        return store
+
+    def cut_at(self, sentences: Array) -> Store:
+        """Return the same text in more documents: a new one begins at each of these sentences, too.
+
+        How many bytes each part of a document has is not kept: they are shared out by its tokens.
+        """
+        old = self.document_offsets
+        offsets = np.sort(np.concatenate([old, np.setdiff1d(sentences, old)]))
+        owner = np.clip(np.searchsorted(old, offsets[:-1], side="right") - 1, 0, self.documents - 1)
+        tokens, whole = (np.diff(self.sentence_offsets[bounds]) for bounds in (offsets, old))
+        store = copy(self)
+        store.manifest = self.manifest | {"documents": len(offsets) - 1}
+        store.spoken = [(self.languages[number], 1) for number in self.document_languages[owner]]
+        store.__dict__.pop("document_languages", None)
+        shares = self.document_bytes[owner] * tokens / np.maximum(1, whole[owner])
+        store.__dict__ |= {"document_offsets": offsets, "document_bytes": shares.astype(np.int64)}
         return store
 
     def _with_start(self, bounds: Array) -> Any:

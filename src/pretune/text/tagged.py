@@ -15,7 +15,7 @@ from pretune.errors import PretuneError, nearest
 from pretune.progress import say
 from pretune.text.documents import read_jsonl, read_parquet
 from pretune.text.files import Errors, checked, ending, file_format, read_lines
-from pretune.text.labeled import Excerpt, Row
+from pretune.text.labeled import Excerpt, Row, with_options
 from pretune.text.rows import TokenRows
 from pretune.text.tokenizer import Tokenizer
 
@@ -246,10 +246,10 @@ def _names(
         if tags and len(row) == 1:
             raise PretuneError(f"{path}: a single column; tagged words have a tag beside each")
         if tags and "label" not in given and not quiet:
-            say(f"{path}: tags are column {names['label']}; override with --label")
+            say(f"{path}: tags are column {names['label']}{with_options('override', ['label'])}")
     elif usual.keys() - given.keys():
         listed = ", ".join(f"{role} = {name!r}" for role, name in names.items())
-        say(f"{path}: {listed}; override with --text, --label")
+        say(f"{path}: {listed}{with_options('override', ('text', 'label'))}")
     return names
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pretune.progress import say
 from pretune.text.files import find_files
-from pretune.text.labeled import FORMATS, LABELS, Excerpt, Labeled, column_names, read_labeled
+from pretune.text.labeled import FORMATS, LABELS, ROLES, Excerpt, Labeled, column_names, read_labeled, with_options
 
 USUAL = (
     ("source", "target"), ("input", "output"), ("inputs", "targets"), ("text", "summary"), ("document", "summary"),
@@ -19,7 +19,9 @@ USUAL = (
 TRIPLES = (("question", "context", "answer"), ("question", "context", "answers"), ("instruction", "input", "output"))
 
 
-def read_text_to_text(file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
+def read_text_to_text(
+    file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True, drop_bad: bool = False
+) -> Labeled:
     """Rows whose labels are texts to write. Columns have usual names, are the only two, or those of any labeled file.
 
     >>> rows = read_text_to_text("articles.csv", {"text": "body", "label": "headline"})  # doctest: +SKIP
@@ -29,8 +31,8 @@ def read_text_to_text(file: str | Path | Excerpt, columns: Mapping[str, str], *,
     given = {role: name for role, name in columns.items() if name}
     if not given and (given := guess_sides(names, answered)):
         guessed = ", ".join(f"{role} = {name!r}" for role, name in given.items())
-        say(f"{path}: {guessed}; override with --text, --pair, --label")
-    return read_labeled(file, given, labels=answered)
+        say(f"{path}: {guessed}{with_options('override', ROLES)}")
+    return read_labeled(file, given, labels=answered, drop_bad=drop_bad)
 
 
 def guess_sides(names: Sequence[str], answered: bool = True) -> dict[str, str]:

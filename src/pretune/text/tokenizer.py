@@ -22,6 +22,7 @@ from pretune.boxed import boxed_folder, boxed_names
 from pretune.errors import PretuneError
 from pretune.text.remembered import remember
 from pretune.text.spelling import spell_vocabulary
+from pretune.text.tokenizer_settings import CHARACTERS
 from pretune.text.words import WordStarts
 
 if TYPE_CHECKING:
@@ -36,16 +37,6 @@ ROLE_NAMES = {
     "mask": ("mask_token",),
     "end": ("eos_token", "sep_token"),
 }
-# where a vocabulary comes without a configuration, the published spellings tell
-SPELLINGS = {
-    "pad_token": ("[PAD]", "<pad>"),
-    "unk_token": ("[UNK]", "<unk>"),
-    "cls_token": ("[CLS]", "<cls>", "<s>"),  # XLNet has both of the last
-    "sep_token": ("[SEP]", "<sep>"),
-    "bos_token": ("<s>", "<|endoftext|>"),
-    "eos_token": ("</s>", "<|endoftext|>"),
-    "mask_token": ("[MASK]", "<mask>", "<special1>"),
-}
 TRAINED_SPECIALS = {
     "padding": "[PAD]",
     "unknown": "[UNK]",
@@ -54,10 +45,14 @@ TRAINED_SPECIALS = {
     "mask": "[MASK]",
     "end": "[SEP]",
 }
-JOINT, CUT = "\ue000\ue0f0\ue000", "\ue000\ue0f1\ue000"  # private characters: between parts, inside spelled specials
+SEPARATOR = "<sep>"  # what is added to a vocabulary without a separator
+PRIVATE = "\ue000\ue0f0"  # private-use characters
+JOINT, HIDDEN = (
+    f"{PRIVATE}\ue000",
+    f"{PRIVATE}{{}}",
+)  # between parts of a text; in place of special tokens
 SOME = 1000  # texts tokenized at once where places are kept, which take memory
 TARGET = "target_tokenizer"  # the folder inside, of the tokenizer of second texts
-CHARACTERS = "max_characters_per_token"  # as ELMo's options.json calls it
 SENTINELS = ("<extra_id_{}>", "▁<extra_id_{}>")  # T5's tokens, mT5's pieces
 LANGUAGE = re.compile(r"<lang:([\w-]+)>|([a-z]{2,3}_[A-Z]{2})")  # our own, mBART's
 
@@ -73,13 +68,21 @@ class Tokenizer:
     'hello, world!'
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, roles: Mapping[str, str], characters: int = 0) -> None:
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        roles: Mapping[str, str],
+        characters: int = 0,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
         """`roles` maps role names to token strings of the vocabulary; `characters` is how many symbols of bytes spell a
-        word for models that read words by their letters (ELMo); 0: none."""
+        word for models that read words by their letters (ELMo); 0: none. `names` are the tokens that a published
+        tokenizer_config.json names (bos_token, …); without it, they follow from the roles."""
         backend.no_truncation()
         backend.no_padding()
         self.backend = backend
         self.characters = characters
+        self.names = dict(names or {})
         self.role_tokens = dict(roles)
         self.roles: dict[str, int] = {}
         for role, token in roles.items():
@@ -101,6 +104,17 @@ class Tokenizer:
             raise PretuneError("the tokenizers of two sides must number their special tokens alike; train both here")
         self._target = target
         return self
+
+    def with_separator(self) -> Tokenizer:
+        """Return a copy with a token added as separator, which is the end of texts too where the vocabulary has none.
+
+        >>> tokenizer.with_separator().size - tokenizer.size  # doctest: +SKIP
+        1
+        """
+        backend = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        backend.add_special_tokens([tokenizers.AddedToken(SEPARATOR, special=True, normalized=False)])
+        roles = {"end": SEPARATOR} | self.role_tokens | {"separator": SEPARATOR}
+        return Tokenizer(backend, roles, self.characters)
 
     # -- the vocabulary -----------------------------------------------------------------------------------------
 
@@ -183,94 +197,81 @@ class Tokenizer:
         Each part gets the ids it would get alone. Handing the library whole documents, with a joint token between the
         parts, is a third faster than handing it the parts.
         """
-        joined = [JOINT.join(map(self._tame, parts)) for parts in documents if parts]
-        joint, cut = (self._jointed.token_to_id(token) or 0 for token in (JOINT, CUT))
+        joined = [JOINT.join(map(_without_private, parts)) for parts in documents if parts]
+        joint = self._joint
         ids: list[list[int]] = []
-        for encoding in self._jointed.encode_batch_fast(joined, add_special_tokens=False):  # type: ignore[arg-type]
+        for encoding in self._plain.encode_batch_fast(joined, add_special_tokens=False):  # type: ignore[arg-type]
             ids += (encoding.ids, [joint])
         flat = np.fromiter(chain.from_iterable(ids), dtype=np.int32, count=sum(map(len, ids)))
-        if self._spelled is not None:
-            flat = flat[flat != cut]
         is_joint = flat == joint
         lengths = np.diff(is_joint.nonzero()[0], prepend=-1) - 1
         return flat[~is_joint].astype(self.dtype), lengths
 
     def places(self, parts: Sequence[str]) -> Array:
         """(n, 2) where the ids of a text in parts, as `encode_parts` has them, begin and end in it, in characters."""
-        pieces: list[str] = []
         origin: list[Ids] = []
         start = 0
         for part in parts:
-            tamed, places = self._trace(part)
-            pieces.append(tamed)
-            origin += [places[:-1] + start, np.full(len(JOINT), start + len(part))]
+            origin += [np.arange(start, start + len(part)), np.full(len(JOINT), start + len(part))]
             start += len(part)
-        encoding = self._jointed.encode(JOINT.join(pieces), add_special_tokens=False)
-        ours = [self._jointed.token_to_id(token) or 0 for token in (JOINT, CUT)]
-        offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)[~np.isin(encoding.ids, ours)]
+        encoding = self._plain.encode(JOINT.join(map(_without_private, parts)), add_special_tokens=False)
+        offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)[np.array(encoding.ids) != self._joint]
         found: Array = np.concatenate([*origin, [start]])[offsets]
         return found
-
-    def _trace(self, text: str) -> tuple[str, Ids]:
-        """What `_tame` makes of a text, and which of its characters each one was; the last is its end."""
-        origin: Ids = np.arange(len(text) + 1)
-        for joint in (JOINT, CUT):
-            edits = [(match.start(), match.end(), " ") for match in re.finditer(joint, text)]
-            text, origin = edited(text, origin, edits)
-        if self._spelled is not None:
-            cuts = [match.start() + 1 for match in self._spelled.finditer(text)]
-            text, origin = edited(text, origin, [(cut, cut, CUT) for cut in cuts])
-        return text, origin
 
     def encode_with_offsets(self, texts: Sequence[str]) -> tuple[Ids, Ids, Ids]:
         """As `encode_many`, and where each id begins and ends in its text, in characters, (n, 2).
 
         A mark of a space has the place of that space; what a character becomes has all of its place.
         """
-        ours = [self._jointed.token_to_id(token) or 0 for token in (JOINT, CUT)]
         empty = np.empty((0, 2), dtype=np.int64)
         ids, lengths, offsets = [empty[:, 0]], list[int](), [empty]
         for first in range(0, len(texts), SOME):
-            traced = [self._trace(text) for text in texts[first : first + SOME]]
-            encodings = self._jointed.encode_batch([text for text, _ in traced], add_special_tokens=False)
-            found = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), dtype=np.int64)
-            places = np.array([place for encoding in encodings for place in encoding.offsets], dtype=np.int64).reshape(
-                -1, 2
-            )
-            ends = np.cumsum([len(encoding) for encoding in encodings])
-            for (text, origin), stop, encoding in zip(traced, ends, encodings, strict=True):
-                if len(origin) != len(text) + 1 or origin[-1] != len(text):  # something was put in or taken out
-                    own = slice(stop - len(encoding), stop)
-                    places[own] = origin[places[own]]
-            real = ~np.isin(found, ours)
-            ids.append(found[real])
-            offsets.append(places[real])
-            kept = np.concatenate([[0], np.cumsum(real)])[np.concatenate([[0], ends])]
-            lengths += np.diff(kept).tolist()
+            some = list(map(_without_private, texts[first : first + SOME]))
+            encodings = self._plain.encode_batch(some, add_special_tokens=False)
+            ids.append(np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), dtype=np.int64))
+            places = [place for encoding in encodings for place in encoding.offsets]
+            offsets.append(np.array(places, dtype=np.int64).reshape(-1, 2))
+            lengths += map(len, encodings)
         return np.concatenate(ids).astype(self.dtype), np.array(lengths, dtype=np.int64), np.concatenate(offsets)
 
-    def _tame(self, text: str) -> str:
-        """The text without our joints, and cut inside anything the model itself would take for a special token."""
-        if JOINT in text or CUT in text:
-            text = text.replace(JOINT, " ").replace(CUT, " ")
-        if self._spelled is not None:
-            text = self._spelled.sub(lambda match: f"{match[0][0]}{CUT}{match[0][1:]}", text)
-        return text
+    @property
+    def _joint(self) -> int:
+        return self._plain.token_to_id(JOINT) or 0
 
     @cached_property
-    def _spelled(self) -> re.Pattern[str] | None:
-        """Unigram and word-level models list special tokens among their pieces: text must not match."""
-        if self.kind not in ("Unigram", "WordLevel"):
-            return None
-        specials = [re.escape(self.vocabulary[i].removeprefix("▁")) for i in self.specials.nonzero()[0]]
-        return re.compile("|".join(specials)) if specials else None
+    def _plain(self) -> tokenizers.Tokenizer:
+        """The tokenizer for plain text: "[MASK]" spelled out is text, and JOINT separates the parts of a text."""
+        plain = tokenizers.Tokenizer.from_str(json.dumps(self._without_specials()))
+        plain.encode_special_tokens = True
+        plain.add_tokens([tokenizers.AddedToken(JOINT, normalized=False)])
+        return plain
 
-    @cached_property
-    def _jointed(self) -> tokenizers.Tokenizer:
-        jointed = tokenizers.Tokenizer.from_str(self.backend.to_str())
-        jointed.encode_special_tokens = True  # text that happens to spell "[MASK]" is text
-        jointed.add_tokens([tokenizers.AddedToken(token, normalized=False) for token in (JOINT, CUT)])
-        return jointed
+    def _without_specials(self) -> dict[str, Any]:
+        """Return the backend with its special tokens renamed so that no text matches them; ids do not change.
+
+        Most models list special tokens in their vocabularies, where text could match them.
+        """
+        content: dict[str, Any] = json.loads(self.backend.to_str())
+        hidden = {self.vocabulary[i]: HIDDEN.format(i) for i in self.specials.nonzero()[0]}
+        model = content["model"]
+        if model["type"] == "Unigram":
+            model["vocab"] = [[hidden.get(piece, piece), score] for piece, score in model["vocab"]]
+        else:
+            model["vocab"] = {hidden.get(token, token): number for token, number in model["vocab"].items()}
+            model["unk_token"] = hidden.get(model["unk_token"], model["unk_token"])
+        if "merges" in model:
+            prefix = model["continuing_subword_prefix"] or ""
+            pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
+            model["merges"] = [
+                (left, right)
+                for left, right in pairs
+                if not hidden.keys() & {left, right, left + right.removeprefix(prefix)}
+            ]
+        for token in content["added_tokens"]:
+            token["content"] = hidden.get(token["content"], token["content"])
+        content["post_processor"] = None  # it refers to special tokens by name
+        return content
 
     def decode(self, ids: Iterable[int], *, specials: bool = False) -> str:
         """The text of some ids; special tokens are left out unless asked for."""
@@ -301,37 +302,61 @@ class Tokenizer:
 
     # -- files --------------------------------------------------------------------------------------------------
 
-    def save(self, folder: str | Path, template: Template | None = None) -> None:
+    def save(self, folder: str | Path, template: Template | None = None, longest: int | None = None) -> None:
         """Write tokenizer.json and tokenizer_config.json, as `transformers.PreTrainedTokenizerFast` loads them.
 
-        With the `template` of a model, other programs put around texts what that model expects.
+        With the `template` of a model, other programs add the special tokens that the model expects; `longest` is the
+        maximum sequence length of the model, if it has one.
         """
         from pretune.text.tokenizer_files import with_template
 
         folder = Path(folder)
-        backend, config = self.backend, self._config()
+        backend, config = self.backend, self._config(template)
         if template is not None:
             backend = with_template(backend, self.role_tokens, template)
             segments = ["token_type_ids"] if template.segments else []
             config["model_input_names"] = ["input_ids", *segments, "attention_mask"]
             if template.last:  # the last token is looked for at the end
                 config["padding_side"] = "left"
+        if longest is not None:
+            config["model_max_length"] = longest
         write_bytes(folder / "tokenizer.json", backend.to_str(pretty=True).encode())
         write_json(folder / "tokenizer_config.json", config)
         if self._target is not None:
-            self._target.save(folder / TARGET, template)
+            self._target.save(folder / TARGET, template, longest)
 
-    def _config(self) -> dict[str, Any]:
+    def other_frames(self, template: Template) -> list[tuple[str, str]]:
+        """Return the special tokens around texts and pairs in the tokenizer's files and in a template, where they differ.
+
+        >>> tokenizer.other_frames(ROBERTA.template)  # doctest: +SKIP
+        [('[CLS] A [SEP] B [SEP]', '[CLS] A [SEP] [SEP] B [SEP]')]
+        """
+        from pretune.text.tokenizer_files import frames, with_template
+
+        own, ours = frames(self.backend), frames(with_template(self.backend, self.role_tokens, template))
+        return [pair for pair in zip(own, ours, strict=False) if pair[0] != pair[1]]
+
+    def _config(self, template: Template | None) -> dict[str, Any]:
         config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-        for role, names in ROLE_NAMES.items():
-            if role in self.role_tokens:
-                config.setdefault(names[0], self.role_tokens[role])
+        config |= self.special_names(template)
         if self.characters:
             config[CHARACTERS] = self.characters
         others = [token for role, token in self.role_tokens.items() if role not in ROLE_NAMES]
         if others:
             config["additional_special_tokens"] = others
         return config
+
+    def special_names(self, template: Template | None = None) -> dict[str, str]:
+        """Return special tokens by their names in tokenizer_config.json (bos_token, …).
+
+        These are the published names if there are any; else they follow from the roles, and the token with which the
+        template begins a text, or running text, is the bos_token.
+        """
+        found = {names[0]: self.role_tokens[role] for role, names in ROLE_NAMES.items() if role in self.role_tokens}
+        opening = "start" if template is None else template.opening
+        if opening in self.role_tokens and opening != "padding":  # T5's decoder starts with the padding token
+            found["bos_token"] = self.role_tokens[opening]
+        return self.names or found
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
@@ -344,57 +369,40 @@ class Tokenizer:
         folder = Path(path)
         if not folder.exists() and str(path) in boxed_names():
             folder = boxed_folder(str(path))
-        backend, config = load_backend(folder)
-        made = cls(backend, find_roles(backend, config), int(config.get(CHARACTERS, 0)))
+        backend, names, settings = load_backend(folder)
+        made = cls(backend, find_roles(backend, names), settings.characters, names)
         return made.with_target(cls.load(folder / TARGET)) if (folder / TARGET).is_dir() else made
 
     @classmethod
     def from_state(cls, state: str) -> Tokenizer:
         """The inverse of `state`, for handing a tokenizer to another process."""
         content = json.loads(state)
-        return cls(tokenizers.Tokenizer.from_str(content["backend"]), content["roles"], content["characters"])
+        backend = tokenizers.Tokenizer.from_str(content["backend"])
+        return cls(backend, content["roles"], content["characters"], content["names"])
 
     def state(self) -> str:
         """Everything of the tokenizer as one JSON string."""
-        return json.dumps({"backend": self.backend.to_str(), "roles": self.role_tokens, "characters": self.characters})
+        content = {"backend": self.backend.to_str(), "roles": self.role_tokens, "characters": self.characters}
+        return json.dumps(content | {"names": self.names})
 
     def describe(self) -> dict[str, Any]:
         """What there is to say about it, for reports."""
         return self.report or {"kind": self.kind, "size": self.size, "roles": sorted(self.roles)}
 
 
-def edited(text: str, origin: Ids, edits: Iterable[tuple[int, int, str]]) -> tuple[str, Ids]:
-    """A text with other characters from start to end in some places, and where each of its characters is from.
-
-    >>> edited("abcd", np.arange(5), [(1, 3, "-"), (4, 4, "!")])
-    ('a-d!', array([0, 1, 3, 4, 4]))
-    """
-    pieces, origins, done = list[str](), list[Ids](), 0
-    for start, end, put in edits:
-        pieces += [text[done:start], put]
-        origins += [origin[done:start], np.repeat(origin[start], len(put))]
-        done = end
-    return "".join([*pieces, text[done:]]), np.concatenate([*origins, origin[done:]])
+def _without_private(text: str) -> str:
+    """Return a text with our private-use characters replaced by spaces, of the same length."""
+    return text.replace(PRIVATE, " " * len(PRIVATE)) if PRIVATE in text else text
 
 
-def find_roles(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> dict[str, str]:
-    """Which token plays which role, from tokenizer_config.json's names or the published spellings."""
-    named: dict[str, str] = {}
-    for name, spellings in SPELLINGS.items():
-        value = config.get(name)
-        if isinstance(value, Mapping):
-            value = value.get("content")
-        if isinstance(value, str) and backend.token_to_id(value) is not None:
-            named[name] = value
-        elif not any(key in config for key in SPELLINGS):  # no configuration: go by spelling
-            token = next((s for s in spellings if backend.token_to_id(s) is not None), None)
-            if token is not None:
-                named[name] = token
+def find_roles(backend: tokenizers.Tokenizer, names: Mapping[str, str]) -> dict[str, str]:
+    """Return which token plays which role, given the names of special tokens (cls_token, …)."""
+    named = dict(names)
     if "bos_token" in named and named.get("cls_token") == named.get("sep_token"):
         named.pop("cls_token", None)  # XLM: both are </s>, but texts start with <s>
     roles = {}
-    for role, names in ROLE_NAMES.items():
-        token = next((named[name] for name in names if name in named), None)
+    for role, candidates in ROLE_NAMES.items():
+        token = next((named[name] for name in candidates if name in named), None)
         if token is not None:
             roles[role] = token
     spelled = next((s for s in SENTINELS if backend.token_to_id(s.format(0)) is not None), "")

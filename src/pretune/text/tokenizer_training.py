@@ -309,7 +309,11 @@ def _only_special(backend: tokenizers.Tokenizer, specials: list[str]) -> tokeniz
     content = json.loads(backend.to_str())
     content["added_tokens"] = []
     clean = tokenizers.Tokenizer.from_str(json.dumps(content))
-    clean.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
+    # A masked token includes the space before it, so the mask token strips that space, as RoBERTa's does.
+    mask = TRAINED_SPECIALS["mask"]
+    clean.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False, lstrip=token == mask) for token in specials]
+    )
     return clean
 
 

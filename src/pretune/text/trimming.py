@@ -72,7 +72,8 @@ def trim(tokenizer: Tokenizer, texts: Iterable[str]) -> Tokenizer:
     content["post_processor"] = (
         None  # it has ids of before; whoever saves the tokenizer with a model puts its own there
     )
-    return Tokenizer(tokenizers.Tokenizer.from_str(json.dumps(content)), tokenizer.role_tokens)
+    backend = tokenizers.Tokenizer.from_str(json.dumps(content))
+    return Tokenizer(backend, tokenizer.role_tokens, tokenizer.characters, tokenizer.names)
 
 
 def single(token: str, mark: str) -> bool:

@@ -1,8 +1,9 @@
 """Where words start in a row of token ids, for whole-word masking with every kind of tokenizer.
 
 Tokenizers mark words in three ways: a prefix on continuations (WordPiece's ##), a suffix on the last piece (</w>), or a
-space kept in the first piece (Ġ of byte-level BPE, ▁ of SentencePiece). With kept spaces, punctuation, digits and letters
-that touch are words of their own, as BERT's pre-tokenizer has it, and so is every Chinese character or kana.
+space kept in the first piece (Ġ of byte-level BPE, ▁ of SentencePiece) or in the last one (SentencePiece trained with
+`treat_whitespace_as_suffix`). With kept spaces, punctuation, digits and letters that touch are words of their own, as BERT's
+pre-tokenizer has it, and so is every Chinese character or kana.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-LETTER, DIGIT, OTHER, ANY = 0, 1, 2, 3  # ANY: a lone space mark, which the next piece continues
+# ANY: a lone space mark, which the next piece continues; SPACE: a space after a word, which nothing continues
+LETTER, DIGIT, OTHER, ANY, SPACE = 0, 1, 2, 3, 4
 Ids = np.ndarray[tuple[int], np.dtype[Any]]
 Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
@@ -43,13 +45,17 @@ class WordStarts:
             self.last[specials] = OTHER
         else:
             byte_level = "'ByteLevel'" in str([content["pre_tokenizer"], content["decoder"]])
+            marks = [(token.startswith("▁"), token.endswith("▁")) for token in vocabulary if token != "▁"]
+            spaces_end = sum(end for _, end in marks) > sum(start for start, _ in marks)
             for identity, token in enumerate(vocabulary):
                 text = surface(token, byte_level)
-                core = text.lstrip()
-                self.always[identity] |= text[:1].isspace() or _stands_alone(core[:1])
+                core = text.strip(" ") if spaces_end else text.lstrip()
+                self.always[identity] |= (text[:1].isspace() and not spaces_end) or _stands_alone(core[:1])
                 if core:
                     self.first[identity] = _character_class(core[0])
                     self.last[identity] = _character_class(core[-1])
+                if spaces_end and text.endswith(" "):
+                    self.last[identity] = SPACE
             self.first[specials] = self.last[specials] = OTHER
             if unknown is not None:  # a character that the vocabulary lacks, inside a word more often than not
                 self.always[unknown] = False
@@ -60,7 +66,8 @@ class WordStarts:
         """True where a word starts; the first id always starts one."""
         starts = self.always[ids]
         last = self.last[ids[:-1]]
-        starts[1:] |= (self.first[ids[1:]] != last) & (last != ANY)
+        first = self.first[ids[1:]]
+        starts[1:] |= (first != last) & (last != ANY) & (first != ANY)
         starts[:1] = True
         return starts
 

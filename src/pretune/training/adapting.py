@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from pretune.errors import PretuneError
 from pretune.inference.fill import MASK, Filler
+from pretune.model import load_model
+from pretune.objectives import parse_objective
 from pretune.randomness import Draws
 from pretune.text.store import Store
-from pretune.training.pretraining import Plan, get_store, pretrain, split_documents
+from pretune.training.held_out import hold_out
+from pretune.training.pretraining import Plan, get_store, pretrain
 from pretune.training.runs import Run
+from pretune.training.settings import Budget, Watching, fill
 
 # Gentler than from scratch, in steps small enough that minutes on a CPU are many of them.
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -22,6 +25,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "optimizer": {"lr": 3e-4, "betas": (0.9, 0.98)},
     "batch": {"tokens": 4096},
 }
+SHORT = 60.0  # seconds, below which steps are smaller
+SMALL = 1024  # tokens of these
 SHOWN = 5  # held-out sentences to fill before and after
 SENTENCE = (8, 24)  # their lengths in tokens
 WORD = 4  # letters of a hidden word, at least
@@ -45,23 +50,36 @@ class Adapted:
 
     def table(self) -> dict[str, Any]:
         """For people."""
-        facts = {key: value for key, value in self.run.describe().items() if "/" not in key}
+        facts = {key: value for key, value in self.run.table().items() if not key.startswith("dev/")}
         rows = [{"measure": name, "before": self.before[name], "after": self.after[name]} for name in self.after]
-        return {**facts, "held_out_text": rows, **({"fills": self.fills} if self.fills else {})}
+        compared = {name: part for name, part in (("held_out_text", rows), ("fills", self.fills)) if part}
+        return {"run": facts.pop("run"), **compared, **facts}
+
+
+def usual_settings(budget: Budget | None) -> dict[str, dict[str, Any]]:
+    """Return the settings that go with a budget.
+
+    A short one is divided into smaller steps, so that the last of them ends soon after it does, at a learning rate in
+    proportion. Evaluation, before and after, is not counted: one pack per minute of training keeps it short.
+    """
+    seconds = SETTINGS["budget"]["seconds"] if budget is None or not budget.limits else budget.seconds
+    if seconds is None:
+        return SETTINGS
+    if seconds < SHORT:
+        factor = SETTINGS["batch"]["tokens"] // SMALL
+        optimizer = SETTINGS["optimizer"] | {"lr": SETTINGS["optimizer"]["lr"] / factor}
+        return SETTINGS | {"batch": {"tokens": SMALL}, "optimizer": optimizer, "watching": {"packs": factor}}
+    return SETTINGS | {"watching": {"packs": min(int(seconds // 60), fill(Watching, None).packs or 1)}}
 
 
 def adapt(plan: Plan, store: Store | None = None, resume: bool = False) -> Adapted:
     """Carry out a plan that starts from a model, and compare."""
-    run = pretrain(plan, store, resume)
+    run = pretrain(plan, store, resume, compared=True)
     evaluations = [line for line in run.metrics() if any(name.startswith("dev/") for name in line)]
-    if len(evaluations) < 2:
-        raise PretuneError(f"{plan.out}: too little text to hold any out; give more, or set watching.held_out")
-    before, after = (measures(evaluations[place]) for place in (0, -1))
+    before, after = (measures(evaluations[place]) if evaluations else {} for place in (0, -1))
     if "mlm" not in after:
         return Adapted(run, before, after, [])
-    if store is None:
-        store = get_store(plan)
-    _, held_out = split_documents(store, plan.watching.held_out or 0.0)
+    store, _, held_out = hold_out(get_store(plan) if store is None else store, plan.watching.held_out or 0.0)
     return Adapted(run, before, after, compare_fills(plan.model, run.folder, store, held_out, plan.partial))
 
 
@@ -75,15 +93,18 @@ def measures(line: dict[str, float]) -> dict[str, float]:
 def compare_fills(
     before: str, after: Path, store: Store, documents: Any, partial: bool = False
 ) -> list[dict[str, Any]]:
-    """What both models put into gaps of held-out sentences."""
+    """Return what both models put into gaps of held-out sentences; the first is left out where it had no head for that."""
     gaps = hide_words(store, documents)
-    fillers = [Filler.load(before, partial), Filler.load(after)]
+    fillers = {"after": Filler.load(after)}
+    old = load_model(before, parse_objective("mlm"), partial=partial)
+    if not any(name.startswith("heads.") for name in old.untrained):
+        fillers = {"before": Filler.of(old), **fillers}
     rows = []
     for ids, place, word in gaps:
-        best = [filler.candidates(ids, [place], top=3)[0] for filler in fillers]
         shown = store.tokenizer.decode([*ids[1:place]]) + f" {MASK} " + store.tokenizer.decode(ids[place + 1 : -1])
-        answers = [", ".join(candidate["token"] for candidate in found) for found in best]
-        rows.append({"text": shown, "was": word, "before": answers[0], "after": answers[1]})
+        best = {name: filler.candidates(ids, [place], top=3)[0] for name, filler in fillers.items()}
+        answers = {name: ", ".join(candidate["token"] for candidate in found) for name, found in best.items()}
+        rows.append({"text": shown, "was": word, **answers})
     return rows
 
 

@@ -18,7 +18,9 @@ class Best:
 
     def __init__(self, root: nn.Module, metric: str, patience: int) -> None:
         self.metric, self.patience = metric, patience
-        self.parameters = {name: p for name, p in root.named_parameters() if p.requires_grad}
+        # Buffers belong to them: running statistics, and ranges learned for int8.
+        self.parameters: dict[str, Tensor] = {name: p for name, p in root.named_parameters() if p.requires_grad}
+        self.parameters |= dict(root.named_buffers())
         self.kept: dict[str, Tensor] = {}
         self.found: dict[str, float] = {}  # by that evaluation
         self.step = 0  # of that evaluation

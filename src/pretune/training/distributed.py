@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, if_option
 from pretune.model import Root
 from pretune.training.rendezvous import fresh_store
 
@@ -43,7 +43,7 @@ class World:
                 if local >= torch.cuda.device_count():
                     raise PretuneError(
                         f"process {local} of this machine has no GPU: there are {torch.cuda.device_count()}; "
-                        "lower --nproc-per-node"
+                        "start fewer with `torchrun --nproc-per-node`"
                     )
                 torch.cuda.set_device(local)
                 # What hosts tell each other goes beside the GPUs: nobody waits for their queues.
@@ -121,7 +121,8 @@ def losses_told(world: World) -> Iterator[None]:
             raise
         raise PretuneError(
             f"process {world.rank} lost another one; what that one said, or its machine, tells why. "
-            "The same command with --resume goes on from the last checkpoint, and torchrun --max-restarts does so by itself"
+            f"{if_option('resume', 'The same command with --resume goes on from the last checkpoint, and ')}"
+            "`torchrun --max-restarts` goes on by itself"
         ) from error
 
 

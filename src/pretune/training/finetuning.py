@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -15,20 +15,24 @@ from torch import Tensor
 from pretune.atomic import write_bytes, write_json
 from pretune.backbones.onnx import OnnxBackbone
 from pretune.devices import choose_device, deterministic
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, if_option
 from pretune.inference.predict import Answerer
 from pretune.inference.static_vectors import fill_in
-from pretune.metrics import choose, constant, score
-from pretune.model import Model, family_of, load_model, make_model, random_twin
+from pretune.metrics import choose, constant, has_classes, positive_class, score
+from pretune.model import Model, embedding_of, family_of, load_model, make_model, random_twin
 from pretune.nn.recurrent import asks_the_host
+from pretune.nn.text_embedding import TextEmbedding
 from pretune.objectives import OBJECTIVES, Data, Mixture, Named, Task, parse_objective
+from pretune.objectives.classify import Pooling
 from pretune.objectives.named import kind_of
 from pretune.objectives.on import On
 from pretune.objectives.soft import Soft, Teaching
 from pretune.objectives.task import Answer, knowing
 from pretune.presets import is_preset
 from pretune.progress import say
-from pretune.text.labeled import ROLES
+from pretune.refit import add_separator
+from pretune.text.labeled import ROLES, Labeled
+from pretune.text.row_checks import check_classes, check_texts
 from pretune.text.sequences import Arrangement, Packing
 from pretune.text.shots import draw_few
 from pretune.text.splitting import FEWEST, split, warn_of_leaks
@@ -38,12 +42,14 @@ from pretune.training.loop import Stopped, Training, train
 from pretune.training.optimizers import scale_rates
 from pretune.training.pretraining import ROUND_VOCABULARY, check_length
 from pretune.training.runs import Run, finish_run, start_run
-from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
+from pretune.training.settings import ON_TEXT, Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
 from pretune.training.strategies import Strategy, choose_strategy
 from pretune.training.streams import Streams, make_streams
 
 ANSWERS = "dev_answers.jsonl"  # to the examples for judging, in their order
 SPLIT = "split.json"  # which rows of the file these were
+ENOUGH = 512  # tokens, to lay out an example and see what stands around its texts
+RANGES = "activation_ranges.json"  # learned by quantization-aware training, for `quantize`
 # Devlin et al. (2019): 2e-5 to 5e-5, 2 to 4 epochs, batches of 16 or 32; smaller models take larger rates.
 SETTINGS: dict[str, dict[str, Any]] = {
     "optimizer": {"lr": 5e-5, "decay": 0.01, "clip": 1.0},
@@ -109,7 +115,7 @@ def make_plan(model: str, given: dict[str, Any]) -> Plan:
     usual = dict(SETTINGS)
     for task in tasks_in(parse_objective(given["objective"])):
         usual |= SETTINGS_OF.get(kind_of(task), {})
-    filled = {name: fill(kind, given.pop(name, None), usual[name]) for name, kind in sections.items()}
+    filled = {name: fill(kind, given.pop(name, None), usual[name], ON_TEXT) for name, kind in sections.items()}
     return Plan(model=model, **given, **filled)
 
 
@@ -152,36 +158,68 @@ def read_material(plan: Plan) -> Material:
     asked = find_task(mixture)
     assert isinstance(plan.train, str) and not isinstance(plan.dev, Mapping)
     rows, dev, taken = read_examples(plan, asked, plan.train, plan.dev)
-    task = asked.fit(rows)
+    task = start_of(plan, plan.objective, asked).fit(rows)
     return Material(mixture.with_part(task), asked, task, rows, dev, taken)
 
 
-def asked_for(plan: Plan, objective: str) -> Mixture:
-    """The objectives of a plan, which know nothing of their examples yet."""
-    usual: dict[str, Any] = {"pooling": family_of(plan.model).poolings.get("", "start")}
+def own_embedding(plan: Plan) -> TextEmbedding | None:
+    """Return how the model of a plan computes vectors of texts, where its folder says so."""
+    return None if is_preset(plan.model) else embedding_of(plan.model)
+
+
+def start_of(plan: Plan, objective: str, asked: Task) -> Task:
+    """Return a task with the pooling of the model's text embeddings, unless another was asked for.
+
+    What gave good vectors of texts is a good start for classifying them, too.
+    """
+    embedding = own_embedding(plan)
+    mode = next((mode for mode in (embedding.pooling if embedding else ()) if mode in get_args(Pooling)), None)
+    if mode is None:
+        return asked
+    return next(task for task in tasks_in(asked_for(plan, objective, mode)) if task.name == asked.name)
+
+
+def asked_for(plan: Plan, objective: str, pooling: str | None = None) -> Mixture:
+    """Return the objectives of a plan, which know nothing of their examples yet.
+
+    `pooling` is that of tasks for which none is given; by default the family's.
+    """
+    usual: dict[str, Any] = {"pooling": pooling or family_of(plan.model).poolings.get("", "start")}
+    if (embedding := own_embedding(plan)) is not None:
+        usual["embedding"] = embedding
     usual |= {"drop_bad": True} if plan.drop_bad else {}
     mixture = parse_objective(objective, **usual)
     if plan.drop_bad and not any(hasattr(task, "drop_bad") for task in tasks_in(mixture)):
-        raise PretuneError(f"{mixture} has no spans that could be bad; --drop-bad is for answer and match")
+        raise PretuneError(f"--drop-bad: {mixture} leaves none of its examples out; mend those that are bad")
     return mixture
 
 
 def read_examples(plan: Plan, task: Task, train: str, judged: str | None) -> tuple[Any, Any, list[int]]:
     """Examples to learn from, those to judge by, and which rows these were where they had no file."""
     rows = task.read(train, plan.columns)
+    check_rows(task, rows, classes=plan.shots is None)
     dev, taken = None, list[int]()
     if judged:
         dev = task.read(judged, getattr(rows, "columns", plan.columns))
         warn_of_leaks(rows, dev)
     elif len(rows) >= FEWEST:
         kept, taken = split(rows, seed=plan.seed)
-        say(
-            f"{rows.file}: {len(taken)} of {len(rows)} examples are for judging, not for learning; name others with --dev"
-        )
-        rows, dev = rows.take(kept), rows.take(taken)
+        if taken:
+            others = if_option("dev", "; name others with --dev")
+            say(f"{rows.file}: {len(taken)} of {len(rows)} examples are for judging, not for learning{others}")
+            rows, dev = rows.take(kept), rows.take(taken)
     if plan.shots is not None:
         rows = draw_few(rows, plan.shots, plan.seed, classes=bool(getattr(task.fit(rows), "labels", ())))
     return rows, dev, taken
+
+
+def check_rows(task: Task, rows: Any, classes: bool) -> None:
+    """Report, or refuse, rows that a task can learn little from: without texts, or, where it has `classes`, without any."""
+    if not isinstance(rows, Labeled):
+        return
+    check_texts(rows)
+    if classes and has_classes(task):
+        check_classes(rows)
 
 
 def finetune(plan: Plan, material: Material | None = None, resume: bool = False) -> Run:
@@ -191,15 +229,13 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
     if material.imitation is not None:
         mixture = mixture.joined(material.imitation)
     device = choose_device(plan.device)
-    model = starting_model(plan, mixture)
+    model = with_roles(starting_model(plan, mixture), task, rows)
     task = knowing(task, model.need_tokenizer())
     learned: Any = task if material.teaching is None else Soft(task, material.teaching)
     mixture = mixture.with_part(learned)
     labels = list(getattr(task, "labels", ()))
     model.labels, model.tasks, model.objective = labels, {}, plan.objective
-    length = check_length(min(plan.batch.length or 128, model.backbone.longest or 1 << 30), model)
-    if plan.vectors is not None:
-        fill_in(model, read_vectors(plan.vectors), plan.vectors)
+    length = check_length(min(plan.batch.length or 128, model.longest or 1 << 30), model)
     strategy = strategy_of(plan, model, [task], len(rows), dev is not None)
     starts = strategy.prepare(model, plan.seed)
     answer = Answerer(model, task, dev, length).say_cut() if dev is not None else None  # refuses unknown labels
@@ -222,6 +258,7 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
     results |= {"truncated": truncated, "labels": labels, **last}
     if answer is not None:
         results |= {f"dev/{name}": value for name, value in score(task, answers, dev).items()}
+        results |= {"positive_class": positive_class(task)} if positive_class(task) is not None else {}
         write_answers(plan.out / ANSWERS, answers)
     return finish_run(plan.out, results)
 
@@ -265,9 +302,10 @@ def learn(
         with deterministic(plan.deterministic):
             last = train(training, resume=going_on)
     except Stopped:
-        say(f"stopped and saved; go on with the same command and --resume (run folder {plan.out})")
+        say(f"stopped and saved in {plan.out}{if_option('resume', '; go on with the same command and --resume')}")
         raise KeyboardInterrupt from None
-    strategy.finish(model)
+    if ranges := strategy.finish(model):
+        write_json(plan.out / RANGES, ranges)
     model.root.compute_in(torch.float32)
     return last
 
@@ -325,8 +363,11 @@ def strategy_of(plan: Plan, model: Model, tasks: Iterable[Task], examples: int, 
     strategy = choose_strategy(plan.strategy, examples, bare, has_head=not bare)
     if plan.optimizer.name == "muon" and {"gradual", "lora"} & strategy.parts.keys():
         raise PretuneError(f"strategy {plan.strategy}: muon moves all matrices alike; choose another optimizer")
-    if plan.watching.patience and not judged:
-        raise PretuneError("watching.patience waits for better answers to other rows; give them with --dev")
+    if not judged:
+        for key in ("patience", "evaluate"):
+            if getattr(plan.watching, key):
+                advice = if_option("dev", "; give them with --dev")
+                raise PretuneError(f"watching.{key} needs examples to evaluate on{advice}")
     return strategy
 
 
@@ -353,13 +394,19 @@ def find_task(mixture: Mixture) -> Task:
 
 
 def starting_model(plan: Plan, mixture: Mixture) -> Model:
-    """The pretrained model; or a preset with random weights, which needs a tokenizer."""
+    """Return the model to fine-tune, with heads for all objectives, and word vectors where the plan names some."""
+    model = model_with_heads(plan, mixture)
+    if plan.vectors is not None:
+        fill_in(model, read_vectors(plan.vectors), plan.vectors)
+    return model
+
+
+def model_with_heads(plan: Plan, mixture: Mixture) -> Model:
+    """Return the pretrained model; or a preset with random weights, which needs a tokenizer."""
     if is_preset(plan.model):
         if plan.tokenizer is None:
-            raise PretuneError(f"{plan.model} is a preset without weights; give --tokenizer to train it from scratch")
-        if plan.dropout:
             raise PretuneError(
-                "--dropout is for models with weights; write a preset of your own with `like` and `config`"
+                f"{plan.model} is a preset without weights{if_option('tokenizer', '; give --tokenizer to train it from scratch')}"
             )
         tokenizer = Tokenizer.load(plan.tokenizer)
         size = -(-tokenizer.size // ROUND_VOCABULARY) * ROUND_VOCABULARY
@@ -369,6 +416,7 @@ def starting_model(plan: Plan, mixture: Mixture) -> Model:
         model = random_twin(load_model(plan.model, partial=plan.partial, dropout=plan.dropout), plan.seed)
     else:
         model = load_model(plan.model, mixture, plan.seed, plan.partial, plan.dropout)
+        model.say_left_out(plan.model)
         if isinstance(model.backbone, OnnxBackbone):
             raise PretuneError(f"{plan.model}: a graph can be used, not trained; fine-tune the model it was made of")
         if model.shape.linear:
@@ -380,6 +428,18 @@ def starting_model(plan: Plan, mixture: Mixture) -> Model:
         return model
     model.add_heads(mixture.objectives, plan.seed)
     return model
+
+
+def with_roles(model: Model, task: Task, rows: Any) -> Model:
+    """Return a model whose tokenizer has a separator, if the task needs one: a vocabulary that lacks it gets one more token."""
+    tokenizer, template = model.need_tokenizer(), model.family.template
+    if tokenizer.has("separator"):
+        return model
+    first = knowing(task, tokenizer).lay_out(Data(tokenizer, template, rows=rows.take([0])), ENOUGH)
+    if "separator" not in {item for item, *_ in first.template.items(first.spans.shape[1])}:
+        return model
+    say("the tokenizer has no separator to stand between two texts; a token is added for it, and learned")
+    return add_separator(model)
 
 
 def row_packing(laid: Arrangement, rows: int, length: int, fixed: bool) -> Packing:
@@ -404,4 +464,4 @@ def evaluator(answer: Answerer, device: torch.device) -> Callable[[], dict[str, 
     return lambda: score(answer.task, answer(device), answer.examples)
 
 
-__all__ = ["ANSWERS", "SPLIT", "Material", "Plan", "finetune", "make_plan", "read_material"]
+__all__ = ["ANSWERS", "RANGES", "SPLIT", "Material", "Plan", "finetune", "make_plan", "read_material"]

@@ -25,6 +25,7 @@ from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
 from pretune.backbones.two_ways import TwoWays
 from pretune.nn.adaptive import AdaptiveHead
 from pretune.nn.attention import Attention, CrossAttention, GlobalAttention, ScoredAttention
+from pretune.nn.block_sparse import BlockSparseAttention
 from pretune.nn.characters import SpelledEmbeddings
 from pretune.nn.convolution import Convolution
 from pretune.nn.disentangled import DisentangledAttention
@@ -181,7 +182,7 @@ def module_sizes(module: nn.Module) -> Sizes:
             case Attention() if child.attend is not None:
                 sizes = {"heads": child.heads, "head_width": child.head_width, "pattern": child.pattern}
                 others.append(partial(child.attend.operations, **sizes))  # type: ignore[arg-type]
-            case Attention() | GlobalAttention() | ScoredAttention():
+            case Attention() | GlobalAttention() | ScoredAttention() | BlockSparseAttention():
                 widths[child.pattern.reach or (-1, -1)] += child.heads * child.head_width
                 if isinstance(child, ScoredAttention):
                     scored += child.key_value.weight.numel()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,15 @@ from pretune.training.distributed import World
 from pretune.training.streams import Pack
 
 METRICS = "metrics.jsonl"
+
+
+@dataclass(frozen=True)
+class StepLoss:
+    """The loss of one step, still on the device."""
+
+    sums: dict[str, Tensor]  # over the targets of each term, and what else is logged
+    totals: dict[str, float]  # targets of each term, over all processes
+    before: dict[str, float]  # what the training had used before the step
 
 
 @dataclass
@@ -40,17 +50,29 @@ def name_packs(packs: Sequence[Pack]) -> str:
     return "; ".join([*named[:3], *(["…"] if len(named) > 3 else [])])
 
 
-class Log:
-    """Metrics: summed up on the device, fetched and written now and then, a JSON line each time."""
+def add_up(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the sum of the values of each name, in float32, where they are."""
+    sums: dict[str, Tensor] = {}
+    for part in parts:
+        for name, value in part.items():
+            value = value.detach().float()
+            sums[name] = sums[name] + value if name in sums else value
+    return sums
 
-    def __init__(self, run: Path | None, world: World, clock: Clock, device: torch.device) -> None:
+
+class Log:
+    """Metrics: summed up on the device, fetched and written now and then, a JSON line each time.
+
+    A line has the mean loss of the last `interval` steps, weighted by their targets, whenever it is written: the last one of a
+    training too, where few steps have passed since the line before, and one of them may have a batch of a few rows.
+    """
+
+    def __init__(self, run: Path | None, world: World, clock: Clock, device: torch.device, interval: int) -> None:
         self.world, self.clock, self.device = world, clock, device
-        self.sums: dict[str, Tensor] = {}
-        self.totals: dict[str, float] = {}
+        self.recent: deque[StepLoss] = deque(maxlen=interval)
         self.steps: list[tuple[int, list[Pack]]] = []  # since the last line, and the packs in each
         self.norms: list[Tensor] = []  # their gradient norms
         self.last: dict[str, float] = {}
-        self.mark = dict(clock.used)
         self.waiting: Waiting | None = None
         self.peak = peak_flops(device)
         self.note = ""  # the last line in short, for the progress bar
@@ -73,13 +95,9 @@ class Log:
         write_bytes(self.path, b"".join(kept))
 
     def add(self, losses: Sequence[Loss], totals: Mapping[str, float], terms: list[str]) -> None:
-        """Add the sums of a step's packs, without waiting for the device, and the step's totals."""
-        for loss in losses:
-            for name, value in {**loss.sums, **loss.logs}.items():
-                value = value.detach().float()
-                self.sums[name] = self.sums[name] + value if name in self.sums else value
-        for term in terms:
-            self.totals[term] = self.totals.get(term, 0.0) + totals[term]
+        """Add a step that the clock has not counted yet: the sums of its packs, without waiting for the device, and totals."""
+        sums = add_up({**loss.sums, **loss.logs} for loss in losses)
+        self.recent.append(StepLoss(sums, {term: totals[term] for term in terms}, dict(self.clock.used)))
 
     def watch(self, step: int, packs: list[Pack], norm: Tensor) -> None:
         """Remember what was in a step, so that one that goes wrong can be named."""
@@ -89,20 +107,23 @@ class Log:
     def write(self, rate: float, norm: Tensor, layers: Mapping[str, Tensor] | None = None) -> None:
         """Note what a line needs; `flush` writes it when the device is through, so that nobody waits."""
         clock = self.clock
-        seconds = clock.used["seconds"] - self.mark["seconds"]
-        speed = (clock.used["tokens"] - self.mark["tokens"]) / seconds if seconds > 0 else 0.0
+        sums = add_up(step.sums for step in self.recent)
+        terms = self.recent[0].totals if self.recent else {}
+        totals = {term: sum(step.totals[term] for step in self.recent) for term in terms}
+        before = self.recent[0].before if self.recent else clock.used
+        seconds = clock.used["seconds"] - before["seconds"]
+        speed = (clock.used["tokens"] - before["tokens"]) / seconds if seconds > 0 else 0.0
         facts = {name: clock.used[name] for name in ("tokens", "flops", "seconds")}
         line = {"step": int(clock.used["steps"]), **facts, "lr": rate, "tokens_per_second": speed}
         if self.peak is not None and seconds > 0:
-            line["mfu"] = (clock.used["flops"] - self.mark["flops"]) / seconds / self.peak
+            line["mfu"] = (clock.used["flops"] - before["flops"]) / seconds / self.peak
         norms = {f"gradient_norm/{name}": value for name, value in (layers or {}).items()}
-        values = [*self.sums.values(), norm, *norms.values(), *self.norms]
+        values = [*sums.values(), norm, *norms.values(), *self.norms]
         self.flush()
-        names = [*self.sums, "gradient_norm", *norms]
+        names = [*sums, "gradient_norm", *norms]
         fetched = self._fetch(torch.stack([value.float() for value in values]))
-        self.waiting = Waiting(line, names, fetched, self.totals, self.steps)
-        self.sums, self.totals, self.steps, self.norms = {}, {}, [], []
-        self.mark = dict(clock.used)
+        self.waiting = Waiting(line, names, fetched, totals, self.steps)
+        self.steps, self.norms = [], []
 
     def flush(self) -> None:
         """Write the line that waits, if there is one."""

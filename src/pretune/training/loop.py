@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -42,6 +43,8 @@ from pretune.training.settings import Budget, Optimizer, Schedule, Watching
 from pretune.training.shards import cut_again, is_shard, make_whole
 from pretune.training.streams import Pack, Streams
 
+LOGGED = 10  # steps whose mean loss is shown at the end, where nothing is logged before
+
 
 class Stopped(Exception):  # noqa: N818
     """A training that was asked to stop, and saved itself."""
@@ -74,13 +77,13 @@ class Training:
     evaluate_first: bool = False  # before the first step too
     carry: dict[int, Any] = field(default_factory=dict)  # by slot, for stateful data
     restore_carry: Callable[[dict[str, Tensor]], Any] | None = None
+    now: Callable[[], float] = time.monotonic  # the time in seconds
 
 
 def train(training: Training, resume: bool = False) -> dict[str, float]:
     """Train until the budget is spent; the last metrics."""
     t = training
-    if not t.budget.limits:
-        raise PretuneError("a training needs a budget: give --steps, --tokens, --flops or --seconds")
+    t.budget.check()
     t.root.to(t.device).train()
     t.root.compute_in(torch.bfloat16 if t.device.type == "cuda" else torch.float32)
     dropout = share_seed(t.root, t.device)
@@ -89,7 +92,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
     average = make_average(t.root, t.optimizer)
     guard = Guard(t.watching.spike) if t.watching.spike else None
     best = Best(t.root, t.decides, t.watching.patience) if t.watching.patience else None
-    clock, place = _restore(t, optimizers, average, guard, best) if resume else (Clock(t.budget), None)
+    clock, place = _restore(t, optimizers, average, guard, best) if resume else (new_clock(t), None)
     for layer in (module for module in t.root.modules() if isinstance(module, Layer)):
         layer.recompute = t.recompute
     if t.compiled:
@@ -97,7 +100,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
     graphs = Graphs(model, t.device) if t.graphed else None
     # A guard must look at a step before it is taken; without one its end can be replayed too.
     replayed = graphs is not None and guard is None and make_replayable(optimizers)
-    log = Log(t.run, t.world, clock, t.device)
+    log = Log(t.run, t.world, clock, t.device, interval=t.watching.log or LOGGED)
     terms = sorted({term for s in t.streams.streams for term in s.joint.room(s.packing)})
     flops, parameters = Flops(t.root), list(t.root.parameters())
     # On a CPU there is nothing to gain: the step itself takes the cores, and a batch is a small part of it.
@@ -116,10 +119,11 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
 
     def evaluate() -> dict[str, float]:
         assert t.evaluate is not None
-        found = t.evaluate()
-        t.root.train()
-        if sharded:
-            cut_again(t.root)
+        with clock.paused():
+            found = t.evaluate()
+            t.root.train()
+            if sharded:
+                cut_again(t.root)
         return found
 
     if t.evaluate and t.evaluate_first and not clock.used["steps"]:
@@ -133,15 +137,13 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
                 graphs.recordings.clear()  # dropout is part of them
             given = feed.next(clock)
             packs, batches = given.packs, given.batches
-            needs = _needs(t.world, clock, flops, given.real, terms)
+            needs = _needs(flops, given.real, terms)
             writing = saver is not None and saver.busy
             totals = t.world.add_up(needs | {"stopping": float(stopping.is_set()), "writing": float(writing)})
             if saver is not None and not totals["writing"]:
                 saver.finish()
-            after = clock.progress(totals["tokens"], totals["flops"], 1)
-            if after < 1.0:
+            if clock.progress(totals["tokens"], totals["flops"], 1) < 1.0:  # the time it will take is not known yet
                 feed.look_ahead()
-            factor = rate_factor(t.schedule, before, after)
             losses: list[Loss] = []
             parts: list[Tensor] = []
             for number, (pack, batch) in enumerate(zip(packs, batches, strict=True)):
@@ -163,6 +165,10 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
                         t.carry[pack.slot] = loss.carry
                     losses.append(loss)
             layers = layer_norms(t.root) if t.watching.layers and _due(clock, t.watching.log, ahead=1) else {}
+            # Nearly all of the step is done: what it takes of a budget in seconds is known in time for its rate.
+            seconds = _agreed_seconds(t, clock)
+            more = seconds - clock.used["seconds"]
+            factor = rate_factor(t.schedule, before, clock.progress(totals["tokens"], totals["flops"], 1, more))
             set_rates(optimizers, factor, before)
             with graphs.turn() if graphs is not None else nullcontext():
                 if graphs is not None and replayed:
@@ -174,7 +180,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
             if taken:
                 log.add(losses, totals, terms)
                 log.watch(step + 1, packs, norm)
-            clock.add(totals["tokens"], totals["flops"], totals["seconds"])
+            clock.add(totals["tokens"], totals["flops"], seconds)
             if t.after is not None:
                 t.after(clock.progress())
             if average is not None:
@@ -212,7 +218,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
             say(f"ended after step {clock.used['steps']:.0f}: {t.decides} got no better since step {best.step}")
     if sharded:
         make_whole(t.root)
-    return log.last
+    return {**log.last, **({"evaluation_seconds": clock.evaluation} if t.evaluate else {})}
 
 
 def compile_once(model: nn.Module) -> None:
@@ -228,12 +234,24 @@ def compile_once(model: nn.Module) -> None:
     model.compile(dynamic=False)
 
 
-def _needs(world: World, clock: Clock, flops: Flops, batches: list[Batch], terms: list[str]) -> dict[str, float]:
-    """What all processes must know of a step before its first forward: targets by term, tokens, operations, time."""
+def new_clock(t: Training, used: dict[str, float] | None = None) -> Clock:
+    """Return a clock for a training, which goes on from what is used where that is given."""
+    return Clock(t.budget, now=t.now) if used is None else Clock(t.budget, dict(used), t.now)
+
+
+def _agreed_seconds(t: Training, clock: Clock) -> float:
+    """Return the seconds of training so far: those of the first process where they decide when all stop."""
+    seconds = clock.elapsed()
+    if t.budget.seconds is None:
+        return seconds
+    return t.world.add_up({"seconds": seconds if t.world.first else 0.0})["seconds"]
+
+
+def _needs(flops: Flops, batches: list[Batch], terms: list[str]) -> dict[str, float]:
+    """Return what all processes must know of a step before its first forward: targets by term, tokens, operations."""
     needs = {term: sum(batch.counts.get(term, 0.0) for batch in batches) for term in terms}
     needs["tokens"] = sum(batch.tokens for batch in batches)
     needs["flops"] = sum(flops.training(batch) for batch in batches)
-    needs["seconds"] = clock.elapsed() if world.first else 0.0  # one process's clock counts
     return needs
 
 
@@ -361,7 +379,7 @@ def _restore(
     assert t.run is not None
     newest = load_newest(t.run, t.world)
     if newest is None:
-        return Clock(t.budget), None
+        return new_clock(t), None
     state, tensors = newest
     restore_parameters(t.root.tensors(), tensors["root"])
     restore_optimizers(t.root, optimizers, tensors["optimizer"])
@@ -379,7 +397,7 @@ def _restore(
     if t.restore_carry is not None:
         t.carry = {slot: t.restore_carry(tensors) for slot, tensors in slots.items()}
     say(f"going on from step {state['step']}")
-    return Clock.resumed(t.budget, state["clock"]), state["feed"]
+    return new_clock(t, state["clock"]), state["feed"]
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from pretune.atomic import write_json
 from pretune.devices import choose_device
 from pretune.errors import PretuneError, nearest
 from pretune.inference.predict import Answerer
-from pretune.metrics import score
+from pretune.metrics import positive_class, score
 from pretune.objectives import Joint, Mixture, Named, parse_objective
 from pretune.objectives.task import Answer, knowing
 from pretune.training.finetuning import (
@@ -27,8 +27,10 @@ from pretune.training.finetuning import (
     lay_out,
     learn,
     read_examples,
+    start_of,
     starting_model,
     strategy_of,
+    with_roles,
     write_answers,
 )
 from pretune.training.pretraining import check_length
@@ -74,7 +76,7 @@ def read_tasks(plan: Plan) -> Tasks:
     for asked in find_tasks(mixture, plan):
         judged = plan.dev.get(asked.name) if isinstance(plan.dev, Mapping) else None
         rows, dev, taken = read_examples(plan, asked, plan.train[asked.name], judged)
-        task = asked.fit(rows)
+        task = start_of(plan, objective, asked).fit(rows)
         mixture = mixture.with_part(task)
         parts[task.name] = Material(mixture, asked, task, rows, dev, taken)
     return Tasks(objective, mixture, parts)
@@ -84,13 +86,15 @@ def finetune_tasks(plan: Plan, material: Tasks, resume: bool = False) -> Run:
     """Carry out a plan for several tasks, with one seed."""
     parts, mixture = material.parts, material.mixture
     model = starting_model(plan, mixture)
+    for part in parts.values():
+        model = with_roles(model, part.task, part.rows)
     tasks = {name: knowing(part.task, model.need_tokenizer()) for name, part in parts.items()}
     for task in tasks.values():
         mixture = mixture.with_part(task)
     model.labels, model.options, model.tasks, model.objective = [], {}, {}, material.objective
     labels = {name: list(getattr(task, "labels", ())) for name, task in tasks.items()}
     device = choose_device(plan.device)
-    length = check_length(min(plan.batch.length or 128, model.backbone.longest or 1 << 30), model)
+    length = check_length(min(plan.batch.length or 128, model.longest or 1 << 30), model)
     strategy = strategy_of(plan, model, tasks.values(), material.size, material.judged)
     starts = strategy.prepare(model, plan.seed)
     judges = {n: Answerer(model, tasks[n], part.dev, length).say_cut() for n, part in parts.items() if part.judged}
@@ -121,6 +125,8 @@ def finetune_tasks(plan: Plan, material: Tasks, resume: bool = False) -> Run:
     results |= {"labels": labels, **last}
     if judges:
         results |= {f"dev/{name}": value for name, value in judge(judges, answers).items()}
+        positive = {name: positive_class(ready.task) for name, ready in judges.items()}
+        results |= {"positive_class": {name: label for name, label in positive.items() if label is not None}}
     for name in judges:
         write_answers(plan.out / answers_file(name), answers[name])
     return finish_run(plan.out, results)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pretune.errors import PretuneError
-from pretune.nn.linear import Linear
+from pretune.errors import PretuneError, if_option
+from pretune.nn.linear import Linear, OutputLinear
 from pretune.progress import say
 from pretune.training.settings import Optimizer
 from pretune.training.shards import add_up, first_row, gathered, is_shard, local, own_rows
@@ -30,26 +30,32 @@ def make_optimizers(
     if settings.name == "adafactor" and any(is_shard(p) for p in parameters):
         raise PretuneError(
             "adafactor takes means over whole rows and columns, which torch does not do on shards; "
-            "choose another optimizer, or --parallel replicate"
+            f"choose another optimizer{if_option('parallel', ', or --parallel replicate')}"
         )
     matrices = hidden_matrices(root) if settings.name == "muon" else {}
     plain = [p for p in parameters if p not in matrices]
+    factors = rate_factors(root, settings)
     optimizers: list[torch.optim.Optimizer] = []
     if plain:
-        factors = rate_factors(root, settings.layer_decay)
-        groups: dict[tuple[float, float, float], list[Tensor]] = {}
+        groups: dict[tuple[float, bool, float], list[Tensor]] = {}
         for p in plain:
-            # Norms, biases and single vectors are not decayed (Devlin et al., 2019).
-            decay = (settings.decay or 0.0) if p.dim() > 1 else 0.0
-            groups.setdefault((factors.get(p, 1.0), decay, starts.get(p, 0.0)), []).append(p)
+            groups.setdefault((factors.get(p, 1.0), p.dim() > 1, starts.get(p, 0.0)), []).append(p)
         made: Groups = [
-            {"params": members, "weight_decay": decay, "lr": factor * (settings.lr or 0.0), "start": start}
-            for (factor, decay, start), members in sorted(groups.items(), key=lambda item: item[0], reverse=True)
+            # Norms, biases and single vectors are not decayed (Devlin et al., 2019), nor is LAMB's step for them scaled.
+            {
+                "params": members,
+                "weight_decay": (settings.decay or 0.0) if matrix else 0.0,
+                "layer_adaptation": matrix,
+                "lr": factor * (settings.lr or 0.0),
+                "start": start,
+            }
+            for (factor, matrix, start), members in sorted(groups.items(), key=lambda item: item[0], reverse=True)
         ]
         optimizers.append(KINDS[settings.name or "adamw"](made, settings, root))
-    if matrices:
-        moving = {p: stacked for p, stacked in matrices.items() if p.requires_grad}
-        optimizers.append(Muon(moving, settings.matrix_lr or 0.02, settings.momentum or 0.95, settings.decay or 0.0))
+    moving = {p: stacked for p, stacked in matrices.items() if p.requires_grad}
+    if moving:
+        rate, momentum, decay = settings.matrix_lr or 0.02, settings.momentum or 0.95, settings.decay or 0.0
+        optimizers.append(Muon(moving, rate, momentum, decay, factors))
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["peak"] = group["lr"]
@@ -57,18 +63,23 @@ def make_optimizers(
     return optimizers
 
 
-def rate_factors(root: nn.Module, decay: float | None) -> dict[Tensor, float]:
-    """Lower layers move more slowly (Howard and Ruder, 2018): each group by `decay` of the one above it."""
-    if decay is None:
-        return {}
-    backbone: Any = root.backbone
-    groups = backbone.groups()
-    return {
-        parameter: decay ** (len(groups) - 1 - depth)
-        for depth, (_, modules) in enumerate(groups)
-        for module in modules
-        for parameter in module.parameters()
-    }
+def rate_factors(root: nn.Module, settings: Optimizer) -> dict[Tensor, float]:
+    """Return the learning rates of parameters relative to the base rate, where they differ from it.
+
+    With `layer_decay`, lower layers move more slowly (Howard and Ruder, 2018): each group by that factor of the one above it.
+    The heads move `head_factor` times as fast as the backbone.
+    """
+    factors: dict[Tensor, float] = {}
+    if settings.head_factor is not None:
+        heads: Any = root.heads
+        factors |= dict.fromkeys(heads.parameters(), settings.head_factor)
+    if settings.layer_decay is not None:
+        backbone: Any = root.backbone
+        groups = backbone.groups()
+        for depth, (_, modules) in enumerate(groups):
+            factor = settings.layer_decay ** (len(groups) - 1 - depth)
+            factors |= {parameter: factor for module in modules for parameter in module.parameters()}
+    return factors
 
 
 def _adamw(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
@@ -141,24 +152,43 @@ def scale_rates(settings: Optimizer, batch: float) -> Optimizer:
 
 
 def hidden_matrices(root: nn.Module) -> dict[Tensor, int]:
-    """The weights of all linear maps inside the backbone's layers, and how many matrices each holds stacked."""
-    backbone: Any = root.backbone
-    layers = [module for name, modules in backbone.groups() if "embed" not in name for module in modules]
-    return {child.weight: child.stacked for layer in layers for child in layer.modules() if isinstance(child, Linear)}
+    """Return the weights of all hidden linear maps, and how many matrices each holds stacked.
+
+    They are those of the backbone and of the heads, among them layers that a head has (ELECTRA's generator): all but what
+    belongs to an embedding, and but the last map of a head, to logits.
+    """
+    return {
+        module.weight: module.stacked
+        for name, module in root.named_modules()
+        if isinstance(module, Linear) and not isinstance(module, OutputLinear) and "embed" not in name.split(".")
+    }
 
 
 class Muon(torch.optim.Optimizer):
     """Momentum made orthogonal (Jordan et al., 2024): every singular value of an update becomes about 1.
 
     Matrices of equal shape are orthogonalized together, in bf16 on an accelerator and fp32 on a CPU. The rate is scaled by
-    sqrt(max(1, rows / columns)); decay is decoupled.
+    sqrt(max(1, rows / columns)), and by the `factors` of matrices that have one; decay is decoupled.
 
     Of shards, momentum is kept and mixed row by row. To orthogonalize takes whole matrices: every process gathers the updates,
     in the type they are orthogonalized in, does all of them, and moves its own rows.
     """
 
-    def __init__(self, matrices: dict[Tensor, int], lr: float, momentum: float, decay: float) -> None:
-        super().__init__(list(matrices), {"lr": lr, "momentum": momentum, "weight_decay": decay})
+    def __init__(
+        self,
+        matrices: dict[Tensor, int],
+        lr: float,
+        momentum: float,
+        decay: float,
+        factors: Mapping[Tensor, float] | None = None,
+    ) -> None:
+        groups: dict[float, list[Tensor]] = {}
+        for matrix in matrices:
+            groups.setdefault((factors or {}).get(matrix, 1.0), []).append(matrix)
+        super().__init__(
+            [{"params": members, "lr": factor * lr} for factor, members in groups.items()],
+            {"lr": lr, "momentum": momentum, "weight_decay": decay},
+        )
         self.stacked = matrices
 
     @torch.no_grad()
@@ -190,9 +220,10 @@ class Muon(torch.optim.Optimizer):
 
 
 class Lamb(torch.optim.Optimizer):
-    """LAMB (You et al., 2020): Adam's step, scaled for each matrix so that its length is rate · length of the matrix.
+    """LAMB (You et al., 2020): Adam's step, scaled for each matrix so that its norm is rate · norm of the matrix.
 
-    Matrices that are stacked count one by one. Norms and biases, which are not decayed, take Adam's plain step.
+    Matrices that are stacked count one by one. Groups without `layer_adaptation`, those of norms and biases, take Adam's
+    step unscaled, as in the authors' code; whether there is weight decay makes no difference to that.
 
     Of shards, everything is done row by row but the lengths: squares are summed up over the rows here, then over all processes,
     for all matrices of a group at once.
@@ -201,7 +232,8 @@ class Lamb(torch.optim.Optimizer):
     def __init__(
         self, groups: Groups, lr: float, betas: tuple[float, float], eps: float, stacked: dict[Tensor, int]
     ) -> None:
-        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, "layer_adaptation": True}
+        super().__init__(groups, defaults)
         self.stacked = stacked
 
     @torch.no_grad()
@@ -233,6 +265,7 @@ class Lamb(torch.optim.Optimizer):
             torch._foreach_div_(updates, 1 - beta1**step)
             if group["weight_decay"]:
                 torch._foreach_add_(updates, rows, alpha=group["weight_decay"])
+            if group["layer_adaptation"]:
                 if is_shard(moving[0]):
                     self._trust_rows(moving, updates)
                 else:

@@ -9,11 +9,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from pretune.devices import choose_device, deterministic, peak_flops
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, if_option
 from pretune.inference.static_vectors import fill_in
 from pretune.model import Model, find_folder, load_model, make_model, read_config
 from pretune.nn.recurrent import asks_the_host
@@ -22,11 +21,11 @@ from pretune.objectives.mlm import MLM
 from pretune.packed import Batch
 from pretune.presets import find_preset, is_preset
 from pretune.progress import say
-from pretune.randomness import Draws, hashed
+from pretune.randomness import Draws
 from pretune.recipe import merge
 from pretune.text.dialogues import Dialogues
-from pretune.text.documents import Document, read_documents
-from pretune.text.files import find_files
+from pretune.text.documents import Document, TextLayout, read_documents
+from pretune.text.files import Errors, find_files
 from pretune.text.labeled import Labeled
 from pretune.text.preparing import Settings, make_store
 from pretune.text.sentences import LINES
@@ -38,15 +37,15 @@ from pretune.text.vectors import read_vectors
 from pretune.training.agreement import agree, check_shared, describe_data, say_idle
 from pretune.training.distributed import Parallel, Reduce, World, losses_told, restarted
 from pretune.training.flops import module_sizes
+from pretune.training.held_out import hold_out, split
 from pretune.training.loop import Stopped, Training, evaluate_loss, train
 from pretune.training.optimizers import scale_rates
-from pretune.training.runs import RESULTS, Run, finish_run, start_run
+from pretune.training.runs import RECIPE, RESULTS, Run, finish_run, new_run, start_run
 from pretune.training.scaling import GUESS, UTILIZATION, Course, parse_budget, scale_to
-from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
+from pretune.training.settings import ON_ROWS, Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
 from pretune.training.streams import make_streams
 
 ROUND_VOCABULARY = 64  # matrices of a round size are faster; the spare rows are never used
-FEWEST_HELD_OUT = 8  # documents for evaluation, where the corpus has ten times as many
 EVALUATION_RATE = 0.15  # masking at evaluation, whatever training masks, so that losses compare
 
 Fields = dict[str, Any]
@@ -61,7 +60,7 @@ class Plan:
     data: list[str]
     out: Path
     objective: str
-    tokenizer: dict[str, Any] | str  # how to train one, or where one is
+    tokenizer: dict[str, Any] | str | None  # how to train one, or where one is; None: that of the stores
     language: str
     from_: str | None  # a model whose weights to start from
     budget: Budget
@@ -76,6 +75,9 @@ class Plan:
     parallel: Parallel = "replicate"
     reduce: Reduce | None = None
     vectors: str | None = None  # a file of word vectors for its words to start from
+    layout: TextLayout = "auto"  # how .txt files are cut into documents
+    column: str | None = None  # the text field of other files
+    errors: Errors = "strict"  # what to do with invalid UTF-8
 
     def recipe(self) -> dict[str, Any]:
         """Everything that decides the outcome, under the names of the verb's options."""
@@ -83,10 +85,18 @@ class Plan:
 
 
 def make_plan(
-    model: str, data: Sequence[str | Path], out: str | Path, given: dict[str, Any], seed: int, device: str | None
+    model: str,
+    data: Sequence[str | Path],
+    out: str | Path,
+    given: dict[str, Any],
+    seed: int,
+    device: str | None,
+    usual: Fields | None = None,
 ) -> Plan:
-    """What is given, the preset's recipe and the defaults, in this order."""
+    """Resolve all settings: what is given, the `usual` settings of the verb, the preset's recipe and the defaults, in this order."""
     preset = find_preset(model) if is_preset(model) else {}
+    if usual is not None:
+        preset = {**merge(preset, usual), "budget": usual["budget"]}
     if given.get("scale_to"):
         preset = scaled(preset, model, given, device)
     return Plan(
@@ -95,15 +105,15 @@ def make_plan(
         out=Path(out),
         objective=given.get("objective") or preset.get("objective") or "mlm",
         tokenizer=choose_tokenizer(
-            given.get("tokenizer"), preset.get("tokenizer") or {"kind": "wordpiece", "size": 30_000}
+            given.get("tokenizer"), preset.get("tokenizer") or {"kind": "wordpiece", "size": 30_000}, data
         ),
         language=given.get("language") or "en",
         from_=given.get("from_"),
         budget=fill(Budget, given.get("budget"), preset.get("budget")),
         optimizer=fill(Optimizer, given.get("optimizer"), preset.get("optimizer")),
         schedule=fill(Schedule, given.get("schedule"), preset.get("schedule")),
-        batch=fill(Batching, given.get("batch"), preset.get("batch")),
-        watching=fill(Watching, given.get("watching"), preset.get("watching")),
+        batch=fill(Batching, given.get("batch"), preset.get("batch"), ON_ROWS),
+        watching=fill(Watching, given.get("watching"), preset.get("watching"), ON_ROWS),
         seed=seed,
         deterministic=bool(given.get("deterministic")),
         device=device,
@@ -111,11 +121,16 @@ def make_plan(
         parallel=given.get("parallel") or "replicate",
         reduce=given.get("reduce"),
         vectors=given.get("vectors"),
+        layout=given.get("layout") or "auto",
+        column=given.get("column"),
+        errors=given.get("errors") or "strict",
     )
 
 
-def choose_tokenizer(given: str | Fields | None, usual: Fields) -> str | Fields:
-    """Where one is, or how to train one: what is given of that, over what is usual."""
+def choose_tokenizer(given: str | Fields | None, usual: Fields, data: Sequence[str | Path] = ()) -> str | Fields | None:
+    """Return where the tokenizer is, or how to train one: what is given of that, over what is usual. Stores have their own."""
+    if data and all(is_store(split_language(str(path))[1]) for path in data):
+        return None
     return given if isinstance(given, str) else merge(usual, given or {})
 
 
@@ -124,6 +139,8 @@ def scaled(preset: Fields, model: str, given: Fields, device: str | None) -> Fie
     if given.get("budget") is not None and given["budget"].limits:
         raise PretuneError("--scale-to is a budget; give no other limit beside it")
     kinds = {"budget": Budget, "optimizer": Optimizer, "schedule": Schedule, "batch": Batching}
+    if given.get("optimizer") is not None and given["optimizer"].name:  # whose rates are scaled
+        preset = merge(preset, {"optimizer": {"name": given["optimizer"].name}})
     course = Course(**{key: fill(kind, None, preset.get(key)) for key, kind in kinds.items()})
     with torch.device("meta"):
         if preset:
@@ -146,22 +163,61 @@ def scaled(preset: Fields, model: str, given: Fields, device: str | None) -> Fie
     return {**preset, **{key: asdict(getattr(made, key)) for key in kinds}}
 
 
-def pretrain(plan: Plan, store: Store | None = None, resume: bool = False, taught: Taught | None = None) -> Run:
+def pretrain(
+    plan: Plan,
+    store: Store | None = None,
+    resume: bool = False,
+    taught: Taught | None = None,
+    compared: bool = False,
+) -> Run:
     """Carry out a plan. Killed at any moment and resumed, it ends with the same weights, bit for bit.
 
     `taught` makes of the objectives those that are learned, where a teacher has a say; the student is judged by its own.
+    With `compared`, text too short to hold any out is refused, unless none is to be held out.
     """
-    if plan.watching.patience:
-        raise PretuneError("watching.patience waits for better answers, which only fine-tuning looks for")
     mixture = parse_objective(plan.objective)
     rows = read_rows(plan, mixture)
+    plan.budget.check()
     device = choose_device(plan.device)
     world = World.join(device)
     agree(world, "recipe", plan.recipe() | {"parallel": plan.parallel})
     if restarted() and (plan.out / RESULTS).is_file():  # the loss of a process came after the end
         return Run(plan.out)
     check_shared(world, plan.out)
+    new = not (plan.out / RECIPE).is_file()
     going_on = world.first_alone(lambda: start_run(plan.out, "pretrain", plan.recipe(), resume or restarted()))
+    with new_run(plan.out, new and world.first):
+        model, learned, training = set_up(plan, store, mixture, rows, world, device, taught, compared)
+    try:
+        with deterministic(plan.deterministic), losses_told(world):
+            last = train(training, resume=going_on)
+    except Stopped:
+        say(f"stopped and saved in {plan.out}{if_option('resume', '; go on with the same command and --resume')}")
+        raise KeyboardInterrupt from None
+    model.root.compute_in(torch.float32)
+    for name in {part.name for part in learned.objectives} - {part.name for part in mixture.objectives}:
+        del model.root.heads[name]  # what was for learning alone
+    results = {"model": plan.model, "objective": plan.objective, "parameters": count_parameters(model), **last}
+
+    def finish() -> None:
+        model.save(plan.out)
+        finish_run(plan.out, results)
+
+    world.first_alone(finish)
+    return Run(plan.out)
+
+
+def set_up(
+    plan: Plan,
+    store: Store | None,
+    mixture: Mixture,
+    rows: Labeled | Dialogues | None,
+    world: World,
+    device: torch.device,
+    taught: Taught | None,
+    compared: bool,
+) -> tuple[Model, Mixture, Training]:
+    """Read the data and make the model: what is trained, the objectives it learns by, and the training itself."""
     tokenizer, own, held_out = world.first_before_others(lambda: get_data(plan, rows, store))
     agree(world, "data", describe_data(tokenizer, own))
     spoken = languages_in(own)
@@ -192,6 +248,11 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False, taugh
     say_idle(world, streams)
     packing = streams.streams[0].packing
     evaluation = held_out_batches(mixture.joints[0], replace(data, exponent=1.0, **held_out), packing, plan.watching)
+    if compared and plan.watching.held_out and not evaluation:
+        raise PretuneError(
+            f"{', '.join(plan.data)}: too little text to hold any out for {mixture.joints[0]}; give more text, or train on all "
+            "of it, without a comparison, with --set watching.held_out=0"
+        )
     training = Training(
         root=model.root,
         streams=streams,
@@ -214,23 +275,7 @@ def pretrain(plan: Plan, store: Store | None = None, resume: bool = False, taugh
         evaluate_first=not is_preset(plan.model) or plan.from_ is not None,
         restore_carry=getattr(model.backbone, "restore_carry", None),
     )
-    try:
-        with deterministic(plan.deterministic), losses_told(world):
-            last = train(training, resume=going_on)
-    except Stopped:
-        say(f"stopped and saved; go on with the same command and --resume (run folder {plan.out})")
-        raise KeyboardInterrupt from None
-    model.root.compute_in(torch.float32)
-    for name in {part.name for part in learned.objectives} - {part.name for part in mixture.objectives}:
-        del model.root.heads[name]  # what was for learning alone
-    results = {"model": plan.model, "objective": plan.objective, "parameters": count_parameters(model), **last}
-
-    def finish() -> None:
-        model.save(plan.out)
-        finish_run(plan.out, results)
-
-    world.first_alone(finish)
-    return Run(plan.out)
+    return model, learned, training
 
 
 def read_rows(plan: Plan, mixture: Mixture) -> Labeled | Dialogues | None:
@@ -245,7 +290,7 @@ def read_rows(plan: Plan, mixture: Mixture) -> Labeled | Dialogues | None:
     if len(reading) > 1:
         raise PretuneError(
             f"{mixture}: {' and '.join(part.name for part in reading)} learn from rows of different kinds; "
-            "train one after the other, with --from"
+            f"train one after the other{if_option('from', ', with --from')}"
         )
     mixed = not all(any(isinstance(part, LearnsFromRows) for part in joint.objectives) for joint in mixture.joints)
     files = [path for _, path in map(split_language, plan.data) if not is_store(path)]
@@ -254,7 +299,7 @@ def read_rows(plan: Plan, mixture: Mixture) -> Labeled | Dialogues | None:
             f"{mixture}: some of {', '.join(names)} learn from rows and some from running text; "
             "give a store (see `pretune prepare`) for the text beside the files of rows"
         )
-    return reading[0].read_rows(files if mixed else plan.data)
+    return reading[0].read_rows(files if mixed else plan.data, plan.errors)
 
 
 def get_data(plan: Plan, rows: Labeled | Dialogues | None, store: Store | None) -> tuple[Tokenizer, Fields, Fields]:
@@ -267,8 +312,7 @@ def get_data(plan: Plan, rows: Labeled | Dialogues | None, store: Store | None) 
         raise PretuneError(f"{stores[0]} is a store and others are files; give stores alone, or files alone")
     if rows is None or stores:
         store = get_store(plan) if store is None else store
-        own["store"] = store
-        own["documents"], held_out["documents"] = split_documents(store, share)
+        own["store"], own["documents"], held_out["documents"] = hold_out(store, share)
     if rows is not None:
         own["rows"], held_out["rows"] = (rows.take(part) for part in split(len(rows), share))
     if store is not None:
@@ -284,7 +328,7 @@ def get_store(plan: Plan) -> Store:
     LANGUAGE=PATH names the language of a store or of files.
     """
     if not plan.data:
-        raise PretuneError("pretraining needs text: give --data files, or a store made by `pretune prepare`")
+        raise PretuneError("pretraining needs text: give files, or a store made by `pretune prepare`")
     given = [split_language(entry) for entry in plan.data]
     stores = [(language, path) for language, path in given if is_store(path)]
     if stores:
@@ -293,11 +337,12 @@ def get_store(plan: Plan) -> Store:
     files: dict[str, list[Path]] = {}
     for language, path in given:
         files.setdefault(language or plan.language, []).extend(find_files(path))
-    tokenizer = get_tokenizer(plan, read_documents(file for group in files.values() for file in group))
+    how: Fields = {"layout": plan.layout, "column": plan.column, "errors": plan.errors}
+    tokenizer = get_tokenizer(plan, read_documents((file for group in files.values() for file in group), **how))
+    folder = plan.out / "store"
     return join_stores(
         [
-            make_store(group, tokenizer, folder if len(files) == 1 else folder / language, Settings(language=language))
-            for folder in [plan.out / "store"]
+            make_store(group, tokenizer, folder if len(files) == 1 else folder / language, Settings(language, **how))
             for language, group in files.items()
         ]
     )
@@ -326,8 +371,8 @@ def languages_in(own: Fields) -> list[str]:
     names |= set(own["store"].languages if "store" in own else [])
     if LINES in names and len(names) > 1:
         raise PretuneError(
-            f"a store was prepared with --language {LINES}, which is none of {', '.join(sorted(names - {LINES}))}; "
-            "name its language, as in --data fr=STORE"
+            f"a store was prepared with the language {LINES!r}, which is none of {', '.join(sorted(names - {LINES}))}; "
+            "name its language beside it, as in fr=STORE"
         )
     return sorted(names)
 
@@ -360,7 +405,7 @@ def get_tokenizer(plan: Plan, documents: Iterable[Document], second: Sequence[Do
     if (folder / "tokenizer_config.json").is_file():
         return Tokenizer.load(folder)
     say("training a tokenizer")
-    how = dict(plan.tokenizer)
+    how = dict(plan.tokenizer or {})
     target = how.pop("target", None)
     if target is None:
         tokenizer = train_tokenizer(chain(documents, second), **how, fit=True)
@@ -386,6 +431,7 @@ def get_model(plan: Plan, tokenizer: Tokenizer, mixture: Mixture, languages: Seq
             _copy(source, model, plan.from_)
     else:
         model = load_model(plan.model, mixture, seed=plan.seed, partial=plan.partial)
+        model.say_left_out(plan.model)
         check_tokenizer(model, tokenizer, plan.model)
     model.add_heads(mixture.objectives, plan.seed)
     model.tokenizer, model.objective, model.labels = tokenizer, plan.objective, []
@@ -408,7 +454,7 @@ def check_tokenizer(model: Model, tokenizer: Tokenizer, name: str) -> None:
     if model.tokenizer is not None and model.tokenizer.digest != tokenizer.digest:
         raise PretuneError(
             f"{name}: the text was prepared with another tokenizer than this model's; "
-            f"prepare it with --tokenizer {find_folder(name)}"
+            f"prepare it with `pretune prepare --tokenizer {find_folder(name)}`"
         )
     if tokenizer.size > model.backbone.embed.vocabulary:
         raise PretuneError(f"the tokenizer has {tokenizer.size} tokens, {name} only {model.backbone.embed.vocabulary}")
@@ -428,21 +474,6 @@ def check_stages(stages: Sequence[tuple[float, int]], model: Model) -> list[int]
     if shares != sorted(shares) or shares[-1] != 1.0:
         raise PretuneError(f"batch.stages end at {shares} of the budget; the shares must rise and end at 1")
     return [check_length(length, model) for _, length in stages]
-
-
-def split_documents(store: Store, share: float) -> tuple[Any, Any]:
-    """Documents to train on and documents held out: the share asked for, but a few of a small corpus at least.
-
-    The same ones for every seed.
-    """
-    return split(store.documents, share)
-
-
-def split(count: int, share: float) -> tuple[Any, Any]:
-    """The same for so many documents or rows, by number."""
-    wanted = max(round(share * count), min(FEWEST_HELD_OUT, count // 10)) if share > 0 else 0
-    order = np.argsort(hashed(0, "held out", np.arange(count)))
-    return np.sort(order[wanted:]), np.sort(order[:wanted])
 
 
 def held_out_batches(joint: Joint, data: Data, packing: Packing, watching: Watching) -> list[tuple[Joint, Batch]]:

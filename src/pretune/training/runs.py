@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import platform
+import re
+import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -13,13 +17,18 @@ from typing import Any
 import torch
 
 from pretune.atomic import write_bytes, write_json
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, if_option
+from pretune.model_card import CONFIG, History, write_card
+from pretune.outputs import RECIPE as RECIPE
+from pretune.outputs import RESULTS as RESULTS
+from pretune.outputs import check_run
 from pretune.parsing import read_json_lines, read_mapping
 from pretune.recipe import read_recipe, write_recipe
-from pretune.training.checkpoints import FOLDER, list_checkpoints
+from pretune.training.checkpoints import list_checkpoints
 from pretune.training.log import METRICS
 
-RECIPE, ENVIRONMENT, RESULTS = "recipe.yaml", "environment.json", "results.json"
+ENVIRONMENT = "environment.json"
+COST = ("step", "tokens", "flops", "tokens_per_second", "mfu", "lr")  # results that people look at last
 
 
 class Run:
@@ -58,6 +67,14 @@ class Run:
         """Whether it came to its end."""
         return (self.folder / RESULTS).is_file()
 
+    @property
+    def history(self) -> History:
+        """How its model was made, for the card of the model."""
+        said = re.match(r"# pretune (\w+)", (self.folder / RECIPE).read_text(encoding="utf-8"))
+        path = self.folder / ENVIRONMENT
+        date = json.loads(path.read_text(encoding="utf-8")).get("date", "") if path.is_file() else ""
+        return History(said[1] if said else "", self.recipe, self.results, date)
+
     def predict(self, texts: Any, **options: Any) -> list[dict[str, Any]]:
         """An answer for each text, with a model trained for a task: a label, tags; with `pairs`, spans of these."""
         from pretune.inference.predict import predict_texts
@@ -71,29 +88,74 @@ class Run:
             facts["checkpoints"] = len(list_checkpoints(self.folder))
         return facts
 
+    def table(self) -> dict[str, Any]:
+        """Return the same for people."""
+        return arrange_results(self.describe(), trained={name for line in self.metrics() for name in line})
+
+
+def arrange_results(results: Mapping[str, Any], trained: Collection[str] = ()) -> dict[str, Any]:
+    """Return the results of a run for people: scores first, what F1 is of beside it, what it cost last.
+
+    `trained` are names among which are those of losses while training, which get a prefix that says so.
+
+    >>> facts = {"run": "a", "rows": 4, "mlm": 2.1, "flops": 1e9, "dev/f1": 0.5, "positive_class": "yes"}
+    >>> list(arrange_results(facts, trained=["mlm", "flops"]))
+    ['run', "dev/f1 (of 'yes')", 'rows', 'train/mlm', 'details']
+    """
+    known = results.get("positive_class", {})
+    positive = (
+        {f"dev/{name}/f1": label for name, label in known.items()} if isinstance(known, Mapping) else {"dev/f1": known}
+    )
+    first, scores, rest, details = {}, {}, {}, {}
+    for name, value in results.items():
+        if name == "run":
+            first[name] = value
+        elif name.startswith("dev/"):
+            scores[f"{name} (of {positive[name]!r})" if name in positive else name] = value
+        elif name in COST or name.startswith("gradient_norm"):
+            details[name] = value
+        elif name != "positive_class":
+            rest[f"train/{name}" if name in trained and name != "seconds" else name] = value
+    return {**first, **scores, **rest, **({"details": details} if details else {})}
+
 
 def start_run(folder: Path, verb: str, recipe: Mapping[str, Any], resume: bool) -> bool:
-    """Make a run folder, or check that an existing one may go on. True where there is something to go on from."""
-    path = folder / RECIPE
-    if path.is_file():
-        if (folder / RESULTS).is_file() and resume:
-            raise PretuneError(f"{folder}: this run is finished; choose another --out")
-        if not resume:
-            raise PretuneError(f"{folder}: already holds a run; go on with --resume, or choose another --out")
-        saved = read_recipe(path)
-        wanted = json.loads(json.dumps(recipe))
-        different = sorted(key for key in {*saved, *wanted} if saved.get(key) != wanted.get(key))
-        if different:
-            raise PretuneError(
-                f"{folder}: this run was started with other settings ({', '.join(different)}); "
-                "resume it with the same, or start from its weights with --from and another --out"
-            )
+    """Make a run folder, or check that the run in it can be resumed; return whether there is a checkpoint to resume from."""
+    if check_run(folder, resume):
+        check_same(folder, recipe)
         return bool(list_checkpoints(folder))
-    if folder.exists() and any(p.name not in (FOLDER,) for p in folder.iterdir()):
-        raise PretuneError(f"{folder}: exists and is not a run; choose another --out")
     write_json(folder / ENVIRONMENT, environment())
     rewrite_recipe(folder, verb, recipe)
     return False
+
+
+def check_same(folder: Path, recipe: Mapping[str, Any]) -> None:
+    """Refuse a recipe that differs from that of the run in a folder, if there is one."""
+    if not (folder / RECIPE).is_file():
+        return
+    saved = read_recipe(folder / RECIPE)
+    wanted = json.loads(json.dumps(recipe))
+    different = sorted(key for key in {*saved, *wanted} if saved.get(key) != wanted.get(key))
+    if different:
+        raise PretuneError(
+            f"{folder}: this run was started with other settings ({', '.join(different)}); "
+            f"resume it with the same{if_option('from', ', or start from its weights with --from and another --out')}"
+        )
+
+
+@contextmanager
+def new_run(folder: Path, new: bool) -> Iterator[None]:
+    """Remove a new run folder where its input is refused before training begins, so that the next attempt can have the name.
+
+    What the same command can go on from, the finished shards of a store, stays.
+    """
+    try:
+        yield
+    except PretuneError:
+        kept = (path for name in (METRICS, "*.partial") for path in folder.rglob(name))
+        if new and not any(kept):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def rewrite_recipe(folder: Path, verb: str, recipe: Mapping[str, Any]) -> None:
@@ -103,9 +165,12 @@ def rewrite_recipe(folder: Path, verb: str, recipe: Mapping[str, Any]) -> None:
 
 
 def finish_run(folder: Path, results: Mapping[str, Any]) -> Run:
-    """Write what came out."""
+    """Write what came out, and the card of the model."""
     write_json(folder / RESULTS, results)
-    return Run(folder)
+    run = Run(folder)
+    if (folder / CONFIG).is_file():
+        write_card(folder, run.history)
+    return run
 
 
 def environment() -> dict[str, Any]:
@@ -122,6 +187,7 @@ def environment() -> dict[str, Any]:
         ["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent, check=False
     )
     return {
+        "date": datetime.now(UTC).date().isoformat(),
         "pretune": __version__,
         "revision": revision.stdout.strip() or None,
         "python": platform.python_version(),

@@ -9,10 +9,10 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, if_option
 from pretune.progress import say
 from pretune.training.finetuning import Plan, finetune
-from pretune.training.runs import RECIPE, RESULTS, Run, finish_run, start_run
+from pretune.training.runs import RECIPE, RESULTS, Run, finish_run, new_run, start_run
 from pretune.workers import share_out
 
 FOLDER = "seeds"
@@ -27,18 +27,27 @@ def finetune_seeds(plan: Plan, material: Any, resume: bool = False, finetune: Fi
     few = material.judged and material.size < MANY
     count = plan.seeds or (USUAL if few else 1)
     if count == 1:
+        if plan.devices > 1 and plan.seeds is None:
+            raise PretuneError(
+                f"--devices applies only to several seeds, and {material.size:,} examples get one; leave it out, or give --seeds"
+            )
         return finetune(plan, material, resume)
     if not material.judged:
-        raise PretuneError(f"{plan.train}: {count} seeds are compared on examples for judging; name a file with --dev")
+        raise PretuneError(
+            f"{plan.train}: {count} seeds are compared on examples for judging{if_option('dev', '; name a file with --dev')}"
+        )
     if plan.seeds is None:
-        say(f"{material.size:,} examples are few: {count} seeds, the best one kept; --seeds 1 is quicker")
+        quicker = if_option("seeds", "; --seeds 1 is quicker")
+        say(f"{material.size:,} examples are few: {count} seeds, the best one kept{quicker}")
+    new = not (plan.out / RECIPE).is_file()
     start_run(plan.out, "finetune", plan.recipe(), resume)
     jobs = {}
     for number in range(count):
         seed = plan.seed + number
         own = replace(plan, seed=seed, seeds=1, devices=1, out=plan.out / FOLDER / str(seed))
         jobs[f"seed {seed} ({number + 1} of {count})"] = own, material, finetune
-    runs = {plan.seed + number: run for number, run in enumerate(run_seeds(jobs, plan.devices))}
+    with new_run(plan.out, new):
+        runs = {plan.seed + number: run for number, run in enumerate(run_seeds(jobs, plan.devices))}
     return keep_best(plan, material, runs)
 
 

@@ -1,9 +1,9 @@
 """Texts without labels: a teacher labels them, and a student learns from these too.
 
 In self-training (Yarowsky, 1995; Xie et al., 2020) the student learns the labels of texts that the teacher is sure of; in
-distillation (Hinton et al., 2015) its probabilities for all of them. The teacher learns from the labeled rows alone and stands in
-OUT-teacher; or it is another run, or several together, say of different prompts (Schick and Schütze, 2021, PET). What the student
-learns from stands in OUT-student.jsonl.
+distillation (Hinton et al., 2015) its probabilities for all of them. The teacher learns from the labeled rows alone and is kept in
+OUT/intermediate/teacher; or it is another run, or several together, say of different prompts (Schick and Schütze, 2021, PET). What
+the student learns from is kept in OUT/intermediate/student.jsonl.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 
 from pretune.atomic import write_bytes
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, if_option
 from pretune.inference.labels import Array, ask, teachers_task
 from pretune.objectives.soft import Teaching
+from pretune.outputs import INTERMEDIATE
 from pretune.progress import say
 from pretune.text.files import file_format, find_files, read_lines
 from pretune.text.labeled import Labeled
@@ -51,11 +52,11 @@ def self_train(plan: Plan, finetune: Finetune, resume: bool = False) -> tuple[Ru
     columns = {role: name for role, name in rows.columns.items() if role != "label"}
     texts = read_texts(material.task, plan.unlabeled, columns)
     teacher = None if plan.teacher else train_teacher(plan, material, finetune, resume)
-    cache = plan.out.with_name(f"{plan.out.name}-teacher-texts.npz")
+    cache = plan.out / INTERMEDIATE / "teacher-texts.npz"
     given = ask([str(teacher.folder)] if teacher else plan.teacher or (), texts, labels, cache, partial=plan.partial)
     likely = [labels[number] for number in given.argmax(-1)]
     chosen = list(range(len(texts))) if plan.soft is not None else sure_of(plan, given.max(-1), likely)
-    file = plan.out.with_name(f"{plan.out.name}-student.jsonl")
+    file = plan.out / INTERMEDIATE / "student.jsonl"
     both = joined(rows, texts.take(chosen), [likely[row] for row in chosen], file)
     write_bytes(file, ("\n".join(as_lines(both)) + "\n").encode())
     taught = replace(material, rows=both)
@@ -71,7 +72,7 @@ def self_train(plan: Plan, finetune: Finetune, resume: bool = False) -> tuple[Ru
 
 def train_teacher(plan: Plan, material: Material, finetune: Finetune, resume: bool) -> Run:
     """A run with the labeled rows alone; one that is finished is taken when a student goes on."""
-    folder = plan.out.with_name(f"{plan.out.name}-teacher")
+    folder = plan.out / INTERMEDIATE / "teacher"
     if resume and is_finished(folder):
         return Run(folder)
     return finetune(replace(plan, out=folder, unlabeled=None, soft=None), material, resume)
@@ -82,8 +83,8 @@ def sure_of(plan: Plan, certainty: Array, labels: Sequence[str]) -> list[int]:
     sure: list[int] = np.flatnonzero(certainty >= plan.confident).tolist()
     if not sure:
         raise PretuneError(
-            f"{plan.unlabeled}: the teacher is sure of none of {len(labels)} texts ({certainty.max():.2f} at most); "
-            "lower --confident"
+            f"{plan.unlabeled}: the teacher is sure of none of {len(labels)} texts ({certainty.max():.2f} at most)"
+            f"{if_option('confident', '; lower --confident')}"
         )
     counts = Counter(labels[row] for row in sure)
     say(

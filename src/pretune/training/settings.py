@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
-from pretune.errors import PretuneError, nearest
+from pretune.errors import PretuneError, if_option, nearest
 from pretune.parsing import as_tuples
 from pretune.recipe import Section
 
@@ -28,13 +29,22 @@ class Budget(Section):
     steps: int | None = _help("Stop after so many steps.")
     tokens: float | None = _help("Stop after so many tokens.")
     flops: float | None = _help("Stop after so many floating-point operations.")
-    seconds: float | None = _help("Stop after so many seconds of training.")
+    seconds: float | None = _help(
+        "Stop after the step that reaches so many seconds of training; evaluation is not counted."
+    )
 
     def __post_init__(self) -> None:
         for limit in fields(self):
             value = getattr(self, limit.name)
             if value is not None and not value > 0:
                 raise PretuneError(f"a budget of {value:g} {limit.name} is nothing; give more than 0")
+
+    def check(self) -> None:
+        """Refuse a budget without a limit."""
+        if not self.limits:
+            raise PretuneError(
+                f"a training needs a budget{if_option('steps', ': give --steps, --tokens, --flops or --seconds')}"
+            )
 
     @property
     def limits(self) -> dict[str, float]:
@@ -44,7 +54,7 @@ class Budget(Section):
 
 @dataclass(frozen=True)
 class Optimizer(Section):
-    """How parameters move. `muon` moves hidden matrices, with AdamW for all others."""
+    """How parameters move. `muon` moves the hidden matrices of backbone and heads, with AdamW for all others."""
 
     name: Literal["adamw", "adam", "radam", "adafactor", "lamb", "muon", "sgd", "asgd"] | None = None
     lr: float | None = None
@@ -57,6 +67,9 @@ class Optimizer(Section):
     matrix_lr: float | None = None  # muon's rate for matrices
     momentum: float | None = None  # muon's, and SGD's
     layer_decay: float | None = None  # each layer's rate is this share of that of the layer above it
+    head_factor: float | None = (
+        None  # learning rates of the heads (rtd's generator is in one) relative to the backbone's
+    )
     ema: float | None = None  # the model that comes out is an exponential mean of all steps, with this decay
     average: float | None = None  # it is the plain mean over this share of the budget, at its end
     meant_for: int | None = None  # the batch (tokens of a step, or rows) that rates are meant for; they grow with it
@@ -124,10 +137,44 @@ DEFAULTS: dict[type[Section], Section] = {
 
 
 COUPLED = ("adam", "sgd", "asgd")  # whose decay is part of the gradient
+ADAPTIVE = ("adamw", "adam", "radam", "lamb", "muon")  # muon leaves all but hidden matrices to AdamW
+
+# Keys that apply only to some kinds of optimizer or schedule: section → (key of the kind, key → kinds).
+BY_KIND: dict[type[Section], tuple[str, dict[str, tuple[str, ...]]]] = {
+    Optimizer: (
+        "name",
+        {"betas": ADAPTIVE, "eps": ADAPTIVE, "momentum": ("muon", "sgd"), "matrix_lr": ("muon",)},
+    ),
+    Schedule: (
+        "kind",
+        {"final": ("linear", "cosine", "triangular", "one-cycle", "stable"), "decay": ("stable",)},
+    ),
+}
+# Keys that apply only where another is set: section → key → the other.
+NEEDS: dict[type[Section], dict[str, str]] = {
+    Watching: {"on_spike": "spike", "packs": "held_out", "evaluate": "held_out"},
+}
+# Keys that apply only to training on running text, and those that apply only to training on labeled rows.
+ON_TEXT: dict[type[Section], tuple[str, ...]] = {
+    Batching: ("tokens", "pack", "stages", "ramp", "exponent"),
+    Watching: ("held_out", "packs"),
+}
+ON_ROWS: dict[type[Section], tuple[str, ...]] = {Batching: ("sequences",), Watching: ("patience",)}
 
 
-def fill(section: type[Any_], given: Any_ | None, preset: dict[str, Any] | None = None) -> Any_:
-    """A section with nothing left open: what is given, then the preset's, then the default."""
+def fill(
+    section: type[Any_],
+    given: Any_ | None,
+    preset: dict[str, Any] | None = None,
+    without: Mapping[type[Section], tuple[str, ...]] | None = None,
+) -> Any_:
+    """Fill a section: with what is given, then with the preset's values, then with the defaults.
+
+    A key that does not apply to the chosen kind is refused where it was given, and left out where it was not. `without` names
+    keys that the training has no use for.
+    """
+    if section is Batching and given is not None and given.length and given.stages:  # type: ignore[attr-defined]
+        raise PretuneError("batch.length and batch.stages both say how long sequences are; leave one of them out")
     filled: Any = DEFAULTS[section]
     for source in (preset or {}, asdict(given) if given is not None else {}):  # type: ignore[call-overload]
         known = {key: value for key, value in source.items() if value is not None}
@@ -146,7 +193,25 @@ def fill(section: type[Any_], given: Any_ | None, preset: dict[str, Any] | None 
             if key in known:
                 known[key] = as_tuples(known[key])
         filled = replace(filled, **known)
-    return filled
+    filled = _applicable(filled, {key for key, value in vars(given or section()).items() if value})
+    return replace(filled, **dict.fromkeys((without or {}).get(section, ())))
+
+
+def _applicable(filled: Any_, given: set[str]) -> Any_:
+    """Return a section without the keys that do not apply to its kind; refuse those that were given."""
+    kind_of, kinds = BY_KIND.get(type(filled), ("", {}))
+    name = type(filled).__name__.lower()
+    unused = {}
+    for key, where in kinds.items():
+        if (kind := getattr(filled, kind_of)) not in where:
+            unused[key] = f"applies only to {', '.join(where)}, not to {kind_of}={kind}"
+    for key, other in NEEDS.get(type(filled), {}).items():
+        if not getattr(filled, other):
+            unused[key] = f"applies only with {name}.{other}"
+    for key, why in unused.items():
+        if key in given:
+            raise PretuneError(f"{name}.{key} {why}; leave it out")
+    return replace(filled, **dict.fromkeys(unused))  # type: ignore[type-var]
 
 
 def as_recipe(plan: Any, leave_out: tuple[str, ...]) -> dict[str, Any]:

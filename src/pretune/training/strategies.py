@@ -100,11 +100,11 @@ class Strategy:
         """What happens to the parameters after each step, given the share of the training that is over."""
         return Sparsifier(model.backbone, self.parts["sparse"]) if "sparse" in self.parts else None
 
-    def finish(self, model: Model) -> None:
-        """Make of a trained model one like any other."""
+    def finish(self, model: Model) -> dict[str, float]:
+        """Make a trained model one like any other, and return the ranges of activations that int8 learned, if it did."""
         merge_low_rank(model.backbone)
-        keep_rounded(model.backbone)
         model.sparse = model.sparse or "sparse" in self.parts
+        return keep_rounded(model.backbone)
 
 
 def parse_strategy(text: str) -> Strategy:

@@ -23,9 +23,10 @@ from pretune.objectives import parse_objective
 from pretune.objectives.classify import Classify
 from pretune.progress import say
 from pretune.refit import match_vocabulary
-from pretune.text.documents import Document, read_documents
-from pretune.text.files import find_files
+from pretune.text.documents import Document, TextLayout, read_documents
+from pretune.text.files import Errors, find_files
 from pretune.text.preparing import Settings, make_store
+from pretune.text.row_checks import check_classes
 from pretune.text.store import Store
 from pretune.text.tokenizer import Tokenizer
 from pretune.text.tokenizer_training import train as train_tokenizer
@@ -57,6 +58,9 @@ class Stages:
     dev: str | None
     columns: Mapping[str, str]
     texts: tuple[str, ...] = ()  # files of further texts, without labels
+    layout: TextLayout = "auto"  # how .txt files of these are split into documents
+    column: str | None = None  # the text field of other files
+    errors: Errors = "strict"  # what to do with invalid UTF-8
     vocabulary: int | None = None  # words of the new vocabulary; None: as many as the old one has
     lm_epochs: float = 5.0
     epochs: float | None = None  # None: MANY_EPOCHS of few rows, FEW_EPOCHS of many
@@ -102,9 +106,11 @@ def fit(models: Sequence[str], stages: Stages, out: Path) -> Fitted:
             f"{' and '.join(models)} both read {ways[0]}; give one that reads backward, and one that does not"
         )
     rows = Classify().read(stages.train, stages.columns)
+    check_classes(rows)  # the classifier comes last: what is wrong with its rows is found now
     out.mkdir(parents=True, exist_ok=True)
     texts = out / "texts.jsonl"
-    write_bytes(texts, "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in rows.texts).encode())
+    name = stages.column or "text"  # one for all files
+    write_bytes(texts, "".join(json.dumps({name: text}, ensure_ascii=False) + "\n" for text in rows.texts).encode())
     files = [texts, *(file for path in stages.texts for file in find_files(path))]
     runs = {}
     for way, model in zip(ways, models, strict=True):
@@ -137,7 +143,8 @@ def adapt(
     if not (start / "config.json").is_file():
         rematch(model, files, start, stages)
     tokenizer = Tokenizer.load(start)
-    made = make_store(files, tokenizer, store, Settings(language=stages.language))
+    how = Settings(stages.language, stages.layout, stages.column, stages.errors)
+    made = make_store(files, tokenizer, store, how)
     given = {
         "objective": "lm(stateful=true)" if way_of(model) == "forward" else "lm(stateful=true,backward=true)",
         "tokenizer": str(start),
@@ -169,12 +176,17 @@ def rematch(model: str, files: Sequence[Path], start: Path, stages: Stages) -> N
     tokenizer = old.need_tokenizer()
     if tokenizer.kind == "WordLevel":
         size = stages.vocabulary or tokenizer.size
-        texts: list[Document] = list(read_documents(files))
+        how: dict[str, Any] = {"layout": stages.layout, "column": stages.column, "errors": stages.errors}
+        texts: list[Document] = list(read_documents(files, **how))
         small = lowercases(tokenizer)
         own = train_tokenizer(texts, "words", size, lowercase=small, least=LEAST)
         words = list(dict.fromkeys([*own.vocabulary, *tokenizer.vocabulary]))[:size]
         old, report = match_vocabulary(old, words_tokenizer(words, lowercase=small))
         say(f"vocabulary: {report['tokens']:,} words, of which {report['matched']:,} were known to {model}")
+    elif stages.vocabulary is not None:
+        raise PretuneError(
+            f"--vocabulary applies only to models whose tokens are words, and {model} has pieces of words; leave it out"
+        )
     old.save(start)
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from pretune.outputs import run_folder
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
 from pretune.verbs.inputs import store_and_paths
+from pretune.verbs.modes import LANGUAGE, OF_DATA, ON_TEXT
+from pretune.verbs.verb import verb
 
 if TYPE_CHECKING:
     from pretune.text.store import Store
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from pretune.training.runs import Run
 
 
+@verb(ON_TEXT, LANGUAGE, *OF_DATA, out=run_folder)
 def adapt(
     model: str | Path | Run,
     data: Store | Sequence[str | Path] | str | Path,
@@ -22,6 +26,9 @@ def adapt(
     out: str | Path,
     objective: str = "mlm",
     language: str = "en",
+    layout: Literal["auto", "line", "blank", "file"] = "auto",
+    column: str | None = None,
+    errors: Literal["strict", "replace"] = "strict",
     budget: Budget | None = None,
     optimizer: Optimizer | None = None,
     schedule: Schedule | None = None,
@@ -35,8 +42,9 @@ def adapt(
 ) -> Adapted:
     """Go on pretraining a model on your own text, and compare it with what it was.
 
-    Some documents are held out; the loss on them and fills of gaps in them are shown before and after. Without a limit it
-    takes five minutes.
+    Some documents are held out, or passages where there are few documents; the loss on them and fills of gaps in them are
+    shown before and after. Without a limit it trains for five minutes; reading the text and the evaluation before and after
+    come on top of that, and how long the evaluation took is reported.
 
     Parameters
     ----------
@@ -50,10 +58,16 @@ def adapt(
         For example mlm, mlm+nsp.
     language
         Language of the sentence splitter, or `lines`.
+    layout
+        How .txt files are split into documents: one per line, separated by blank lines, or whole files.
+    column
+        The text field of .jsonl, .csv, .tsv and .parquet files.
+    errors
+        What to do with invalid UTF-8.
     budget
         Limits; whichever is reached first ends the training.
     optimizer
-        name, lr, betas, eps, decay, clip, matrix_lr, momentum.
+        name, lr, betas, eps, decay, clip, matrix_lr, momentum, layer_decay, head_factor.
     schedule
         kind, warmup, final.
     batch
@@ -69,7 +83,7 @@ def adapt(
     device
         cpu or cuda; a GPU is used where there is one.
     partial
-        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
 
     Examples
     --------
@@ -81,23 +95,26 @@ def adapt(
 
     from pretune.model import find_folder
     from pretune.training import adapting, pretraining
-    from pretune.training.settings import fill
+    from pretune.training.runs import check_same
 
     reference = os.fspath(model)
     folder = str(find_folder(reference))  # a preset has no weights to go on from
     store, paths = store_and_paths(data)
-    usual = adapting.SETTINGS
     given = {
         "objective": objective,
         "tokenizer": folder,
         "language": language,
-        "budget": fill(Budget, budget, usual["budget"]),
-        "optimizer": fill(Optimizer, optimizer, usual["optimizer"]),
+        "layout": layout,
+        "column": column,
+        "errors": errors,
+        "budget": budget,
+        "optimizer": optimizer,
         "schedule": schedule,
-        "batch": fill(Batching, batch, usual["batch"]),
+        "batch": batch,
         "watching": watching,
         "deterministic": deterministic,
         "partial": partial,
     }
-    plan = pretraining.make_plan(reference, paths, out, given, seed, device)
+    plan = pretraining.make_plan(reference, paths, out, given, seed, device, adapting.usual_settings(budget))
+    check_same(plan.out, plan.recipe())
     return adapting.adapt(plan, store, resume)

@@ -6,12 +6,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pretune.outputs import new_file
+from pretune.verbs.modes import reads_files
 from pretune.verbs.results import Rows
+from pretune.verbs.verb import only, verb
 
 if TYPE_CHECKING:
     from pretune.training.runs import Run
 
 
+@verb(
+    only(
+        "text",
+        "pair",
+        "label",
+        where="to files of rows and --examples",
+        when=lambda o: o.examples is not None or reads_files(o),
+    ),
+    only("shots", "seed", where="with --examples", when=lambda o: o.examples is not None),
+    only("calibrate", where="with --answers", when=lambda o: bool(o.answers)),
+    only("tokens", where="without --answers, to what a model writes", when=lambda o: not o.answers),
+    out=new_file,
+)
 def ask(
     model: str | Path | Run,
     inputs: Sequence[str | Path] | str | Path = (),
@@ -62,7 +78,7 @@ def ask(
     out
         Write rows and answers to this .csv, .tsv, .jsonl or .parquet file.
     partial
-        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
 
     Examples
     --------

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pretune.verbs.verb import verb
+
 SIZES = {"cuda": (2048, 4096, 8192), "cpu": (256, 512, 1024, 2048)}
 SECONDS = 0.5  # for each size
 
@@ -35,6 +37,7 @@ class Bench:
         }
 
 
+@verb()
 def bench_device(device: str | None = None) -> Bench:
     """Measure how fast a device multiplies matrices and copies memory; training then shows its share of that peak.
 

@@ -6,12 +6,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pretune.outputs import new_folder
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
+from pretune.verbs.modes import BY_BUDGET, EPOCHS, ON_ROWS
+from pretune.verbs.verb import only, verb
 
 if TYPE_CHECKING:
     from pretune.training.runs import Run
 
 
+@verb(
+    only(
+        *BY_BUDGET,
+        "seed",
+        "device",
+        where="to sequences that train, not to int8 alone",
+        when=lambda o: not o.sequences or any(text.strip() != "int8" for text in o.sequences),
+    ),
+    EPOCHS,
+    ON_ROWS,
+    out=new_folder,
+)
 def compress(
     model: str | Path | Run,
     *,

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from pretune.outputs import folder_of
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
+from pretune.verbs.modes import BY_BUDGET, EPOCHS, ON_ROWS, reading
 from pretune.verbs.results import Facts, Rows
+from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
     from pretune.evaluation.runner import Evaluation
@@ -41,6 +44,30 @@ class Evaluated:
         }
 
 
+def in_several_languages(o: Options) -> bool:
+    """Return whether a suite has tasks with files in several languages."""
+    from pretune.evaluation.suite import find_suite
+
+    return o.suite is not None and any(task.language for task in find_suite(o.suite).tasks.values())
+
+
+@verb(
+    only(
+        "tasks", "language", "seeds", "seed", "shots", "out", "subsets", "keep", "strategy", *BY_BUDGET, "scratch", "deterministic", "devices",
+        where="with --suite", when=lambda o: o.suite is not None,
+    ),
+    only("text", "pair", "length", "stride", "limit", "layout", "errors", where="without --suite, to texts", when=lambda o: o.suite is None),
+    *reading("layout", files=lambda o: o.data if o.suite is None else ()),
+    only(
+        "keep", "strategy", *BY_BUDGET, "scratch", "deterministic",
+        where="to fine-tuning; with --shots nothing is trained", when=lambda o: o.shots is None,
+    ),
+    only("seeds", "seed", where="where examples are drawn, not with --shots 0", when=lambda o: o.shots != 0),
+    only("language", where="to suites whose tasks have files in several languages", when=in_several_languages),
+    EPOCHS,
+    ON_ROWS,
+    out=folder_of("suite.json", "an evaluation"),
+)  # fmt: skip
 def evaluate(
     model: str | Path | Run,
     *,
@@ -68,6 +95,8 @@ def evaluate(
     length: int | None = None,
     stride: int | None = None,
     limit: int | None = None,
+    layout: Literal["auto", "line", "blank", "file"] = "auto",
+    errors: Literal["strict", "replace"] = "strict",
     device: str | None = None,
     devices: int = 1,
     partial: bool = False,
@@ -134,13 +163,17 @@ def evaluate(
         Tokens from one window to the next.
     limit
         Read so many texts, or pairs of each file.
+    layout
+        How .txt files are split into texts: one per line, separated by blank lines, or whole files.
+    errors
+        What to do with invalid UTF-8 in texts.
     device
         cpu or cuda; a GPU is used where there is one.
     devices
         Share the fine-tunings of a suite out to so many devices of this machine, a process for each (several share a GPU
         where there are fewer); on a CPU, to so many processes.
     partial
-        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
 
     Examples
     --------
@@ -158,7 +191,7 @@ def evaluate(
 
         scorer = Scorer.load(os.fspath(model), device, partial)
         columns = {role: name for role, name in (("text", text), ("pair", pair)) if name}
-        return Facts(evaluate_language(scorer, data, Reading(length, stride, limit), columns))
+        return Facts(evaluate_language(scorer, data, Reading(length, stride, limit, layout, errors), columns))
     from pretune.evaluation.runner import Request, evaluate_suite
     from pretune.evaluation.suite import find_suite
     from pretune.evaluation.suite_report import write_report
@@ -173,8 +206,6 @@ def evaluate(
         raise PretuneError(f"--seeds {seeds}: at least one fine-tuning has to be done")
     if shots is not None and shots < 0:
         raise PretuneError(f"--shots {shots}: 0 or more examples")
-    if shots is not None and scratch:
-        raise PretuneError("--scratch: random weights know no answers; leave it out, or --shots")
     if shots == 0:
         seeds = 1  # without examples there is no chance in it
     settings = {
@@ -209,6 +240,7 @@ def evaluate(
     return Evaluated(evaluation, Path(out))
 
 
+@verb()
 def compare(first: str | Path, second: str | Path) -> Rows:
     """Is the second model better than the first? Paired bootstrap over the examples, and the seeds, of two evaluations.
 
@@ -229,6 +261,7 @@ def compare(first: str | Path, second: str | Path) -> Rows:
     return Rows("differences", compare_evaluations(Path(first), Path(second)))
 
 
+@verb()
 def contamination(
     store: str | Path | Store, *, suite: str, data: str | Path, tasks: Sequence[str] = (), words: int = 13
 ) -> Rows:

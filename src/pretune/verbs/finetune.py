@@ -6,12 +6,56 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pretune.outputs import run_folder
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
+from pretune.verbs.modes import EPOCHS, LOADED, ON_ROWS, TOKENIZER, starts_from_preset
+from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
     from pretune.training.runs import Run
 
 
+def several_tasks(o: Options) -> bool:
+    """Return whether files of several tasks are given."""
+    from pretune.verbs.inputs import name_files
+
+    return isinstance(name_files(o.train), Mapping)
+
+
+@verb(
+    ON_ROWS,
+    EPOCHS,
+    TOKENIZER,
+    LOADED,
+    only(
+        "scratch",
+        where="to models that have weights; a preset starts from random ones",
+        when=lambda o: not starts_from_preset(o),
+    ),
+    only(
+        "dropout",
+        where="to models that have weights; a preset says it under `config`",
+        when=lambda o: not starts_from_preset(o),
+    ),
+    only("sampling", where="to several tasks (NAME=FILE …)", when=several_tasks),
+    only("unlabeled", where="to one task", when=lambda o: not several_tasks(o)),
+    only("soft", "teacher", where="with --unlabeled", when=lambda o: o.unlabeled is not None),
+    only(
+        "confident",
+        where="with --unlabeled and without --soft",
+        when=lambda o: o.unlabeled is not None and o.soft is None,
+    ),
+    only(
+        "curve",
+        "control",
+        where="to one task and without --unlabeled",
+        when=lambda o: o.unlabeled is None and not several_tasks(o),
+    ),
+    only(
+        "devices", where="to several seeds, --curve or --control", when=lambda o: o.seeds != 1 or o.curve or o.control
+    ),
+    out=run_folder,
+)
 def finetune(
     model: str | Path | Run,
     train: str | Path | Sequence[str] | Mapping[str, str],
@@ -77,7 +121,8 @@ def finetune(
     columns
         Columns of what else a task reads, e.g. --columns.choices options.
     drop_bad
-        Leave out examples whose answers or spans are not in their texts; without it they are listed, and refused.
+        Leave out rows without a label or a text, and examples whose answers or spans are not in their texts; without it those
+        without a label, answer or span are listed, and refused.
     objective
         classify, classify(multi=true), tag, answer, regress, choose, match, rank, contrast, entity, generate, prompt;
         classify(pooling=mean), classify on mix/bilstm, classify on elmo/biattentive,
@@ -136,7 +181,7 @@ def finetune(
         Share the seeds out to so many devices of this machine, a process for each (several share a GPU
         where there are fewer); on a CPU, to so many processes.
     partial
-        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
     vectors
         A file of word vectors (word2vec, GloVe, fastText) that words start from: the task's own (`on elmo300`), or the model's.
 
@@ -153,6 +198,7 @@ def finetune(
     from pretune.progress import say
     from pretune.training.finetuning import make_plan, read_material
     from pretune.training.multitask import finetune_tasks, read_tasks
+    from pretune.training.runs import check_same
     from pretune.training.seeds import finetune_seeds
     from pretune.training.self_training import self_train
     from pretune.verbs.inputs import name_columns, name_files, one_or_more
@@ -190,17 +236,12 @@ def finetune(
     }
     plan = make_plan(os.fspath(model), given)
     material: Any
-    if (curve or control) and (isinstance(plan.train, Mapping) or unlabeled is not None):
-        raise PretuneError("--curve and --control are for one task and its labeled rows; leave them out")
+    check_same(plan.out, plan.recipe())
     if isinstance(plan.train, Mapping):
-        if unlabeled is not None:
-            raise PretuneError("--unlabeled is for one task; leave it out, or train the tasks one by one")
         material = read_tasks(plan)
         run = finetune_seeds(plan, material, resume, finetune_tasks)
     elif isinstance(plan.dev, Mapping):
         raise PretuneError(f"--dev names tasks ({', '.join(plan.dev)}) and --train none; name both, or neither")
-    elif unlabeled is None and (soft is not None or teacher):
-        raise PretuneError("--soft and --teacher are for texts without labels; give them with --unlabeled")
     elif unlabeled is not None:
         run, material = self_train(plan, finetune_seeds, resume)
     else:

@@ -7,11 +7,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretune.verbs.results import Rows
+from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
     from pretune.training.runs import Run
 
 
+def samples(o: Options) -> bool:
+    """Return whether tokens are sampled."""
+    return (o.temperature, o.top_k, o.top_p) != (None, None, None)
+
+
+def told_languages(o: Options) -> bool:
+    """Return whether a model is told from which language to which it writes."""
+    import os
+
+    from pretune.model import find_folder, read_config
+
+    family, _ = read_config(find_folder(os.fspath(o.model)))
+    return "language" in (*family.template.single, *(family.template.target or ()))
+
+
+@verb(
+    only("seed", where="to sampling (--temperature, --top-k or --top-p)", when=samples),
+    only("length_penalty", where="to beam search (--beams 2 or more)", when=lambda o: o.beams > 1),
+    only("tokens", where="without --choices, which end where they end", when=lambda o: not o.choices),
+    only("languages", where="to models that are told the languages, such as mBART", when=told_languages),
+)
 def generate(
     model: str | Path | Run,
     prompts: Sequence[str] = (),
@@ -72,7 +94,7 @@ def generate(
     device
         cpu or cuda; a GPU is used where there is one.
     partial
-        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
 
     Examples
     --------
@@ -104,8 +126,6 @@ def generate(
     writer: Writer | Rewriter
     if reads_and_writes(reference):
         writer = Rewriter.load(reference, device, partial, languages)
-    elif languages:
-        raise PretuneError(f"{reference}: languages are for encoder-decoders; leave --languages out")
     else:
         writer = Writer.load(reference, device, partial)
     if stream:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from pretune.outputs import new_file
 from pretune.verbs.results import Facts
+from pretune.verbs.verb import verb
 
 
+@verb(out=new_file)
 def histories(
     files: Sequence[str | Path] | str | Path,
     *,

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pretune.outputs import new_folder
 from pretune.verbs.results import Facts
+from pretune.verbs.verb import only, verb
 
 
+@verb(
+    only("vocabulary", where="to a folder of ELMo's files", when=lambda o: Path(o.source).is_dir()),
+    only("words", where="to a file of word vectors", when=lambda o: not Path(o.source).is_dir()),
+    out=new_folder,
+)
 def import_model(
     source: str | Path, *, out: str | Path, vocabulary: str | Path | None = None, words: int | None = None
 ) -> Facts:
@@ -33,14 +40,12 @@ def import_model(
     from pretune.families.elmo import ELMO, build
     from pretune.families.elmo_published import is_published, read_published
     from pretune.inference.static_vectors import make_static
-    from pretune.model import CONFIG, Model, Root
+    from pretune.model import Model, Root
     from pretune.nn.initialize import Undrawn
     from pretune.text.tokenizer_training import words_tokenizer
     from pretune.text.vectors import read_vectors
 
     source, out = Path(source), Path(out)
-    if (out / CONFIG).exists():
-        raise PretuneError(f"{out}: already holds a model; choose another --out")
     if source.is_dir():
         if not is_published(source):
             raise PretuneError(f"{source}: neither ELMo's files (options.json and *.hdf5) nor a file of word vectors")

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from pretune.verbs.modes import reading
 from pretune.verbs.results import Rows
+from pretune.verbs.verb import only, verb
 
 if TYPE_CHECKING:
     from pretune.training.runs import Run
 
 
+@verb(
+    only("uses", where="without a text", when=lambda o: not o.text),
+    *reading("layout", "column", "errors", files=lambda o: o.in_, of=" of --in"),
+)
 def neighbors(
     model: str | Path | Run,
     word: str,
@@ -23,6 +29,9 @@ def neighbors(
     layer: int = -1,
     words: int = 20_000,
     language: str = "en",
+    layout: Literal["auto", "line", "blank", "file"] = "auto",
+    column: str | None = None,
+    errors: Literal["strict", "replace"] = "strict",
     partial: bool = False,
 ) -> Rows:
     """Words of a corpus that are used as a word is used in a text: the nearest in context.
@@ -49,8 +58,14 @@ def neighbors(
         How many words of the corpus to read.
     language
         Language of the sentence splitter, or `lines`.
+    layout
+        How .txt files are split into documents: one per line, separated by blank lines, or whole files.
+    column
+        The text field of .jsonl, .csv, .tsv and .parquet files.
+    errors
+        What to do with invalid UTF-8.
     partial
-        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
 
     Examples
     --------
@@ -66,6 +81,6 @@ def neighbors(
 
     paths = [in_] if isinstance(in_, str | Path) else list(in_)
     files = find_files(paths) if paths else [example("messages_train.csv"), example("messages_test.csv")]
-    documents = (document.text for document in read_documents(files))
+    documents = (document.text for document in read_documents(files, layout=layout, column=column, errors=errors))
     options = {"top": top, "layer": layer, "most": words, "language": language, "partial": partial, "uses": uses}
     return Rows("neighbors", find_neighbors(os.fspath(model), word, text or None, documents, **options))  # type: ignore[arg-type]

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pretune.outputs import new_file
 from pretune.verbs.results import Facts
+from pretune.verbs.verb import verb
 
 if TYPE_CHECKING:
     from pretune.text.store import Store
 
 
+@verb(out=new_file)
 def phrases(
     store: Store | str | Path,
     *,

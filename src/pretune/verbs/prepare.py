@@ -6,11 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from pretune.outputs import folder_of
+from pretune.verbs.modes import OF_CORPUS
+from pretune.verbs.verb import verb
+
 if TYPE_CHECKING:
     from pretune.text.store import Store
     from pretune.text.tokenizer import Tokenizer
 
 
+@verb(*OF_CORPUS, out=folder_of("manifest.json", "a store"))
 def prepare(
     corpus: Sequence[str | Path] | str | Path,
     tokenizer: Tokenizer | str | Path,

@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pretune.outputs import run_folder
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
 from pretune.verbs.inputs import store_and_paths
+from pretune.verbs.modes import LANGUAGE, OF_DATA, ON_TEXT, paths, starts_from_preset
+from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
     from pretune.text.store import Store
     from pretune.training.runs import Run
 
 
+def needs_tokenizer(o: Options) -> bool:
+    """Return whether some of the data is not tokenized yet."""
+    from pretune.training.pretraining import is_store, split_language
+
+    return not paths(o.data) or any(not is_store(split_language(str(path))[1]) for path in paths(o.data))
+
+
+def has_weights(o: Options) -> bool:
+    """Return whether the model, or the one it starts from, has weights to load."""
+    return o.from_ is not None or not starts_from_preset(o)
+
+
+def in_parallel(o: Options) -> bool:
+    """Return whether torchrun started this process."""
+    return "RANK" in os.environ
+
+
+@verb(
+    ON_TEXT,
+    LANGUAGE,
+    *OF_DATA,
+    only("tokenizer", where="to files of text, as a store has its own", when=needs_tokenizer),
+    only("from_", where="to a preset, as a model folder has weights of its own", when=starts_from_preset),
+    only("partial", where="where weights are loaded: from a model folder, or with --from", when=has_weights),
+    only("parallel", "reduce", where="to several processes, started by torchrun", when=in_parallel),
+    out=run_folder,
+)
 def pretrain(
     model: str | Path | Run,
     data: Store | Sequence[str | Path] | str | Path | None = None,
@@ -22,6 +53,9 @@ def pretrain(
     objective: str | None = None,
     tokenizer: str | Path | dict[str, Any] | None = None,
     language: str = "en",
+    layout: Literal["auto", "line", "blank", "file"] = "auto",
+    column: str | None = None,
+    errors: Literal["strict", "replace"] = "strict",
     budget: Budget | None = None,
     scale_to: str | None = None,
     optimizer: Optimizer | None = None,
@@ -62,13 +96,19 @@ def pretrain(
         A tokenizer to use; or, in a recipe, how to train one: kind, size, lowercase.
     language
         Language of the sentence splitter, or `lines`.
+    layout
+        How .txt files are split into documents: one per line, separated by blank lines, or whole files.
+    column
+        The text field of .jsonl, .csv, .tsv and .parquet files.
+    errors
+        What to do with invalid UTF-8.
     budget
         Limits; whichever is reached first ends the training.
     scale_to
         A budget such as 10min, 2h, 500steps, 1e9tokens or 1e15flops that the preset's recipe is scaled down to: steps,
         warm-up, batch and rates.
     optimizer
-        name, lr, betas, eps, decay, clip, matrix_lr, momentum.
+        name, lr, betas, eps, decay, clip, matrix_lr, momentum, layer_decay, head_factor.
     schedule
         kind, warmup, final.
     batch
@@ -90,7 +130,7 @@ def pretrain(
     reduce
         What gradients are summed up in, over several processes; bf16 is half the traffic. fp32 by default.
     partial
-        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
     vectors
         A file of word vectors (word2vec, GloVe, fastText) that words start from.
 
@@ -98,15 +138,17 @@ def pretrain(
     --------
     >>> run = pretrain("bert-small", store, objective="mlm+nsp", budget=Budget(seconds=900), out="runs/mine")  # doctest: +SKIP
     """
-    import os
-
     from pretune.training import pretraining
+    from pretune.training.runs import check_same
 
-    store, paths = store_and_paths(data)
+    store, texts = store_and_paths(data)
     given = {
         "objective": objective,
         "tokenizer": str(tokenizer) if isinstance(tokenizer, Path) else tokenizer,
         "language": language,
+        "layout": layout,
+        "column": column,
+        "errors": errors,
         "from_": os.fspath(from_) if from_ is not None else None,
         "budget": budget,
         "scale_to": scale_to,
@@ -120,5 +162,6 @@ def pretrain(
         "reduce": reduce,
         "vectors": str(vectors) if vectors is not None else None,
     }
-    plan = pretraining.make_plan(os.fspath(model), paths, out, given, seed, device)
+    plan = pretraining.make_plan(os.fspath(model), texts, out, given, seed, device)
+    check_same(plan.out, plan.recipe())
     return pretraining.pretrain(plan, store, resume)

@@ -1,4 +1,4 @@
-"""`quantize`: a model of fewer bits, smaller on disk and faster on the clock, or it says that it is not."""
+"""`quantize`: make a model with int8 weights and activations, and measure what that gains and costs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,36 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from pretune.outputs import new_folder
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
+from pretune.verbs.modes import BY_BUDGET, EPOCHS, ON_ROWS
+from pretune.verbs.verb import only, verb
 
 if TYPE_CHECKING:
     from pretune.training.runs import Run
 
 
+@verb(
+    only("bits", where="with --how weights", when=lambda o: o.how == "weights"),
+    only("engine", where="to int8 weights, not with --how bf16 or fp16", when=lambda o: o.how not in ("bf16", "fp16")),
+    only(
+        "per_channel",
+        where="with --how dynamic or static and the onnx engine",
+        when=lambda o: o.how in ("dynamic", "static") and o.engine != "torch",
+    ),
+    only("train", where="with --how static or aware", when=lambda o: o.how in ("static", "aware")),
+    only(
+        *BY_BUDGET,
+        "seed",
+        "device",
+        where="with --how aware and --train, which trains",
+        when=lambda o: o.how == "aware" and o.train,
+    ),
+    only("text", "pair", "label", "columns", where="with --train or --dev", when=lambda o: o.train or o.dev),
+    EPOCHS,
+    ON_ROWS,
+    out=new_folder,
+)
 def quantize(
     model: str | Path | Run,
     *,
@@ -36,30 +60,31 @@ def quantize(
     device: str | None = None,
     partial: bool = False,
 ) -> Run:
-    """Quantize a model: matrices and token vectors of 8 bits, multiplied as integers. Use the new folder like any model.
+    """Quantize a model to int8, and compare it with the old one: quality, bytes, time. Use the new folder like any model.
 
-    It is shown beside the old one: quality, bytes, time.
+    It gives the same answers on every processor, with or without VNNI: weights that are multiplied as integers have 7 bits.
 
     Parameters
     ----------
     model
         A run or model folder.
     out
-        The new folder. With aware, OUT-aware is what was trained, and OUT-control the model with 8 bits and no training.
+        The new folder. With aware, OUT/intermediate has the fine-tuned model (aware) and the model with int8 weights and no
+        training (control).
     how
-        dynamic: ranges of what goes into matrices are found while it runs; static: they are measured on --train before; aware:
-        fine-tune with 8 bits in mind first, as Q8BERT does; weights: only matrices have 8 bits, for models that write;
-        bf16, fp16: half of the bytes, on disk alone.
+        dynamic: ranges of activations are found in each call; static: they are measured on --train before; aware:
+        quantization-aware training on --train learns them (Q8BERT), and the graph keeps them; weights: only weights are int8,
+        for generative models; bf16, fp16: half of the bytes, on disk alone.
     engine
-        onnx: ONNX Runtime; torch: torch's own kernels, where it has them. Models that write take torch, others onnx.
+        onnx: ONNX Runtime; torch: torch's own kernels, where it has exact ones. Generative models take torch, others onnx.
     per_channel
-        A range for each row of a matrix, not one for all of it.
+        One range per row of a weight matrix instead of one per matrix.
     bits
-        Of matrices: 8, or 4 with --how weights.
+        Bits of weights: 8, or 4 with --how weights.
     train
-        Rows of the model's task, for aware and static.
+        Rows of the model's task, for aware and static. A model fine-tuned with --strategy full+int8 needs none for aware.
     dev
-        Rows to judge by.
+        Rows to evaluate on.
     text
         Column of the text.
     pair
@@ -85,7 +110,7 @@ def quantize(
     device
         cpu or cuda; where aware trains.
     partial
-        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
 
     Examples
     --------

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pretune.outputs import folder_of
+from pretune.verbs.verb import verb
+
 if TYPE_CHECKING:
     from pretune.text.labeled import Labeled
     from pretune.training.adapting import Adapted
@@ -87,7 +90,7 @@ class Quickstart:
         return {
             f"{self.labels} labels a class": self.rows(),
             "adapted to documentation strings": adapted["held_out_text"],
-            "fills": adapted["fills"],
+            "fills": self.adapted.fills,
             "the same on your own data": [{"command": command} for command in self.commands()],
             "seconds": self.seconds,
             "report": str(self.report),
@@ -127,13 +130,14 @@ class Quickstart:
                 ),
                 table(adapted["held_out_text"]),
                 paragraph("Hidden words in held-out text, and the three likeliest answers before and after:"),
-                table(adapted["fills"]) if adapted["fills"] else "",
+                table(self.adapted.fills) if self.adapted.fills else "",
             ),
             section("The same on your own data", commands(*self.commands())),
             f"<small>pretune quickstart: {self.seconds:.0f} seconds, model {self.model}</small>",
         )
 
 
+@verb(out=folder_of(MARK, "a quickstart"))
 def quickstart(
     model: str | Path | Run = BOXED,
     *,
@@ -172,7 +176,6 @@ def quickstart(
     import shutil
 
     from pretune.atomic import write_bytes, write_json
-    from pretune.errors import PretuneError
     from pretune.examples import example
     from pretune.text.labeled import read_labeled
     from pretune.training.settings import Batching, Budget, Watching
@@ -180,9 +183,7 @@ def quickstart(
 
     began = time.monotonic()
     folder = Path(out)
-    if folder.exists() and any(folder.iterdir()):
-        if not (folder / MARK).is_file():
-            raise PretuneError(f"{folder}: exists and is no quickstart; choose another --out")
+    if folder.exists():
         shutil.rmtree(folder)
     write_json(folder / MARK, {"model": os.fspath(model), "labels": labels, "seeds": seeds})
     columns = {"text": "text", "label": "label"}
@@ -197,7 +198,7 @@ def quickstart(
         texts,
         budget=Budget(seconds=seconds),
         batch=Batching(tokens=STEP),
-        watching=Watching(log=8),
+        watching=Watching(log=8, packs=16),
         out=folder / "adapted",
     )
     result = Quickstart(os.fspath(model), labels, outcomes, adapted, time.monotonic() - began, folder / REPORT)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pretune.verbs.verb import Options, only, verb
+
 if TYPE_CHECKING:
     from pretune.training.runs import Run
 
@@ -22,11 +24,23 @@ class Shown:
 
     def table(self) -> dict[str, Any]:
         """For people, who see from what is said what a decoder reads."""
+        if "run" in self.facts:
+            from pretune.training.runs import arrange_results
+
+            return arrange_results(self.facts, trained={name for line in self.facts["last"] for name in line})
         rows = self.facts.get("example")
         short = [{k: v for k, v in row.items() if k != "decoder_reads"} for row in rows or ()]
         return {**self.facts, "example": short} if rows else self.facts
 
 
+def shows_objectives(o: Options) -> bool:
+    """Return whether objectives are shown at work."""
+    import os
+
+    return os.fspath(o.what) == "objectives" or _is_objective(os.fspath(o.what))
+
+
+@verb(only("text", "seed", where="to objectives", when=shows_objectives))
 def show(what: str | Path | Run, *, text: str | None = None, seed: int = 0) -> Shown:
     """Show the presets, the objectives at work on a text, or what a run, a store or a model folder is.
 
@@ -46,17 +60,13 @@ def show(what: str | Path | Run, *, text: str | None = None, seed: int = 0) -> S
     """
     import os
 
-    from pretune.errors import PretuneError
-
     name = os.fspath(what)
-    if name == "presets" and text is None:
+    if name == "presets":
         return Shown({"presets": _presets()})
     if name == "objectives":
         return Shown({"objectives": _objectives(), **_example(None, text, seed)})
     if _is_objective(name):
         return Shown(_example([name], text, seed))
-    if text is not None:
-        raise PretuneError(f"--text is for objectives to work on; {name} is none")
     return Shown(_folder(Path(name)))
 
 
@@ -121,19 +131,38 @@ def _example(expressions: list[str] | None, text: str | None, seed: int) -> dict
 def _folder(folder: Path) -> dict[str, Any]:
     from pretune.errors import PretuneError
     from pretune.model import CONFIG, load_model
+    from pretune.sentence_transformers_layout import MODULES
     from pretune.text.store import MANIFEST, Store
     from pretune.training.runs import RECIPE, Run
 
     if (folder / RECIPE).is_file():
         run = Run(folder)
         metrics = run.metrics()
-        return {**run.describe(), "recipe": run.recipe, "last": metrics[-3:]}
+        return {**run.describe(), **_vectors(folder), "recipe": run.recipe, "last": metrics[-3:]}
     if (folder / MANIFEST).is_file():
         return Store(folder).describe()
-    if (folder / CONFIG).is_file():
+    if (folder / CONFIG).is_file() or (folder / MODULES).is_file():
         model = load_model(folder)
         parameters = sum(p.numel() for p in model.backbone.parameters())
-        return {"model": str(folder), "family": model.family.name, "parameters": parameters, "labels": model.labels}
+        facts = {"model": str(folder), "family": model.family.name, "parameters": parameters, "labels": model.labels}
+        return {**facts, **_vectors(folder)}
     raise PretuneError(
         f"{folder}: neither `presets` nor `objectives`, no objective, nor the folder of a run, a store or a model"
     )
+
+
+def _vectors(folder: Path) -> dict[str, Any]:
+    """Return how a model computes vectors of texts, where its folder says so."""
+    import torch
+
+    from pretune.model import CONFIG, embedding_of, find_folder, read_config
+    from pretune.sentence_transformers_layout import read_layout
+
+    if not (find_folder(folder) / CONFIG).is_file() or (embedding := embedding_of(folder)) is None:
+        return {}
+    family, content = read_config(find_folder(folder))
+    with torch.device("meta"):
+        hidden = family.build(family.read_config(content)).width
+    layout = read_layout(find_folder(folder))
+    limit = layout.max_length if layout is not None else content.get("pretune", {}).get("max_length")
+    return {"vectors": embedding.describe(hidden) | ({"max_length": limit} if limit else {})}

@@ -7,10 +7,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pretune.outputs import any_folder
+from pretune.verbs.modes import OF_CORPUS
+from pretune.verbs.verb import only, verb
+
 if TYPE_CHECKING:
     from pretune.text.tokenizer import Tokenizer
 
 
+WHOLE_WORDS = ("items", "words", "characters")  # kinds that learn no pieces of words
+
+
+@verb(
+    only("lowercase", where="to kinds other than items, which stay as they are", when=lambda o: o.kind != "items"),
+    only(
+        "occurrences",
+        where=f"to kinds that learn pieces of words, not to {', '.join(WHOLE_WORDS)}",
+        when=lambda o: o.kind not in WHOLE_WORDS,
+    ),
+    *OF_CORPUS,
+    out=any_folder,
+)
 def train_tokenizer(
     corpus: Sequence[str | Path] | str | Path,
     *,
@@ -105,6 +122,7 @@ class Inspection:
         return self.facts
 
 
+@verb()
 def inspect_tokenizer(tokenizer: Tokenizer | str | Path, texts: Sequence[str] = ()) -> Inspection:
     """Show how a tokenizer splits texts, and the first pieces it learned.
 

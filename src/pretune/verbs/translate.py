@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pretune.outputs import new_file
 from pretune.verbs.results import Rows
+from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
     from pretune.training.runs import Run
@@ -16,6 +18,22 @@ if TYPE_CHECKING:
 SHOWN = 20  # rows of a file that people see
 
 
+def reads_tables(o: Options) -> bool:
+    """Return whether a table is among the inputs."""
+    from pretune.text.labeled import FORMATS
+    from pretune.verbs.inputs import split_runs
+
+    _, rest = split_runs(o.model, o.inputs)
+    return any(str(given).endswith(FORMATS) for given in rest)
+
+
+@verb(
+    only("text", where="to tables, not to texts or .txt files", when=reads_tables),
+    only("length_penalty", where="to beam search (--beams 2 or more)", when=lambda o: o.beams > 1),
+    only("alignments", where="without --out, as a .txt file has no place for them", when=lambda o: o.out is None),
+    out=new_file,
+    plot=new_file,
+)
 def translate(
     model: str | Path | Run | Runs,
     inputs: Sequence[str | Path] | str | Path = (),
@@ -60,7 +78,7 @@ def translate(
     device
         cpu or cuda; a GPU is used where there is one.
     partial
-        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
 
     Examples
     --------

@@ -6,13 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pretune.outputs import RECIPE, folder_of
 from pretune.training.settings import Batching, Optimizer, Schedule, Watching
+from pretune.verbs.modes import LOADED, ON_ROWS, TOKENIZER
 from pretune.verbs.results import Rows
+from pretune.verbs.verb import verb
 
 if TYPE_CHECKING:
     from pretune.training.runs import Run
 
 
+@verb(ON_ROWS, TOKENIZER, LOADED, out=folder_of(RECIPE, "a search"))
 def tune(
     model: str | Path | Run,
     train: str | Path,
@@ -68,7 +72,7 @@ def tune(
     columns
         Columns of what else a task reads, e.g. --columns.choices options.
     drop_bad
-        Leave out examples whose answers or spans are not in their texts.
+        Leave out rows without a label or a text, and examples whose answers or spans are not in their texts.
     objective
         The task, as `finetune` takes it.
     strategy
@@ -96,7 +100,7 @@ def tune(
         where there are fewer); on a CPU, to so many processes. Each
         trial then learns from all before it but those that may still be under way.
     partial
-        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
 
     Examples
     --------
@@ -110,7 +114,7 @@ def tune(
     from pretune.errors import PretuneError
     from pretune.objectives import parse_objective
     from pretune.training.finetuning import find_task
-    from pretune.training.runs import start_run
+    from pretune.training.runs import check_same, start_run
     from pretune.training.search_space import count_layers, make_space
     from pretune.training.tuning import BEST, Search
     from pretune.verbs.finetune import finetune
@@ -151,16 +155,21 @@ def tune(
             return finetune(reference, train, **options)
         return pool.submit(finetune, reference, train, **options).result()
 
-    task = find_task(parse_objective(objective, drop_bad=drop_bad))
-    examples = task.read(train, name_columns(columns, text=text, pair=pair, label=label))
-    search = Search(out, space, usual, task.fit(examples).decides, seed)
     sections = {"optimizer": optimizer, "schedule": schedule, "batch": batch, "watching": watching}
     recipe: dict[str, Any] = {"model": reference, "train": str(train), "dev": str(dev), **common}
     recipe |= {"strategy": strategy, "epochs": epochs, "tokenizer": None if tokenizer is None else str(tokenizer)}
     recipe |= {name: {k: v for k, v in asdict(s).items() if v is not None} for name, s in sections.items() if s}
-    recipe |= {"devices": devices if devices > 1 else None}
+    recipe = {
+        name: value
+        for name, value in {**recipe, "devices": devices if devices > 1 else None}.items()
+        if value is not None
+    }
+    check_same(out, recipe)
+    task = find_task(parse_objective(objective, drop_bad=drop_bad))
+    examples = task.read(train, name_columns(columns, text=text, pair=pair, label=label))
+    search = Search(out, space, usual, task.fit(examples).decides, seed)
     new = not out.exists()
-    start_run(out, "tune", {name: value for name, value in recipe.items() if value is not None}, resume=True)
+    start_run(out, "tune", recipe, resume=True)
     pool = None
     try:
         with worker_each(devices) if devices != 1 else nullcontext() as pool:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+
+from pretune.outputs import folder_of
+from pretune.verbs.modes import reading
+from pretune.verbs.verb import verb
 
 if TYPE_CHECKING:
     from pretune.training.runs import Run
     from pretune.training.ulmfit import Fitted
 
 
+@verb(
+    *reading("layout", "column", "errors", files=lambda o: o.texts, of=" of --texts"),
+    out=folder_of("texts.jsonl", "a run of ULMFiT"),
+)
 def ulmfit(
     model: str | Path | Run,
     train: str | Path,
@@ -19,6 +27,9 @@ def ulmfit(
     backward: str | Path | Run | None = None,
     dev: str | Path | None = None,
     texts: Sequence[str | Path] = (),
+    layout: Literal["auto", "line", "blank", "file"] = "auto",
+    column: str | None = None,
+    errors: Literal["strict", "replace"] = "strict",
     text: str | None = None,
     label: str | None = None,
     vocabulary: int | None = None,
@@ -53,6 +64,12 @@ def ulmfit(
         Rows to evaluate on. Without them a fifth of the others is set aside, of 50 or more.
     texts
         Files of further texts of the same kind, without labels.
+    layout
+        How .txt files of --texts are split into documents: one per line, separated by blank lines, or whole files.
+    column
+        The text field of --texts, where they are .jsonl, .csv, .tsv or .parquet files.
+    errors
+        What to do with invalid UTF-8 in --texts.
     text
         Column of the text.
     label
@@ -94,6 +111,9 @@ def ulmfit(
         dev=str(dev) if dev is not None else None,
         columns={role: name for role, name in (("text", text), ("label", label)) if name},
         texts=tuple(map(str, [texts] if isinstance(texts, str | Path) else texts)),
+        layout=layout,
+        column=column,
+        errors=errors,
         vocabulary=vocabulary,
         lm_epochs=lm_epochs,
         epochs=epochs,

@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pretune.outputs import new_file
+from pretune.verbs.modes import FILES, reads_files
 from pretune.verbs.results import Rows
+from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
     from pretune.training.runs import Run
@@ -16,6 +19,23 @@ if TYPE_CHECKING:
 SHOWN = 20  # rows of a file that people see
 
 
+def has_classes(o: Options) -> bool:
+    """Return whether a model answers with classes, which have probabilities."""
+    from pretune.inference.predict import task_of
+    from pretune.objectives.named import kind_of
+    from pretune.verbs.inputs import split_runs
+
+    _, task = task_of(split_runs(o.model, o.inputs)[0][0], o.task)
+    return bool(getattr(task, "labels", ())) and kind_of(task) != "generate"
+
+
+@verb(
+    FILES,
+    only("score", where="to files that have the right answers", when=reads_files),
+    only("label", where="with --score", when=lambda o: o.score),
+    only("probabilities", where="to tasks with classes", when=has_classes),
+    out=new_file,
+)
 def predict(
     model: str | Path | Run | Runs,
     inputs: Sequence[str | Path] | str | Path = (),
@@ -35,7 +55,7 @@ def predict(
     """Answers of a fine-tuned model, or the mean of several models': as many as there are texts or rows, in order.
 
     Rows of a file keep all their columns and get the answer's beside them; where the file has such a column already, the
-    answer's is called predicted_….
+    answer's is called predicted_…. A row whose text is empty has no answer: its cells stay empty, and such rows are counted.
 
     Parameters
     ----------
@@ -65,7 +85,7 @@ def predict(
     engine
         This machine (local), or a Ray cluster (ray): that of RAY_ADDRESS, with the runs where all its machines see them.
     partial
-        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
 
     Examples
     --------
@@ -78,7 +98,8 @@ def predict(
     from pretune.errors import PretuneError
     from pretune.inference.beside import Beside, Scores, files_as_parts
     from pretune.inference.ensemble import answer_parts, same_task
-    from pretune.inference.predict import texts_as_part
+    from pretune.inference.predict import leave_blank, say_blank, texts_as_part
+    from pretune.metrics import positive_class
     from pretune.progress import progress, say
     from pretune.text.tables import check_suffix, table_writer
     from pretune.verbs.inputs import name_columns, split_files, split_runs
@@ -87,16 +108,12 @@ def predict(
     files, texts = split_files(rest)
     if not rest:
         raise PretuneError("nothing to answer: give texts or files")
-    if score and not files:
-        raise PretuneError("--score needs a file with the right answers")
     if out is not None:
         check_suffix(out)
         if Path(out).resolve() in {file.resolve() for file in files}:
             raise PretuneError(f"{out}: is one of the files to read; choose another --out")
     if processes < 1:
         raise PretuneError(f"--processes {processes}: at least one process has to answer")
-    if label and not score:
-        raise PretuneError("--label names the right answers, which are for --score")
     named = name_columns(columns, text=text, pair=pair, label=label)
     parts = files_as_parts(files, same_task(runs, task)) if files else [texts_as_part(texts)]
     answered = answer_parts(
@@ -111,19 +128,27 @@ def predict(
     )
     beside, scores = Beside(probabilities, nested=out is None), Scores(runs, task)
     kept: list[dict[str, Any]] = []
-    rows = truncated = 0
+    rows = truncated = blank = 0
     with ExitStack() as stack:
         write: Any = kept.extend if out is None else stack.enter_context(table_writer(out))
         bar = stack.enter_context(progress("predicting"))
         for part, answers in answered:
-            write(beside(part, answers.together, answers.lines))
+            write(beside(part, leave_blank(answers.together, answers.blank), answers.lines))
             if score:
                 scores.add(part.file, answers)
             rows, truncated = rows + len(part.rows), truncated + answers.truncated
+            blank += len(answers.blank)
             bar.update(rows, f"{rows:,} rows")
+        if blank == rows and not files:
+            raise PretuneError(
+                "nothing to answer: the text is empty" if rows == 1 else "nothing to answer: all texts are empty"
+            )
+    say_blank(blank, rows)
     if truncated:
         say(f"{truncated} of {rows} texts are longer than the model takes and were cut")
-    facts = {"scores": scores.table()} if score else {}
+    facts: dict[str, Any] = {"scores": scores.table()} if score else {}
+    if score and (positive := positive_class(same_task(runs, task))) is not None:
+        facts["f1_is_of"] = positive
     if out is not None:
         return Rows("written", [{"file": str(out), "rows": rows}], facts=facts)
     return Rows(
@@ -135,6 +160,10 @@ def predict(
     )
 
 
+@verb(
+    only("top", where="without --mask-rate", when=lambda o: o.mask_rate is None),
+    only("seed", where="with --mask-rate", when=lambda o: o.mask_rate is not None),
+)
 def fill(
     model: str | Path | Run,
     texts: Sequence[str] = (),
@@ -159,7 +188,7 @@ def fill(
     seed
         Which words to hide.
     partial
-        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
 
     Examples
     --------
@@ -184,17 +213,23 @@ def fill(
     return Rows("fills", rows, hidden=("candidates",))
 
 
+@verb(only("text", where="to files of rows, not to texts", when=reads_files), out=new_file)
 def embed(
     model: str | Path | Run,
     inputs: Sequence[str | Path] | str | Path = (),
     *,
     text: str | None = None,
-    pooling: Literal["mean", "max", "start", "last"] | None = None,
+    pooling: str | None = None,
     layer: int = -1,
+    prompt: str | None = None,
+    prompt_name: str | None = None,
     out: str | Path | None = None,
     partial: bool = False,
 ) -> Rows:
-    """A vector for each text, in order.
+    """Compute a vector for each text, in order.
+
+    A model that was trained with contrast, or comes from sentence-transformers, does so as it was trained to: with its
+    pooling, normalization, prompts and maximum length.
 
     Parameters
     ----------
@@ -205,14 +240,18 @@ def embed(
     text
         Column of the text.
     pooling
-        What stands for a text: the mean or maximum of its tokens, or its first or last one; what it was trained with
-        (contrast), else the mean.
+        Another pooling than the model's own, which is the mean unless it was trained for vectors: mean, max, start (the
+        first token), last, mean_sqrt_len or weighted_mean; several are joined with +.
     layer
-        0 are the embeddings, -1 the top layer.
+        Which layer to pool: 0 are the embeddings, -1 is the top layer.
+    prompt
+        A text to put before each text, instead of the model's default prompt.
+    prompt_name
+        Which of the model's own prompts to put before each text, such as query.
     out
         Write the vectors to this .npy file instead of showing them.
     partial
-        Go on where the checkpoint lacks tensors (these are left random), or has some that are unknown or of another shape.
+        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
 
     Examples
     --------
@@ -235,7 +274,7 @@ def embed(
         texts += read_labeled(file, {"text": text} if text else {}, labels=False).texts
     if not texts:
         raise PretuneError("nothing to embed: give texts or files")
-    vectors = embed_texts(os.fspath(model), texts, pooling, layer, partial)
+    vectors = embed_texts(os.fspath(model), texts, pooling, layer, partial, prompt, prompt_name)
     if out is not None:
         buffer = io.BytesIO()
         np.save(buffer, vectors)

@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from pretune.outputs import new_folder
+from pretune.verbs.modes import reading
 from pretune.verbs.results import Facts
+from pretune.verbs.verb import verb
 
 
+@verb(*reading("layout", "column", files=lambda o: o.data), out=new_folder)
 def train_vectors(
     data: Sequence[str | Path] | str | Path,
     *,
@@ -21,6 +25,9 @@ def train_vectors(
     epochs: int = 5,
     lowercase: bool = True,
     language: str = "en",
+    layout: Literal["auto", "line", "blank", "file"] = "auto",
+    column: str | None = None,
+    errors: Literal["strict", "replace"] = "strict",
     seed: int = 0,
     processes: int = 1,
 ) -> Facts:
@@ -50,6 +57,12 @@ def train_vectors(
         Make capitals small.
     language
         Language of the sentence splitter, or `lines`.
+    layout
+        How .txt files are split into documents: one per line, separated by blank lines, or whole files.
+    column
+        The text field of .jsonl, .csv, .tsv and .parquet files.
+    errors
+        What to do with invalid UTF-8.
     seed
         All chance follows from it.
     processes
@@ -59,14 +72,12 @@ def train_vectors(
     --------
     >>> train_vectors("corpus/", out="vectors/")  # doctest: +SKIP
     """
-    from pretune.errors import PretuneError
     from pretune.inference.static_vectors import make_static, train_static
-    from pretune.model import CONFIG
+    from pretune.text.documents import read_documents
     from pretune.text.files import find_files
 
-    if (Path(out) / CONFIG).exists():
-        raise PretuneError(f"{out}: already holds a model; choose another --out")
     options = {"vector_size": width, "window": window, "negative": negatives, "min_count": rarest, "epochs": epochs}
-    vectors = train_static(find_files(data), kind, language, lowercase, seed=seed, workers=processes, **options)
+    documents = read_documents(find_files(data), layout=layout, column=column, errors=errors)
+    vectors = train_static(documents, kind, language, lowercase, seed=seed, workers=processes, **options)
     make_static(vectors).save(out)
     return Facts({"model": str(out), "words": len(vectors), "width": vectors.width, "kind": kind})

@@ -1,0 +1,214 @@
+"""A pair of texts is not its re-cut: ("a man sings", "a dog barks") and ("a man", "sings a dog barks") are read differently."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer as Backend
+from tokenizers import models, pre_tokenizers
+
+import pretune as pt
+from conftest import english_documents
+from pretune import PretuneError
+from pretune.families import FAMILIES
+from pretune.model import Model, Root, load_model, make_model
+from pretune.nn.pooling import pair_features
+from pretune.objectives import Data
+from pretune.objectives.classify import Classify
+from pretune.objectives.two_sides import in_language
+from pretune.packed import pack_lists
+from pretune.presets import find_preset, preset_names
+from pretune.randomness import Draws
+from pretune.refit import add_separator
+from pretune.text.documents import Document
+from pretune.text.labeled import Labeled
+from pretune.text.sequences import collate
+from pretune.text.tokenizer import Tokenizer
+from pretune.text.tokenizer_training import train
+
+PAIRS = [
+    ("a man sings", "a dog barks"),
+    ("a man", "sings a dog barks"),
+    ("a man sings a", "dog barks"),
+    ("a dog barks", "a man sings"),
+]
+WORDS = sorted({word for pair in PAIRS for text in pair for word in text.split()})
+
+
+@cache
+def tokenizer(characters: bool = False) -> Tokenizer:
+    documents = [
+        Document(" ".join(WORDS * 3), Path("x"), 1),
+        *(Document(t, Path("x"), 1) for t in english_documents()[:4]),
+    ]
+    return train(documents, "characters" if characters else "bpe", 400, languages=("en",))
+
+
+def tiny(name: str) -> Model:
+    """A tiny model of a family, with random weights."""
+    tokens = tokenizer(characters=name == "elmo")
+    family = FAMILIES[name]
+    if name == "mbart":  # which is told the language of a text
+        items = {part: in_language(getattr(family.template, part), "en") for part in ("single", "pair", "target")}
+        family = replace(family, template=replace(family.template, **items))
+    if name == "word-vectors":
+        config: Any = family.read_config({"vocab_size": tokens.size, "hidden_size": 16})
+        torch.manual_seed(0)
+        return Model(family, config, Root(family.build(config)), tokens)
+    preset = next(p for p in preset_names() if p.endswith("-tiny") and find_preset(p)["family"] == name)
+    model = make_model(preset, tokens.size, 0, padding=tokens.roles.get("padding"))
+    model.tokenizer = tokens
+    return replace(model, family=family)
+
+
+def enlarge(module: Any) -> None:
+    """Make random weights large enough for little things to matter."""
+    for parameter in module.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
+
+
+@torch.no_grad()
+def read(model: Model, texts: list[tuple[str, str]]) -> tuple[list[tuple[Any, ...]], torch.Tensor]:
+    """What the model reads of each pair, and what comes out."""
+    task = Classify(labels=("yes", "no"), pooling=model.family.poolings.get("", "start"), dropout=0.0)  # type: ignore[arg-type]
+    torch.manual_seed(0)
+    head = task.head(model.backbone)
+    enlarge(model.backbone)
+    enlarge(head)
+    rows = Labeled(Path("rows"), {}, [a for a, _ in texts], [b for _, b in texts])
+    laid = task.lay_out(Data(model.need_tokenizer(), model.family.template, rows=rows), 64)
+    sequences = task.corrupt(laid.take(np.arange(len(texts))), model.need_tokenizer(), Draws(0))
+    batch = collate(sequences)
+    ids, segments = (
+        np.split(column, sequences.offsets[1:-1]) for column in (sequences.ids, sequences.columns["segment"])
+    )
+    read = [(tuple(one), tuple(other)) for one, other in zip(ids, segments, strict=True)]
+    return read, task.outputs(head.eval(), model.root.eval().backbone, batch)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_pair_and_its_re_cut_are_read_differently_by_every_family(name: str) -> None:
+    model = tiny(name)
+    read_as, out = read(model, PAIRS)
+    assert len(set(read_as)) == len(PAIRS)
+    for first in range(len(PAIRS)):
+        for second in range(first):
+            assert (out[first] - out[second]).abs().max() > 1e-4 * out.abs().max(), (PAIRS[first], PAIRS[second])
+    again, same = read(model, PAIRS)
+    assert again == read_as and torch.equal(same, out)
+
+
+def test_the_features_of_a_pair_by_hand() -> None:
+    states = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 0.0], [7.0, 7.0]])
+    packed = pack_lists([[9, 9, 9], [9]], columns={"segment": np.array([0, 0, 1, 0])})
+    assert pair_features(states, packed).tolist() == [
+        [2.0, 3.0, 5.0, 0.0, 3.0, 3.0, 10.0, 0.0],
+        [7.0, 7.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
+    ]
+    with pytest.raises(PretuneError, match="pooling=pair tells two texts apart by segments"):
+        Classify(pooling="pair").lay_out(
+            Data(tokenizer(), FAMILIES["roberta"].template, rows=Labeled(Path("x"), {}, ["a"], ["b"])), 64
+        )
+
+
+def without_separator() -> Tokenizer:
+    """A vocabulary such as GPT was published with: no token but those of text, and the unknown one."""
+    backend = Backend(models.WordLevel({word: i for i, word in enumerate(["<unk>", *WORDS])}, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    return Tokenizer(backend, {"unknown": "<unk>"})
+
+
+def published(name: str, folder: Path, spare: int = 0) -> Model:
+    """A tiny GPT or LSTM over that vocabulary, saved, with so many rows more than tokens."""
+    family, tokens = FAMILIES[name], without_separator()
+    sizes = {"n_positions": 16, "n_embd": 16, "n_layer": 1, "n_head": 2, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
+    if name != "openai-gpt":
+        sizes = {"embedding_size": 16, "hidden_size": 16, "num_layers": 1}
+    config = family.read_config(sizes | {"vocab_size": tokens.size + spare})
+    torch.manual_seed(0)
+    model = Model(family, config, Root(family.build(config)), tokens)
+    enlarge(model.root)
+    model.save(folder)
+    return model
+
+
+@pytest.mark.parametrize("spare", [0, 3])
+@pytest.mark.parametrize("name", ["openai-gpt", "lstm", "bilstm"])
+def test_a_separator_is_added_as_one_token(name: str, spare: int, tmp_path: Path) -> None:
+    old = published(name, tmp_path, spare)
+    made = add_separator(load_model(tmp_path))
+    before, after = (model.root.tensors() for model in (old, made))
+    size = old.need_tokenizer().size
+    table = next(n for n in after if n.endswith("embed.tokens"))
+    assert made.need_tokenizer().role("separator") == size == made.need_tokenizer().role("end")
+    assert made.config.vocab_size == size + max(1, spare) == len(after[table])
+    assert torch.equal(after[table][:size], before[table][:size])
+    torch.testing.assert_close(after[table][size], before[table][:size].mean(0))
+    assert torch.equal(after[table][size + 1 :], before[table][size + 1 :])
+    assert all(torch.equal(after[n], before[n]) for n in after if n != table)
+    text = "a man sings"
+    assert made.need_tokenizer().encode(text) == old.need_tokenizer().encode(text)
+
+
+def write_rows(file: Path, pairs: bool) -> Path:
+    with file.open("w", newline="", encoding="utf-8") as opened:
+        table = csv.writer(opened)
+        table.writerow(["text", "pair", "label"] if pairs else ["text", "label"])
+        for number, (first, second) in enumerate(PAIRS[:2] * 12):
+            label = "ab"[number % 2]
+            table.writerow([first, second, label] if pairs else [f"{first} {second}", label])
+    return file
+
+
+@pytest.mark.parametrize("name", ["openai-gpt", "lstm"])
+def test_a_model_without_a_separator_learns_one_with_a_task_of_pairs(name: str, tmp_path: Path) -> None:
+    published(name, tmp_path / "start")
+    options: dict[str, Any] = {
+        "epochs": 40, "optimizer": pt.Optimizer(lr=2e-2, decay=0.0), "batch": pt.Batching(sequences=8, length=16),
+        "objective": "classify(dropout=0)",
+    }  # fmt: skip
+    run = pt.finetune(tmp_path / "start", write_rows(tmp_path / "pairs.csv", True), out=tmp_path / "run", **options)
+    model = load_model(run.folder)
+    assert model.need_tokenizer().vocabulary[-1] == "<sep>" and model.config.vocab_size == len(WORDS) + 2
+    learned = model.backbone.embed.tokens[-1]
+    start = add_separator(load_model(tmp_path / "start")).backbone.embed.tokens[-1]
+    assert not torch.allclose(learned, start, atol=1e-3)
+    # The words of both are the same: what tells them apart is the boundary.
+    first, second = pt.predict(run, write_rows(tmp_path / "again.csv", True)).rows[:2]
+    assert first["probabilities"]["a"] > second["probabilities"]["a"] + 1e-3
+    # A task without pairs adds nothing.
+    single = pt.finetune(tmp_path / "start", write_rows(tmp_path / "one.csv", False), out=tmp_path / "one", **options)
+    assert load_model(single.folder).config.vocab_size == len(WORDS) + 1
+
+
+def test_transformers_reads_the_separator_of_an_export(tmp_path: Path) -> None:
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    published("openai-gpt", tmp_path / "start")
+    run = pt.finetune(
+        tmp_path / "start", write_rows(tmp_path / "pairs.csv", True), out=tmp_path / "run", epochs=3,
+        batch=pt.Batching(sequences=8, length=16),
+    )  # fmt: skip
+    pt.export(run, out=tmp_path / "exported")
+    tokens = AutoTokenizer.from_pretrained(tmp_path / "exported")
+    theirs = AutoModelForSequenceClassification.from_pretrained(tmp_path / "exported").eval()
+    assert len(tokens) == theirs.config.vocab_size == len(theirs.get_input_embeddings().weight)
+    assert json.loads((tmp_path / "exported" / "tokenizer_config.json").read_text())["sep_token"] == "<sep>"
+    probabilities = pt.predict(tmp_path / "exported", write_rows(tmp_path / "again.csv", True)).rows
+    for (first, second), ours in zip(PAIRS[:2], probabilities[:2], strict=True):
+        inputs = tokens(first, second, return_tensors="pt")
+        between = tokens.convert_ids_to_tokens(inputs["input_ids"][0])
+        assert between == [*first.split(), "<sep>", *second.split()]
+        with torch.no_grad():
+            shares = theirs(input_ids=inputs["input_ids"]).logits.softmax(-1)[0]
+        names = [theirs.config.id2label[i] for i in range(2)]
+        assert dict(zip(names, shares.tolist(), strict=True)) == pytest.approx(ours["probabilities"], abs=1e-5)

@@ -1,0 +1,79 @@
+"""Gaps in texts become the ids that `transformers` gives them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from conftest import RUSSIAN, english_documents, russian_pieces
+from pretune.inference.fill import Filler
+from pretune.model import make_model
+from pretune.text.documents import Document
+from pretune.text.tokenizer import Tokenizer
+from pretune.text.tokenizer_training import Kind, train
+
+TEXTS = [
+    "The [MASK] of it.",
+    "[MASK]",
+    "a[MASK]b",
+    "One  [MASK] [MASK], and [MASK]!",
+    " [MASK] first",
+    "last [MASK] ",
+    "река [MASK]\n.",
+]
+
+
+def filler(tokenizer: Tokenizer) -> Filler:
+    model = make_model("bert-tiny", tokenizer.size)
+    model.tokenizer = tokenizer
+    return Filler(model, torch.device("cpu"))
+
+
+def byte_level(folder: Path) -> None:
+    """RoBERTa's layout: its mask takes the space before it."""
+    texts = [Document(text, Path("x"), 1) for text in (*english_documents()[:3], *RUSSIAN)]
+    content = json.loads(train(texts, "byte-bpe", 500).backend.to_str())
+    plain = [token for token in content["model"]["vocab"] if not token.startswith("[") or len(token) == 1]
+    order = ["<s>", "<pad>", "</s>", "<unk>", *plain, "<mask>"]
+    (folder / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(order)}), encoding="utf-8")
+    merges = "\n".join(" ".join(pair) for pair in content["model"]["merges"])
+    (folder / "merges.txt").write_text(f"#version: 0.2\n{merges}\n", encoding="utf-8")
+    mask = {"content": "<mask>", "lstrip": True, "rstrip": False, "normalized": False, "single_word": False}
+    (folder / "special_tokens_map.json").write_text(json.dumps({"mask_token": mask}))
+    (folder / "config.json").write_text('{"model_type": "roberta"}')
+
+
+def pieces(folder: Path) -> None:
+    """XLM-R's layout."""
+    (folder / "sentencepiece.bpe.model").write_bytes(russian_pieces())
+    (folder / "config.json").write_text('{"model_type": "xlm-roberta"}')
+
+
+@pytest.mark.parametrize("write", [byte_level, pieces])
+def test_gaps_take_the_space_before_them_where_the_tokenizer_says_so(write: object, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    assert callable(write)
+    write(tmp_path)
+    peer, ours = AutoTokenizer.from_pretrained(tmp_path), filler(Tokenizer.load(tmp_path))
+    for text in TEXTS:
+        expected = peer(text.replace("[MASK]", "<mask>"))["input_ids"]
+        assert ours.encode(text) == expected, text
+        assert ours.encode(text.replace("[MASK]", "<mask>")) == expected
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "byte-bpe", "unigram"])
+def test_our_own_tokenizers_fill_as_transformers_does_with_what_is_exported(kind: Kind, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = train([Document(text, Path("x"), 1) for text in (*english_documents()[:3], *RUSSIAN)], kind, 500)
+    ours = filler(tokenizer)
+    tokenizer.save(tmp_path, ours.model.family.template)
+    peer = AutoTokenizer.from_pretrained(tmp_path)
+    for text in TEXTS:
+        assert ours.encode(text) == peer(text)["input_ids"]
+    if kind == "byte-bpe":  # no space of its own stands before the gap
+        assert tokenizer.tokens(ours.encode("a [MASK] b")) == ["[CLS]", "a", "[MASK]", "Ġb", "[SEP]"]

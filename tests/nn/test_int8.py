@@ -1,0 +1,152 @@
+"""int8 kernels: exact on processors with and without VNNI, or not used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pretune import PretuneError
+from pretune.nn import int8
+from pretune.nn.int8 import REDUCED, Int8Linear, choose_engine, multiplies_exactly, pack_weight
+from pretune.nn.linear import Linear
+from pretune.storage import to_int8
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """Engines are tried anew."""
+    multiplies_exactly.cache_clear()
+    yield
+    multiplies_exactly.cache_clear()
+
+
+def multiply(x: Tensor, weight: Tensor, without_vnni: bool) -> Tensor:
+    """(n, inputs) of 0 to 255 times (outputs, inputs) of int8; without VNNI, pairs of products are added in 16 bits."""
+    products = x.long()[:, None] * weight.long()[None]  # (n, outputs, inputs)
+    pairs = products.unflatten(2, (-1, 2)).sum(3)
+    return (pairs.clamp(-(2**15), 2**15 - 1) if without_vnni else pairs).sum(2)
+
+
+def emulate(monkeypatch: pytest.MonkeyPatch, without_vnni: bool) -> None:
+    """Replace torch's kernels by ones that compute as a processor does."""
+
+    def linear(x: Tensor, packed: Any) -> Tensor:
+        weight, scale, bias = packed
+        low, high = min(0.0, float(x.min())), max(0.0, float(x.max()))
+        step = max(high - low, 1e-12) / 255
+        zero = round(-low / step)
+        whole = (x / step + zero).round().clamp(0, 255)
+        sums = multiply(whole, weight, without_vnni) - zero * weight.long().sum(1)
+        return sums * step * scale + (0.0 if bias is None else bias)
+
+    monkeypatch.setattr(int8, "linear_dynamic", linear)
+    monkeypatch.setattr(int8, "pack_weight", lambda weight, scale, bias, engine: (weight, scale, bias))
+
+
+def random_linear() -> tuple[Linear, Tensor]:
+    torch.manual_seed(0)
+    linear = Linear(64, 48, stacked=3).requires_grad_(False)
+    # All of one sign, as activations after a ReLU and some heads' weights are: what saturates first.
+    linear.weight.abs_()
+    return linear, torch.randn(7, 64).abs()
+
+
+def test_emulated_kernels_saturate_with_8_bits_and_not_with_7() -> None:
+    linear, x = random_linear()
+    whole = (255 * x / x.max()).round()
+    for largest, same in ((127, False), (REDUCED, True)):
+        weight, _ = to_int8(linear.weight, largest)
+        assert torch.equal(multiply(whole, weight, True), multiply(whole, weight, False)) == same
+    worst, weight = torch.full((1, 2), 255), torch.tensor([[REDUCED, REDUCED], [-REDUCED, -REDUCED]])
+    assert multiply(worst, weight, True).tolist() == [[32640, -32640]]
+
+
+def test_layers_are_the_same_on_processors_with_and_without_vnni(monkeypatch: pytest.MonkeyPatch) -> None:
+    linear, x = random_linear()
+    found = []
+    for without_vnni in (False, True):
+        emulate(monkeypatch, without_vnni)
+        found.append(Int8Linear.of(linear, "dynamic")(x))
+    assert torch.equal(*found)
+    expected = linear(x)
+    assert float((found[0] - expected).abs().max()) < 0.02 * float(expected.abs().max())
+
+
+def test_weights_of_8_bits_are_not_multiplied() -> None:
+    """From a folder that was made otherwise: right on some processors, wrong on others."""
+    linear, x = random_linear()
+    made = Int8Linear.of(linear, "dynamic")
+    made.weight, made.scale = to_int8(linear.weight)
+    with pytest.raises(PretuneError, match="quantize the model anew"):
+        made(x)
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "weights"])
+def test_layers_are_right_on_this_processor(kind: str) -> None:
+    linear, x = random_linear()
+    made = Int8Linear.of(linear, kind)
+    assert made.weight.dtype == torch.int8
+    expected = F.linear(x, made.weight * made.scale[:, None], linear.bias)
+    assert float((made(x) - expected).abs().max()) < 0.02 * float(expected.abs().max())
+    assert float((made(x) - linear(x)).abs().max()) < 0.03 * float(expected.abs().max())
+
+
+def test_all_engines_of_this_torch_give_the_same() -> None:
+    linear, x = random_linear()
+    made = Int8Linear.of(linear, "dynamic")
+    step = float(x.max()) / 255 * float(linear.weight.max())  # a value between two steps may be rounded either way
+    found = {}
+    for engine in torch.backends.quantized.supported_engines:
+        if engine != "none" and multiplies_exactly(engine):
+            found[engine] = int8.linear_dynamic(x, pack_weight(made.weight, made.scale, made.bias, engine))
+    assert choose_engine() in found
+    for out in found.values():
+        torch.testing.assert_close(out, found[choose_engine()], rtol=0, atol=2 * step)
+
+
+def test_packing_leaves_the_engine_of_others_alone() -> None:
+    before = torch.backends.quantized.engine
+    choose_engine()
+    assert torch.backends.quantized.engine == before
+
+
+def test_an_engine_that_is_not_exact_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels that saturate all the same, kernels that raise, and none that is right."""
+    torch_kernel, torch_pack = int8.linear_dynamic, int8.pack_weight
+    real = choose_engine()
+    known = ["broken", "absent", real]
+    monkeypatch.setattr(type(torch.backends.quantized), "supported_engines", known)
+    monkeypatch.setattr(int8, "ENGINES", {"other": tuple(known)})
+    monkeypatch.setattr(int8.platform, "machine", lambda: "abacus")
+
+    def pack(weight: Tensor, scale: Tensor, bias: Tensor | None, engine: str) -> Any:
+        if engine == "absent":
+            raise RuntimeError("unknown architecture")
+        return engine, torch_pack(weight, scale, bias, real)
+
+    def linear(x: Tensor, packed: Any) -> Tensor:
+        engine, weight = packed
+        out = torch_kernel(x, weight)
+        return out.clamp(-1000.0, 1000.0) if engine == "broken" else out
+
+    monkeypatch.setattr(int8, "pack_weight", pack)
+    monkeypatch.setattr(int8, "linear_dynamic", linear)
+    assert choose_engine() == real
+    known.pop()
+    with pytest.raises(PretuneError, match="no int8 kernels that give exact results"):
+        choose_engine()
+    with pytest.raises(PretuneError, match="--engine onnx instead"):
+        Int8Linear.of(Linear(4, 4), "dynamic")
+
+
+def test_machines_take_their_fastest_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(int8, "multiplies_exactly", lambda engine: True)
+    for machine, engine in (("x86_64", "x86"), ("AMD64", "x86"), ("aarch64", "qnnpack"), ("arm64", "qnnpack")):
+        monkeypatch.setattr(int8.platform, "machine", lambda machine=machine: machine)
+        monkeypatch.setattr(type(torch.backends.quantized), "supported_engines", ["qnnpack", "onednn", "x86", "fbgemm"])
+        assert choose_engine() == engine

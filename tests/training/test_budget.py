@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from canary import make
+from pretune.objectives.objective import Loss
+from pretune.training.budget import Clock
+from pretune.training.distributed import World
+from pretune.training.log import METRICS, Log
+from pretune.training.loop import Training, train
+from pretune.training.schedules import rate_factor
+from pretune.training.settings import Budget, Schedule, Watching, fill
+
+
+class FakeTime:
+    """A clock that moves only when it is told to."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    def take(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+def timed(step: float, budget: Budget, run: Path | None = None, evaluation: float | None = None) -> Training:
+    """A training of which every step takes so many seconds, and every evaluation."""
+    training, time = make("mlm+nsp", 1, run), FakeTime()
+    training.budget, training.now = budget, time
+    packs = training.streams.stages[0].packs
+    training.root.register_forward_hook(lambda *_: time.take(step / packs))
+    if evaluation is not None:
+
+        def evaluate() -> dict[str, float]:
+            time.take(evaluation)
+            return {"mlm": 1.0}
+
+        training.evaluate, training.evaluate_first = evaluate, True
+    return training
+
+
+def test_a_budget_in_seconds_ends_with_the_step_that_reaches_it() -> None:
+    last = train(timed(step=2.0, budget=Budget(seconds=5)))
+    assert last["step"] == 3 and last["seconds"] == pytest.approx(6.0)
+
+
+def test_a_single_step_that_takes_longer_than_the_budget_is_the_only_one() -> None:
+    last = train(timed(step=12.0, budget=Budget(seconds=5)))
+    assert last["step"] == 1 and last["seconds"] == pytest.approx(12.0)
+
+
+def test_evaluation_takes_nothing_of_a_budget_in_seconds_and_is_counted_apart() -> None:
+    training = timed(step=2.0, budget=Budget(seconds=9), evaluation=100.0)
+    training.watching = fill(Watching, Watching(evaluate=2))
+    last = train(training)
+    assert last["step"] == 5 and last["seconds"] == pytest.approx(10.0)
+    assert last["evaluation_seconds"] == pytest.approx(400.0)  # before, after 2 and 4 steps, at the end
+
+
+def test_time_between_two_starts_does_not_count(tmp_path: Path) -> None:
+    first = timed(step=2.0, budget=Budget(steps=2), run=tmp_path)
+    first.watching = fill(Watching, Watching(save=1))
+    train(first)
+    again = timed(step=2.0, budget=Budget(seconds=9), run=tmp_path)
+    again.now.take(1e6)  # type: ignore[attr-defined]
+    last = train(again, resume=True)
+    assert last["step"] == 5 and last["seconds"] == pytest.approx(10.0)
+
+
+def test_the_first_step_of_a_budget_in_seconds_already_learns(tmp_path: Path) -> None:
+    """What a step takes of the budget is known when its rate is set, so that few and long steps are not lost to the warmup."""
+    training = timed(step=2.0, budget=Budget(seconds=10), run=tmp_path)
+    training.schedule, training.watching = Schedule("linear", 0.4, 0.0), fill(Watching, Watching(log=1))
+    train(training)
+    lines = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
+    shares = [(0.0, 0.2), (0.2, 0.4), (0.4, 0.6), (0.6, 0.8), (0.8, 1.0)]
+    peak = training.optimizer.lr or 0.0
+    expected = [peak * rate_factor(training.schedule, *share) for share in shares]
+    assert [line["lr"] for line in lines] == pytest.approx(expected)
+    assert lines[0]["lr"] == pytest.approx(peak / 2)
+
+
+def logged(tmp_path: Path, steps: list[tuple[float, float]], lines: set[int], interval: int) -> list[dict[str, Any]]:
+    """The lines of a log of steps with these losses and numbers of targets, written after these steps."""
+    clock = Clock(Budget(steps=len(steps)), now=lambda: 0.0)
+    log = Log(tmp_path, World(), clock, torch.device("cpu"), interval)
+    for number, (loss, targets) in enumerate(steps, 1):
+        log.add(
+            [Loss({"classify": torch.tensor(loss * targets)}, {"classify": 1.0})], {"classify": targets}, ["classify"]
+        )
+        log.watch(number, [], torch.tensor(1.0))
+        clock.add(tokens=10.0, flops=1.0, seconds=float(number))
+        if number in lines:
+            log.write(0.1, torch.tensor(1.0))
+    log.flush()
+    return [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
+
+
+def test_the_last_loss_is_the_mean_of_an_interval_and_not_one_small_batch(tmp_path: Path) -> None:
+    steps = [(1.0, 32.0)] * 10 + [(9.0, 1.0)]  # an epoch's last batch has one row
+    first, last = logged(tmp_path, steps, lines={10, 11}, interval=10)
+    assert first["classify"] == pytest.approx(1.0)
+    assert last["classify"] == pytest.approx((9 * 32 * 1.0 + 9.0) / (9 * 32 + 1))
+    assert last["tokens_per_second"] == pytest.approx(10.0)
+
+
+def test_a_line_after_each_interval_has_each_step_once(tmp_path: Path) -> None:
+    steps = [(float(number), 4.0) for number in range(1, 7)]
+    assert [line["classify"] for line in logged(tmp_path, steps, {2, 4, 6}, interval=2)] == pytest.approx(
+        [1.5, 3.5, 5.5]
+    )
