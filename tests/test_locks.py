@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+import pretune as pt
 from pretune.errors import PretuneError
-from pretune.locks import LOCK, lock_folder
+from pretune.locks import lock_file, lock_folder
 
 HOLD = """
 import sys, time
@@ -44,24 +49,89 @@ def test_a_second_process_is_refused_and_told_who_holds_it(tmp_path: Path) -> No
         other.communicate("")
     with lock_folder(tmp_path / "run"):  # it ended well
         pass
-    assert not (tmp_path / "run" / LOCK).exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_killed_owner_holds_nothing(tmp_path: Path) -> None:
     other = hold(tmp_path / "run")
     other.send_signal(signal.SIGKILL)
     other.communicate()
-    assert (tmp_path / "run" / LOCK).exists()
+    assert lock_file(tmp_path / "run").exists()
     with lock_folder(tmp_path / "run"):
         pass
 
 
-def test_a_folder_that_is_renamed_while_it_is_locked_keeps_no_lock_of_a_stranger(tmp_path: Path) -> None:
-    with lock_folder(tmp_path / "store.partial"):
-        (tmp_path / "store.partial").rename(tmp_path / "store")
-        with lock_folder(tmp_path / "store.partial"):
+def test_folders_come_and_go_while_they_are_locked(tmp_path: Path) -> None:
+    with lock_folder(tmp_path / "a" / "store"):
+        (tmp_path / "a" / "store.partial").mkdir()
+        (tmp_path / "a" / "store.partial").rename(tmp_path / "a" / "store")
+    assert list((tmp_path / "a").iterdir()) == [tmp_path / "a" / "store"]
+    with lock_folder(tmp_path / "b" / "c" / "run"):
+        pass
+    assert not (tmp_path / "b").exists()  # nothing was written there
+
+
+def test_calls_of_one_thread_may_be_nested_and_other_threads_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "other-name").symlink_to(tmp_path / "run")
+    found: list[str] = []
+
+    def try_it() -> None:
+        try:
+            with lock_folder(tmp_path / "other-name"):
+                found.append("held")
+        except PretuneError as error:
+            found.append(str(error))
+
+    with lock_folder(tmp_path / "run"):
+        with lock_folder(tmp_path / "other-name"):
             pass
-    assert not (tmp_path / "store.partial" / LOCK).exists()
+        thread = threading.Thread(target=try_it)
+        thread.start()
+        thread.join()
+    assert len(found) == 1 and "is writing here" in found[0]
+    try_it()
+    assert found[1:] == ["held"]
+
+
+def test_long_names_and_parents_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with lock_folder(tmp_path / ("ä" * 120)):
+        pass
+    (tmp_path / "run").mkdir()
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert lock_file(tmp_path / "run") == tmp_path / "run" / ".lock"
+
+
+def test_two_commands_on_one_folder(tmp_path: Path) -> None:
+    """The second is refused before it touches anything, and works once the first has ended, even by a kill."""
+    (tmp_path / "text.txt").write_text("A text of a few words.\n" * 20)
+    tokenizer = pt.train_tokenizer(tmp_path / "text.txt", size=60, out=tmp_path / "tokenizer")
+    other = hold(tmp_path / "store")
+    try:
+        with pytest.raises(
+            PretuneError, match=rf"process {other.pid} .* is writing here; wait for it, or choose another --out"
+        ):
+            pt.prepare(tmp_path / "text.txt", tokenizer, tmp_path / "store")
+        assert not (tmp_path / "store").exists() and not (tmp_path / "store.partial").exists()
+    finally:
+        other.send_signal(signal.SIGKILL)
+        other.communicate()
+    assert pt.prepare(tmp_path / "text.txt", tokenizer, tmp_path / "store").tokens
+    assert not lock_file(tmp_path / "store").exists()
+
+
+def test_what_another_command_made_in_the_meantime_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both found the folder free; the one that gets the lock later finds what the first has written."""
+
+    @contextmanager
+    def late(folder: Path) -> Iterator[None]:
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        yield
+
+    monkeypatch.setattr("pretune.outputs.lock_folder", late)
+    with pytest.raises(PretuneError, match="exists and is not empty"):
+        pt.export("pretune-small-en", out=tmp_path / "out")
 
 
 def test_a_file_system_without_locks_is_reported(
@@ -79,8 +149,7 @@ def test_a_file_system_without_locks_is_reported(
 
 def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "target").write_text("precious")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / LOCK).symlink_to(tmp_path / "target")
-    with pytest.raises(OSError, match="symbolic links"), lock_folder(tmp_path / "run"):
+    lock_file(tmp_path / "run").symlink_to(tmp_path / "target")
+    with pytest.raises(PretuneError, match="cannot be locked"), lock_folder(tmp_path / "run"):
         pass
     assert (tmp_path / "target").read_text() == "precious"

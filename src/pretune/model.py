@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
@@ -10,10 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors.torch import save
 from torch import Tensor, nn
 
-from pretune.atomic import write_bytes, write_json
+from pretune.atomic import write_json
 from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.backbones.onnx import GRAPH, OnnxBackbone
 from pretune.backbones.shape import Shape
@@ -36,12 +34,14 @@ from pretune.objectives.contrast import Contrast
 from pretune.objectives.named import kind_of
 from pretune.objectives.on import OnHead
 from pretune.packed import Batch
+from pretune.parsing import read_mapping
 from pretune.presets import find_preset, is_preset, preset_names
 from pretune.progress import say
 from pretune.sentence_transformers_layout import read_layout, transformer_folder, write_layout
 from pretune.storage import as_int8, is_sparse, restored, without_zeros
+from pretune.tensor_files import check_finite, file_digest, read_tensors, write_tensors
 from pretune.text.tokenizer import Tokenizer
-from pretune.weights import read_shapes, read_tensors, read_weights, write_weights
+from pretune.weights import read_shapes, read_weights, write_weights
 
 Result = TypeVar("Result")
 
@@ -182,7 +182,7 @@ class Model:
         folder = Path(folder)
         _, rest = self._published(self.state(kind))
         if rest:
-            write_bytes(folder / HEAD, save(rest))
+            write_tensors(folder / HEAD, rest)
         else:
             (folder / HEAD).unlink(missing_ok=True)
         self._export(folder, kind, sparse=self.sparse)
@@ -406,7 +406,7 @@ def family_of(reference: str | Path) -> Family:
 def read_config(folder: Path) -> tuple[Family, dict[str, Any]]:
     """Return the family of the model in a folder, and its config.json."""
     path = folder / CONFIG
-    content = _read_json(path)
+    content = read_mapping(path, "a model's configuration")
     if content.get("model_type"):
         return find_family(str(content["model_type"]), str(path)), content
     family, told = recognize_family(content, class_in(content), lambda: read_shapes(folder), str(path))
@@ -498,6 +498,10 @@ def load_model(
     _check_keys(path, family, content, partial)
     ours = content.get("pretune", {})
     graph = (folder / GRAPH) if ours.get("engine") else None
+    if graph is not None and "graph_sha256" in ours and file_digest(graph) != ours["graph_sha256"]:
+        raise PretuneError(
+            f"{graph}: the graph does not match its checksum; the file is damaged: restore it from its source"
+        )
     tensors = read_weights(folder) if graph is None else {}
     sparse = any(is_sparse(name) for name in tensors)
     tensors = _in(folder, lambda: family.table.today(restored(tensors)))
@@ -508,6 +512,7 @@ def load_model(
         config = replace(config, tie_word_embeddings=False)
     tied = family.is_tied(config)
     head_tensors = read_tensors(folder / HEAD) if (folder / HEAD).is_file() else {}
+    check_finite(head_tensors, folder / HEAD)
     shape = Shape.read(ours.get("shape", {}))
     if graph is None:
         with Undrawn():
@@ -639,16 +644,6 @@ def find_folder(reference: str | Path) -> Path:
     instead = f"known: {', '.join(boxed_names())}, and what `pretune show presets` lists"
     hint = nearest(name, [*boxed_names(), *preset_names()], instead)
     raise PretuneError(f"{name}: neither a model folder nor a name that is known; {hint}")
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise PretuneError(f"{path}: not valid JSON ({error})") from error
-    if not isinstance(content, dict):
-        raise PretuneError(f"{path}: not a model's configuration")
-    return content
 
 
 def _tokenizer(folder: Path) -> Tokenizer | None:

@@ -27,6 +27,7 @@ from pretune.objectives import OBJECTIVES, Once, Task
 from pretune.objectives.named import kind_of
 from pretune.objectives.task import knowing
 from pretune.packed import Batch, Packed
+from pretune.tensor_files import file_digest, write_tensors
 
 EXPORTER: Any = torch.onnx  # not all of what is public there has types
 TRACED: Any = symbolic_helper
@@ -251,14 +252,12 @@ def export_graph(model: Model, folder: Path, tasks: Sequence[Task] = ()) -> dict
 
 def finish_folder(model: Model, folder: Path) -> None:
     """Write what belongs to a graph: configuration, heads, tokenizer."""
-    from safetensors.torch import save
-
     heads = {name: tensor for name, tensor in model.state().items() if name.startswith("heads.")}
     needed = [name for name in heads if name.split(".")[1] not in ("mlm", "lm")]  # those are nothing without vectors
     if needed:
-        write_bytes(folder / HEAD, save({name: heads[name] for name in needed}))
+        write_tensors(folder / HEAD, {name: heads[name] for name in needed})
     config = model.described()
-    config["pretune"]["engine"] = "onnxruntime"
+    config["pretune"] |= {"engine": "onnxruntime", "graph_sha256": file_digest(folder / GRAPH)}
     write_json(folder / CONFIG, config)
     if model.tokenizer is not None:
         model.tokenizer.save(folder, model.family.template, model.backbone.longest)

@@ -1,25 +1,40 @@
 """Checks of `--out`, made before anything is read: is the place free, and can it be written to?
 
-Each check takes the path and the options of the call. A verb names the check that fits it (see verbs/verb.py).
+Each check takes the path and the options of the call. A verb names the check that fits it (see verbs/verb.py). Folders are locked
+while the verb runs, so that no other command writes to them.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from stat import S_ISDIR
 from typing import Any
 
 from pretune.atomic import TEMPORARY
 from pretune.errors import PretuneError, if_option
+from pretune.locks import lock_folder
 
 RECIPE, RESULTS = "recipe.yaml", "results.json"  # of a run: how it was made, and what came out
 INTERMEDIATE = "intermediate"  # subfolder of a run for what it was made from
 
 Check = Callable[[Path, Any], None]
+
+
+@contextmanager
+def output(path: Path, check: Check, options: Any) -> Iterator[None]:
+    """Check an output, and hold the lock of a folder while the block runs."""
+    if (
+        check is new_file or os.environ.get("RANK", "0") != "0"
+    ):  # files are replaced whole; of several processes one locks
+        yield
+        return
+    with lock_folder(path):
+        check(path, options)  # again: another command may have written here since
+        yield
 
 
 def new_file(out: Path, options: Any) -> None:

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
 from tokenizers import Tokenizer as Backend
 from tokenizers import normalizers
 from torch import Tensor
 
-from pretune.atomic import write_bytes, write_json
+from pretune.atomic import write_json
 from pretune.errors import PretuneError
 from pretune.nn.text_embedding import Dense, Dropout, LayerNorm, Normalize, TextEmbedding, Transform
+from pretune.tensor_files import write_tensors
 from pretune.text.tokenizer import Tokenizer
 from pretune.weights import WEIGHTS, read_weights
 
@@ -327,7 +327,7 @@ def write_layout(
         write_json(folder / path / CONFIG, transform_config(part))
         begin = prefix(head, number)
         if own := {name.removeprefix(begin): x for name, x in state.items() if name.startswith(begin)}:
-            write_bytes(folder / path / WEIGHTS, save(own, metadata={"format": "pt"}))
+            write_tensors(folder / path / WEIGHTS, own, {"format": "pt"})
     settings: dict[str, Any] = {
         "model_type": "SentenceTransformer",
         "prompts": dict(embedding.prompts),

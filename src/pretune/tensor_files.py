@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,16 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
 def read_tensors(path: Path) -> Tensors:
     """Return the tensors of a safetensors file; refuse one that is damaged or does not match its checksum."""
-    try:
+    with readable(path):
         verify(path)
         return load_file(path)
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn what goes wrong while a safetensors file is read into an error that names the file."""
+    try:
+        yield
     except FileNotFoundError as error:
         raise PretuneError(f"{path}: there is no such file") from error
     except (SafetensorError, ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -55,16 +63,13 @@ def read_tensors(path: Path) -> Tensors:
 
 def verify(path: Path) -> None:
     """Compare a file with the checksum that it carries, if it has one."""
+    refuse_pointer(path)
     with path.open("rb") as file:
-        start = file.read(8)
-        if (start + file.read(len(LFS) - 8)).startswith(LFS):
-            raise PretuneError(f"{path}: a git-lfs pointer, not the weights; fetch these with `git lfs pull`")
-        size = int.from_bytes(start, "little")
+        size = int.from_bytes(file.read(8), "little")
         if size > LARGEST_HEADER:
             raise PretuneError(
                 f"{path}: not a safetensors file, or one whose header is damaged; restore it from its source"
             )
-        file.seek(8)
         header = json.loads(file.read(size))
         metadata = header.pop(METADATA, None) or {}
         wanted = metadata.get(CHECKSUM)
@@ -74,12 +79,28 @@ def verify(path: Path) -> None:
             )
 
 
+def refuse_pointer(path: Path) -> None:
+    """Refuse the pointer that git-lfs left in place of a file."""
+    with path.open("rb") as file:
+        if file.read(len(LFS)) == LFS:
+            raise PretuneError(f"{path}: a git-lfs pointer, not the weights; fetch these with `git lfs pull`")
+
+
 def digest(header: Mapping[str, Any], data: Iterable[bytes | memoryview]) -> str:
     """Return the checksum of a file: the header without its metadata, and the bytes of the tensors."""
     found = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for block in data:
         found.update(block)
     return found.hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 checksum of a file."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise PretuneError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def split_header(content: memoryview) -> tuple[dict[str, Any], memoryview]:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save
+from safetensors import safe_open
 from torch import Tensor, nn
 
-from pretune.atomic import write_bytes, write_json
-from pretune.errors import PretuneError
-
-Tensors = dict[str, Tensor]
+from pretune.atomic import write_json
+from pretune.errors import PretuneError, quote
+from pretune.parsing import conform, read_mapping
+from pretune.tensor_files import Tensors, check_finite, read_tensors, readable, refuse_pointer, write_tensors
 
 WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
 INDEX = ".index.json"  # after either name: which tensor is in which shard
@@ -25,12 +23,19 @@ UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 def read_weights(folder: Path) -> Tensors:
-    """The tensors of a model folder, by the names they have there; safetensors before a pickle, where it has both."""
+    """Return the tensors of a model folder by the names they have there, from safetensors before a pickle.
+
+    Files that do not match their checksum are refused, and so are NaN and infinity.
+    """
     for name, read in ((WEIGHTS, read_tensors), (PICKLE, read_pickle)):
         if (folder / name).is_file():
-            return read(folder / name)
-        if (folder / f"{name}{INDEX}").is_file():
-            return read_shards(folder / f"{name}{INDEX}", read)
+            tensors = read(folder / name)
+        elif (folder / f"{name}{INDEX}").is_file():
+            tensors = read_shards(folder / f"{name}{INDEX}", read)
+        else:
+            continue
+        check_finite(tensors, folder)
+        return tensors
     looked = f"looked for {WEIGHTS} and {PICKLE}, whole or in shards"
     elsewhere = sorted(file.name for pattern in ("*.h5", "*.msgpack", "*.ckpt.index") for file in folder.glob(pattern))
     if elsewhere:
@@ -56,34 +61,24 @@ def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
         return {name: tuple(tensor.shape) for name, tensor in read_weights(folder).items()}
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
-        try:
-            with safe_open(file, framework="pt") as content:
-                shapes |= {name: tuple(content.get_slice(name).get_shape()) for name in content.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise PretuneError(f"{file}: damaged or cut off ({error})") from error
+        with readable(file), safe_open(file, framework="pt") as content:
+            shapes |= {name: tuple(content.get_slice(name).get_shape()) for name in content.keys()}  # noqa: SIM118
     return shapes
 
 
-def read_tensors(path: Path) -> Tensors:
-    """The tensors of a safetensors file."""
-    try:
-        return load_file(path)
-    except FileNotFoundError as error:
-        raise PretuneError(f"{path}: missing") from error
-    except SafetensorError as error:
-        raise PretuneError(f"{path}: damaged or cut off ({error})") from error
-
-
 def read_pickle(path: Path) -> Tensors:
-    """The tensors of a file that `torch.save` wrote. Nothing in it is run, and nothing but tensors by name is taken."""
+    """Return the tensors of a file that `torch.save` wrote; nothing in it is run, and nothing but tensors by name is taken."""
+    refuse_pointer(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise PretuneError(f"{path}: missing") from error
+    except MemoryError:
+        raise
     except pickle.UnpicklingError as error:
         raise PretuneError(f"{path}: a pickle of more than plain tensors, or a damaged one; it is not read") from error
-    except (RuntimeError, EOFError, ValueError) as error:
-        raise PretuneError(f"{path}: damaged, cut off, or no file of tensors") from error
+    except OSError as error:
+        raise PretuneError(f"{path}: cannot be read ({error.strerror or 'damaged'})") from error
+    except Exception as error:  # whatever torch's reader meets in damaged bytes
+        raise PretuneError(f"{path}: damaged, cut off, or not a file of tensors; restore it from its source") from error
     others = {type(content).__name__}
     if isinstance(content, dict):
         others = {type(value).__name__ for value in content.values() if type(value) not in (Tensor, nn.Parameter)}
@@ -109,13 +104,13 @@ def read_shards(index: Path, read: Callable[[Path], Tensors]) -> Tensors:
 
 def _places(index: Path) -> dict[str, str]:
     """Return the shard of each tensor, as an index says."""
-    try:
-        places = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise PretuneError(f"{index}: not an index of shards (no weight_map)") from error
+    content = read_mapping(index, "an index of shards")
+    if "weight_map" not in content:
+        raise PretuneError(f"{index}: not an index of shards (no weight_map)")
+    places = conform(content["weight_map"], dict[str, str], f"{index}: weight_map")
     for shard in sorted(set(places.values())):
         if Path(shard).name != shard:
-            raise PretuneError(f"{index}: names {shard!r}, which is not a file beside it")
+            raise PretuneError(f"{index}: names {quote(shard)}, which is not a file beside it")
     return places
 
 
@@ -123,7 +118,7 @@ def write_weights(folder: Path, tensors: Tensors, shard: int | None = None) -> l
     """Write the tensors as one file, or as several with at most `shard` bytes each and an index. The names of the files."""
     total = sum(map(_bytes, tensors.values()))
     if shard is None or total <= shard:
-        write_bytes(folder / WEIGHTS, save(tensors, metadata={"format": "pt"}))
+        write_tensors(folder / WEIGHTS, tensors, {"format": "pt"})
         _remove_others(folder, {WEIGHTS})
         return [WEIGHTS]
     shards: list[Tensors] = [{}]
@@ -136,7 +131,7 @@ def write_weights(folder: Path, tensors: Tensors, shard: int | None = None) -> l
         room -= _bytes(tensor)
     names = [f"model-{number:05}-of-{len(shards):05}.safetensors" for number in range(1, len(shards) + 1)]
     for name, part in zip(names, shards, strict=True):
-        write_bytes(folder / name, save(part, metadata={"format": "pt"}))
+        write_tensors(folder / name, part, {"format": "pt"})
     places = {tensor: name for name, part in zip(names, shards, strict=True) for tensor in part}
     write_json(folder / f"{WEIGHTS}{INDEX}", {"metadata": {"total_size": total}, "weight_map": places})
     _remove_others(folder, {*names, f"{WEIGHTS}{INDEX}"})

@@ -68,7 +68,9 @@ def test_stores_of_another_version_are_refused(tmp_path: Path) -> None:
     made = make(tmp_path, ["A text."])
     manifest = json.loads((made.folder / "manifest.json").read_text())
     (made.folder / "manifest.json").write_text(json.dumps(manifest | {"version": 1}))
-    with pytest.raises(PretuneError, match="store version 1, but this pretune reads 2; prepare the store again"):
+    with pytest.raises(
+        PretuneError, match="version 1 of the format, but this pretune reads 2; prepare the store again"
+    ):
         Store(made.folder)
 
 

@@ -13,6 +13,7 @@ import torch
 from pretune.devices import choose_device
 from pretune.errors import PretuneError
 from pretune.inference.batches import text_batches
+from pretune.inference.finite import checked
 from pretune.model import LENGTH, embedding_of, load_model, trained_for
 from pretune.nn.text_embedding import TextEmbedding
 from pretune.objectives import Named, alone
@@ -81,7 +82,9 @@ def embed_texts(
             vectors = task.outputs(head, root.backbone, batch)
         else:
             vectors = head(root.backbone(*batch.packed, keep=[layer]).last, batch.packed[-1])
-        found |= zip(batch.rows.tolist(), vectors.float().cpu().numpy(), strict=False)  # filler sequences have no row
+        found |= zip(
+            batch.rows.tolist(), checked(vectors).float().cpu().numpy(), strict=False
+        )  # filler sequences have no row
     return np.stack([found[row] for row in range(len(texts))])
 
 

@@ -12,6 +12,7 @@ import torch
 
 from pretune.devices import choose_device
 from pretune.errors import PretuneError, if_option
+from pretune.inference.finite import checked
 from pretune.model import Model, load_model
 from pretune.objectives import parse_objective
 from pretune.objectives.masking import choose, words
@@ -63,7 +64,7 @@ class Filler:
         packed = pack(np.array(ids), np.array([len(ids)])).to(self.device)
         root = self.model.root
         states = root.backbone(packed).last[list(at)]
-        logits = root.heads["mlm"](states, root.backbone.embed.tokens).float().cpu()
+        logits = checked(root.heads["mlm"](states, root.backbone.embed.tokens)).float().cpu()
         tokenizer = self.model.need_tokenizer()
         logits[:, tokenizer.size :] = -torch.inf  # rows that only round the size
         logits[:, torch.from_numpy(np.flatnonzero(tokenizer.specials))] = -torch.inf

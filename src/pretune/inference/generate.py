@@ -16,6 +16,7 @@ from pretune.errors import PretuneError
 from pretune.inference.beams import Beam, Search, candidates
 from pretune.inference.choosing import Allowed, discourage, draw, restrict
 from pretune.inference.ends import Ended, Pieces, cut, ends_at
+from pretune.inference.finite import checked
 from pretune.model import Model, find_folder, load_model, read_config
 from pretune.nn.cache import Cache
 from pretune.nn.patterns import causal
@@ -92,7 +93,7 @@ class Reader:
         packed = pack(np.concatenate([np.asarray(bit) for bit in ids]), lengths, positions=positions, pattern=causal)
         states = self.backbone(*self.source, packed.to(tokens.device), carry=self.cache).last
         last = states[torch.from_numpy(first + lengths - 1).to(states.device)]
-        return self.head(last, tokens)[:, : self.vocabulary].float()  # type: ignore[no-any-return]
+        return checked(self.head(last, tokens)[:, : self.vocabulary].float())
 
     def select(self, rows: Sequence[int]) -> None:
         """Sequence i goes on from what sequence rows[i] is."""

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from pretune.devices import choose_device
 from pretune.errors import PretuneError
 from pretune.inference.batches import TOKENS
+from pretune.inference.finite import checked
 from pretune.model import LENGTH, Model, load_model, trained_for
 from pretune.nn.patterns import Pattern, causal, permutation
 from pretune.nn.patterns import prefix as prefix_pattern
@@ -316,7 +317,7 @@ class Scorer:
         where = torch.from_numpy(at).to(states.device)
         chosen = states[where[:, 0]] if at.shape[1] == 1 else states.view(len(states), 2, -1)[where[:, 0], where[:, 1]]
         wanted = torch.from_numpy(np.concatenate([view.target for view in views])).to(states.device)
-        told = self.way.tell(self.model.root.heads[self.head], chosen, backbone.embed.tokens, wanted)
+        told = checked(self.way.tell(self.model.root.heads[self.head], chosen, backbone.embed.tokens, wanted))
         ends = np.cumsum([len(view.target) for view in views])
         for view, part in zip(views, np.split(told.double().cpu().numpy(), ends[:-1]), strict=True):
             sums[view.text][view.place] += view.weight * part

@@ -12,6 +12,7 @@ import torch
 from pretune.devices import choose_device
 from pretune.errors import PretuneError, if_option, nearest
 from pretune.inference.batches import by_length
+from pretune.inference.finite import checked
 from pretune.inference.writing import write_answers
 from pretune.model import LENGTH, Model, load_model, trained_for
 from pretune.objectives import Data, Mixture, Task
@@ -78,7 +79,8 @@ class Answerer:
         found: list[Array] = [np.empty(0)] * len(self.laid)
         tokenizer = self.model.need_tokenizer()
         for batch in by_length(self.laid, lambda sequences: self.task.corrupt(sequences, tokenizer, Draws(0))):
-            rows = self.task.outputs(root.heads[self.task.name], root.backbone, batch.to(device)).float().cpu().numpy()
+            outputs = self.task.outputs(root.heads[self.task.name], root.backbone, batch.to(device))
+            rows = checked(outputs).float().cpu().numpy()
             ends = np.cumsum(batch.lengths[-1] if self.task.each == "token" else np.ones(len(batch.rows), dtype=int))
             for place, part in zip(batch.rows, np.split(rows[: ends[-1]], ends[:-1]), strict=True):
                 found[place] = part if self.task.each == "token" else part[0]

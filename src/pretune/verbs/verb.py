@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -24,7 +25,7 @@ from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar
 
 from pretune.errors import PretuneError
-from pretune.outputs import Check
+from pretune.outputs import Check, output
 from pretune.recipe import Section
 
 P = ParamSpec("P")
@@ -74,12 +75,15 @@ def verb(*rules: Only, **outputs: Check) -> Callable[[Callable[P, R]], Callable[
             given = list(given_options(signature, call.arguments))
             call.apply_defaults()
             options = Options(**call.arguments)
-            for name, check in outputs.items():
-                if (path := getattr(options, name)) is not None:
-                    check(Path(path), options)
+            paths = {name: Path(path) for name in outputs if (path := getattr(options, name)) is not None}
+            for name, path in paths.items():
+                outputs[name](path, options)
             for rule in rules:
                 rule.check(options, given)
-            return function(*args, **kwargs)
+            with ExitStack() as locks:
+                for name, path in paths.items():
+                    locks.enter_context(output(path, outputs[name], options))
+                return function(*args, **kwargs)
 
         checked.rules, checked.outputs = rules, outputs  # type: ignore[attr-defined]
         return checked

@@ -1,0 +1,258 @@
+"""Damage files in many ways, read each, and count what happens.
+
+A `Kind` is a kind of file that pretune reads: how to make a good one, how to read it, and, where damage must never go unnoticed,
+a digest of what was read. `attack` reads mutated copies and returns an `Outcome` per case:
+
+    refused    a PretuneError of one line
+    accepted   read without a word; where the kind has a digest, with the same contents as the undamaged file
+    changed    accepted, and the contents are others: damage went unnoticed
+    traceback  any other exception, panics of Rust libraries among them
+    hung       not finished after `SECONDS` of processor time
+
+Mutations are drawn from a seed, so that a case can be repeated by its number.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from pretune import PretuneError
+
+SECONDS = 20.0  # of processor time, so that a busy machine does not matter
+MEMORY = 6 << 30  # bytes of address space that a case may take beyond what the process has
+FEW, MANY = 500, 20_000  # cases per kind: in every run of the suite, and with `-m slow`
+ODD_NUMBERS: Sequence[Any] = (0, -1, 1, 2**31, 2**63, 10**30, 0.5, -0.5, 1e308, 1e-320, float("nan"), float("inf"))
+ODD_VALUES: Sequence[Any] = (
+    None,
+    True,
+    False,
+    "",
+    "x",
+    "../../etc/passwd",
+    "\ud800",
+    "é" * 300,
+    [],
+    {},
+    [[]],
+    [None],
+    {"": ""},
+)
+
+
+class Hung(BaseException):
+    """Raised by the alarm of a case that takes too long; not an Exception, so that nothing catches it by accident."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file: how it is made, which files of it are damaged, and how it is read."""
+
+    name: str
+    make: Callable[[Path], Any]  # writes good files into a folder
+    files: Sequence[str]  # the names of those that are damaged, one per case
+    read: Callable[[Path], Any]  # reads the folder; what it returns is ignored, unless there is a digest
+    digest: Callable[[Any], Any] | None = None  # of what was read, where damage must not go unnoticed
+
+
+@dataclass
+class Report:
+    """How many cases of a kind ended how, and those that ended badly."""
+
+    kind: str
+    counts: Counter[str] = field(default_factory=Counter)
+    bad: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {dict(self.counts)}" + "".join(f"\n{line}" for line in self.bad[:10])
+
+
+def attack(kind: Kind, folder: Path, cases: int, seed: int = 0, only: Sequence[int] | None = None) -> Report:
+    """Read `cases` damaged copies of a kind of file. `only` repeats some of them."""
+    good, copy = folder / "good", folder / "copy"
+    good.mkdir(parents=True)
+    kind.make(good)
+    expected = kind.digest(kind.read(good)) if kind.digest is not None else kind.read(good) and None
+    report = Report(kind.name)
+    for case in range(cases) if only is None else only:
+        chance = random.Random(f"{kind.name} {seed} {case}")
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(good, copy)
+        target = copy / chance.choice(list(kind.files))
+        before = target.read_bytes()
+        damaged, how = mutate(before, chance, target.suffix)
+        target.write_bytes(damaged)
+        outcome, detail = run(kind, copy, expected, same=damaged == before)
+        report.counts[outcome] += 1
+        if outcome in ("changed", "traceback", "hung"):
+            report.bad.append(f"case {case} ({target.name}, {how}): {outcome}: {detail}")
+    return report
+
+
+def run(kind: Kind, folder: Path, expected: Any, same: bool) -> tuple[str, str]:
+    """Read a folder once: the outcome, and what to know of it."""
+    try:
+        with limits():
+            found = kind.read(folder)
+            if kind.digest is not None and not same and kind.digest(found) != expected:
+                return "changed", "other contents than those of the undamaged file"
+            return "accepted", ""
+    except PretuneError as error:
+        message = str(error)
+        fine = "\n" not in message and 0 < len(message) <= 1300
+        return ("refused", "") if fine else ("traceback", f"a message of {len(message)} characters")
+    except Hung:
+        return "hung", ""
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        place = traceback.extract_tb(error.__traceback__)
+        ours = next((frame for frame in reversed(place) if "/pretune/" in frame.filename), place[-1])
+        return "traceback", f"{type(error).__name__}: {str(error)[:200]} at {Path(ours.filename).name}:{ours.lineno}"
+
+
+@contextmanager
+def limits() -> Iterator[None]:
+    """Stop what takes too long, and fail what takes too much memory."""
+
+    def alarm(number: int, frame: FrameType | None) -> None:
+        raise Hung
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    previous = signal.signal(signal.SIGVTALRM, alarm)
+    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, previous)
+
+
+# -- damage ---------------------------------------------------------------------------------------------------------
+
+
+def mutate(content: bytes, chance: random.Random, suffix: str) -> tuple[bytes, str]:
+    """Return damaged content, and what was done to it; JSON is damaged by value half of the time."""
+    if suffix == ".json" and chance.random() < 0.6:
+        try:
+            return mutate_json(content, chance)
+        except (ValueError, RecursionError):
+            pass
+    how = chance.choice([flip, cut, blank, drop, repeat, shuffle, insert, replace_all])
+    return how(content, chance), how.__name__
+
+
+def flip(content: bytes, chance: random.Random) -> bytes:
+    """Flip one bit."""
+    if not content:
+        return b"\x01"
+    place = chance.randrange(len(content))
+    return content[:place] + bytes([content[place] ^ (1 << chance.randrange(8))]) + content[place + 1 :]
+
+
+def cut(content: bytes, chance: random.Random) -> bytes:
+    """Cut off the end."""
+    return content[: chance.randrange(len(content) + 1)]
+
+
+def blank(content: bytes, chance: random.Random) -> bytes:
+    """Overwrite a block with zeros, ones or noise, as a broken disk does."""
+    first, last = sorted((chance.randrange(len(content) + 1), chance.randrange(len(content) + 1)))
+    last = min(last, first + 4096)
+    fill = chance.choice([b"\0", b"\xff", b"\x7f", None])
+    block = chance.randbytes(last - first) if fill is None else fill * (last - first)
+    return content[:first] + block + content[last:]
+
+
+def drop(content: bytes, chance: random.Random) -> bytes:
+    """Leave out some bytes in the middle."""
+    first = chance.randrange(len(content) + 1)
+    return content[:first] + content[first + chance.randrange(1, 64) :]
+
+
+def repeat(content: bytes, chance: random.Random) -> bytes:
+    """Write a part twice."""
+    first = chance.randrange(len(content) + 1)
+    last = min(len(content), first + chance.randrange(1, 4096))
+    return content[:last] + content[first:]
+
+
+def shuffle(content: bytes, chance: random.Random) -> bytes:
+    """Exchange two lines."""
+    lines = content.split(b"\n")
+    first, last = chance.randrange(len(lines)), chance.randrange(len(lines))
+    lines[first], lines[last] = lines[last], lines[first]
+    return b"\n".join(lines)
+
+
+def insert(content: bytes, chance: random.Random) -> bytes:
+    """Insert bytes that are odd in text: invalid UTF-8, a byte-order mark, control characters, brackets without end."""
+    odd = [
+        b"\xff\xfe",
+        b"\xef\xbb\xbf",
+        b"\0",
+        b"\x1b[31m",
+        b"[" * 100_000,
+        b"{" * 3000,
+        "\u202e".encode(),
+        b"\r\n",
+        b"9" * 5000,
+    ]
+    place = chance.randrange(len(content) + 1)
+    return content[:place] + chance.choice(odd) + content[place:]
+
+
+def replace_all(content: bytes, chance: random.Random) -> bytes:
+    """Put something else in the place of the file."""
+    lfs = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"
+    return chance.choice([b"", b"null", b"[]", b"{}", b"\xff" * 100, lfs, b"<!DOCTYPE html>", chance.randbytes(300)])
+
+
+def mutate_json(content: bytes, chance: random.Random) -> tuple[bytes, str]:
+    """Replace, remove or add one value anywhere in a JSON document."""
+    document = json.loads(content)
+    places: list[tuple[Any, Any]] = []
+
+    def walk(value: Any) -> None:
+        entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        for key, inner in list(entries)[:200]:
+            places.append((value, key))
+            walk(inner)
+
+    walk(document)
+    if not places:
+        raise ValueError("nothing to change")
+    holder, key = chance.choice(places)
+    match chance.randrange(4):
+        case 0:
+            del holder[key]
+            how = f"removed {key!r}"
+        case 1:
+            value = chance.choice([*ODD_NUMBERS, *ODD_VALUES])
+            holder[key] = value
+            how = f"{key!r} = {value!r:.40}"
+        case 2 if isinstance(holder[key], int | float):
+            holder[key] = chance.choice(
+                [holder[key] + 1, -holder[key], holder[key] * 1000, str(holder[key]), [holder[key]]]
+            )
+            how = f"{key!r} = {holder[key]!r:.40}"
+        case _:
+            other, place = chance.choice(places)
+            holder[key] = json.loads(json.dumps(other[place]))
+            how = f"{key!r} = the value of {place!r}"
+    return json.dumps(document, ensure_ascii=chance.random() < 0.5).encode("utf-8", "surrogatepass"), how
