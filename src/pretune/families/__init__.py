@@ -61,8 +61,12 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def find_family(name: str, where: str) -> Family:
-    """A family by the `model_type` of its configuration."""
+def find_family(name: str, where: str, kind: str = "") -> Family:
+    """Return the family of a `model_type`; `kind` is the class of `transformers`, which some families have variants for.
+
+    >>> find_family("t5", "config.json", "T5EncoderModel").template.target
+    ()
+    """
     if name not in FAMILIES:
         raise PretuneError(f"{where}: unknown model family {name!r}; known: {', '.join(sorted(FAMILIES))}")
-    return FAMILIES[name]
+    return FAMILIES[name].variant(kind)
