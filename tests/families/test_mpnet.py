@@ -12,9 +12,11 @@ from safetensors.torch import load_file, save_file
 from conftest import english_documents
 from peers import Ragged, assert_same, close, compare_classifier, compare_export, compare_mlm, compare_texts, save_peer
 from pretune import PretuneError
+from pretune.backbones.onnx import GRAPH, OnnxBackbone
 from pretune.families import FAMILIES
 from pretune.model import load_model
 from pretune.nn.dropout import share_seed
+from pretune.onnx_export import write_graph
 from pretune.text.documents import Document
 from pretune.text.tokenizer_training import train
 
@@ -157,6 +159,19 @@ def test_a_folder_with_its_tokenizer_gives_the_same_ids_and_states(files: str, t
     pairs = ["and a second one", "which is longer than the first", "y"]
     roles = compare_texts(peer.mpnet, dress, tmp_path, texts, pairs).need_tokenizer().roles
     assert [roles[name] for name in ("start", "padding", "separator", "mask")] == [0, 1, 2, len(vocabulary) - 1]
+
+
+def test_its_graph_gives_the_same_states(tmp_path: Path) -> None:
+    """For texts beyond the nearest buckets, and with tokens that positions do not count."""
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    make_peer(tmp_path)
+    model = load_model(tmp_path)
+    write_graph(model, tmp_path / GRAPH)
+    packed = make_batch((38, 5, 21), lowest=0).packed
+    assert (packed.ids == PADDING).any()
+    with torch.no_grad():
+        close(OnnxBackbone(tmp_path / GRAPH, model.backbone)(packed).last, model.root.eval().backbone(packed).last)
 
 
 def test_a_published_config_is_read_with_every_key(tmp_path: Path) -> None:
