@@ -14,6 +14,7 @@ from peers import Ragged, assert_same, close, compare_classifier, compare_export
 from pretune import PretuneError
 from pretune.backbones.onnx import GRAPH, OnnxBackbone
 from pretune.families import FAMILIES
+from pretune.inference.embed import embed_texts
 from pretune.model import load_model
 from pretune.nn.dropout import share_seed
 from pretune.onnx_export import write_graph
@@ -26,9 +27,11 @@ SMALL = {
 }  # fmt: skip
 FAMILY = FAMILIES["mpnet"]
 PADDING = 1
+TEXTS = ["An Assignment is a statement", "x", "the name of a café, 語"]
 VARIANTS: dict[str, dict[str, Any]] = {
     "as published": {},
-    "others": {"pad_token_id": 3, "hidden_act": "relu", "layer_norm_eps": 1e-3},  # id 1 is padding all the same
+    # Id 1 is padding all the same, and there are no segments.
+    "others": {"pad_token_id": 3, "type_vocab_size": 2, "hidden_act": "relu", "layer_norm_eps": 1e-3},
 }
 
 
@@ -139,26 +142,45 @@ def test_dropout_is_off_unless_training() -> None:
     assert torch.equal(evaluated, model(batch.packed).last)
 
 
-@pytest.mark.parametrize("files", ["tokenizer.json", "vocab.txt"])
-def test_a_folder_with_its_tokenizer_gives_the_same_ids_and_states(files: str, tmp_path: Path) -> None:
+def with_tokenizer(folder: Path) -> tuple[Any, Any]:
+    """A model of `transformers` in a folder with vocab.txt, and its tokenizer."""
     from transformers import MPNetTokenizer
 
-    trained = train(
-        [Document(text, Path("x"), 1) for text in english_documents()[:3]], "wordpiece", 300, lowercase=True
-    )
+    documents = [Document(text, Path("x"), 1) for text in english_documents()[:3]]
+    trained = train(documents, "wordpiece", 300, lowercase=True)
     pieces = [piece for piece in trained.vocabulary if not piece.startswith("[")]
     vocabulary = ["<s>", "<pad>", "</s>", "<unk>", "[UNK]", *pieces, "<mask>"]
-    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary), encoding="utf-8")
-    peer = make_peer(tmp_path, vocab_size=len(vocabulary))
-    dress = MPNetTokenizer.from_pretrained(tmp_path)
+    folder.mkdir(exist_ok=True)
+    (folder / "vocab.txt").write_text("\n".join(vocabulary), encoding="utf-8")
+    return make_peer(folder, vocab_size=len(vocabulary)), MPNetTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("files", ["tokenizer.json", "vocab.txt"])
+def test_a_folder_with_its_tokenizer_gives_the_same_ids_and_states(files: str, tmp_path: Path) -> None:
+    peer, dress = with_tokenizer(tmp_path)
     if files == "tokenizer.json":
         (tmp_path / "vocab.txt").unlink()
         dress.save_pretrained(tmp_path)
         assert (tmp_path / "tokenizer.json").is_file()
-    texts = ["An Assignment is a statement", "x", "the name of a café, 語"]
     pairs = ["and a second one", "which is longer than the first", "y"]
-    roles = compare_texts(peer.mpnet, dress, tmp_path, texts, pairs).need_tokenizer().roles
-    assert [roles[name] for name in ("start", "padding", "separator", "mask")] == [0, 1, 2, len(vocabulary) - 1]
+    roles = compare_texts(peer.mpnet, dress, tmp_path, TEXTS, pairs).need_tokenizer().roles
+    mask = peer.config.vocab_size - 1
+    assert [roles[name] for name in ("start", "padding", "separator", "mask")] == [0, 1, 2, mask]
+
+
+def test_a_folder_of_sentence_transformers_gives_the_same_vectors(tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules.normalize import Normalize
+    from sentence_transformers.base.modules.transformer import Transformer
+    from sentence_transformers.sentence_transformer.modules.pooling import Pooling
+
+    with_tokenizer(tmp_path / "model")
+    modules = [Transformer(str(tmp_path / "model"), max_seq_length=12), Pooling(32, "mean"), Normalize()]
+    theirs = SentenceTransformer(modules=modules, device="cpu")
+    theirs.save(str(tmp_path / "st"), create_model_card=False)
+    ours = torch.from_numpy(embed_texts(tmp_path / "st", TEXTS))
+    close(ours, theirs.encode(TEXTS, convert_to_tensor=True))
+    close(ours.norm(dim=1), torch.ones(len(TEXTS)))
 
 
 def test_its_graph_gives_the_same_states(tmp_path: Path) -> None:
