@@ -263,6 +263,7 @@ def _family(name: str, config: type[T5Config], prefix: str, **only: Sequence[Any
         template=replace(TEMPLATE, target=()),
         table=ENCODER_TABLE,
         classes={frozenset(): f"{prefix}EncoderModel"},
+        other_classes={},
         poolings={"": "mean"},  # no token stands for a text, and Sentence-T5 takes the mean
         only={**family.only, "is_encoder_decoder": (True, False)},  # files have either
     )
