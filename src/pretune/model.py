@@ -408,7 +408,7 @@ def read_config(folder: Path) -> tuple[Family, dict[str, Any]]:
     path = folder / CONFIG
     content = _read_json(path)
     if content.get("model_type"):
-        return find_family(str(content["model_type"]), str(path)), content
+        return find_family(str(content["model_type"]), str(path), class_in(content)), content
     family, told = recognize_family(content, class_in(content), lambda: read_shapes(folder), str(path))
     _say_once(f"{path}: no model_type; read as {family.name}, by {told}")
     return family, content

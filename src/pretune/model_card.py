@@ -395,7 +395,7 @@ def with_transformers(subject: Subject) -> str:
     for ending in ("ForConditionalGeneration", "ForMultipleChoice", "ForQuestionAnswering"):
         if ending in kind:
             return snippet(TRANSFORMERS["load"] + TRANSFORMERS[ending], subject)
-    if find_family(str(subject.config.get("model_type")), subject.name).template.target:
+    if find_family(str(subject.config.get("model_type")), subject.name, kind).template.target:
         return snippet(TRANSFORMERS["load"], subject)  # how a bare encoder-decoder is called depends on its use
     return snippet(TRANSFORMERS["load"] + TRANSFORMERS["states"], subject)
 

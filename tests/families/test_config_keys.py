@@ -28,6 +28,7 @@ import test_ernie
 import test_gpt
 import test_longformer
 import test_modernbert
+import test_mpnet
 import test_roberta
 import test_t5
 import test_xlm
@@ -54,6 +55,8 @@ TINY: dict[str, tuple[dict[str, Any], str, str]] = {
     "bert": (test_bert.SMALL, "BertForMaskedLM", "mlm"),
     "roberta": (test_roberta.SMALL, "RobertaForMaskedLM", "mlm"),
     "xlm-roberta": (test_roberta.SMALL, "XLMRobertaForMaskedLM", "mlm"),
+    "camembert": (test_roberta.SMALL, "CamembertForMaskedLM", "mlm"),
+    "mpnet": (test_mpnet.SMALL, "MPNetForMaskedLM", "mlm"),
     "distilbert": (test_distilbert.SMALL, "DistilBertForMaskedLM", "mlm"),
     "electra": (test_electra.SMALL, "ElectraForMaskedLM", "mlm"),
     "albert": (test_albert.SMALL, "AlbertForMaskedLM", "mlm"),
@@ -76,7 +79,7 @@ TINY: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 # Heads for texts, which read keys of their own. Which tokens Longformer's sees whole, a column says: see test_longformer.
 CLASSIFIERS = [name for name in TINY if name not in ("longformer", "reformer", "t5", "mt5", "bart", "mbart", "marian")]
-CHOOSERS = ("bert", "electra", "xlnet", "modernbert")
+CHOOSERS = ("bert", "mpnet", "electra", "xlnet", "modernbert")
 # Keys that `transformers` reads where a file has them, but that its configurations do not list; and older ones.
 UNLISTED: dict[str, list[Any]] = {
     "attention_head_size": [16],
@@ -331,7 +334,7 @@ def test_a_key_that_is_not_there_is_what_transformers_takes_it_for(name: str) ->
         if field.name in known and field.name not in DEPARTURES:
             value, expected = getattr(ours, field.name), known[field.name]
             assert (list(value) if isinstance(value, tuple) else value) == expected, field.name
-    if name in ("roberta", "xlm-roberta", "longformer"):  # where positions start
+    if name in ("roberta", "xlm-roberta", "camembert", "longformer"):  # where positions start
         assert ours.pad_token_id == known["pad_token_id"]
     if "tie_word_embeddings" in known and name != "mt5":
         assert FAMILIES[name].is_tied(ours) == (known["tie_word_embeddings"] or name == "reformer")

@@ -23,7 +23,7 @@ HARMLESS = re.compile(r".*\bpooler\b.*|.*\bposition_ids|.*embed_positions.*|.*ma
 # Classes without one of the stacks.
 REFUSED = {
     *("BartForCausalLM", "MBartForCausalLM", "MarianForCausalLM"),
-    *("T5EncoderModel", "MT5EncoderModel", "T5ForTokenClassification", "MT5ForTokenClassification"),
+    *("T5ForTokenClassification", "MT5ForTokenClassification"),
 }
 
 

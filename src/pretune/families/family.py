@@ -73,6 +73,16 @@ class Family:
     harmless: Mapping[str, str] = field(default_factory=dict)  # keys that change no output → why they do not
     companions: tuple[str, ...] = ()  # what heads export that is published in this layout too (ELECTRA: generator)
     elsewhere: bool = True  # whether `transformers` reads this layout
+    # Networks with the same `model_type` but another wiring, told apart by their class (T5EncoderModel).
+    variants: tuple[Family, ...] = ()
+
+    def variant(self, kind: str) -> Family:
+        """Return the family of a class of `transformers`: one of the variants, or this one."""
+        return next((family for family in self.variants if family.has_class(kind)), self)
+
+    def has_class(self, kind: str) -> bool:
+        """Return whether a class of `transformers` is this family's own."""
+        return kind in {*self.classes.values(), *self.other_classes}
 
     def read_config(self, content: Mapping[str, Any], where: str = "") -> Any:
         """Return the configuration in a config.json; values that pretune does not support are refused by name.
