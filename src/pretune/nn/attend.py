@@ -149,6 +149,8 @@ def _flex(
     queries, keys = narrowed(layout.queries), narrowed(layout.keys)
     bend = None
     if score is not None:
+        if stages is None and q.dtype == torch.float32:
+            stages = 1  # tiles of 32 bits and a score do not fit into a multiprocessor's memory otherwise
 
         def bend(logit: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
             return score(logit, h, Indexed(queries, i), Indexed(keys, j))
