@@ -160,19 +160,9 @@ def _flex(
         score_mod=bend,
         block_mask=block_mask(layout, pattern),
         scale=scale,
-        kernel_options=_kernel_options(q, score, stages),
+        kernel_options=None if stages is None else {"num_stages": stages},
     )
     return out.squeeze(0).transpose(0, 1)  # type: ignore[no-any-return]
-
-
-# Tiles of the backward pass. Those that torch chooses for fp32 do not fit into a multiprocessor's memory beside a score.
-SMALL_TILES = {"BLOCK_M1": 32, "BLOCK_N1": 64, "BLOCK_M2": 64, "BLOCK_N2": 32}
-
-
-def _kernel_options(q: Tensor, score: Bend | None, stages: int | None) -> dict[str, int] | None:
-    if score is not None and q.dtype == torch.float32:
-        return {"num_stages": 1, **SMALL_TILES}
-    return None if stages is None else {"num_stages": stages}
 
 
 _COMPILED: list[Any] = []
