@@ -44,7 +44,9 @@ def build(config: MPNetConfig) -> Encoder:
     width, heads = config.hidden_size, config.num_attention_heads
 
     def layer() -> Layer:
-        return layer_of(config, ScoredAttention(width, heads, dropout=config.attention_probs_dropout_prob))
+        # More than one stage did not fit into the memory of a multiprocessor of an H200.
+        attention = ScoredAttention(width, heads, dropout=config.attention_probs_dropout_prob, stages=1)
+        return layer_of(config, attention)
 
     encoder = Encoder(
         embed=Embeddings(
