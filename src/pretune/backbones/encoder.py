@@ -35,13 +35,18 @@ class Encoder(nn.Module):
         pooler: Callable[[], nn.Module],
         classifier: Callable[[int], nn.Module] | None = None,
         tagger: Callable[[], nn.Module] = nn.Identity,
+        answerer: Callable[[], nn.Module] | None = None,
+        choice_pooler: Callable[[], nn.Module] | None = None,
+        choice_output: Callable[[int], nn.Module] | None = None,
         order: Sequence[int] | None = None,
         memory: int = 0,
     ) -> None:
         """`score` bends the logits of all layers (T5); `distances` gives them vectors of distances (DeBERTa).
 
-        `classifier`: how a sequence's vector becomes a logit a class, if not by a linear map with biases. `tagger`: what
-        lies between a token's state and its tag (ModernBERT).
+        `classifier`: how a sequence's vector becomes one logit per class, if not by a linear map with biases. `tagger`: what
+        lies between a token's state and its tag (ModernBERT). `answerer`: what lies between a token's state and the logits of
+        answers, if not the tagger (BigBird). `choice_pooler` and `choice_output`: the pooler and the output of multiple
+        choice, if not those of classification (BigBird, XLM, GPT-2).
 
         `order`: which layer runs at each depth, where layers are shared between depths (ALBERT).
 
@@ -56,6 +61,9 @@ class Encoder(nn.Module):
         self.vocabulary_head, self.pooler, self.memory = vocabulary_head, pooler, memory
         self.classifier = classifier if classifier is not None else partial(OutputLinear, embed.width)
         self.tagger = tagger
+        self.answerer = answerer if answerer is not None else tagger
+        self.choice_pooler = choice_pooler if choice_pooler is not None else pooler
+        self.choice_output = choice_output if choice_output is not None else self.classifier
 
     @property
     def width(self) -> int:

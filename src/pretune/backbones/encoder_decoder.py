@@ -36,7 +36,8 @@ class EncoderDecoder(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.norm = norm if norm is not None else nn.Identity()
         self.vocabulary_head, self.pooler = encoder.vocabulary_head, encoder.pooler
-        self.classifier, self.tagger = encoder.classifier, encoder.tagger
+        self.classifier, self.tagger, self.answerer = encoder.classifier, encoder.tagger, encoder.answerer
+        self.choice_pooler, self.choice_output = encoder.choice_pooler, encoder.choice_output
 
     @property
     def width(self) -> int:

@@ -60,7 +60,8 @@ class OnnxBackbone(nn.Module):
         self.depth: int = blueprint.depth
         self.longest: int | None = blueprint.longest
         self.vocabulary_head, self.pooler = blueprint.vocabulary_head, blueprint.pooler
-        self.classifier, self.tagger = blueprint.classifier, blueprint.tagger
+        self.classifier, self.tagger, self.answerer = blueprint.classifier, blueprint.tagger, blueprint.answerer
+        self.choice_pooler, self.choice_output = blueprint.choice_pooler, blueprint.choice_output
 
     @property
     def embed(self) -> Any:

@@ -100,6 +100,7 @@ class Recurrent(nn.Module):
         self.vocabulary_head, self.pooler = vocabulary_head, pooler
         self.classifier: Callable[[int], nn.Module] = partial(OutputLinear, self.width)
         self.tagger: Callable[[], nn.Module] = nn.Identity
+        self.choice_pooler, self.choice_output, self.answerer = self.pooler, self.classifier, self.tagger
         self.longest: int | None = None
 
     @property

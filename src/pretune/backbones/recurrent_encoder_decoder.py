@@ -114,6 +114,7 @@ class RecurrentEncoderDecoder(nn.Module):
         self.pooler: Callable[[], nn.Module] = nn.Identity
         self.tagger: Callable[[], nn.Module] = nn.Identity
         self.classifier: Callable[[int], nn.Module] = partial(OutputLinear, self._width)
+        self.choice_pooler, self.choice_output, self.answerer = self.pooler, self.classifier, self.tagger
         self.longest: int | None = None
 
     @property

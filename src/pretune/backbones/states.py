@@ -34,7 +34,10 @@ class Backbone(Protocol):
     vocabulary_head: Callable[[], nn.Module]  # how this family goes from states to the vocabulary
     pooler: Callable[[], nn.Module]  # how it goes from a sequence's state to what a classifier stands on
     classifier: Callable[[int], nn.Module]  # and from there to a logit a class
-    tagger: Callable[[], nn.Module]  # how it goes from a token's state to what tags and answers stand on
+    tagger: Callable[[], nn.Module]  # how it goes from a token's state to what tags stand on
+    answerer: Callable[[], nn.Module]  # the same for the logits of answers
+    choice_pooler: Callable[[], nn.Module]  # like `pooler`, for multiple choice
+    choice_output: Callable[[int], nn.Module]  # like `classifier`, for multiple choice
 
     @property
     def width(self) -> int:

@@ -25,6 +25,7 @@ class Static(nn.Module):
         self.pooler: Callable[[], nn.Module] = nn.Identity
         self.tagger: Callable[[], nn.Module] = nn.Identity
         self.classifier: Callable[[int], nn.Module] = partial(OutputLinear, embed.width)
+        self.choice_pooler, self.choice_output, self.answerer = self.pooler, self.classifier, self.tagger
         self.vocabulary_head: Callable[[], nn.Module] = nothing_to_predict
 
     @property

@@ -49,6 +49,7 @@ class TwoWays(nn.Module):
         self.pooler = pooler
         self.classifier: Callable[[int], nn.Module] = partial(OutputLinear, self.width)
         self.tagger: Callable[[], nn.Module] = nn.Identity
+        self.choice_pooler, self.choice_output, self.answerer = self.pooler, self.classifier, self.tagger
 
     @property
     def stacks(self) -> tuple[Any, Any]:

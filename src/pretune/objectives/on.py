@@ -31,6 +31,7 @@ class Seen:
         self.pooler: Callable[[], nn.Module] = nn.Identity
         self.tagger: Callable[[], nn.Module] = nn.Identity
         self.classifier: Callable[[int], nn.Module] = partial(Linear, features.width)
+        self.choice_pooler, self.choice_output, self.answerer = self.pooler, self.classifier, self.tagger
 
     def __call__(self, *packed: Packed, **options: Any) -> States:
         if self.features.layers == "cove":  # the decoder has no part in it
