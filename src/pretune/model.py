@@ -334,7 +334,9 @@ class Model:
         roles = {key: role for key, role in ROLE_KEYS.items() if config.get(key, 0) is None}
         roles |= {"pad_token_id": "padding"} if config.get("pad_token_id") is None else {}
         if target := self.family.template.target:
-            roles |= {"pad_token_id": "padding", "eos_token_id": "end", "decoder_start_token_id": target[0]}
+            roles |= {"pad_token_id": "padding", "eos_token_id": "end"}
+            if target[0] != "language":  # which is that of each text
+                roles["decoder_start_token_id"] = target[0]
             roles |= {"bos_token_id": "start"} if "start" in target else {}
         found = {key: tokenizer.role(role) for key, role in roles.items() if tokenizer.has(role)}
         opening = tokenizer.special_names(self.family.template).get("bos_token")
@@ -436,6 +438,13 @@ def trained_for(reference: str | Path) -> Mixture | None:
     known = {"labels": tuple(labels), "pooling": pooling, **ours.get("options", {})}
     known |= {"embedding": embedding_of(folder)} if "embedding" in ours else {}
     return parse_objective(objective, ours.get("tasks"), **known) if objective else None
+
+
+def unread_class(reference: str | Path) -> str:
+    """Return the class of `transformers` that a model was published as, if that has heads and pretune reads none of them."""
+    family, content = read_config(find_folder(reference))
+    kind = class_in(content)
+    return "" if kind in {*family.classes.values(), *family.other_classes} else kind
 
 
 def embedding_of(reference: str | Path) -> TextEmbedding | None:
