@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from pretune.backbones.states import Keep, States, kept
+from pretune.backbones.states import Keep, States, TaskParts, kept
 from pretune.nn.attention import Flow
 from pretune.nn.cache import Cache
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.layout import Layout, Side, memory_side, self_layout
-from pretune.nn.linear import OutputLinear
 from pretune.nn.patterns import Pattern, document, visible
 from pretune.nn.positions import Learned
 from pretune.packed import Packed
 
 
-class Encoder(nn.Module):
+class Encoder(TaskParts, nn.Module):
     """Embeddings, layers, and a norm at the end where layers are pre-norm."""
 
     def __init__(
@@ -58,12 +56,16 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.order = range(len(self.layers)) if order is None else order
         self.norm = norm if norm is not None else nn.Identity()
-        self.vocabulary_head, self.pooler, self.memory = vocabulary_head, pooler, memory
-        self.classifier = classifier if classifier is not None else partial(OutputLinear, embed.width)
-        self.tagger = tagger
-        self.answerer = answerer if answerer is not None else tagger
-        self.choice_pooler = choice_pooler if choice_pooler is not None else pooler
-        self.choice_output = choice_output if choice_output is not None else self.classifier
+        self.vocabulary_head, self.memory = vocabulary_head, memory
+        self.set_parts(
+            embed.width,
+            pooler=pooler,
+            classifier=classifier,
+            tagger=tagger,
+            answerer=answerer,
+            choice_pooler=choice_pooler,
+            choice_output=choice_output,
+        )
 
     @property
     def width(self) -> int:
