@@ -12,6 +12,7 @@ import pretune as pt
 from pretune import PretuneError
 from pretune.backbones.onnx import GRAPH, open_graph
 from pretune.model import load
+from pretune.objectives import parse_objective
 from pretune.onnx_export import write_graph
 from pretune.packed import pack_lists
 from small_task import start, trained
@@ -53,6 +54,15 @@ def test_what_has_no_graph_says_so(tmp_path: Path) -> None:
         write_graph(small("bart", tokenizer("byte-bpe"), "denoise"), tmp_path / GRAPH)
     with pytest.raises(PretuneError, match="performer: its attention cannot be written as a graph"):
         write_graph(small("performer", tokenizer("byte-bpe"), "mlm", num_random_features=8), tmp_path / GRAPH)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["tag", "answer", "choose"])
+def test_tokens_with_global_attention_that_depend_on_texts_have_no_graph(name: str, tmp_path: Path) -> None:
+    model = small("longformer", tokenizer("byte-bpe"), "mlm", **SIZES["longformer"])
+    (task,) = parse_objective(name, labels=("a", "b")).objectives
+    with pytest.raises(PretuneError, match=f"which tokens see all others depends on the texts for {name}"):
+        write_graph(model, tmp_path / GRAPH, task)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
 
 

@@ -20,11 +20,19 @@ from pretune.errors import PretuneError
 from pretune.model import CONFIG, HEAD, Model
 from pretune.nn.attention import GlobalAttention
 from pretune.objectives import Once, Task
+from pretune.objectives.named import kind_of
 from pretune.packed import Batch, Packed
 
 OPSET = 17
 LONGEST = 512  # where a model has no limit of its own
 CLOSE = 1e-3  # how far a graph may be from the model it was made of
+# Tasks for which the first token is not the one with global attention (Longformer).
+OTHER_GLOBALS = ("tag", "answer", "choose")
+
+
+def has_global_tokens(root: nn.Module) -> bool:
+    """Return whether a model has tokens with global attention, which a column names (Longformer)."""
+    return any(isinstance(module, GlobalAttention) for module in root.modules())
 
 
 class Padded(nn.Module):
@@ -34,7 +42,7 @@ class Padded(nn.Module):
         super().__init__()
         self.root, self.task = model.root, task
         self.longest = model.backbone.longest or LONGEST
-        self.starts = any(isinstance(module, GlobalAttention) for module in model.root.modules())
+        self.starts = has_global_tokens(model.root)
 
     def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> tuple[Tensor, ...]:
         """(b, L) each → (b, L, width), and logits where there is a head for them."""
@@ -78,6 +86,11 @@ def write_graph(model: Model, file: Path, task: Task | None = None) -> None:
         )
     if isinstance(model.backbone, EncoderDecoder):
         raise PretuneError(f"{model.family.name}: reads one text and writes another; only single stacks become a graph")
+    if task is not None and kind_of(task) in OTHER_GLOBALS and has_global_tokens(model.root):
+        raise PretuneError(
+            f"{model.family.name}: which tokens see all others depends on the texts for {kind_of(task)}, and a graph is not "
+            "told; use the model with pretune, or export it --to hf"
+        )
     try:
         import onnx  # noqa: F401
     except ImportError as error:

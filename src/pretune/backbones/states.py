@@ -63,9 +63,8 @@ class TaskParts:
 
     def take_parts(self, other: TaskParts) -> None:
         """Set the parts of another backbone."""
-        self.pooler, self.classifier, self.tagger, self.answerer = (
-            other.pooler, other.classifier, other.tagger, other.answerer,
-        )  # fmt: skip
+        self.pooler, self.classifier = other.pooler, other.classifier
+        self.tagger, self.answerer = other.tagger, other.answerer
         self.choice_pooler, self.choice_output = other.choice_pooler, other.choice_output
 
 
