@@ -440,11 +440,11 @@ def trained_for(reference: str | Path) -> Mixture | None:
     return parse_objective(objective, ours.get("tasks"), **known) if objective else None
 
 
-def unread_class(reference: str | Path) -> str:
-    """Return the class of `transformers` that a model was published as, if that has heads and pretune reads none of them."""
+def closed_head(reference: str | Path) -> str:
+    """Return what head of `transformers` a model was published with that pretune does not have, for messages; "" if none."""
     family, content = read_config(find_folder(reference))
-    kind = class_in(content)
-    return "" if kind in {*family.classes.values(), *family.other_classes} else kind
+    head = family.closed_classes.get(kind := class_in(content), "")
+    return f"its class {kind} has {head}" if head else ""
 
 
 def embedding_of(reference: str | Path) -> TextEmbedding | None:

@@ -135,6 +135,7 @@ XLM = Family(
         frozenset({"choose"}): "XLMForMultipleChoice",
         **token_classes("XLM", "QuestionAnsweringSimple"),
     },
+    closed_classes={"XLMForQuestionAnswering": "a head for questions by beam search over starts and ends"},
     aliases={
         "n_words": "vocab_size",
         "pad_index": "pad_token_id",
