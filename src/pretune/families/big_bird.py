@@ -10,7 +10,8 @@ training gives the first block their weight instead: texts of more than (5 + 2 Â
 are not seen whole, give other states there.
 
 Departures: attention dropout is off unless asked for; embeddings have their dropout after the norm; a classifier has no
-dropout before its first matrix.
+dropout before its first matrix; the loss of `answer` counts the tokens of the question, whose logits `transformers` masks (no
+answer is looked for there, here either).
 """
 
 from __future__ import annotations
