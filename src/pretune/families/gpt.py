@@ -101,7 +101,7 @@ UNUSED = {
     f"{_LAYER}.attn.bias": "the causal mask",
     f"{_LAYER}.attn.masked_bias": "a number for masked logits",
 }
-# The head for multiple choice scores the last token by a linear map with a bias.
+# The head for multiple choice scores the last token by a linear map with a bias; the keys that must say so.
 CHOICE: Row = ("multiple_choice_head.summary.{p}", "heads.choose.output.{p}")
 SUMMARY = {
     "summary_type": ("cls_index",),
