@@ -334,7 +334,9 @@ class Model:
         roles = {key: role for key, role in ROLE_KEYS.items() if config.get(key, 0) is None}
         roles |= {"pad_token_id": "padding"} if config.get("pad_token_id") is None else {}
         if target := self.family.template.target:
-            roles |= {"pad_token_id": "padding", "eos_token_id": "end", "decoder_start_token_id": target[0]}
+            roles |= {"pad_token_id": "padding", "eos_token_id": "end"}
+            if target[0] != "language":  # which is that of each text
+                roles["decoder_start_token_id"] = target[0]
             roles |= {"bos_token_id": "start"} if "start" in target else {}
         found = {key: tokenizer.role(role) for key, role in roles.items() if tokenizer.has(role)}
         opening = tokenizer.special_names(self.family.template).get("bos_token")
@@ -436,6 +438,13 @@ def trained_for(reference: str | Path) -> Mixture | None:
     known = {"labels": tuple(labels), "pooling": pooling, **ours.get("options", {})}
     known |= {"embedding": embedding_of(folder)} if "embedding" in ours else {}
     return parse_objective(objective, ours.get("tasks"), **known) if objective else None
+
+
+def closed_head(reference: str | Path) -> str:
+    """Return what head of `transformers` a model was published with that pretune does not have, for messages; "" if none."""
+    family, content = read_config(find_folder(reference))
+    head = family.closed_classes.get(kind := class_in(content), "")
+    return f"its class {kind} has {head}" if head else ""
 
 
 def embedding_of(reference: str | Path) -> TextEmbedding | None:

@@ -65,6 +65,8 @@ class Family:
     classes: Mapping[frozenset[str], str]  # heads present → the class that `transformers` loads them with
     # Further classes of `transformers` → those of their heads that pretune has; what else they have is left out.
     other_classes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    # Classes of `transformers` whose heads pretune does not have → what these are. They are loaded without, and never answer.
+    closed_classes: Mapping[str, str] = field(default_factory=dict)
     # Values of `classifier_pooling` in config.json → ours. "" is a layout without that key; it pools by the start token
     # unless it says otherwise here.
     poolings: Mapping[str, str] = field(default_factory=dict)

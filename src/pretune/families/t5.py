@@ -204,13 +204,14 @@ TABLE = Table(
     ("decoder.final_layer_norm.weight", "backbone.norm.0.weight"),
     ("classification_head.dense.{p}", "heads.classify.pooler.dense.{p}"),
     ("classification_head.out_proj.{p}", "heads.classify.output.{p}"),
+    ("qa_outputs.{p}", "heads.answer.output.{p}"),
     *(("lm_head.weight", f"heads.{objective}.output.weight") for objective in WRITING),
     embedding=("shared.weight",),
     output="lm_head.weight",
     unused={
         "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": "of the first checkpoints; never used"
     },
-    unsupported={"classifier.{p}": "the head for tags", "qa_outputs.{p}": "the head for questions"},
+    unsupported={"classifier.{p}": "the head for tags, which stands on an encoder alone"},
     renamed={
         "transformer.": "",  # which classifiers have before all names
         "encoder.embed_tokens.weight": "shared.weight",
@@ -238,6 +239,7 @@ def _family(name: str, config: type[T5Config], prefix: str, **only: Sequence[Any
             frozenset(): f"{prefix}Model",
             **{frozenset({objective}): f"{prefix}ForConditionalGeneration" for objective in WRITING},
             frozenset({"classify"}): f"{prefix}ForSequenceClassification",
+            frozenset({"answer"}): f"{prefix}ForQuestionAnswering",
         },
         poolings={"": "last"},
         aliases={
