@@ -222,8 +222,9 @@ TABLE = Table(
 
 ENCODER_TABLE = Table(
     *_encoder_rows("backbone"),
+    ("classifier.{p}", "heads.tag.output.{p}"),
     embedding=("shared.weight",),
-    renamed={"encoder.embed_tokens.weight": "shared.weight"},
+    renamed={"transformer.": "", "encoder.embed_tokens.weight": "shared.weight"},
 )
 TEMPLATE = Template(single=("A", "end"), pair=("B", "end"), segments=False, target=("padding", "A", "end"))
 
@@ -264,7 +265,10 @@ def _family(name: str, config: type[T5Config], prefix: str, **only: Sequence[Any
         build=build_encoder,
         template=replace(TEMPLATE, target=()),
         table=ENCODER_TABLE,
-        classes={frozenset(): f"{prefix}EncoderModel"},
+        classes={
+            frozenset(): f"{prefix}EncoderModel",
+            frozenset({"tag"}): f"{prefix}ForTokenClassification",
+        },
         other_classes={},
         poolings={"": "mean"},  # no token stands for a text, and Sentence-T5 takes the mean
         only={**family.only, "is_encoder_decoder": (True, False)},  # files have either
