@@ -436,7 +436,7 @@ def trained_for(reference: str | Path) -> Mixture | None:
     config = family.read_config(content, str(path))
     pooling = family.poolings.get(getattr(config, "classifier_pooling", ""), "start")
     known = {"labels": tuple(labels), "pooling": pooling, **ours.get("options", {})}
-    known |= {"embedding": embedding_of(folder)} if "embedding" in ours else {}
+    known |= {"embedding": _embedding_in(folder)} if "embedding" in ours else {}
     return parse_objective(objective, ours.get("tasks"), **known) if objective else None
 
 
@@ -449,7 +449,10 @@ def closed_head(reference: str | Path) -> str:
 
 def embedding_of(reference: str | Path) -> TextEmbedding | None:
     """How a model computes vectors of texts, where its folder says so."""
-    folder = find_folder(reference)
+    return _embedding_in(find_folder(reference))
+
+
+def _embedding_in(folder: Path) -> TextEmbedding | None:
     if (layout := read_layout(folder)) is not None:
         return layout.embedding
     content = read_config(folder)[1].get("pretune", {}).get("embedding")
@@ -531,7 +534,7 @@ def load_model(
     model.labels = labels_of(folder, family, content, path)
     model.options, model.tasks = ours.get("options", {}), ours.get("tasks", {})
     layout = read_layout(folder)
-    model.embedding = embedding_of(folder)
+    model.embedding = _embedding_in(folder)
     model.max_length = layout.max_length if layout is not None else ours.get("max_length")
     if layout is not None:
         model._check_encoder(folder)
@@ -595,7 +598,7 @@ def _check_keys(path: Path, family: Family, content: Mapping[str, Any], partial:
     if unknown := family.unknown_keys(content):
         listed = f"{path}: keys that no {family.name} has, and that may change its output: {', '.join(unknown)}"
         if not partial:
-            raise PretuneError(f"{listed}; go on without them with --partial")
+            raise PretuneError(f"{listed}{if_option('partial', '; go on without them with --partial')}")
         say(f"{listed}; they were left out")
 
 
