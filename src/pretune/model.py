@@ -74,11 +74,12 @@ class Root(nn.Module):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the parameters and buffers of a checkpoint by name, shared ones once."""
-        saved = self.state_dict(keep_vars=True)  # without buffers that follow from the configuration
-        return {
-            **dict(self.named_parameters()),
-            **{name: buffer for name, buffer in self.named_buffers() if name in saved},
+        # Buffers that follow from the configuration are not saved. `state_dict` would tell, but cuts a model into shards again.
+        derived = {
+            f"{path}.{name}" for path, module in self.named_modules() for name in module._non_persistent_buffers_set
         }
+        buffers = {name: buffer for name, buffer in self.named_buffers() if name not in derived}
+        return {**dict(self.named_parameters()), **buffers}
 
     def compute_in(self, kind: torch.dtype) -> None:
         """Activations are of this type from the embeddings on; parameters stay as they are."""
