@@ -19,30 +19,32 @@ ABOUT = {
     "bert": ("BERT, Devlin et al., 2019; SpanBERT, Joshi et al., 2020", "test_bert.py test_presets.py"),
     "roberta": ("RoBERTa, Liu et al., 2019", "test_roberta.py test_presets.py"),
     "xlm-roberta": ("XLM-R, Conneau et al., 2020", "test_roberta.py test_presets.py"),
+    "camembert": ("CamemBERT, Martin et al., 2020", "test_roberta.py test_presets.py"),
+    "mpnet": ("MPNet, Song et al., 2020", "test_mpnet.py test_presets.py"),
     "distilbert": ("DistilBERT, Sanh et al., 2019", "test_distilbert.py test_presets.py"),
     "electra": ("ELECTRA, Clark et al., 2020", "test_electra.py test_presets.py"),
     "albert": ("ALBERT, Lan et al., 2020", "test_albert.py test_presets.py"),
     "ernie": ("ERNIE 1.0, Sun et al., 2019", "test_ernie.py test_presets.py"),
-    "xlm": ("XLM, Conneau and Lample, 2019", "test_xlm.py test_presets.py"),
-    "xlnet": ("XLNet, Yang et al., 2019", "test_xlnet.py test_presets.py"),
-    "longformer": ("Longformer, Beltagy et al., 2020", "test_longformer.py test_presets.py"),
-    "big_bird": ("BigBird, Zaheer et al., 2020", "test_big_bird.py test_presets.py"),
+    "xlm": ("XLM, Conneau and Lample, 2019", "test_xlm.py test_presets.py test_task_heads.py"),
+    "xlnet": ("XLNet, Yang et al., 2019", "test_xlnet.py test_presets.py test_task_heads.py"),
+    "longformer": ("Longformer, Beltagy et al., 2020", "test_longformer.py test_presets.py test_task_heads.py"),
+    "big_bird": ("BigBird, Zaheer et al., 2020", "test_big_bird.py test_presets.py test_task_heads.py"),
     "deberta": ("DeBERTa, He et al., 2021", "test_deberta.py test_presets.py"),
     "deberta-v2": ("DeBERTa-v2 and v3, He et al., 2021", "test_deberta.py test_presets.py"),
     "modernbert": ("ModernBERT, Warner et al., 2024", "test_modernbert.py"),
     "performer": ("Performer, Choromanski et al., 2020, in BERT's wiring", ""),
-    "openai-gpt": ("GPT, Radford et al., 2018", "test_gpt.py"),
-    "gpt2": ("GPT-2, Radford et al., 2019; GPT-3's sizes, Brown et al., 2020", "test_gpt.py"),
+    "openai-gpt": ("GPT, Radford et al., 2018", "test_gpt.py test_task_heads.py"),
+    "gpt2": ("GPT-2, Radford et al., 2019; GPT-3's sizes, Brown et al., 2020", "test_gpt.py test_task_heads.py"),
     "transfo-xl": ("Transformer-XL, Dai et al., 2019", "test_transfo_xl.py"),
     "reformer": ("Reformer, Kitaev et al., 2020", "test_reformer.py"),
     "lstm": ("AWD-LSTM, Merity et al., 2018; ULMFiT, Howard and Ruder, 2018; semi-supervised sequence learning, Dai and Le, 2015", ""),
     "elmo": ("ELMo, Peters et al., 2018", ""),
     "bilstm": ("a BiLSTM for distillation, Tang et al., 2019", ""),
     "elmo-transformer": ("ELMo's biLM of Transformer layers, Peters et al., 2018", ""),
-    "t5": ("T5 and T5 1.1, Raffel et al., 2020", "test_t5.py test_encoder_decoder_presets.py"),
-    "mt5": ("mT5, Xue et al., 2021", "test_t5.py test_encoder_decoder_presets.py"),
-    "bart": ("BART, Lewis et al., 2020", "test_bart.py test_encoder_decoder_presets.py"),
-    "mbart": ("mBART, Liu et al., 2020", "test_bart.py test_encoder_decoder_presets.py"),
+    "t5": ("T5 and T5 1.1, Raffel et al., 2020; its encoder alone, as in Sentence-T5, Ni et al., 2022", "test_t5.py test_t5_encoder.py test_encoder_decoder_presets.py test_task_heads.py"),
+    "mt5": ("mT5, Xue et al., 2021", "test_t5.py test_t5_encoder.py test_encoder_decoder_presets.py test_task_heads.py"),
+    "bart": ("BART, Lewis et al., 2020", "test_bart.py test_encoder_decoder_presets.py test_task_heads.py"),
+    "mbart": ("mBART, Liu et al., 2020", "test_bart.py test_encoder_decoder_presets.py test_task_heads.py"),
     "seq2seq": ("sequence to sequence, Sutskever et al., 2014; attention, Bahdanau et al., 2015, Luong et al., 2015; Skip-Thought, Kiros et al., 2015; CoVe, McCann et al., 2017", ""),
     "marian": ("the Transformer, Vaswani et al., 2017, and MASS, Song et al., 2019, as Marian lays them out", "test_bart.py test_encoder_decoder_presets.py"),
 }  # fmt: skip
@@ -63,6 +65,7 @@ PUBLISHED = {
     "bert-tiny": "4.4M", "bert-mini": "11.3M", "bert-small": "29.1M", "bert-base": "110M", "bert-large": "340M",
     "bert-base-cased": "110M", "bert-large-cased": "340M",
     "roberta-base": "125M", "roberta-large": "355M", "xlm-roberta-base": "270M", "xlm-roberta-large": "550M",
+    "camembert-base": "110M", "camembert-large": "335M", "mpnet-base": "110M",
     "distilbert-base": "66M", "electra-small": "14M", "electra-base": "110M", "electra-large": "335M",
     "albert-base-v1": "12M", "albert-large-v1": "18M", "albert-xlarge-v1": "60M", "albert-xxlarge-v1": "235M",
     "albert-base-v2": "12M", "albert-large-v2": "18M", "albert-xlarge-v2": "60M", "albert-xxlarge-v2": "235M",
@@ -96,7 +99,8 @@ def families() -> dict[str, str]:
     for name, family in FAMILIES.items():
         source, tests = ABOUT[name]
         heads = list(dict.fromkeys(HEADS[head] for names in family.classes for head in sorted(names)))
-        listed = ", ".join(["bare", *heads]) if family.elsewhere else "none: the layout is our own"
+        bare = ["bare", *(["bare encoder"] if family.variants else [])]
+        listed = ", ".join([*bare, *heads]) if family.elsewhere else "none: the layout is our own"
         files = ", ".join(f"`tests/families/{file}`" for file in tests.split())
         parity = NOT_LIKE_THE_PEER.get(name, "yes")
         rows[name] = f"| `{name}` | {source} | {listed} | {parity} | {files or '–'} |"

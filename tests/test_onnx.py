@@ -32,7 +32,7 @@ SIZES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     "family",
     ["bert", "roberta", "albert", "electra", "distilbert", "modernbert", "ernie", "longformer", "big_bird",
-     "deberta-v2", "xlnet", "xlm", "gpt2", "openai-gpt"],
+     "camembert", "mpnet", "deberta-v2", "xlnet", "xlm", "gpt2", "openai-gpt"],
 )  # fmt: skip
 def test_every_encoder_is_a_graph(family: str, tmp_path: Path) -> None:
     words = tokenizer("wordpiece" if family in ("bert", "electra") else "byte-bpe")

@@ -74,11 +74,12 @@ class Root(nn.Module):
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the parameters and buffers of a checkpoint by name, shared ones once."""
-        saved = self.state_dict(keep_vars=True)  # without buffers that follow from the configuration
-        return {
-            **dict(self.named_parameters()),
-            **{name: buffer for name, buffer in self.named_buffers() if name in saved},
+        # Buffers that follow from the configuration are not saved. `state_dict` would tell, but cuts a model into shards again.
+        derived = {
+            f"{path}.{name}" for path, module in self.named_modules() for name in module._non_persistent_buffers_set
         }
+        buffers = {name: buffer for name, buffer in self.named_buffers() if name not in derived}
+        return {**dict(self.named_parameters()), **buffers}
 
     def compute_in(self, kind: torch.dtype) -> None:
         """Activations are of this type from the embeddings on; parameters stay as they are."""
@@ -334,7 +335,9 @@ class Model:
         roles = {key: role for key, role in ROLE_KEYS.items() if config.get(key, 0) is None}
         roles |= {"pad_token_id": "padding"} if config.get("pad_token_id") is None else {}
         if target := self.family.template.target:
-            roles |= {"pad_token_id": "padding", "eos_token_id": "end", "decoder_start_token_id": target[0]}
+            roles |= {"pad_token_id": "padding", "eos_token_id": "end"}
+            if target[0] != "language":  # which is that of each text
+                roles["decoder_start_token_id"] = target[0]
             roles |= {"bos_token_id": "start"} if "start" in target else {}
         found = {key: tokenizer.role(role) for key, role in roles.items() if tokenizer.has(role)}
         opening = tokenizer.special_names(self.family.template).get("bos_token")
@@ -408,7 +411,7 @@ def read_config(folder: Path) -> tuple[Family, dict[str, Any]]:
     path = folder / CONFIG
     content = read_mapping(path, "a model's configuration")
     if content.get("model_type"):
-        return find_family(str(content["model_type"]), str(path)), content
+        return find_family(str(content["model_type"]), str(path), class_in(content)), content
     family, told = recognize_family(content, class_in(content), lambda: read_shapes(folder), str(path))
     _say_once(f"{path}: no model_type; read as {family.name}, by {told}")
     return family, content
@@ -434,13 +437,23 @@ def trained_for(reference: str | Path) -> Mixture | None:
     config = family.read_config(content, str(path))
     pooling = family.poolings.get(getattr(config, "classifier_pooling", ""), "start")
     known = {"labels": tuple(labels), "pooling": pooling, **ours.get("options", {})}
-    known |= {"embedding": embedding_of(folder)} if "embedding" in ours else {}
+    known |= {"embedding": _embedding_in(folder)} if "embedding" in ours else {}
     return parse_objective(objective, ours.get("tasks"), **known) if objective else None
+
+
+def closed_head(reference: str | Path) -> str:
+    """Return what head of `transformers` a model was published with that pretune does not have, for messages; "" if none."""
+    family, content = read_config(find_folder(reference))
+    head = family.closed_classes.get(kind := class_in(content), "")
+    return f"its class {kind} has {head}" if head else ""
 
 
 def embedding_of(reference: str | Path) -> TextEmbedding | None:
     """How a model computes vectors of texts, where its folder says so."""
-    folder = find_folder(reference)
+    return _embedding_in(find_folder(reference))
+
+
+def _embedding_in(folder: Path) -> TextEmbedding | None:
     if (layout := read_layout(folder)) is not None:
         return layout.embedding
     content = read_config(folder)[1].get("pretune", {}).get("embedding")
@@ -527,7 +540,7 @@ def load_model(
     model.labels = labels_of(folder, family, content, path)
     model.options, model.tasks = ours.get("options", {}), ours.get("tasks", {})
     layout = read_layout(folder)
-    model.embedding = embedding_of(folder)
+    model.embedding = _embedding_in(folder)
     model.max_length = layout.max_length if layout is not None else ours.get("max_length")
     if layout is not None:
         model._check_encoder(folder)
@@ -591,7 +604,7 @@ def _check_keys(path: Path, family: Family, content: Mapping[str, Any], partial:
     if unknown := family.unknown_keys(content):
         listed = f"{path}: keys that no {family.name} has, and that may change its output: {', '.join(unknown)}"
         if not partial:
-            raise PretuneError(f"{listed}; go on without them with --partial")
+            raise PretuneError(f"{listed}{if_option('partial', '; go on without them with --partial')}")
         say(f"{listed}; they were left out")
 
 

@@ -129,6 +129,9 @@ print(tokenizer.batch_decode(written, skip_special_tokens=True))
     "ForMultipleChoice": """inputs = tokenizer([$text] * 2, ["Nobody was.", $other], padding=True, return_tensors="pt")
 print(model(**{name: value[None] for name, value in inputs.items()}).logits)
 """,
+    "DoubleHeadsModel": """outputs = model(**tokenizer($text, $other, return_tensors="pt"))
+print(outputs.mc_logits)  # the score of one choice
+""",
     "ForQuestionAnswering": """outputs = model(**tokenizer("Who waited?", $other, return_tensors="pt"))
 print(outputs[0].shape)
 """,
@@ -392,10 +395,10 @@ def with_transformers(subject: Subject) -> str:
     kind, task = subject.architecture, subject.purpose[1]
     if task in PIPELINES and kind.endswith(PIPELINES[task]):
         return snippet(TRANSFORMERS.get(task, TRANSFORMERS["pipeline"]), subject, task=task)
-    for ending in ("ForConditionalGeneration", "ForMultipleChoice", "ForQuestionAnswering"):
+    for ending in ("ForConditionalGeneration", "ForMultipleChoice", "DoubleHeadsModel", "ForQuestionAnswering"):
         if ending in kind:
             return snippet(TRANSFORMERS["load"] + TRANSFORMERS[ending], subject)
-    if find_family(str(subject.config.get("model_type")), subject.name).template.target:
+    if find_family(str(subject.config.get("model_type")), subject.name, kind).template.target:
         return snippet(TRANSFORMERS["load"], subject)  # how a bare encoder-decoder is called depends on its use
     return snippet(TRANSFORMERS["load"] + TRANSFORMERS["states"], subject)
 

@@ -218,7 +218,12 @@ def int8_weights(file: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("pooling", get_args(Pooling))
 def test_every_pooling_can_be_quantized_and_exported(pooling: str, tmp_path: Path) -> None:
-    model = small("modernbert", tokenizer("byte-bpe"), "mlm")
+    # Two texts are told apart by segments, which ModernBERT does not have.
+    model = (
+        small("bert", tokenizer("wordpiece"), "mlm")
+        if pooling == "pair"
+        else small("modernbert", tokenizer("byte-bpe"), "mlm")
+    )
     (task,) = parse_objective(f"classify(pooling={pooling})", labels=("no", "yes")).objectives
     del model.root.heads["mlm"]
     model.add_heads([task])

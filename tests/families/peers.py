@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pretune.families.family import Family
+from pretune.inference.batches import text_batches
 from pretune.model import Model, Root, load_model
 from pretune.objectives import Mixture, parse_objective
 from pretune.packed import Packed, pack
@@ -171,6 +172,27 @@ def compare_classifier(
     back = load_model(out / "theirs", objective)
     assert back.labels == labels
     assert_same(model.root, back.root)
+
+
+def compare_texts(peer: Any, dress: Any, folder: Path, texts: list[str], pairs: list[str] | None = None) -> Model:
+    """Texts, and pairs of them, have the same ids and the same states in a bare peer and in what we load from its folder.
+
+    `dress` is the tokenizer of `transformers` in that folder.
+    """
+    model = load_model(folder)
+    for second in (None,) if pairs is None else (None, pairs):
+        given = dress(texts, second, padding=True, return_tensors="pt")
+        with torch.no_grad():
+            theirs = peer(**given).last_hidden_state
+            (batch,) = text_batches(model, texts, second)
+            (packed,) = batch.packed
+            ours = model.root.eval().backbone(packed).last
+        for place, row in enumerate(batch.rows.tolist()):
+            start, end = packed.offsets[place : place + 2].tolist()
+            real = given["attention_mask"][row].bool()
+            assert packed.ids[start:end].tolist() == given["input_ids"][row][real].tolist()
+            close(ours[start:end], theirs[row][real])
+    return model
 
 
 def assert_same(first: Root, second: Root) -> None:

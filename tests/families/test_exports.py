@@ -17,6 +17,7 @@ import test_electra
 import test_ernie
 import test_longformer
 import test_modernbert
+import test_mpnet
 import test_roberta
 import test_xlm
 import test_xlnet
@@ -39,6 +40,8 @@ SMALL: dict[str, tuple[Kind, dict[str, Any]]] = {
     "bert": ("wordpiece", test_bert.SMALL),
     "roberta": ("byte-bpe", test_roberta.SMALL),
     "xlm-roberta": ("raw-unigram", test_roberta.SMALL),
+    "camembert": ("raw-unigram", test_roberta.SMALL),
+    "mpnet": ("wordpiece", test_mpnet.SMALL),
     "distilbert": ("wordpiece", test_distilbert.SMALL),
     "electra": ("wordpiece", test_electra.SMALL),
     "albert": ("raw-unigram", test_albert.SMALL),

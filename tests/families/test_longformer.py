@@ -13,6 +13,7 @@ import torch
 from peers import Ragged, compare_classifier, compare_export, compare_mlm, save_peer
 from pretune import PretuneError
 from pretune.families import FAMILIES
+from pretune.objectives.choose import Choose
 from pretune.objectives.classify import Classify
 from pretune.objectives.tlm import check_attention
 from pretune.text.sequences import Sequences, collate
@@ -77,6 +78,15 @@ def test_classify_lets_the_first_token_of_each_text_see_all() -> None:
     texts = Sequences(np.arange(5), np.array([3, 2]), np.arange(2), {"segment": np.zeros(5, dtype=np.int64)})
     batch = collate(Classify(("bad", "good")).corrupt(texts, tokenizer=None, draws=None))  # type: ignore[arg-type]
     assert batch.packed[0].columns["global"].tolist() == [True, False, False, True, False]
+
+
+def test_choose_lets_the_choice_see_all_or_the_first_token_of_a_single_text() -> None:
+    """<s> a </s> </s> b </s>, and <s> a </s>."""
+    special = np.array([True, False, True, True, False, True, True, False, True])
+    columns = {"segment": np.zeros(9, dtype=np.int64), "special": special}
+    texts = Sequences(np.arange(9), np.array([6, 3]), np.arange(2), columns)
+    batch = collate(Choose().corrupt(texts, tokenizer=None, draws=None))  # type: ignore[arg-type]
+    assert batch.packed[0].columns["global"].nonzero().flatten().tolist() == [4, 5, 6]
 
 
 def test_windows_that_do_not_fit_are_refused() -> None:

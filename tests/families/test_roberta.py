@@ -8,7 +8,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from peers import Ragged, assert_same, close, compare_classifier, compare_export, compare_mlm, save_peer
+from conftest import RUSSIAN, russian_pieces
+from peers import (
+    Ragged,
+    assert_same,
+    close,
+    compare_classifier,
+    compare_export,
+    compare_mlm,
+    compare_texts,
+    save_peer,
+)
 from pretune.families import FAMILIES
 from pretune.inference.batches import text_batches
 from pretune.model import Model, Root, load_model, make_model
@@ -20,7 +30,7 @@ SMALL = {
     "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64,
     "max_position_embeddings": 40, "type_vocab_size": 1, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
 }  # fmt: skip
-KINDS = {"roberta": "Roberta", "xlm-roberta": "XLMRoberta"}
+KINDS = {"roberta": "Roberta", "xlm-roberta": "XLMRoberta", "camembert": "Camembert"}
 VARIANTS: dict[str, dict[str, Any]] = {
     "as published": {},
     "others": {"pad_token_id": 3, "type_vocab_size": 2, "hidden_act": "relu", "layer_norm_eps": 1e-3},
@@ -68,6 +78,21 @@ def test_a_bare_model_with_the_pooler_that_nobody_uses_loads(tmp_path: Path) -> 
     bare.save_pretrained(tmp_path / "bare")
     assert any("pooler" in name for name in load_file(tmp_path / "bare" / "model.safetensors"))
     assert_same(load_model(tmp_path / "peer").root, load_model(tmp_path / "bare").root)
+
+
+@pytest.mark.parametrize("files", ["tokenizer.json", "sentencepiece.bpe.model"])
+def test_a_folder_of_camembert_with_its_tokenizer_gives_the_same_ids_and_states(files: str, tmp_path: Path) -> None:
+    from transformers import CamembertTokenizer
+
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(russian_pieces())
+    dress = CamembertTokenizer.from_pretrained(tmp_path)
+    peer = make_peer("camembert", tmp_path, vocab_size=len(dress), max_position_embeddings=200)
+    if files == "tokenizer.json":
+        (tmp_path / "sentencepiece.bpe.model").unlink()
+        dress.save_pretrained(tmp_path)
+        assert (tmp_path / "tokenizer.json").is_file()
+    model = compare_texts(peer.roberta, dress, tmp_path, RUSSIAN, RUSSIAN[::-1])
+    assert model.family.name == "camembert" and model.need_tokenizer().role("padding") == peer.config.pad_token_id == 1
 
 
 def test_heads_of_other_tasks_are_not_refused(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_an_engine_that_is_not_exact_is_not_used(monkeypatch: pytest.MonkeyPatch
     known.pop()
     with pytest.raises(PretuneError, match="no int8 kernels that give exact results"):
         choose_engine()
-    with pytest.raises(PretuneError, match="--engine onnx instead"):
+    with pytest.raises(PretuneError, match="use `pretune quantize --engine onnx` instead"):
         Int8Linear.of(Linear(4, 4), "dynamic")
 
 

@@ -108,7 +108,7 @@ def test_the_verb_takes_text_and_one_objective(capsys: pytest.CaptureFixture[str
 def test_what_cannot_be_shown_is_refused_in_a_line() -> None:
     with pytest.raises(PretuneError, match="--text is empty"):
         examples("  \n ")
-    with pytest.raises(PretuneError, match="--text is for objectives"):
+    with pytest.raises(PretuneError, match="--text applies only to objectives"):
         show("presets", text="words")
     with pytest.raises(PretuneError, match="unknown option"):
         show("mlm(rates=2)")

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from pretune.backbones.states import Keep, States, kept
+from pretune.backbones.states import Keep, States, TaskParts, kept
 from pretune.nn.attention import Flow
 from pretune.nn.cache import Cache
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.layout import Layout, Side, memory_side, self_layout
-from pretune.nn.linear import OutputLinear
 from pretune.nn.patterns import Pattern, document, visible
 from pretune.nn.positions import Learned
 from pretune.packed import Packed
 
 
-class Encoder(nn.Module):
+class Encoder(TaskParts, nn.Module):
     """Embeddings, layers, and a norm at the end where layers are pre-norm."""
 
     def __init__(
@@ -35,13 +33,18 @@ class Encoder(nn.Module):
         pooler: Callable[[], nn.Module],
         classifier: Callable[[int], nn.Module] | None = None,
         tagger: Callable[[], nn.Module] = nn.Identity,
+        answerer: Callable[[], nn.Module] | None = None,
+        choice_pooler: Callable[[], nn.Module] | None = None,
+        choice_output: Callable[[int], nn.Module] | None = None,
         order: Sequence[int] | None = None,
         memory: int = 0,
     ) -> None:
         """`score` bends the logits of all layers (T5); `distances` gives them vectors of distances (DeBERTa).
 
-        `classifier`: how a sequence's vector becomes a logit a class, if not by a linear map with biases. `tagger`: what
-        lies between a token's state and its tag (ModernBERT).
+        `classifier`: how a sequence's vector becomes one logit per class, if not by a linear map with biases. `tagger`: what
+        lies between a token's state and its tag (ModernBERT). `answerer`: what lies between a token's state and the logits of
+        answers, if not the tagger (BigBird). `choice_pooler` and `choice_output`: the pooler and the output of multiple
+        choice, if not those of classification (BigBird, XLM, GPT-2).
 
         `order`: which layer runs at each depth, where layers are shared between depths (ALBERT).
 
@@ -53,9 +56,16 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.order = range(len(self.layers)) if order is None else order
         self.norm = norm if norm is not None else nn.Identity()
-        self.vocabulary_head, self.pooler, self.memory = vocabulary_head, pooler, memory
-        self.classifier = classifier if classifier is not None else partial(OutputLinear, embed.width)
-        self.tagger = tagger
+        self.vocabulary_head, self.memory = vocabulary_head, memory
+        self.set_parts(
+            embed.width,
+            pooler=pooler,
+            classifier=classifier,
+            tagger=tagger,
+            answerer=answerer,
+            choice_pooler=choice_pooler,
+            choice_output=choice_output,
+        )
 
     @property
     def width(self) -> int:

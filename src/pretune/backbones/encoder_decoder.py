@@ -8,7 +8,7 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from pretune.backbones.encoder import Encoder
-from pretune.backbones.states import Keep, States, kept
+from pretune.backbones.states import Keep, States, TaskParts, kept
 from pretune.nn.attention import Flow
 from pretune.nn.cache import Cache
 from pretune.nn.embeddings import Embeddings
@@ -16,7 +16,7 @@ from pretune.nn.layout import cross_layout, self_layout
 from pretune.packed import Packed
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(TaskParts, nn.Module):
     """Two packed streams: sequence i of the target is decoded from sequence i of the source."""
 
     def __init__(
@@ -35,8 +35,8 @@ class EncoderDecoder(nn.Module):
         self.score = score
         self.layers = nn.ModuleList(layers)
         self.norm = norm if norm is not None else nn.Identity()
-        self.vocabulary_head, self.pooler = encoder.vocabulary_head, encoder.pooler
-        self.classifier, self.tagger = encoder.classifier, encoder.tagger
+        self.vocabulary_head = encoder.vocabulary_head
+        self.take_parts(encoder)
 
     @property
     def width(self) -> int:

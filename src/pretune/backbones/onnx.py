@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from pretune.backbones.states import Keep, States
+from pretune.backbones.states import Keep, States, TaskParts
 from pretune.errors import PretuneError
 from pretune.nn.layout import cut_lengths
 from pretune.packed import Packed
@@ -45,7 +45,7 @@ def open_graph(path: Path, threads: int | None = None) -> Any:
         raise PretuneError(f"{path}: ONNX Runtime cannot run it ({str(error).splitlines()[0]})") from error
 
 
-class OnnxBackbone(nn.Module):
+class OnnxBackbone(TaskParts, nn.Module):
     """States of a graph. What heads must know of the network, a blueprint without parameters tells them."""
 
     def __init__(self, path: Path, blueprint: Any, threads: int | None = None) -> None:
@@ -58,8 +58,8 @@ class OnnxBackbone(nn.Module):
         self.width: int = blueprint.width
         self.depth: int = blueprint.depth
         self.longest: int | None = blueprint.longest
-        self.vocabulary_head, self.pooler = blueprint.vocabulary_head, blueprint.pooler
-        self.classifier, self.tagger = blueprint.classifier, blueprint.tagger
+        self.vocabulary_head = blueprint.vocabulary_head
+        self.take_parts(blueprint)
 
     @property
     def embed(self) -> Any:

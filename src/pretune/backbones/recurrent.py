@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pretune.backbones.states import Keep, States, kept
+from pretune.backbones.states import Keep, States, TaskParts, kept
 from pretune.backbones.two_ways import reversed_packed
 from pretune.nn.layout import rearrange, reverse
-from pretune.nn.linear import OutputLinear
 from pretune.nn.recurrent import Locked, RecurrentLayer, Rows, State
 from pretune.nn.uncompiled import uncompiled
 from pretune.packed import Packed
@@ -70,7 +68,7 @@ class RecurrentCache:
             self.source = self.source.select(chosen)
 
 
-class Recurrent(nn.Module):
+class Recurrent(TaskParts, nn.Module):
     """Layers of LSTM or GRU cells from left to right, on an embedding.
 
     Sequences are lanes: each goes on from the state its predecessor in the carry left. A column `fresh` marks tokens that
@@ -97,9 +95,8 @@ class Recurrent(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.dropout = Locked(dropout)
         self.window, self.backward = window, backward
-        self.vocabulary_head, self.pooler = vocabulary_head, pooler
-        self.classifier: Callable[[int], nn.Module] = partial(OutputLinear, self.width)
-        self.tagger: Callable[[], nn.Module] = nn.Identity
+        self.vocabulary_head = vocabulary_head
+        self.set_parts(self.width, pooler=pooler)
         self.longest: int | None = None
 
     @property

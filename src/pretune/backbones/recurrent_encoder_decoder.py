@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -12,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from pretune.backbones.recurrent import Recurrent, RecurrentCache, RecurrentState
-from pretune.backbones.states import Keep, States, kept
+from pretune.backbones.states import Keep, States, TaskParts, kept
 from pretune.backbones.two_ways import TwoWays
 from pretune.errors import PretuneError
 from pretune.nn.alignment import Alignment
 from pretune.nn.layout import cross_layout, side_of
-from pretune.nn.linear import Linear, OutputLinear
+from pretune.nn.linear import Linear
 from pretune.nn.recurrent import Locked, Recurrence, RecurrentLayer, Rows, State, kernel_type
 from pretune.nn.uncompiled import uncompiled
 from pretune.packed import Packed
@@ -64,7 +63,7 @@ class Maxout(nn.Module):
         return torch.maximum(first, second)
 
 
-class RecurrentEncoderDecoder(nn.Module):
+class RecurrentEncoderDecoder(TaskParts, nn.Module):
     """Two packed streams: sequence i of the target is decoded from sequence i of the source.
 
     The decoder starts from the encoder's last states: its own, layer by layer, where both are alike; else from what a
@@ -111,9 +110,7 @@ class RecurrentEncoderDecoder(nn.Module):
         self._width = readout or state
         self.readout: Readout = "maxout" if readout is not None else "tanh" if alignment is not None else "none"
         self.vocabulary_head = vocabulary_head
-        self.pooler: Callable[[], nn.Module] = nn.Identity
-        self.tagger: Callable[[], nn.Module] = nn.Identity
-        self.classifier: Callable[[int], nn.Module] = partial(OutputLinear, self._width)
+        self.set_parts(self._width)
         self.longest: int | None = None
 
     @property

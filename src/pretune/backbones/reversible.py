@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from pretune.backbones.encoder import with_documents
-from pretune.backbones.states import Keep, States, kept
+from pretune.backbones.states import Keep, States, TaskParts, kept
 from pretune.nn.attention import Flow
 from pretune.nn.cache import Cache
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.layout import Layout, self_layout, side_of
-from pretune.nn.linear import OutputLinear
 from pretune.nn.patterns import document, visible
 from pretune.nn.reversible import ReversibleLayer, run_reversible
 from pretune.packed import Packed, pack
 
 
-class Reversible(nn.Module):
+class Reversible(TaskParts, nn.Module):
     """Embeddings, which are both streams at first, layers, and a norm of both streams side by side."""
 
     whole = True  # its layers compute themselves again all together, so that they are not sharded one by one
@@ -40,9 +38,8 @@ class Reversible(nn.Module):
         super().__init__()
         self.embed, self.norm = embed, norm
         self.layers = nn.ModuleList(layers)
-        self.vocabulary_head, self.pooler = vocabulary_head, pooler
-        self.classifier: Callable[[int], nn.Module] = partial(OutputLinear, self.width)
-        self.tagger: Callable[[], nn.Module] = nn.Identity
+        self.vocabulary_head = vocabulary_head
+        self.set_parts(self.width, pooler=pooler)
 
     @property
     def width(self) -> int:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol
 
 from torch import Tensor, nn
 
 from pretune.nn.embeddings import Embeddings
+from pretune.nn.linear import OutputLinear
 from pretune.packed import Packed
 
 Keep = Literal["last", "all"] | Sequence[int]
@@ -27,14 +29,56 @@ class States:
         return self.layers[-1]
 
 
+class TaskParts:
+    """The parts that a family puts between states and the outputs of tasks, each made anew for each head."""
+
+    pooler: Callable[[], nn.Module]  # from a sequence's state to the vector that a classifier reads
+    classifier: Callable[[int], nn.Module]  # from there to one logit per class
+    tagger: Callable[[], nn.Module]  # from a token's state to the vector that its tag is read from
+    answerer: Callable[[], nn.Module]  # the same for answers
+    choice_pooler: Callable[[], nn.Module]  # like `pooler`, for multiple choice
+    choice_output: Callable[[int], nn.Module]  # like `classifier`, for multiple choice
+
+    def set_parts(
+        self,
+        width: int,
+        *,
+        pooler: Callable[[], nn.Module] = nn.Identity,
+        classifier: Callable[[int], nn.Module] | None = None,
+        tagger: Callable[[], nn.Module] = nn.Identity,
+        answerer: Callable[[], nn.Module] | None = None,
+        choice_pooler: Callable[[], nn.Module] | None = None,
+        choice_output: Callable[[int], nn.Module] | None = None,
+    ) -> None:
+        """Set the parts; `width` is that of the states.
+
+        By default a classifier is a linear map with biases, answers have what tags have, and multiple choice what
+        classification has.
+        """
+        self.pooler, self.tagger = pooler, tagger
+        self.classifier = partial(OutputLinear, width) if classifier is None else classifier
+        self.answerer = tagger if answerer is None else answerer
+        self.choice_pooler = pooler if choice_pooler is None else choice_pooler
+        self.choice_output = self.classifier if choice_output is None else choice_output
+
+    def take_parts(self, other: TaskParts) -> None:
+        """Set the parts of another backbone."""
+        self.pooler, self.classifier = other.pooler, other.classifier
+        self.tagger, self.answerer = other.tagger, other.answerer
+        self.choice_pooler, self.choice_output = other.choice_pooler, other.choice_output
+
+
 class Backbone(Protocol):
     """Anything that turns packed tokens into states."""
 
     embed: Embeddings
     vocabulary_head: Callable[[], nn.Module]  # how this family goes from states to the vocabulary
-    pooler: Callable[[], nn.Module]  # how it goes from a sequence's state to what a classifier stands on
-    classifier: Callable[[int], nn.Module]  # and from there to a logit a class
-    tagger: Callable[[], nn.Module]  # how it goes from a token's state to what tags and answers stand on
+    pooler: Callable[[], nn.Module]  # the parts of task heads: see TaskParts
+    classifier: Callable[[int], nn.Module]
+    tagger: Callable[[], nn.Module]
+    answerer: Callable[[], nn.Module]
+    choice_pooler: Callable[[], nn.Module]
+    choice_output: Callable[[int], nn.Module]
 
     @property
     def width(self) -> int:

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from torch import nn
 
-from pretune.backbones.states import Keep, States
+from pretune.backbones.states import Keep, States, TaskParts
 from pretune.errors import PretuneError
 from pretune.nn.embeddings import Embeddings
-from pretune.nn.linear import OutputLinear
 from pretune.packed import Packed
 
 
-class Static(nn.Module):
+class Static(TaskParts, nn.Module):
     """An embedding as a backbone of no layers."""
 
     def __init__(self, embed: Embeddings) -> None:
         super().__init__()
         self.embed, self.depth = embed, 0
         self.longest: int | None = None
-        self.pooler: Callable[[], nn.Module] = nn.Identity
-        self.tagger: Callable[[], nn.Module] = nn.Identity
-        self.classifier: Callable[[int], nn.Module] = partial(OutputLinear, embed.width)
+        self.set_parts(embed.width)
         self.vocabulary_head: Callable[[], nn.Module] = nothing_to_predict
 
     @property

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pretune.backbones.states import Backbone, Keep, States
+from pretune.backbones.states import Backbone, Keep, States, TaskParts
 from pretune.errors import PretuneError
 from pretune.nn.layout import rearrange, reverse
-from pretune.nn.linear import OutputLinear
 from pretune.packed import Packed
 
 
@@ -30,7 +28,7 @@ class TwoCarries:
         return {f"{way}.{name}": tensor for way, carry in both.items() for name, tensor in carry.tensors().items()}
 
 
-class TwoWays(nn.Module):
+class TwoWays(TaskParts, nn.Module):
     """Any two backbones that look back only (causal attention, recurrent), of one width and depth, on one embedding.
 
     States are those of the forward stack beside those of the backward one, layer by layer: (n, 2 · width of a stack). The
@@ -46,9 +44,7 @@ class TwoWays(nn.Module):
         self.back: Any = back
         self.way_head = ahead.vocabulary_head  # from the states of either stack to the vocabulary
         self.vocabulary_head: Callable[[], nn.Module] = nothing_to_predict
-        self.pooler = pooler
-        self.classifier: Callable[[int], nn.Module] = partial(OutputLinear, self.width)
-        self.tagger: Callable[[], nn.Module] = nn.Identity
+        self.set_parts(self.width, pooler=pooler)
 
     @property
     def stacks(self) -> tuple[Any, Any]:

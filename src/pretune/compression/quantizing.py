@@ -123,7 +123,7 @@ def check(order: Order, engine: Engine, source: Trained) -> None:
     model = source.model
     if order.how == "aware" and order.train is None and not (source.folder / RANGES).is_file():
         raise PretuneError(
-            "--how aware trains for int8; give rows with --train, or a model fine-tuned with --strategy full+int8"
+            "--how aware trains for int8; give rows with --train, or a model made by `pretune finetune --strategy full+int8`"
         )
     if order.how == "weights" and engine != "torch":
         raise PretuneError("--how weights reads int8 weights by torch's kernels; leave --engine out")

@@ -22,9 +22,10 @@ from pretune.families.lstm import LSTM
 from pretune.families.marian import MARIAN
 from pretune.families.mbart import MBART
 from pretune.families.modernbert import MODERNBERT
+from pretune.families.mpnet import MPNET
 from pretune.families.performer import PERFORMER
 from pretune.families.reformer import REFORMER
-from pretune.families.roberta import ROBERTA, XLM_ROBERTA
+from pretune.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from pretune.families.seq2seq import SEQ2SEQ
 from pretune.families.t5 import MT5, T5
 from pretune.families.transfo_xl import TRANSFO_XL
@@ -36,6 +37,8 @@ ENCODERS = (
     BERT,
     ROBERTA,
     XLM_ROBERTA,
+    CAMEMBERT,
+    MPNET,
     DISTILBERT,
     ELECTRA,
     ALBERT,
@@ -58,8 +61,12 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def find_family(name: str, where: str) -> Family:
-    """A family by the `model_type` of its configuration."""
+def find_family(name: str, where: str, kind: str = "") -> Family:
+    """Return the family of a `model_type`; `kind` is the class of `transformers`, which some families have variants for.
+
+    >>> find_family("t5", "config.json", "T5EncoderModel").template.target
+    ()
+    """
     if name not in FAMILIES:
         raise PretuneError(f"{where}: unknown model family {name!r}; known: {', '.join(sorted(FAMILIES))}")
-    return FAMILIES[name]
+    return FAMILIES[name].variant(kind)

@@ -143,11 +143,12 @@ POSITIONS: list[Row] = [
 EMBEDDING = ("model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 OUTPUT = "lm_head.weight"
 UNUSED = dict.fromkeys(("model.encoder.version", "model.decoder.version"), "a number of fairseq's")
-CLASSIFIER = {
-    "classification_head.dense.{p}": "the head for classification",
-    "classification_head.out_proj.{p}": "the head for classification",
-}
-QUESTIONS = {"qa_outputs.{p}": "the head for questions"}
+# Heads of BART and mBART for tasks: the decoder reads what the encoder does, one step late.
+TASK_HEADS: list[Row] = [
+    ("classification_head.dense.{p}", "heads.classify.pooler.dense.{p}"),
+    ("classification_head.out_proj.{p}", "heads.classify.output.{p}"),
+    ("qa_outputs.{p}", "heads.answer.output.{p}"),
+]
 # Keys of config.json that BART, mBART and Marian have.
 ALIASES = {
     "hidden_size": "d_model",
@@ -162,6 +163,16 @@ HARMLESS = {
     ),
     "extra_pos_embeddings": "of older versions of `transformers`; nothing reads it",
 }
+
+
+def classes(name: str) -> dict[frozenset[str], str]:
+    """Return the classes of `transformers` that BART and mBART share, under the name of a family."""
+    return {
+        frozenset(): f"{name}Model",
+        **{frozenset({objective}): f"{name}ForConditionalGeneration" for objective in WRITING},
+        frozenset({"classify"}): f"{name}ForSequenceClassification",
+        frozenset({"answer"}): f"{name}ForQuestionAnswering",
+    }
 
 
 def norms(before: bool, embedded: bool, last: bool) -> dict[str, tuple[bool]]:
@@ -182,19 +193,13 @@ BART = Family(
     table=Table(
         *COMMON,
         *POSITIONS,
-        ("classification_head.dense.{p}", "heads.classify.pooler.dense.{p}"),
-        ("classification_head.out_proj.{p}", "heads.classify.output.{p}"),
+        *TASK_HEADS,
         prefix="model.",
         embedding=EMBEDDING,
         output=OUTPUT,
         unused=UNUSED,
-        unsupported=QUESTIONS,
     ),
-    classes={
-        frozenset(): "BartModel",
-        **{frozenset({objective}): "BartForConditionalGeneration" for objective in WRITING},
-        frozenset({"classify"}): "BartForSequenceClassification",
-    },
+    classes=classes("Bart"),
     poolings={"": "last"},
     aliases=ALIASES,
     only={

@@ -10,7 +10,8 @@ training gives the first block their weight instead: texts of more than (5 + 2 Â
 are not seen whole, give other states there.
 
 Departures: attention dropout is off unless asked for; embeddings have their dropout after the norm; a classifier has no
-dropout before its first matrix.
+dropout before its first matrix; the loss of `answer` counts the tokens of the question, whose logits `transformers` masks (no
+answer is looked for there, here either).
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ from pretune.families.bert import (
     unused,
     vocabulary_head_of,
 )
-from pretune.families.family import Family, Table
+from pretune.families.family import Family, Table, token_classes
 from pretune.nn.block_sparse import BlockSparseAttention
-from pretune.nn.feed_forward import ACTIVATIONS
-from pretune.nn.heads import Transform
+from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
+from pretune.nn.heads import ResidualFeedForward, Transform
 from pretune.nn.initialize import initialize
+from pretune.nn.linear import LayerNorm
 
 FULL, SPARSE = "original_full", "block_sparse"
 
@@ -81,6 +83,15 @@ def build(config: BigBirdConfig) -> Encoder:
         layers=[layer_of(config, config.attention(number)) for number in range(config.num_hidden_layers)],
         vocabulary_head=lambda: vocabulary_head_of(config, activation, width),
         pooler=lambda: initialize(Transform(width, activation), config.initializer_range),
+        choice_pooler=lambda: initialize(Transform(width, ACTIVATIONS["tanh"]), config.initializer_range),
+        answerer=lambda: initialize(
+            ResidualFeedForward(
+                FeedForward(width, config.intermediate_size, activation),
+                LayerNorm(width, config.layer_norm_eps),
+                config.hidden_dropout_prob,
+            ),
+            config.initializer_range,
+        ),
     )
     return initialize(encoder, config.initializer_range)
 
@@ -96,26 +107,25 @@ BIG_BIRD = Family(
         ("classifier.dense.{p}", "heads.classify.pooler.dense.{p}"),
         ("classifier.out_proj.{p}", "heads.classify.output.{p}"),
         ("classifier.{p}", "heads.tag.output.{p}"),
+        ("bert.pooler.{p}", "heads.choose.pooler.dense.{p}"),
+        ("classifier.{p}", "heads.choose.output.{p}"),
+        ("qa_classifier.intermediate.dense.{p}", "heads.answer.transform.feed_forward.inner.{p}"),
+        ("qa_classifier.output.dense.{p}", "heads.answer.transform.feed_forward.output.{p}"),
+        ("qa_classifier.output.LayerNorm.{p}", "heads.answer.transform.norm.{p}"),
+        ("qa_classifier.qa_outputs.{p}", "heads.answer.output.{p}"),
         prefix="bert.",
         embedding=("bert.embeddings.word_embeddings.weight",),
         output=MLM_OUTPUT,
         copied=MLM_COPIED,
-        unused={**unused("bert"), "bert.pooler.{p}": "of pairs, which the published models did not learn from"},
-        unsupported={
-            "cls.seq_relationship.{p}": "the head of pairs",
-            "qa_classifier.{p}": "the head for questions",
-            "qa_classifier.intermediate.dense.{p}": "the head for questions",
-            "qa_classifier.output.{p}": "the head for questions",
-            "qa_classifier.output.dense.{p}": "the head for questions",
-            "qa_classifier.output.LayerNorm.{p}": "the head for questions",
-            "qa_classifier.qa_outputs.{p}": "the head for questions",
-        },
+        unused=unused("bert"),
+        unsupported={"cls.seq_relationship.{p}": "the head of pairs"},
     ),
     classes={
         frozenset(): "BigBirdModel",
         frozenset({"mlm"}): "BigBirdForMaskedLM",
         frozenset({"classify"}): "BigBirdForSequenceClassification",
-        frozenset({"tag"}): "BigBirdForTokenClassification",
+        frozenset({"choose"}): "BigBirdForMultipleChoice",
+        **token_classes("BigBird"),
     },
     other_classes={"BigBirdForPreTraining": frozenset({"mlm"}), "BigBirdForCausalLM": frozenset({"mlm"})},
     only={**ONLY, "attention_type": (SPARSE, FULL), "use_bias": (True,)},

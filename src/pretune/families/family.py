@@ -65,6 +65,8 @@ class Family:
     classes: Mapping[frozenset[str], str]  # heads present → the class that `transformers` loads them with
     # Further classes of `transformers` → those of their heads that pretune has; what else they have is left out.
     other_classes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    # Classes of `transformers` whose heads pretune does not have → what these are. They are loaded without, and never answer.
+    closed_classes: Mapping[str, str] = field(default_factory=dict)
     # Values of `classifier_pooling` in config.json → ours. "" is a layout without that key; it pools by the start token
     # unless it says otherwise here.
     poolings: Mapping[str, str] = field(default_factory=dict)
@@ -73,6 +75,16 @@ class Family:
     harmless: Mapping[str, str] = field(default_factory=dict)  # keys that change no output → why they do not
     companions: tuple[str, ...] = ()  # what heads export that is published in this layout too (ELECTRA: generator)
     elsewhere: bool = True  # whether `transformers` reads this layout
+    # Networks with the same `model_type` but another wiring, told apart by their class (T5EncoderModel).
+    variants: tuple[Family, ...] = ()
+
+    def variant(self, kind: str) -> Family:
+        """Return the family of a class of `transformers`: one of the variants, or this one."""
+        return next((family for family in self.variants if family.has_class(kind)), self)
+
+    def has_class(self, kind: str) -> bool:
+        """Return whether a class of `transformers` is this family's own."""
+        return kind in {*self.classes.values(), *self.other_classes}
 
     def read_config(self, content: Mapping[str, Any], where: str = "") -> Any:
         """Return the configuration in a config.json; values that pretune does not support are refused by name.
@@ -93,6 +105,8 @@ class Family:
                 raise PretuneError(f"{where}: {key}: {meaning}")
         known = {key.name: str(key.type) for key in fields(self.config)}
         own = {key: value for key, value in given.items() if key in known}
+        # The tokenizer knows ids that a file leaves open.
+        own = {key: value for key, value in own.items() if value is not None or not key.endswith("_token_id")}
         for key, value in own.items():
             if not isinstance(value, TYPES.get(known[key], object)):
                 raise PretuneError(f"{where}: {key} is {_json(value)}, not {known[key]}")

@@ -15,7 +15,7 @@ from torch import nn
 
 from pretune.backbones.encoder import Encoder
 from pretune.families.config_keys import DECODER
-from pretune.families.family import Family, Table, output_rows
+from pretune.families.family import Family, Row, Table, output_rows
 from pretune.nn.attention import Attention
 from pretune.nn.blocks import Layer, PostNorm
 from pretune.nn.embeddings import Embeddings
@@ -70,6 +70,7 @@ def build(config: GPTConfig) -> Encoder:
         vocabulary_head=lambda: head_of(config),
         pooler=nn.Identity,
         classifier=partial(OutputLinear, width, bias=False),
+        choice_output=partial(OutputLinear, width),
     )
     return initialize(encoder, config.initializer_range)
 
@@ -100,7 +101,14 @@ UNUSED = {
     f"{_LAYER}.attn.bias": "the causal mask",
     f"{_LAYER}.attn.masked_bias": "a number for masked logits",
 }
-UNSUPPORTED = {"multiple_choice_head.summary.{p}": "the head for multiple choice"}
+# The head for multiple choice scores the last token by a linear map with a bias; the keys that must say so.
+CHOICE: Row = ("multiple_choice_head.summary.{p}", "heads.choose.output.{p}")
+SUMMARY = {
+    "summary_type": ("cls_index",),
+    "summary_use_proj": (True,),
+    "summary_activation": ("",),
+    "summary_proj_to_labels": (True,),
+}
 ALIASES = {
     "max_position_embeddings": "n_positions",
     "hidden_size": "n_embd",
@@ -112,11 +120,20 @@ HARMLESS = {
     "n_ctx": "n_positions is what is read",
     "n_special": "how it was trained",
     "predict_special_tokens": "how it was trained",
-    **dict.fromkeys(
-        ("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels"),
-        "of the head for multiple choice, which is left out",
-    ),
 }
+
+
+def classes(name: str) -> dict[frozenset[str], str]:
+    """Return the classes of `transformers` that GPT and GPT-2 share, under the name of a family."""
+    return {
+        frozenset(): f"{name}Model",
+        frozenset({"lm"}): f"{name}LMHeadModel",
+        frozenset({"classify"}): f"{name}ForSequenceClassification",
+        frozenset({"classify", "lm"}): f"{name}ForSequenceClassification",
+        frozenset({"choose", "lm"}): f"{name}DoubleHeadsModel",
+        frozenset({"choose"}): f"{name}DoubleHeadsModel",
+    }
+
 
 GPT = Family(
     name="openai-gpt",
@@ -129,22 +146,16 @@ GPT = Family(
         *LAYERS,
         *output_rows("lm", OUTPUT),
         ("score.{p}", "heads.classify.output.{p}"),
+        CHOICE,
         prefix="transformer.",
         embedding=("transformer.tokens_embed.weight",),
         output=OUTPUT,
         unused={**UNUSED, "transformer.position_ids": "the numbers 0, 1, 2 …"},
-        unsupported=UNSUPPORTED,
         transposed=TRANSPOSED,
     ),
-    classes={
-        frozenset(): "OpenAIGPTModel",
-        frozenset({"lm"}): "OpenAIGPTLMHeadModel",
-        frozenset({"classify"}): "OpenAIGPTForSequenceClassification",
-        frozenset({"classify", "lm"}): "OpenAIGPTForSequenceClassification",
-    },
-    other_classes={"OpenAIGPTDoubleHeadsModel": frozenset({"lm"})},
+    classes=classes("OpenAIGPT"),
     poolings={"": "last"},
     aliases=ALIASES,
-    only={**DECODER, "afn": ("gelu", "relu", "silu", "swish")},
+    only={**DECODER, **SUMMARY, "afn": ("gelu", "relu", "silu", "swish")},
     harmless=HARMLESS,
 )

@@ -12,8 +12,19 @@ from torch import nn
 
 from pretune.backbones.encoder import Encoder
 from pretune.families.config_keys import DECODER
-from pretune.families.family import Family, Table, output_rows
-from pretune.families.gpt import ALIASES, HARMLESS, LAYERS, OUTPUT, TRANSPOSED, UNSUPPORTED, UNUSED, head_of
+from pretune.families.family import TOKEN_HEADS, Family, Table, output_rows, token_classes
+from pretune.families.gpt import (
+    ALIASES,
+    CHOICE,
+    HARMLESS,
+    LAYERS,
+    OUTPUT,
+    SUMMARY,
+    TRANSPOSED,
+    UNUSED,
+    classes,
+    head_of,
+)
 from pretune.nn.attention import Attention
 from pretune.nn.blocks import Layer, PreNorm
 from pretune.nn.embeddings import Embeddings
@@ -69,6 +80,7 @@ def build(config: GPT2Config) -> Encoder:
         vocabulary_head=lambda: head_of(config),
         pooler=nn.Identity,
         classifier=partial(OutputLinear, width, bias=False),
+        choice_output=partial(OutputLinear, width),
     )
     return scale_outputs(initialize(encoder, config.initializer_range), (2 * config.n_layer) ** -0.5)
 
@@ -86,28 +98,19 @@ GPT2 = Family(
         ("transformer.ln_f.{p}", "backbone.norm.{p}"),
         *output_rows("lm", OUTPUT),
         ("score.{p}", "heads.classify.output.{p}"),
+        CHOICE,
+        *TOKEN_HEADS,
         prefix="transformer.",
         embedding=("transformer.wte.weight",),
         output=OUTPUT,
         unused=UNUSED,
-        unsupported={
-            **UNSUPPORTED,
-            "classifier.{p}": "the head for tags",
-            "qa_outputs.{p}": "the head for questions",
-        },
         transposed=TRANSPOSED,
     ),
-    classes={
-        frozenset(): "GPT2Model",
-        frozenset({"lm"}): "GPT2LMHeadModel",
-        frozenset({"classify"}): "GPT2ForSequenceClassification",
-        frozenset({"classify", "lm"}): "GPT2ForSequenceClassification",
-    },
-    other_classes={"GPT2DoubleHeadsModel": frozenset({"lm"})},
+    classes={**classes("GPT2"), **token_classes("GPT2")},
     poolings={"": "last"},
     aliases=ALIASES,
     # Attention is scaled by the width of a head, the same in every layer.
-    only={**DECODER, "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
+    only={**DECODER, **SUMMARY, "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
     harmless={
         **HARMLESS,
         "hidden_dropout": "dropout of a head",

@@ -1,6 +1,7 @@
 """Longformer (Beltagy et al., 2020, arXiv:2004.05150): RoBERTa with a window, and tokens that see all and are seen by all.
 
-Which tokens these are, column `global` says: for classification the first one, for `mlm` none.
+Which tokens these are, column `global` says: for classification the first one, for answers the question, for multiple choice the
+choice, as in `transformers`; for tags and `mlm` none.
 
 Departures: attention dropout is off unless asked for; a classifier has no dropout before its first matrix; windows have no
 gaps, as in the published encoders.
@@ -66,8 +67,7 @@ LONGFORMER = Family(
             "backbone.layers.{i}.attention.part.global_qkv.{p}",
         ),
     ),
-    # Their class for multiple choice has all tokens of a choice look at everything; with us that is the start alone.
-    classes={heads: name for heads, name in roberta.classes("Longformer").items() if heads != {"choose"}},
+    classes=roberta.classes("Longformer"),
     only={**bert.ONLY, "attention_mode": ("longformer", "sliding_chunks")},
     harmless={"ignore_attention_mask": "of the published code; nothing reads it"},
 )

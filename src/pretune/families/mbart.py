@@ -14,21 +14,21 @@ from functools import partial
 from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.families.bart import (
     ALIASES,
-    CLASSIFIER,
     COMMON,
     EMBEDDING,
     HARMLESS,
     ONLY,
     OUTPUT,
     POSITIONS,
-    QUESTIONS,
+    TASK_HEADS,
     UNUSED,
     BartConfig,
+    classes,
     embeddings,
     norms,
     wire,
 )
-from pretune.families.family import WRITING, Family, Table
+from pretune.families.family import Family, Table
 from pretune.nn.blocks import PreNorm
 from pretune.nn.linear import LayerNorm
 from pretune.text.sequences import Template
@@ -63,18 +63,15 @@ MBART = Family(
         *POSITIONS,
         ("model.encoder.layer_norm.{p}", "backbone.encoder.norm.{p}"),
         ("model.decoder.layer_norm.{p}", "backbone.norm.{p}"),
+        *TASK_HEADS,
         prefix="model.",
         embedding=EMBEDDING,
         output=OUTPUT,
         unused=UNUSED,
-        # Its classifier reads the state before the language, which is nobody's usual pooling.
-        unsupported={**CLASSIFIER, **QUESTIONS},
     ),
-    classes={
-        frozenset(): "MBartModel",
-        **{frozenset({objective}): "MBartForConditionalGeneration" for objective in WRITING},
-    },
-    poolings={"": "last"},
+    classes=classes("MBart"),
+    # The classifier reads the state of </s>, which stands before the language.
+    poolings={"": "before_last"},
     aliases=ALIASES,
     only={
         **ONLY,

@@ -20,7 +20,7 @@ def recognize_family(
 
     `kind` is the class that it names, `names` gives those of its tensors.
     """
-    by_class = [family for family in PUBLISHED if kind in {*family.classes.values(), *family.other_classes}]
+    by_class = [found for family in PUBLISHED if (found := family.variant(kind)).has_class(kind)]
     if kind and len(by_class) == 1:
         return by_class[0], f"its class {kind}"
     published = list(names())

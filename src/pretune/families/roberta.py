@@ -1,4 +1,6 @@
-"""RoBERTa (Liu et al., 2019, arXiv:1907.11692) and XLM-RoBERTa (Conneau et al., 2020, arXiv:1911.02116).
+"""RoBERTa (Liu et al., 2019, arXiv:1907.11692) and models with its architecture and layout.
+
+These are XLM-RoBERTa (Conneau et al., 2020, arXiv:1911.02116) and CamemBERT (Martin et al., 2020, arXiv:1911.03894).
 
 Departures: attention dropout is off unless asked for; a classifier has no dropout before its first matrix.
 """
@@ -51,10 +53,13 @@ TEMPLATE = Template(
 )  # <s> A </s></s> B </s>
 
 
-def table(name: str, *rows: Row) -> Table:
-    """RoBERTa's layout under the name of a family, and further rows."""
+def table(name: str, *rows: Row, encoder: Iterable[Row] | None = None) -> Table:
+    """Return RoBERTa's layout under the name of a family, with further rows.
+
+    `encoder` are the rows of an encoder that is not laid out as BERT's is (MPNet).
+    """
     return Table(
-        *encoder_rows(name),
+        *(encoder_rows(name) if encoder is None else encoder),
         *rows,
         ("lm_head.dense.{p}", "heads.mlm.transform.dense.{p}"),
         ("lm_head.layer_norm.{p}", "heads.mlm.transform.norm.{p}"),
@@ -99,3 +104,4 @@ def family(name: str, prefix: str) -> Family:
 
 ROBERTA = family("roberta", "Roberta")
 XLM_ROBERTA = family("xlm-roberta", "XLMRoberta")
+CAMEMBERT = family("camembert", "Camembert")

@@ -3,6 +3,8 @@
 Version 1.1 and mT5 have gated feed-forward layers and a vocabulary matrix of their own; the first version reads its
 vocabulary from the token embedding, states scaled by 1 / √width before.
 
+`transformers` also has the encoder alone (`T5EncoderModel`, as in Sentence-T5, Ni et al., 2022, arXiv:2108.08877).
+
 Departures: attention dropout is off (the fast attention paths have none); an own vocabulary matrix starts by its inputs
 (`transformers` starts it with deviation 1, which makes the first logits as large as √width).
 """
@@ -10,8 +12,7 @@ Departures: attention dropout is off (the fast attention paths have none); an ow
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -87,52 +88,72 @@ class MT5Config(T5Config):
 
 
 def build(config: T5Config) -> EncoderDecoder:
-    """The whole wiring."""
+    """Build the encoder and the decoder, which have one token embedding."""
+    encoder = _encoder(config)
+    model = EncoderDecoder(
+        encoder,
+        embed=_embeddings(config),
+        score=_relative_bias(config, both_ways=False),
+        layers=[_layer(config, decoder=True) for _ in range(config.num_decoder_layers or config.num_layers)],
+        norm=_last_norm(config),
+    )
+    model.embed.tokens = encoder.embed.tokens
+    return initialize_by_inputs(model, config.initializer_factor)
+
+
+def build_encoder(config: T5Config) -> Encoder:
+    """Build the encoder alone."""
+    return initialize_by_inputs(_encoder(config), config.initializer_factor)
+
+
+def _encoder(config: T5Config) -> Encoder:
+    width, factor = config.d_model, config.initializer_factor
+
+    def head() -> nn.Module:
+        scale, tied = Scale(width**-0.5) if config.scale_decoder_outputs else None, config.tie_word_embeddings
+        made = vocabulary_head(config.vocab_size, width, tied=tied, transform=scale, bias=False)
+        return made if tied else initialize_by_inputs(made, factor)
+
+    return Encoder(
+        embed=_embeddings(config),
+        score=_relative_bias(config, both_ways=True),
+        layers=[_layer(config, decoder=False) for _ in range(config.num_layers)],
+        norm=_last_norm(config),
+        vocabulary_head=head,
+        pooler=lambda: initialize_by_inputs(Transform(width, ACTIVATIONS["tanh"]), factor),
+    )
+
+
+def _layer(config: T5Config, decoder: bool) -> Layer:
+    width, heads, dropout = config.d_model, config.num_heads, config.dropout_rate
+    attention: dict[str, Any] = {"head_width": config.d_kv, "scale": 1.0, "bias": False}
+    pattern = causal if decoder else full
+    parts: dict[str, nn.Module] = {"attention": ScoredAttention(width, heads, pattern=pattern, **attention)}
+    if decoder:
+        parts["cross"] = CrossAttention(width, heads, **attention)
+    kind = GatedFeedForward if config.gated else FeedForward
+    name = "gated_feed_forward" if config.gated else "feed_forward"  # the published layout tells them apart
+    parts[name] = kind(width, config.d_ff, ACTIVATIONS[config.activation], bias=False, dropout=dropout)
+    eps = config.layer_norm_epsilon
+    return Layer(**{name: PreNorm(part, RMSNorm(width, eps), dropout) for name, part in parts.items()})
+
+
+def _embeddings(config: T5Config) -> Embeddings:
+    return Embeddings(config.vocab_size, config.d_model, dropout=config.dropout_rate)
+
+
+def _last_norm(config: T5Config) -> nn.Module:
+    return nn.Sequential(RMSNorm(config.d_model, config.layer_norm_epsilon), Dropout(config.dropout_rate))
+
+
+def _relative_bias(config: T5Config, both_ways: bool) -> RelativeBias:
     buckets, furthest = config.relative_attention_num_buckets, config.relative_attention_max_distance
     if buckets < 4 or furthest <= buckets // 2:
         raise PretuneError(
             f"t5: relative_attention_num_buckets {buckets} with relative_attention_max_distance {furthest} is not supported; "
             "there must be 4 buckets, and distances beyond half of them"
         )
-    width, heads, dropout = config.d_model, config.num_heads, config.dropout_rate
-    norm = partial(RMSNorm, width, config.layer_norm_epsilon)
-    attention: dict[str, Any] = {"head_width": config.d_kv, "scale": 1.0, "bias": False}
-
-    def layer(decoder: bool) -> Layer:
-        pattern = causal if decoder else full
-        parts: dict[str, nn.Module] = {"attention": ScoredAttention(width, heads, pattern=pattern, **attention)}
-        if decoder:
-            parts["cross"] = CrossAttention(width, heads, **attention)
-        kind = GatedFeedForward if config.gated else FeedForward
-        name = "gated_feed_forward" if config.gated else "feed_forward"  # the published layout tells them apart
-        parts[name] = kind(width, config.d_ff, ACTIVATIONS[config.activation], bias=False, dropout=dropout)
-        return Layer(**{name: PreNorm(part, norm(), dropout) for name, part in parts.items()})
-
-    def head() -> nn.Module:
-        scale, tied = Scale(width**-0.5) if config.scale_decoder_outputs else None, config.tie_word_embeddings
-        made = vocabulary_head(config.vocab_size, width, tied=tied, transform=scale, bias=False)
-        return made if tied else initialize_by_inputs(made, config.initializer_factor)
-
-    bias = partial(RelativeBias, heads, buckets, furthest)
-    embed = partial(Embeddings, config.vocab_size, width, dropout=dropout)
-    layers = config.num_layers, config.num_decoder_layers or config.num_layers
-    encoder = Encoder(
-        embed=embed(),
-        score=bias(both_ways=True),
-        layers=[layer(decoder=False) for _ in range(layers[0])],
-        norm=nn.Sequential(norm(), Dropout(dropout)),
-        vocabulary_head=head,
-        pooler=lambda: initialize_by_inputs(Transform(width, ACTIVATIONS["tanh"]), config.initializer_factor),
-    )
-    model = EncoderDecoder(
-        encoder,
-        embed=embed(),
-        score=bias(both_ways=False),
-        layers=[layer(decoder=True) for _ in range(layers[1])],
-        norm=nn.Sequential(norm(), Dropout(dropout)),
-    )
-    model.embed.tokens = encoder.embed.tokens
-    return initialize_by_inputs(model, config.initializer_factor)
+    return RelativeBias(config.num_heads, buckets, furthest, both_ways=both_ways)
 
 
 def _attention(theirs: str, ours: str) -> list[Row]:
@@ -162,12 +183,20 @@ def _feed_forward(theirs: str, ours: str) -> list[Row]:
 # One bias of distances for a stack, which the published layout keeps in its first layer.
 _BIAS = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 
+
+def _encoder_rows(ours: str) -> list[Row]:
+    """Return the rows of the encoder, which pretune calls `ours`, with the token embedding."""
+    return [
+        ("shared.weight", f"{ours}.embed.tokens"),
+        *_attention("encoder.block.{i}.layer.0.SelfAttention", f"{ours}.layers.{{i}}.attention"),
+        *_feed_forward("encoder.block.{i}.layer.1", f"{ours}.layers.{{i}}"),
+        (f"encoder.{_BIAS}", f"{ours}.score.weight"),
+        ("encoder.final_layer_norm.weight", f"{ours}.norm.0.weight"),
+    ]
+
+
 TABLE = Table(
-    ("shared.weight", "backbone.encoder.embed.tokens"),
-    *_attention("encoder.block.{i}.layer.0.SelfAttention", "backbone.encoder.layers.{i}.attention"),
-    *_feed_forward("encoder.block.{i}.layer.1", "backbone.encoder.layers.{i}"),
-    (f"encoder.{_BIAS}", "backbone.encoder.score.weight"),
-    ("encoder.final_layer_norm.weight", "backbone.encoder.norm.0.weight"),
+    *_encoder_rows("backbone.encoder"),
     *_attention("decoder.block.{i}.layer.0.SelfAttention", "backbone.layers.{i}.attention"),
     *_attention("decoder.block.{i}.layer.1.EncDecAttention", "backbone.layers.{i}.cross"),
     *_feed_forward("decoder.block.{i}.layer.2", "backbone.layers.{i}"),
@@ -175,13 +204,14 @@ TABLE = Table(
     ("decoder.final_layer_norm.weight", "backbone.norm.0.weight"),
     ("classification_head.dense.{p}", "heads.classify.pooler.dense.{p}"),
     ("classification_head.out_proj.{p}", "heads.classify.output.{p}"),
+    ("qa_outputs.{p}", "heads.answer.output.{p}"),
     *(("lm_head.weight", f"heads.{objective}.output.weight") for objective in WRITING),
     embedding=("shared.weight",),
     output="lm_head.weight",
     unused={
         "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": "of the first checkpoints; never used"
     },
-    unsupported={"classifier.{p}": "the head for tags", "qa_outputs.{p}": "the head for questions"},
+    unsupported={"classifier.{p}": "the head for tags, which stands on an encoder alone"},
     renamed={
         "transformer.": "",  # which classifiers have before all names
         "encoder.embed_tokens.weight": "shared.weight",
@@ -190,17 +220,27 @@ TABLE = Table(
 )
 
 
+ENCODER_TABLE = Table(
+    *_encoder_rows("backbone"),
+    ("classifier.{p}", "heads.tag.output.{p}"),
+    embedding=("shared.weight",),
+    renamed={"transformer.": "", "encoder.embed_tokens.weight": "shared.weight"},
+)
+TEMPLATE = Template(single=("A", "end"), pair=("B", "end"), segments=False, target=("padding", "A", "end"))
+
+
 def _family(name: str, config: type[T5Config], prefix: str, **only: Sequence[Any]) -> Family:
-    return Family(
+    family = Family(
         name=name,
         config=config,
         build=build,
-        template=Template(single=("A", "end"), pair=("B", "end"), segments=False, target=("padding", "A", "end")),
+        template=TEMPLATE,
         table=TABLE,
         classes={
             frozenset(): f"{prefix}Model",
             **{frozenset({objective}): f"{prefix}ForConditionalGeneration" for objective in WRITING},
             frozenset({"classify"}): f"{prefix}ForSequenceClassification",
+            frozenset({"answer"}): f"{prefix}ForQuestionAnswering",
         },
         poolings={"": "last"},
         aliases={
@@ -220,6 +260,20 @@ def _family(name: str, config: type[T5Config], prefix: str, **only: Sequence[Any
         },
         harmless={"n_positions": "positions are relative, of any length"},
     )
+    encoder = replace(
+        family,
+        build=build_encoder,
+        template=replace(TEMPLATE, target=()),
+        table=ENCODER_TABLE,
+        classes={
+            frozenset(): f"{prefix}EncoderModel",
+            frozenset({"tag"}): f"{prefix}ForTokenClassification",
+        },
+        other_classes={},
+        poolings={"": "mean"},  # no token stands for a text, and Sentence-T5 takes the mean
+        only={**family.only, "is_encoder_decoder": (True, False)},  # files have either
+    )
+    return replace(family, variants=(encoder,))
 
 
 T5 = _family("t5", T5Config, "T5")

@@ -20,10 +20,13 @@ from pretune.nn.embeddings import Embeddings, Lookup
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.heads import vocabulary_head
 from pretune.nn.initialize import initialize
-from pretune.nn.linear import LayerNorm
+from pretune.nn.linear import LayerNorm, Linear, OutputLinear
 from pretune.nn.patterns import causal, full
 from pretune.nn.positions import Learned
 from pretune.text.sequences import Template
+
+# Numbers between a choice's state and its score: `transformers` makes one per class of config.json, which are two by default.
+SUMMARY_WIDTH = 2
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,8 @@ def build(config: XlmConfig) -> Encoder:
             vocabulary_head(config.vocab_size, width, tied=config.tie_word_embeddings), config.embed_init_std
         ),
         pooler=nn.Identity,
+        choice_pooler=lambda: initialize(Linear(width, SUMMARY_WIDTH), config.init_std),
+        choice_output=lambda outputs: initialize(OutputLinear(SUMMARY_WIDTH, outputs), config.init_std),
     )
     initialize(encoder, config.init_std)
     initialize(encoder.embed, config.embed_init_std)
@@ -106,6 +111,8 @@ XLM = Family(
         ("transformer.layer_norm2.{i}.{p}", f"{_OURS}.feed_forward.norm.{{p}}"),
         *output_rows("mlm", "pred_layer.proj.weight", "pred_layer.proj.bias"),
         ("sequence_summary.summary.{p}", "heads.classify.output.{p}"),
+        ("sequence_summary.summary.{p}", "heads.choose.pooler.{p}"),
+        ("logits_proj.{p}", "heads.choose.output.{p}"),
         *TOKEN_HEADS,
         prefix="transformer.",
         embedding=("transformer.embeddings.weight",),
@@ -119,15 +126,16 @@ XLM = Family(
                 "qa_outputs.answer_class.dense_{i}.{p}",
             ),
             "the head for questions by beam search",
-        )
-        | dict.fromkeys(("logits_proj.{p}",), "the head for multiple choice"),
+        ),
     ),
     classes={
         frozenset(): "XLMModel",
         frozenset({"mlm"}): "XLMWithLMHeadModel",
         frozenset({"classify"}): "XLMForSequenceClassification",
+        frozenset({"choose"}): "XLMForMultipleChoice",
         **token_classes("XLM", "QuestionAnsweringSimple"),
     },
+    closed_classes={"XLMForQuestionAnswering": "a head for questions by beam search over starts and ends"},
     aliases={
         "n_words": "vocab_size",
         "pad_index": "pad_token_id",
@@ -140,7 +148,7 @@ XLM = Family(
         "is_encoder": (True,),
         "asm": (False,),  # an adaptive softmax
         "share_inout_emb": (True,),
-        # What the head for classification stands on.
+        # What the heads for classification and multiple choice stand on.
         "summary_type": ("first",),
         "summary_use_proj": (True,),
         "summary_activation": ("",),

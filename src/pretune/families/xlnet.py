@@ -133,6 +133,7 @@ XLNET = Family(
         frozenset({"choose"}): "XLNetForMultipleChoice",
         **token_classes("XLNet", "QuestionAnsweringSimple"),
     },
+    closed_classes={"XLNetForQuestionAnswering": "a head for questions by beam search over starts and ends"},
     poolings={"": "last"},
     aliases={
         "n_token": "vocab_size",

@@ -14,7 +14,7 @@ from pretune.errors import PretuneError, if_option, nearest
 from pretune.inference.batches import by_length
 from pretune.inference.finite import checked
 from pretune.inference.writing import write_answers
-from pretune.model import LENGTH, Model, load_model, trained_for
+from pretune.model import LENGTH, Model, closed_head, load_model, trained_for
 from pretune.objectives import Data, Mixture, Task
 from pretune.objectives.task import Answer, knowing
 from pretune.progress import say
@@ -30,6 +30,8 @@ def task_of(reference: str | Path, name: str | None = None) -> tuple[Mixture, Ta
     """What a model was trained for, and the task in it, of several the one of this name; without reading any weights."""
     mixture = trained_for(reference)
     tasks = [part for part in mixture.objectives if isinstance(part, Task)] if mixture is not None else []
+    if mixture is None and (head := closed_head(reference)):
+        raise PretuneError(f"{reference}: {head}, which pretune does not have; fine-tune the model for the task first")
     if mixture is None or not tasks:
         raise PretuneError(f"{reference}: this model was not trained for a task; fine-tune it first")
     names = [task.name for task in tasks]

@@ -76,7 +76,10 @@ def score(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> dict[s
     """
     parts = parts_of(task, answers, examples)
     found = parts.whole() if parts is not None else SCORES[kind_of(task)](answers, examples, task)
-    return {task.decides: found[task.decides], **found}  # the metric that models are compared by comes first
+    first = (
+        {task.decides: found[task.decides]} if task.decides in found else {}
+    )  # what models are compared by comes first
+    return {**first, **found}
 
 
 def has_classes(task: Any) -> bool:

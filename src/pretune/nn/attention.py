@@ -168,12 +168,14 @@ class ScoredAttention(nn.Module):
         scale: float | None = None,
         bias: bool = True,
         dropout: float = 0.0,
+        stages: int | None = None,
     ) -> None:
         """Without a score, that of the stack holds; `content_bias` is added to the queries for q·k alone, as
-        Transformer-XL has it."""
+        Transformer-XL has it; `stages` is that of `attend`."""
         super().__init__()
         self.heads, self.head_width = heads, head_width or width // heads
         self.pattern, self.scale, self.dropout, self.score = pattern, scale, dropout, score
+        self.stages = stages
         inner = heads * self.head_width
         self.query = Linear(width, inner, bias)
         self.key_value = Linear(width, 2 * inner, bias, stacked=2)
@@ -192,7 +194,7 @@ class ScoredAttention(nn.Module):
             q = q + self.content_bias.to(q.dtype)
         pattern = visible(self.pattern, flow.pattern)
         dropout = self.dropout if self.training else 0.0
-        mixed = attend(q, k, v, flow.layout, pattern, bend, self.scale, dropout=dropout)
+        mixed = attend(q, k, v, flow.layout, pattern, bend, self.scale, dropout=dropout, stages=self.stages)
         return self.output(mixed.flatten(1))
 
 

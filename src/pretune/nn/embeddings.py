@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretune.nn.dropout import Dropout
+from pretune.nn.layout import side_of
 from pretune.nn.linear import Linear
 from pretune.packed import Packed
 
@@ -45,13 +46,15 @@ class Embeddings(nn.Module):
         project: Linear | None = None,
         query: bool = False,
         word_dropout: float = 0.0,
+        padding: int | None = None,
     ) -> None:
         """`columns` are further vectors to add (languages, tasks); `scale` is that of the token vectors alone (the
         Transformer has √width); `project` leads to states of another width; with `query`, tokens of the query stream,
         where something is to be predicted, have one vector of their own (XLNet); `word_dropout` is the share of the
-        vocabulary whose vectors are 0 for a step, wherever they stand (Gal and Ghahramani, 2016)."""
+        vocabulary whose vectors are 0 for a step, wherever they stand (Gal and Ghahramani, 2016); `padding` is the id of a
+        token that positions do not count (MPNet)."""
         super().__init__()
-        self.scale = scale
+        self.scale, self.padding = scale, padding
         self.tokens = nn.Parameter(torch.empty(vocabulary, width))
         self.query = nn.Parameter(torch.empty(1, 1, width)) if query else None
         self.idle = query  # some of its parameters are not for all batches
@@ -84,7 +87,8 @@ class Embeddings(nn.Module):
         if self.scale != 1.0:
             x = x * self.scale
         if self.positions is not None:
-            x = x + self.positions(packed.positions)
+            counted = packed.positions if self.padding is None else positions_without(packed, self.padding)
+            x = x + self.positions(counted)
         if self.segments is not None:
             segment = packed.columns.get("segment")
             x = x + (self.segments[0] if segment is None else F.embedding(segment, self.segments))
@@ -96,6 +100,20 @@ class Embeddings(nn.Module):
         """(n,) ids → (n, width)."""
         x = self.vectors(packed)
         return x if self.project is None else self.project(x)
+
+
+def positions_without(packed: Packed, padding: int) -> Tensor:
+    """Return the positions (n,) of tokens when those with the id `padding` do not count; these have position -1.
+
+    >>> from pretune.packed import pack_lists
+    >>> positions_without(pack_lists([[5, 1, 6], [1, 7]]), padding=1).tolist()
+    [0, -1, 1, -1, 0]
+    """
+    is_padding = (packed.ids == padding).long()
+    running = is_padding.cumsum(0)  # over all sequences
+    first = side_of(packed).bounds[0].long()  # of each token's own sequence
+    skipped = running - (running - is_padding)[first]
+    return torch.where(is_padding > 0, -1, packed.positions - skipped)
 
 
 class Given(nn.Module):

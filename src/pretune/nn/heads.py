@@ -106,6 +106,21 @@ class Transform(nn.Module):
         return out
 
 
+class ResidualFeedForward(nn.Module):
+    """norm(x + feed_forward(x)): what BigBird has before the logits of answers."""
+
+    def __init__(self, feed_forward: nn.Module, norm: nn.Module, dropout: float = 0.0) -> None:
+        """`dropout` is that of the input and of the output of `feed_forward`."""
+        super().__init__()
+        self.feed_forward, self.norm = feed_forward, norm
+        self.dropout_inputs, self.dropout = Dropout(dropout), Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(m, width) → (m, width)."""
+        out: Tensor = self.norm(x + self.dropout(self.feed_forward(self.dropout_inputs(x))))
+        return out
+
+
 class TokenHead(nn.Module):
     """So many logits for every token, after what the family has before them (ModernBERT a transform) and dropout."""
 

@@ -6,6 +6,7 @@ kernel that a compiler folds away, and there is no hidden autocast state.
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -60,4 +61,8 @@ class RMSNorm(nn.RMSNorm):
     def forward(self, x: Tensor) -> Tensor:
         """Mean square 1 over the last dimension, then scale."""
         weight = None if self.weight is None else self.weight.to(x.dtype)
+        if torch.onnx.is_in_onnx_export():  # ONNX has no operator for it before opset 23
+            assert self.eps is not None
+            scaled = x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt()
+            return scaled if weight is None else scaled * weight
         return F.rms_norm(x, self.normalized_shape, weight, self.eps)

@@ -13,7 +13,8 @@ from pretune.packed import Packed
 def pool(states: Tensor, packed: Packed, how: str, kept: Tensor | None = None) -> Tensor:
     """Pool the states of each sequence into one vector: (n, width) → (sequences, width).
 
-    `start` and `last` take the state of the first or the last token; `mean` and `max` are over all tokens. `mean_sqrt_len`
+    `start` and `last` take the state of the first or the last token, `before_last` that of the token before the last, or of the
+    only one (mBART, whose texts end with </s> and a language); `mean` and `max` are over all tokens. `mean_sqrt_len`
     divides the sum by the square root of the length; `weighted_mean` weights tokens by their position, counted from 1;
     `rising` is a mean whose weights grow from 0 to 1 along the sequence (Dai and Le, 2015); `concat` is the last, the max and
     the mean side by side (Howard and Ruder, 2018): three times the width.
@@ -44,6 +45,8 @@ def pool(states: Tensor, packed: Packed, how: str, kept: Tensor | None = None) -
         return states[starts.clamp(max=tokens - 1)].masked_fill(empty, 0.0)
     if how == "last":
         return states[(ends - 1).clamp(min=0)].masked_fill(empty, 0.0)
+    if how == "before_last":
+        return states[torch.maximum(ends - 2, starts).clamp(max=tokens - 1)].masked_fill(empty, 0.0)
     owner = side_of(packed).sequence.long()
     if how == "rising":
         place = (torch.arange(tokens, device=owner.device) - starts[owner]).float()

@@ -138,7 +138,7 @@ class Answers:
 
     def head(self, backbone: Backbone) -> nn.Module:
         """Two logits a token."""
-        return TokenHead(backbone.width, 2, backbone.tagger(), self.dropout)
+        return TokenHead(backbone.width, 2, backbone.answerer(), self.dropout)
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
         """(n, 2) logits of beginning and ending an answer."""

@@ -30,7 +30,7 @@ from pretune.packed import Batch
 from pretune.randomness import Draws
 from pretune.text.grouped import Grouped, read_choices
 from pretune.text.labeled import Excerpt
-from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch, with_global_starts
+from pretune.text.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
 from pretune.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Choose:
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
         """The right choice is the target of an example."""
-        sequences = with_global_starts(sequences)
+        sequences.columns["global"] = in_choice(sequences)
         if "right" in sequences.labels:
             labels = sequences.labels
             sequences.targets[self.name] = group_targets(labels["group"], labels["right"], self.most)
@@ -88,7 +88,8 @@ class Choose:
 
     def head(self, backbone: Backbone) -> nn.Module:
         """Pooler, dropout, one score."""
-        return ClassifyHead(backbone, 1, self.pooling, self.dropout)
+        pooler, output = backbone.choice_pooler, backbone.choice_output
+        return ClassifyHead(backbone, 1, self.pooling, self.dropout, pooler=pooler, output=output)
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
         """(sequences,) scores."""
@@ -115,3 +116,17 @@ class Choose:
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
         """Cross-entropy over the choices of each example."""
         return group_loss(self.name, self.outputs(head, backbone, batch), batch.targets[self.name])
+
+
+def in_choice(sequences: Sequences) -> Array:
+    """Return which tokens see all of their sequence and are seen by all of it (Longformer), (n,) booleans.
+
+    They are those after the two separators between a text and its choice, as in `transformers`; in a sequence of one text, the
+    first token.
+    """
+    separators = np.concatenate([[0], np.cumsum(sequences.columns["special"] & (sequences.place > 0))])
+    before = separators[:-1] - np.repeat(separators[sequences.offsets[:-1]], sequences.lengths)  # in the same sequence
+    chosen = before >= 2
+    has_choice = np.zeros(len(sequences.lengths), dtype=bool)
+    has_choice[sequences.owner[chosen]] = True
+    return np.where(has_choice[sequences.owner], chosen, sequences.place == 0)

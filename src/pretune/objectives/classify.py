@@ -6,7 +6,7 @@ Sources: Devlin et al., 2019, arXiv:1810.04805; King and Zeng, 2001, *Logistic R
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-Pooling = Literal["start", "mean", "max", "last", "attentive", "concat", "rising", "pair"]
+Pooling = Literal["start", "mean", "max", "last", "before_last", "attentive", "concat", "rising", "pair"]
 WIDER = {"concat": 3, "pair": 4}  # so many vectors side by side, which no published pooler takes
 
 
@@ -54,18 +54,25 @@ class ClassifyHead(nn.Module):
         dropout: float,
         problem: str = "",
         hidden: int = 0,
+        pooler: Callable[[], nn.Module] | None = None,
+        output: Callable[[int], nn.Module] | None = None,
     ) -> None:
-        """`problem` is what config.json calls it: `problem_type`, where that is not one label of several."""
+        """Build the head of a task on sequences.
+
+        `problem` is what config.json calls it: `problem_type`, where that is not one label of several. `pooler` and `output`
+        are the family's for this task, if not those of classification.
+        """
         super().__init__()
         self.pooling, self.problem = pooling, problem
         self.backward = bool(getattr(backbone, "backward", False))  # the last state is that of the first token
         self.attention = AttentivePool(backbone.width) if pooling == "attentive" else None
         self.dropout = Dropout(dropout)
         wide = pooling in WIDER
-        self.pooler = nn.Identity() if wide else backbone.pooler()
+        self.pooler = nn.Identity() if wide else (pooler or backbone.pooler)()
         width = WIDER.get(pooling, 1) * backbone.width
         self.hidden = Hidden(width, hidden, dropout) if hidden else None
-        self.output = OutputLinear(hidden or width, classes) if wide or hidden else backbone.classifier(classes)
+        plain = wide or hidden  # no published output is as wide
+        self.output = OutputLinear(hidden or width, classes) if plain else (output or backbone.classifier)(classes)
 
     def forward(self, states: Tensor, packed: Packed, real: Tensor | None = None) -> Tensor:
         """(n, width) → (sequences, classes); `real` are the sequences that are no filler, where that is known."""

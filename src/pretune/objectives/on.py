@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor, nn
 
-from pretune.backbones.states import States
+from pretune.backbones.states import States, TaskParts
 from pretune.errors import PretuneError
 from pretune.nn.features import Features, Top
 from pretune.nn.linear import Linear
@@ -21,16 +20,14 @@ if TYPE_CHECKING:
     from pretune.backbones.states import Backbone
 
 
-class Seen:
+class Seen(TaskParts):
     """A backbone whose last layer is some features of its layers."""
 
     def __init__(self, backbone: Backbone, features: Features) -> None:
         self.backbone: Any = backbone
         self.features = features
         self.width = features.width
-        self.pooler: Callable[[], nn.Module] = nn.Identity
-        self.tagger: Callable[[], nn.Module] = nn.Identity
-        self.classifier: Callable[[int], nn.Module] = partial(Linear, features.width)
+        self.set_parts(features.width, classifier=partial(Linear, features.width))
 
     def __call__(self, *packed: Packed, **options: Any) -> States:
         if self.features.layers == "cove":  # the decoder has no part in it

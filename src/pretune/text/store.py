@@ -170,6 +170,7 @@ class Store:
         store.__dict__.pop("document_languages", None)
         shares = self.document_bytes[owner] * tokens / np.maximum(1, whole[owner])
         store.__dict__ |= {"document_offsets": offsets, "document_bytes": shares.astype(np.int64)}
+        store.__dict__["document_files"] = self.document_files[owner]
         return store
 
     def _with_start(self, bounds: Array) -> Any:

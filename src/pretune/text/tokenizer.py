@@ -22,7 +22,7 @@ from pretune.boxed import boxed_folder, boxed_names
 from pretune.errors import PretuneError
 from pretune.text.remembered import remember
 from pretune.text.spelling import spell_vocabulary
-from pretune.text.tokenizer_settings import CHARACTERS
+from pretune.text.tokenizer_settings import CHARACTERS, SOURCE_LANGUAGE
 from pretune.text.words import WordStarts
 
 if TYPE_CHECKING:
@@ -167,6 +167,13 @@ class Tokenizer:
         >>> tokenizer.role("mask")  # doctest: +SKIP
         103
         """
+        if name == "language" and name not in self.roles:
+            known = [role.removeprefix("language ") for role in self.roles if role.startswith("language ")]
+            raise PretuneError(
+                f"this model's texts name their language, and the tokenizer does not say which one that is; write "
+                f"{SOURCE_LANGUAGE} into its tokenizer_config.json (languages: {', '.join(sorted(known)) or 'none'}). "
+                "mBART-50, whose texts begin with the language, is supported for generation only"
+            )
         if name not in self.roles:
             plain = sorted(role for role in self.roles if not role.startswith("sentinel "))
             sentinels = [f"{len(self.roles) - len(plain)} sentinels"] if len(self.roles) > len(plain) else []
@@ -343,7 +350,10 @@ class Tokenizer:
             config[CHARACTERS] = self.characters
         others = [token for role, token in self.role_tokens.items() if role not in ROLE_NAMES]
         if others:
-            config["additional_special_tokens"] = others
+            config["additional_special_tokens"] = list(dict.fromkeys(others))
+        if "language" in self.role_tokens:
+            codes = {token: role for role, token in self.role_tokens.items() if role.startswith("language ")}
+            config[SOURCE_LANGUAGE] = codes[self.role_tokens["language"]].removeprefix("language ")
         return config
 
     def special_names(self, template: Template | None = None) -> dict[str, str]:
@@ -370,7 +380,7 @@ class Tokenizer:
         if not folder.exists() and str(path) in boxed_names():
             folder = boxed_folder(str(path))
         backend, names, settings = load_backend(folder)
-        made = cls(backend, find_roles(backend, names), settings.characters, names)
+        made = cls(backend, find_roles(backend, names, settings.language), settings.characters, names)
         return made.with_target(cls.load(folder / TARGET)) if (folder / TARGET).is_dir() else made
 
     @classmethod
@@ -395,8 +405,12 @@ def _without_private(text: str) -> str:
     return text.replace(PRIVATE, " " * len(PRIVATE)) if PRIVATE in text else text
 
 
-def find_roles(backend: tokenizers.Tokenizer, names: Mapping[str, str]) -> dict[str, str]:
-    """Return which token plays which role, given the names of special tokens (cls_token, …)."""
+def find_roles(backend: tokenizers.Tokenizer, names: Mapping[str, str], language: str = "") -> dict[str, str]:
+    """Return which token plays which role, given the names of special tokens (cls_token, …).
+
+    `language` is the one whose token has the role `language`: the language of texts, where a template names it (mBART). By
+    default that is the only one, if there is one.
+    """
     named = dict(names)
     if "bos_token" in named and named.get("cls_token") == named.get("sep_token"):
         named.pop("cls_token", None)  # XLM: both are </s>, but texts start with <s>
@@ -411,4 +425,6 @@ def find_roles(backend: tokenizers.Tokenizer, names: Mapping[str, str]) -> dict[
     for token in sorted(t.content for t in backend.get_added_tokens_decoder().values()):
         if match := LANGUAGE.fullmatch(token):
             roles[f"language {match[1] or match[2]}"] = token
-    return roles
+    languages = [role for role in roles if role.startswith("language ")]
+    spoken = f"language {language}" if language or len(languages) != 1 else languages[0]
+    return roles | ({"language": roles[spoken]} if spoken in roles else {})

@@ -21,6 +21,8 @@ from pretune.text.tokenizer_classes import (
     CLASSES,
     GENERIC,
     KNOWN,
+    MBART,
+    MBART50,
     MISNAMED,
     NAMES,
     OF_MODEL,
@@ -31,6 +33,8 @@ from pretune.text.tokenizer_classes import (
 CHARACTERS = "max_characters_per_token"  # as ELMo's options.json calls it
 CONFIG, SPECIALS_MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 SETTINGS = {key for kind in KNOWN for key in kind.settings}
+SOURCE_LANGUAGE = "src_lang"
+ENGLISH = "en_XX"  # the language of mBART's texts in `transformers`, where src_lang names no other
 TOKEN_LISTS = ("additional_special_tokens", "extra_special_tokens")
 
 LENGTHS = "about sequence lengths, padding and model inputs, not about the ids of a text"
@@ -49,7 +53,7 @@ HARMLESS = {
         LENGTHS,
     ),
     **dict.fromkeys(
-        ("add_bos_token", "add_eos_token", "src_lang", "tgt_lang", "lang2id", "id2lang", "language_codes", "sep_style"), AROUND
+        ("add_bos_token", "add_eos_token", SOURCE_LANGUAGE, "tgt_lang", "lang2id", "id2lang", "language_codes", "sep_style"), AROUND
     ),
     **dict.fromkeys(
         (
@@ -103,6 +107,7 @@ class Settings:
     extra: tuple[Token, ...] = ()  # further special tokens
     added: Mapping[int, AddedToken] = field(default_factory=dict)  # added tokens by id
     characters: int = 0
+    language: str = ""  # the language of texts, for models whose template names it (mBART)
 
     def complete(self, kind: TokenizerClass) -> dict[str, Any]:
         """Return all settings of a class: the explicit ones, and its defaults for the rest."""
@@ -140,6 +145,7 @@ def read_settings(folder: Path) -> Settings:
         tuple(token for token in extra if token is not None),
         added,
         int(config.get(CHARACTERS, 0)),
+        "" if kind is MBART50 else str(config.get(SOURCE_LANGUAGE) or (ENGLISH if kind is MBART else "")),
     )
 
 

@@ -29,7 +29,7 @@ def finetune_seeds(plan: Plan, material: Any, resume: bool = False, finetune: Fi
     if count == 1:
         if plan.devices > 1 and plan.seeds is None:
             raise PretuneError(
-                f"--devices applies only to several seeds, and {material.size:,} examples get one; leave it out, or give --seeds"
+                f"--devices applies only to several seeds, and {material.size:,} examples get one; leave it out{if_option('seeds', ', or give --seeds')}"
             )
         return finetune(plan, material, resume)
     if not material.judged:

@@ -82,7 +82,7 @@ def quantize(
     bits
         Bits of weights: 8, or 4 with --how weights.
     train
-        Rows of the model's task, for aware and static. A model fine-tuned with --strategy full+int8 needs none for aware.
+        Rows of the model's task, for aware and static. A model made by `pretune finetune --strategy full+int8` needs none for aware.
     dev
         Rows to evaluate on.
     text
