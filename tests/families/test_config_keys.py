@@ -383,7 +383,7 @@ def fields_of(name: str) -> set[str]:
         ({"adapters": {"adapters": {"a": "b"}}}, "adapters: it has adapters"),
         ({"pruned_heads": {"0": [1]}}, "pruned_heads: "),
         ({"hidden_act": "prelu"}, "unknown activation 'prelu'"),
-        ({"hidden_size": "768"}, r'config\.json: hidden_size is "768", not int'),
+        ({"hidden_size": "768"}, r"config\.json: hidden_size: input should be a valid integer, not '768'"),
         ({"layer_norm_eps": []}, r"layer_norm_eps is \[\], not float"),
     ],
 )
