@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -12,52 +12,21 @@ import pytest
 import torch
 
 from fuzz.harness import FEW, MANY, Kind, attack, limits
+from fuzz.models import PRESETS, VOCABULARY, tiny_model
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.families.bounds import BOUNDS
-from pretune.model import Model, Root, load, make_model
+from pretune.model import Model, load, make_model
 from pretune.nn.initialize import Undrawn
-from pretune.objectives import parse_objective
 from pretune.parsing import read_mapping
-from pretune.presets import find_preset, preset_names
-
-VOCABULARY = 40
-# Sizes of networks that are built in a moment.
-SMALL = dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers"), 1) | dict.fromkeys(
-    ("hidden_size", "d_model", "n_embd", "embedding_size", "intermediate_size", "d_ff", "d_inner"), 16
-)
-
-
-def tiny_presets() -> dict[str, str]:
-    """Return a tiny preset of each family that has one, by family."""
-    tiny = [name for name in preset_names() if name.endswith("-tiny")]
-    return {find_preset(name)["family"]: name for name in reversed(tiny)}
-
-
-PRESETS = tiny_presets()
-
-
-def tiny_model(family: str, objective: str = "", labels: tuple[str, ...] = (), **sizes: Any) -> Model:
-    """Return a model of a family with tiny matrices, and the head of an objective."""
-    if family in PRESETS:
-        config = make_model(PRESETS[family], vocabulary=VOCABULARY).config
-    else:
-        config = replace(FAMILIES[family].config(), vocab_size=VOCABULARY)
-    known = {field.name for field in fields(config)}
-    config = replace(config, **{key: size for key, size in (SMALL | sizes).items() if key in known})
-    model = Model(FAMILIES[family], config, Root(FAMILIES[family].build(config)), labels=list(labels))
-    if objective:
-        model.objective = objective
-        model.add_heads(parse_objective(objective, **({"labels": labels} if labels else {})).objectives)
-    return model
-
 
 # -- folders that are loaded whole ----------------------------------------------------------------------------------
 
 
 def folder_of(family: str, objective: str = "", labels: tuple[str, ...] = ()) -> Callable[[Path], None]:
     """Return what writes a model of a family into a folder."""
-    return lambda folder: tiny_model(family, objective, labels).save(folder)
+    options = {"labels": labels} if labels else {}
+    return lambda folder: tiny_model(family, objective, **options).save(folder)
 
 
 LOADED = [
@@ -191,7 +160,7 @@ def refusal(folder: Path, **changes: Any) -> str:
     ],
 )
 def test_numbers_and_types_are_refused_by_name(key: str, value: Any, words: str, tmp_path: Path) -> None:
-    tiny_model("bert", "classify", ("no", "yes", "perhaps")).save(tmp_path)
+    tiny_model("bert", "classify", labels=("no", "yes", "perhaps")).save(tmp_path)
     assert words in refusal(tmp_path, **{key: value})
 
 
