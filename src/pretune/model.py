@@ -448,10 +448,7 @@ def embedding_of(reference: str | Path) -> TextEmbedding | None:
     if (layout := read_layout(folder)) is not None:
         return layout.embedding
     content = read_config(folder)[1].get("pretune", {}).get("embedding")
-    try:
-        return TextEmbedding.read(content) if content else None
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise PretuneError(f"{folder / CONFIG}: what it says of `embedding` under `pretune` is damaged") from error
+    return TextEmbedding.read(content, str(folder / CONFIG)) if content else None
 
 
 def _heads_in(family: Family, content: Mapping[str, Any]) -> set[str]:
