@@ -19,7 +19,7 @@ from pretune.nn.text_embedding import Dense, Dropout, LayerNorm, Normalize, Text
 from pretune.objectives import parse_objective
 from pretune.onnx_export import export_graph
 from pretune.packed import pack_lists
-from pretune.sentence_transformers_layout import read_layout
+from pretune.sentence_transformers_layout import read_layout, transformer_folder
 from pretune.text.tokenizer import Tokenizer
 from pretune.training.finetuning import RANGES
 from test_refit import small, tokenizer
@@ -51,8 +51,9 @@ def sentence_transformers(folder: Path) -> None:
 
 def read_modules(folder: Path) -> Any:
     """Read all that the files of sentence-transformers say, and the weights of their modules."""
-    layout = read_layout(folder)
-    assert layout is not None
+    layout = read_layout(transformer_folder(folder))
+    if layout is None:  # another module is named as the Transformer, whose folder then has no model
+        return {}
     layout.embedding.width(WIDTH)
     assert isinstance(layout.embedding.prompt, str)
     return layout.tensors("contrast")
