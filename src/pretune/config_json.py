@@ -16,6 +16,7 @@ from pretune.weights import read_shapes
 
 MOST_LABELS = 1_000_000
 Labels = Annotated[int, Ge(0), Le(MOST_LABELS)]
+Finite = Annotated[float, Ge(-1e30), Le(1e30)]
 Size = Annotated[int, Ge(1), Le(1 << 26)]
 
 
@@ -28,12 +29,28 @@ class ShapeSection(TypedDict, total=False):
     linear: str
 
 
+class Options(TypedDict, total=False):
+    """Options of a task that were fitted to its examples."""
+
+    labels: list[str]
+    balance: list[Finite]
+    threshold: Finite
+    scored: bool
+    lowest: Finite
+    highest: Finite
+    mean: Finite
+    deviation: Finite
+    most: Annotated[int, Ge(0), Le(1 << 26)]
+    ids: list[int]
+    mask: int
+
+
 class Section(TypedDict, total=False):
     """What the section `pretune` of a config.json holds."""
 
     objective: str
-    options: dict[str, Any]
-    tasks: dict[str, dict[str, Any]]
+    options: Options
+    tasks: dict[str, Options]
     shape: ShapeSection
     embedding: dict[str, Any]
     max_length: Size

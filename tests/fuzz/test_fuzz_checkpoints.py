@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 import torch
 
-from fuzz.harness import FEW, MANY, Kind, attack, mutate_json
+from canary import make
+from fuzz.harness import FEW, MANY, Kind, attack, mutate, mutate_json
 from fuzz.test_fuzz_weights import digest
 from pretune import PretuneError
 from pretune.parsing import SEAL, seal
 from pretune.training.checkpoints import STATE, Saver, list_checkpoints, load_newest
 from pretune.training.distributed import World
+from pretune.training.loop import train
 
+RESUMED = 8  # trainings that are resumed
 FILES = ["root.safetensors", "optimizer.safetensors", STATE]
 
 
@@ -121,3 +124,29 @@ def resealed(path: Path, chance: random.Random) -> str:
     changed: Any = json.loads(raw.decode("utf-8", "surrogatepass"))
     path.write_text(json.dumps(changed | {SEAL: seal(changed)}))
     return how
+
+
+def test_a_run_resumed_from_damaged_checkpoints_ends_with_the_same_weights(tmp_path: Path) -> None:
+    """Whatever happens to a file of a checkpoint, the run goes on from an intact one to the same bits, or stops."""
+    whole = make("mlm+nsp", 6, tmp_path / "whole", save=2)
+    train(whole)
+    expected = digest(plain(whole))
+    train(make("mlm+nsp", 4, tmp_path / "good", save=2))
+    assert [folder.name for folder in list_checkpoints(tmp_path / "good")] == ["step-00000002", "step-00000004"]
+    for case in range(RESUMED):
+        chance, run = random.Random(case), tmp_path / f"copy-{case}"
+        shutil.copytree(tmp_path / "good", run)
+        for folder in list_checkpoints(run)[chance.randrange(2) :]:
+            target = folder / chance.choice(FILES)
+            damaged, how = mutate(target.read_bytes(), chance, target.suffix)
+            target.write_bytes(damaged)
+        again, stopped = make("mlm+nsp", 6, run, save=2), ""
+        try:
+            train(again, resume=True)
+        except PretuneError as error:
+            stopped = str(error)
+        assert "checkpoints are damaged" in stopped or digest(plain(again)) == expected, f"case {case}: {how}"
+
+
+def plain(training: Any) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach() for name, tensor in training.root.tensors().items()}

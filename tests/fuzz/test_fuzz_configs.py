@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -14,10 +14,14 @@ import torch
 from fuzz.harness import FEW, MANY, Kind, attack, limits
 from fuzz.models import PRESETS, VOCABULARY, tiny_model
 from pretune import PretuneError
+from pretune.backbones.shape import Shape
 from pretune.families import FAMILIES
 from pretune.families.bounds import BOUNDS
-from pretune.model import Model, load, make_model
+from pretune.model import Model, Root, load, make_model
 from pretune.nn.initialize import Undrawn
+from pretune.nn.int8 import replace_linears
+from pretune.nn.text_embedding import Dense, Dropout, LayerNorm, Normalize, TextEmbedding
+from pretune.objectives import parse_objective
 from pretune.parsing import read_mapping
 
 # -- folders that are loaded whole ----------------------------------------------------------------------------------
@@ -29,7 +33,49 @@ def folder_of(family: str, objective: str = "", labels: tuple[str, ...] = ()) ->
     return lambda folder: tiny_model(family, objective, **options).save(folder)
 
 
+def pruned(folder: Path) -> None:
+    """Write a model that has lost a layer, a head and some units."""
+    model = tiny_model("bert", "mlm")
+    model.config = replace(model.config, num_hidden_layers=2)
+    shape = Shape((1,), {"layers.0.attention.part": 1}, {"layers.0.feed_forward.part": 10})
+    model.shape, model.root = shape, Root(shape.apply(model.family.build(model.config)))
+    model.save(folder)
+
+
+def quantized(folder: Path) -> None:
+    """Write a model with int8 weights."""
+    model = tiny_model("bert")
+    model.shape = Shape(linear="weights")
+    replace_linears(model.backbone, "weights")
+    model.save(folder)
+
+
+def for_vectors(folder: Path) -> None:
+    """Write a model that says how it computes vectors, with the options of its task and a maximum length."""
+    parts = (Dense(16, 12), LayerNorm(12), Dropout(0.1), Normalize())
+    embedding = TextEmbedding(
+        ("mean",), parts, prompts={"query": "query: "}, default_prompt_name="query", truncate_dim=8
+    )
+    model = tiny_model("bert", "contrast", embedding=embedding)
+    model.max_length, model.options = 64, {"temperature": 0.05}
+    model.save(folder)
+
+
+def several_tasks(folder: Path) -> None:
+    """Write a model with two tasks, each with labels of its own."""
+    tasks = {"mood": {"labels": ["bad", "good"]}, "topic": {"labels": ["a", "b", "c"]}}
+    model = tiny_model("bert")
+    model.objective, model.tasks = "mood: classify|topic: classify", tasks
+    model.add_heads(parse_objective(model.objective, tasks).objectives)
+    model.save(folder)
+
+
 LOADED = [
+    Kind("config.json of a pruned model", pruned, ["config.json"], load),
+    Kind("config.json of an int8 model", quantized, ["config.json"], load),
+    Kind("config.json of a model for vectors", for_vectors, ["config.json"], load),
+    Kind("config.json of several tasks", several_tasks, ["config.json"], load),
+] + [
     Kind(f"config.json of {family}", folder_of(family, objective, labels), ["config.json"], load)
     for family, objective, labels in (
         ("bert", "classify", ("no", "yes", "perhaps")),
