@@ -207,7 +207,7 @@ def test_without_a_limit_of_its_own_it_is_the_tokenizers_or_the_models(bert: Pat
         ("2_Dense/config.json", {"activation_function": "torch.nn.modules.activation.PReLU"}, "activation 'PReLU'"),
         ("2_Dense/config.json", {"module_input_name": "token_embeddings"}, "module_input_name is 'token_embeddings'"),
         ("2_Dense/config.json", {"bias": False}, "asks for tensors"),
-        ("2_Dense/config.json", {"out_features": None}, "out_features is None; it must be a positive integer"),
+        ("2_Dense/config.json", {"out_features": None}, "out_features: input should be a valid integer, not None"),
         ("sentence_bert_config.json", {"max_seq_length": "128"}, "maximum length '128' is not a number"),
         ("2_Dense/config.json", {"in_features": 99}, "takes vectors of size 99, but gets some of size 16"),
     ],

@@ -4,11 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le
+from typing_extensions import TypedDict
 
 from pretune.errors import PretuneError
 from pretune.families.family import Family
+from pretune.parsing import conform
 from pretune.weights import read_shapes
+
+MOST_LABELS = 1_000_000
+Labels = Annotated[int, Ge(0), Le(MOST_LABELS)]
+Finite = Annotated[float, Ge(-1e30), Le(1e30)]
+Size = Annotated[int, Ge(1), Le(1 << 26)]
+
+
+class ShapeSection(TypedDict, total=False):
+    """What `Shape.write` writes."""
+
+    layers: list[Annotated[int, Ge(0)]]
+    heads: dict[str, Size]
+    units: dict[str, Size]
+    linear: str
+
+
+class Options(TypedDict, total=False):
+    """Options of a task that were fitted to its examples."""
+
+    labels: list[str]
+    balance: list[Finite]
+    threshold: Finite
+    scored: bool
+    lowest: Finite
+    highest: Finite
+    mean: Finite
+    deviation: Finite
+    most: Annotated[int, Ge(0), Le(1 << 26)]
+    ids: list[int]
+    mask: int
+
+
+class Section(TypedDict, total=False):
+    """What the section `pretune` of a config.json holds."""
+
+    objective: str
+    options: Options
+    tasks: dict[str, Options]
+    shape: ShapeSection
+    embedding: dict[str, Any]
+    max_length: Size
+    engine: str
+    graph_sha256: str
+
 
 # How the classes of `transformers` end whose outputs have labels.
 LABELED = ("ForSequenceClassification", "ForTokenClassification")
@@ -22,7 +70,8 @@ PROBLEMS = {
 
 def class_in(content: Mapping[str, Any]) -> str:
     """Return the class of `transformers` that a config.json names."""
-    return str((content.get("architectures") or [""])[0])
+    names = content.get("architectures") or [""]
+    return str(names[0]) if isinstance(names, list) else ""
 
 
 def labels_in(content: Mapping[str, Any], where: Path) -> list[str]:
@@ -32,7 +81,9 @@ def labels_in(content: Mapping[str, Any], where: Path) -> list[str]:
     ['LABEL_0', 'LABEL_1', 'LABEL_2']
     """
     count, names = content.get("num_labels"), content.get("id2label") or {}
-    if not isinstance(names, dict) or not all(str(number).isdecimal() for number in names):
+    if count is not None:
+        conform(count, Labels, f"{where}: num_labels")
+    if not isinstance(names, dict) or not all(map(_is_class, names)):
         raise PretuneError(f"{where}: id2label must give a name to each number of a class, such as {{'0': 'no'}}")
     named = {int(number): str(name) for number, name in names.items()}
     if named and sorted(named) != list(range(len(named))):
@@ -42,6 +93,16 @@ def labels_in(content: Mapping[str, Any], where: Path) -> list[str]:
             f"{where}: num_labels is {count}, but id2label names {len(named)} classes; correct one of them"
         )
     return [name for _, name in sorted(named.items())] if named else default_labels(count or 0)
+
+
+def _is_class(number: str) -> bool:
+    return number.isascii() and number.isdecimal() and len(number) < len(str(MOST_LABELS))
+
+
+def check_section(content: Mapping[str, Any], where: Path) -> None:
+    """Refuse a section `pretune` of config.json that is not as `pretune.model` writes it."""
+    if "pretune" in content:
+        conform(content["pretune"], Section, f"{where}: pretune")
 
 
 def default_labels(count: int) -> list[str]:

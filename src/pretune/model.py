@@ -17,9 +17,10 @@ from pretune.backbones.onnx import GRAPH, OnnxBackbone
 from pretune.backbones.shape import Shape
 from pretune.backbones.states import Backbone
 from pretune.boxed import boxed_folder, boxed_names
-from pretune.config_json import class_in, labels_of, problem_in
+from pretune.config_json import check_section, class_in, labels_of, problem_in
 from pretune.errors import PretuneError, if_option, nearest
 from pretune.families import find_family
+from pretune.families.bounds import count_layers
 from pretune.families.family import Family
 from pretune.families.fit import find_misfits, heads_left_out
 from pretune.families.recognize import recognize_family
@@ -46,6 +47,8 @@ from pretune.weights import read_shapes, read_weights, write_weights
 Result = TypeVar("Result")
 
 CONFIG, HEAD = "config.json", "head.safetensors"
+FEW_LAYERS = 64  # which may share their weights
+SPARE_NUMBERS = 1 << 24  # that a network may have beyond its weights: tables that follow from its configuration
 LENGTH = 512  # tokens of sequences, where a model takes any number
 POOLED = ("classify", "choose")  # heads on one vector a sequence that layouts have a place for
 # Keys of config.json that families leave open → the roles of a tokenizer that fill them.
@@ -410,6 +413,7 @@ def read_config(folder: Path) -> tuple[Family, dict[str, Any]]:
     """Return the family of the model in a folder, and its config.json."""
     path = folder / CONFIG
     content = read_mapping(path, "a model's configuration")
+    check_section(content, path)
     if content.get("model_type"):
         return find_family(str(content["model_type"]), str(path), class_in(content)), content
     family, told = recognize_family(content, class_in(content), lambda: read_shapes(folder), str(path))
@@ -457,10 +461,7 @@ def _embedding_in(folder: Path) -> TextEmbedding | None:
     if (layout := read_layout(folder)) is not None:
         return layout.embedding
     content = read_config(folder)[1].get("pretune", {}).get("embedding")
-    try:
-        return TextEmbedding.read(content) if content else None
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise PretuneError(f"{folder / CONFIG}: what it says of `embedding` under `pretune` is damaged") from error
+    return TextEmbedding.read(content, str(folder / CONFIG)) if content else None
 
 
 def _heads_in(family: Family, content: Mapping[str, Any]) -> set[str]:
@@ -527,12 +528,17 @@ def load_model(
     head_tensors = read_tensors(folder / HEAD) if (folder / HEAD).is_file() else {}
     check_finite(head_tensors, folder / HEAD)
     shape = Shape.read(ours.get("shape", {}))
+    if graph is None and count_layers(config) > max(FEW_LAYERS, len(tensors)):
+        raise PretuneError(
+            f"{path}: asks for {count_layers(config)} layers, but the weights have {len(tensors)} tensors"
+        )
+    with torch.device("meta"), Undrawn():  # shapes alone
+        blueprint = _in(path, lambda: shape.apply(family.build(config)))
     if graph is None:
+        check_memory(path, blueprint, tensors)
         with Undrawn():
-            root = Root(_in(path, lambda: shape.apply(family.build(config))))
+            root = Root(shape.apply(family.build(config)))
     else:
-        with torch.device("meta"):
-            blueprint = _in(path, lambda: shape.apply(family.build(config)))
         running: Any = OnnxBackbone(graph, blueprint)
         root = Root(running)
     model = Model(family, config, root, _tokenizer(folder), shape=shape, sparse=sparse)
@@ -615,6 +621,16 @@ def _check(folder: Path, misfits: Mapping[str, Sequence[str]], partial: bool) ->
         raise PretuneError(f"{folder}: {listed}{if_option('partial', '; go on without them with --partial')}")
     if listed:
         say(f"{folder}: {listed}; what the model lacks was left random")
+
+
+def check_memory(path: Path, blueprint: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse a configuration of a network far larger than its weights, before memory is taken for it."""
+    described = sum(x.numel() for x in (*blueprint.parameters(), *blueprint.buffers()))
+    stored = sum(x.numel() for x in tensors.values())
+    if described > 8 * stored + SPARE_NUMBERS:
+        raise PretuneError(
+            f"{path}: describes a network of {described:,} numbers, but the weights have {stored:,}; its sizes are damaged"
+        )
 
 
 def _in(place: Path, read: Callable[[], Result]) -> Result:

@@ -18,12 +18,18 @@ import yaml
 from safetensors import safe_open
 
 from pretune.atomic import write_bytes
+from pretune.config_json import check_section, class_in, labels_in
+from pretune.errors import PretuneError
 from pretune.families import find_family
 from pretune.nn.text_embedding import TextEmbedding
 from pretune.objectives import OBJECTIVES, parse_objective
 from pretune.objectives.named import kind_of
+from pretune.outputs import RECIPE
+from pretune.parsing import conform, parse_yaml, read_mapping
 from pretune.sentence_transformers_layout import MODULES, TRANSFORMER
+from pretune.tensor_files import readable
 
+LARGEST_CARD = 1 << 20  # bytes that are looked at
 CARD, CONFIG, TOKENIZER_CONFIG = "README.md", "config.json", "tokenizer_config.json"
 # What a model does, by the kind of its objective: in words, and as `pipeline_tag` on the Hugging Face Hub.
 PURPOSES = {
@@ -168,10 +174,11 @@ class Subject:
 
     def __init__(self, folder: Path, exported: bool) -> None:
         self.folder, self.exported = folder, exported
-        self.config = read_json(folder / CONFIG)
+        self.config = read_settings(folder / CONFIG)
+        check_section(self.config, folder / CONFIG)
         self.name = folder.resolve().name
         self.ours: Mapping[str, Any] = self.config.get("pretune", {})
-        self.architecture = str((self.config.get("architectures") or [""])[0])
+        self.architecture = class_in(self.config)
         objective = self.ours.get("objective", "")
         self.kinds = [kind_of(part) for part in parse_objective(objective).objectives] if objective else []
 
@@ -195,14 +202,14 @@ class Subject:
     @cached_property
     def labels(self) -> list[str]:
         """Its classes."""
-        return [str(label) for label in self.config.get("id2label", {}).values()] if "regress" not in self.kinds else []
+        return labels_in(self.config, self.folder / CONFIG) if "regress" not in self.kinds else []
 
     @cached_property
     def parameters(self) -> int:
         """The number of its parameters; 0 where files do not tell: in a graph, or stored as integers."""
         count = 0
         for file in self.folder.glob("*.safetensors"):
-            with safe_open(file, framework="numpy") as content:
+            with readable(file), safe_open(file, framework="numpy") as content:
                 for tensor in map(content.get_slice, content.keys()):
                     if not tensor.get_dtype().startswith(("F", "BF")):
                         return 0
@@ -212,8 +219,8 @@ class Subject:
     @property
     def mask(self) -> str:
         """Its mask token."""
-        token = read_json(self.folder / TOKENIZER_CONFIG).get("mask_token", "[MASK]")
-        return str(token["content"] if isinstance(token, Mapping) else token)
+        token = read_settings(self.folder / TOKENIZER_CONFIG).get("mask_token", "[MASK]")
+        return str(token.get("content", "[MASK]") if isinstance(token, Mapping) else token)
 
 
 def write_card(
@@ -295,7 +302,7 @@ def description(subject: Subject, source: Path | None) -> str:
     size = f" with {subject.parameters:,} parameters" if subject.parameters else ""
     sentences = [f"A `{subject.config.get('model_type')}` model{size}. {subject.purpose[0]}."]
     if "contrast" in subject.kinds and "embedding" in subject.ours:
-        embedding = TextEmbedding.read(subject.ours["embedding"])
+        embedding = TextEmbedding.read(subject.ours["embedding"], str(subject.folder / CONFIG))
         unit = ", scaled to unit length" if embedding.normalized else ""
         sentences.append(f"Vectors come from {' and '.join(embedding.pooling)} pooling of its states{unit}.")
     if subject.labels:
@@ -320,13 +327,18 @@ def training(history: History) -> str:
         "epochs": recipe.get("epochs"),
         "steps": results.get("step"),
         "tokens": results.get("tokens"),
-        "optimizer": recipe.get("optimizer", {}).get("name"),
-        "learning rate": recipe.get("optimizer", {}).get("lr"),
-        "maximum length": recipe.get("batch", {}).get("length"),
+        "optimizer": section(recipe, "optimizer").get("name"),
+        "learning rate": section(recipe, "optimizer").get("lr"),
+        "maximum length": section(recipe, "batch").get("length"),
         "seed": recipe.get("seed"),
     }
     known = {name: value for name, value in rows.items() if value not in (None, "")}
     return "\n\n".join([*sentences, table(("setting", "value"), known)])
+
+
+def section(recipe: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a section of a recipe; nothing where it has none."""
+    return conform(recipe.get(name) or {}, dict[str, Any], f"{RECIPE}: {name}")
 
 
 def score_table(history: History) -> str:
@@ -337,16 +349,21 @@ def score_table(history: History) -> str:
     if isinstance(seeds, Mapping) and "count" in seeds:
         text = f"On {history.judged_on}{date}, of the best of {seeds['count']} seeds; then mean ± standard deviation:"
         spread = {name: seeds.get(f"dev/{name}", {}) for name in history.scores}
-        said = {name: f"{x['mean']:.4g} ± {x['sd']:.2g}" for name, x in spread.items() if x}
+        said = {name: f"{x['mean']:.4g} ± {x['sd']:.2g}" for name, x in spread.items() if is_spread(x)}
         rows = {name: f"{value:.4g} | {said.get(name, '')}" for name, value in history.scores.items()}
         return f"{text}\n\n{table(('metric', 'kept', 'all seeds'), rows)}"
     return f"{text}\n\n{table(('metric', 'value'), history.scores)}"
 
 
+def is_spread(value: Any) -> bool:
+    """Return whether a result is the mean and the standard deviation over seeds."""
+    return isinstance(value, Mapping) and all(isinstance(value.get(name), int | float) for name in ("mean", "sd"))
+
+
 def limitations(subject: Subject, history: History | None) -> str:
     """Return what users should know before they rely on the model."""
     sentences = []
-    limit = read_json(subject.folder / TRANSFORMER).get("max_seq_length") or subject.ours.get("max_length")
+    limit = read_settings(subject.folder / TRANSFORMER).get("max_seq_length") or subject.ours.get("max_length")
     if limit:
         sentences.append(f"Texts longer than {limit} tokens are cut.")
     if history is not None and history.scores:
@@ -420,11 +437,11 @@ def table(head: tuple[str, ...], rows: Mapping[str, Any]) -> str:
 
 def front_matter(card: Path) -> dict[str, Any]:
     """Return what the head of a card says; nothing where there is no card, or none that can be read."""
-    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    text = card.read_bytes()[:LARGEST_CARD].decode("utf-8", "replace") if card.is_file() else ""
     head = text.split("\n---", 1)[0].removeprefix("---\n") if text.startswith("---\n") else ""
     try:
-        content = yaml.safe_load(head)
-    except yaml.YAMLError:
+        content = parse_yaml(head, str(card))
+    except PretuneError:
         return {}
     return content if isinstance(content, dict) else {}
 
@@ -433,7 +450,7 @@ def file_names(files: Any) -> str:
     """Return the names of some files, without where they are on the machine that had them."""
     if isinstance(files, Mapping):
         return ", ".join(f"{task}: {short(file)}" for task, file in files.items())
-    listed = [files] if isinstance(files, str) else list(files or ())
+    listed = files if isinstance(files, list | tuple) else [files] if files else []
     return ", ".join(f"`{short(file)}`" for file in listed)
 
 
@@ -442,7 +459,6 @@ def short(reference: Any) -> str:
     return Path(str(reference)).name if reference else ""
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_settings(path: Path) -> dict[str, Any]:
     """Return the content of a JSON file; nothing where there is none."""
-    content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return content if isinstance(content, dict) else {}
+    return read_mapping(path, "settings by name") if path.is_file() else {}

@@ -20,6 +20,7 @@ from pretune.errors import PretuneError, quote
 Schema = TypeVar("Schema")
 
 LARGEST = 64 << 20  # bytes of a file that is parsed whole
+LONGEST_NAME = 255  # bytes, in most file systems
 DEEPEST = 64  # brackets inside brackets
 MOST_VALUES = 100_000  # in a YAML file, its aliases expanded
 SEAL = "sha256"  # key under which a sealed JSON file has its own checksum
@@ -125,6 +126,16 @@ def conform(value: Any, schema: type[Schema], where: str) -> Schema:
         message = problem["msg"][0].lower() + problem["msg"][1:]
         place = f"{where}: {key}" if key else where
         raise PretuneError(f"{place}: {message}, not {quote(problem['input'])}") from error
+
+
+def is_file_name(name: str) -> bool:
+    """Return whether a name in a file means a file beside it, not a path to elsewhere.
+
+    >>> is_file_name("00000.safetensors"), is_file_name("../00000.safetensors"), is_file_name("..")
+    (True, False, False)
+    """
+    length = len(name.encode("utf-8", "surrogatepass"))
+    return Path(name).name == name and name != ".." and "\0" not in name and 0 < length <= LONGEST_NAME
 
 
 def as_tuples(value: Any) -> Any:

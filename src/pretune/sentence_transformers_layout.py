@@ -15,16 +15,19 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge, Le
 from tokenizers import Tokenizer as Backend
 from tokenizers import normalizers
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from pretune.atomic import write_json
 from pretune.errors import PretuneError
 from pretune.nn.text_embedding import Dense, Dropout, LayerNorm, Normalize, TextEmbedding, Transform
+from pretune.parsing import conform, read_json, read_mapping
 from pretune.tensor_files import write_tensors
 from pretune.text.tokenizer import Tokenizer
 from pretune.weights import WEIGHTS, read_weights
@@ -71,6 +74,21 @@ FIXED = {
     "tokenizer_name_or_path": (None,),
 }
 COMPUTING = {"attn_implementation", "dtype", "torch_dtype", "padding_side", "use_fast", "trust_remote_code"}
+
+
+SETTINGS_KIND = "settings by name"  # what their files hold
+Size = Annotated[int, Ge(1), Le(1 << 20)]
+Share = Annotated[float, Ge(0), Le(1)]
+
+
+class Settings(TypedDict, total=False):
+    """What pretune reads in config_sentence_transformers.json."""
+
+    prompts: dict[str, str | None] | None
+    default_prompt_name: str | None
+    similarity_fn_name: str | None
+    truncate_dim: Size | None
+    model_type: str
 
 
 @dataclass(frozen=True)
@@ -154,18 +172,19 @@ def _is_root(place: Path, folder: Path) -> bool:
 def read_modules(root: Path) -> list[dict[str, Any]]:
     """Read modules.json."""
     path = root / MODULES
-    content = read_json(path)
-    whole = isinstance(content, list) and content
-    if not whole or not all(isinstance(part, dict) and {"path", "type"} <= part.keys() for part in content):
-        raise PretuneError(f"{path}: not a list of modules with their paths and types")
-    for part in content:
+    content = conform(read_json(path), list[dict[str, Any]], f"{path}: not a list of modules")
+    if not content:
+        raise PretuneError(f"{path}: names no modules")
+    for number, part in enumerate(content):
+        for key in ("path", "type"):
+            conform(part.get(key), str, f"{path}: {key} of module {number}")
         check_keys(path, part, {"idx", "name", "path", "type", "kwargs"})
     return list(content)
 
 
 def module_folder(root: Path, module: Mapping[str, Any]) -> Path:
     """Return the folder of a module, which must be inside the model's."""
-    inside = Path(str(module["path"]))
+    inside = Path(module["path"])
     if inside.is_absolute() or ".." in inside.parts:
         raise PretuneError(f"{root / MODULES}: the module {module['path']!r} is not inside the folder")
     return root / inside
@@ -173,7 +192,7 @@ def module_folder(root: Path, module: Mapping[str, Any]) -> Path:
 
 def kind_of(root: Path, module: Mapping[str, Any]) -> str:
     """Return the name of a module's class."""
-    package, _, kind = str(module["type"]).rpartition(".")
+    package, _, kind = module["type"].rpartition(".")
     if package.split(".")[0] != "sentence_transformers":
         raise PretuneError(
             f"{root / MODULES}: the module {module['type']} is code of its own, which pretune does not run"
@@ -183,12 +202,14 @@ def kind_of(root: Path, module: Mapping[str, Any]) -> str:
 
 def read_pooling(path: Path) -> tuple[tuple[str, ...], bool]:
     """Read the poolings of a Pooling module, and whether they include the tokens of prompts."""
-    content = read_mapping(path)
+    content = read_mapping(path, SETTINGS_KIND)
     flags = {name: mode for mode, name in POOLING_FLAGS.items()}
     dimensions = {"embedding_dimension", "word_embedding_dimension"}  # that of the states, which the model has, too
     check_keys(path, content, {"pooling_mode", "include_prompt", *flags, *dimensions})
     modes = content.get("pooling_mode", [mode for name, mode in flags.items() if content.get(name)] or "mean")
-    modes = [modes] if isinstance(modes, str) else modes
+    modes = [modes] if isinstance(modes, str) else conform(modes, list[str], f"{path}: pooling_mode")
+    if not modes:
+        raise PretuneError(f"{path}: pooling_mode names no pooling")
     for mode in modes:
         if mode not in POOLINGS:
             raise PretuneError(f"{path}: pretune has no pooling_mode {mode!r}; it has {', '.join(POOLINGS)}")
@@ -198,7 +219,7 @@ def read_pooling(path: Path) -> tuple[tuple[str, ...], bool]:
 def read_transform(kind: str, folder: Path) -> Transform:
     """Read the settings of a module that changes the vector of a text."""
     path = folder / CONFIG
-    content = read_mapping(path) if path.is_file() or kind != "Normalize" else {}
+    content = read_mapping(path, SETTINGS_KIND) if path.is_file() or kind != "Normalize" else {}
     places = {"module_input_name", "module_output_name"}
     for place in places & content.keys():
         if content[place] not in (VECTOR, None):
@@ -208,7 +229,7 @@ def read_transform(kind: str, folder: Path) -> Transform:
         return Normalize()
     if kind == "Dropout":
         check_keys(path, content, {"dropout"})
-        return Dropout(float(content.get("dropout", 0.2)))
+        return Dropout(conform(content.get("dropout", 0.2), Share, f"{path}: dropout"))
     if kind == "LayerNorm":
         check_keys(path, content, {"dimension"})
         return LayerNorm(need_size(path, content, "dimension"))
@@ -227,9 +248,10 @@ def read_transform(kind: str, folder: Path) -> Transform:
 
 def read_settings(path: Path) -> dict[str, Any]:
     """Read prompts, similarity function and truncate_dim of the whole model."""
-    content = read_mapping(path) if path.is_file() else {}
+    content = read_mapping(path, SETTINGS_KIND) if path.is_file() else {}
     given = {"prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim"}
     check_keys(path, content, {*given, "model_type", "__version__", "requirements"})
+    conform(content, Settings, str(path))
     kind = content.get("model_type", "SentenceTransformer")
     if kind != "SentenceTransformer":
         raise PretuneError(f"{path}: this is a {kind}; pretune reads models that give one vector per text")
@@ -244,7 +266,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 def read_transformer(folder: Path) -> tuple[int | None, bool]:
     """Read how many tokens of a text the Transformer takes (None: all), and whether texts are lowercased."""
     path = next((folder / name for name in (TRANSFORMER, *OLD_TRANSFORMERS) if (folder / name).is_file()), None)
-    content = read_mapping(path) if path is not None else {}
+    content = read_mapping(path, SETTINGS_KIND) if path is not None else {}
     path = path or folder / TRANSFORMER
     arguments = ("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs")
     check_keys(path, content, {"max_seq_length", "do_lower_case", "unpad_inputs", *arguments, *FIXED})
@@ -252,13 +274,15 @@ def read_transformer(folder: Path) -> tuple[int | None, bool]:
         if name in content and content[name] not in usual:
             raise PretuneError(f"{path}: pretune does not compute vectors with {name} {json.dumps(content[name])}")
     for name in arguments:
+        conform(content.get(name) or {}, dict[str, Any], f"{path}: {name}")
         check_keys(path, content.get(name) or {}, {*COMPUTING, "model_max_length"})
     limits = [content.get("max_seq_length")]
     limits += [(content.get(name) or {}).get("model_max_length") for name in arguments]
     if not any(limits):  # 6.x leaves it to the tokenizer, and cuts no later than the model has positions
         tokenizer, model = (folder / name for name in (TOKENIZER_CONFIG, CONFIG))
-        limits = [read_mapping(tokenizer).get("model_max_length") if tokenizer.is_file() else None]
-        limits += [read_mapping(model).get("max_position_embeddings") if model.is_file() else None]
+        kind = SETTINGS_KIND
+        limits = [read_mapping(tokenizer, kind).get("model_max_length") if tokenizer.is_file() else None]
+        limits += [read_mapping(model, kind).get("max_position_embeddings") if model.is_file() else None]
     if wrong := [limit for limit in limits if not isinstance(limit, int | float | None)]:
         raise PretuneError(f"{path}: the maximum length {wrong[0]!r} is not a number")
     found = [int(limit) for limit in limits if limit is not None and 0 < limit < UNLIMITED]
@@ -276,27 +300,7 @@ def check_keys(path: Path, content: Collection[str], known: Collection[str]) -> 
 def need_size(path: Path, content: Mapping[str, Any], name: str) -> int:
     """Return a setting that must be a positive integer."""
     value = content.get(name)
-    if not isinstance(value, int) or value < 1:
-        raise PretuneError(f"{path}: {name} is {value!r}; it must be a positive integer")
-    return value
-
-
-def read_mapping(path: Path) -> dict[str, Any]:
-    """Read a JSON file of settings by name."""
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise PretuneError(f"{path}: not a mapping of settings")
-    return content
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise PretuneError(f"{path}: missing") from error
-    except ValueError as error:
-        raise PretuneError(f"{path}: not valid JSON ({error})") from error
+    return conform(value, Size, f"{path}: {name}")
 
 
 def write_layout(

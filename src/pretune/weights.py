@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from pretune.atomic import write_json
 from pretune.errors import PretuneError, quote
-from pretune.parsing import conform, read_mapping
+from pretune.parsing import conform, is_file_name, read_mapping
 from pretune.tensor_files import Tensors, check_finite, read_tensors, readable, refuse_pointer, write_tensors
 
 WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
@@ -109,7 +109,7 @@ def _places(index: Path) -> dict[str, str]:
         raise PretuneError(f"{index}: not an index of shards (no weight_map)")
     places = conform(content["weight_map"], dict[str, str], f"{index}: weight_map")
     for shard in sorted(set(places.values())):
-        if Path(shard).name != shard:
+        if not is_file_name(shard):
             raise PretuneError(f"{index}: names {quote(shard)}, which is not a file beside it")
     return places
 

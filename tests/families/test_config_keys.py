@@ -397,8 +397,8 @@ def fields_of(name: str) -> set[str]:
         ({"adapters": {"adapters": {"a": "b"}}}, "adapters: it has adapters"),
         ({"pruned_heads": {"0": [1]}}, "pruned_heads: "),
         ({"hidden_act": "prelu"}, "unknown activation 'prelu'"),
-        ({"hidden_size": "768"}, r'config\.json: hidden_size is "768", not int'),
-        ({"layer_norm_eps": []}, r"layer_norm_eps is \[\], not float"),
+        ({"hidden_size": "768"}, r"config\.json: hidden_size: input should be a valid integer, not '768'"),
+        ({"layer_norm_eps": []}, r"layer_norm_eps: input should be a valid number, not \[\]"),
     ],
 )
 def test_what_may_change_the_output_is_refused_by_name(keys: dict[str, Any], words: str, tmp_path: Path) -> None:

@@ -73,9 +73,21 @@ class OnnxBackbone(TaskParts, nn.Module):
         states = np.empty((len(packed), self.width), dtype=np.float32)
         for feed, places in feeds(packed):
             wanted = {name: rows for name, rows in feed.items() if name in self.inputs}
-            (found,) = self.session.run([STATES], wanted, self.options)
-            states[places] = found[feed[MASK] > 0]
+            states[places] = self._run(wanted, feed[MASK].shape)[feed[MASK] > 0]
         return States([torch.from_numpy(states).to(packed.ids.device)])
+
+    def _run(self, feed: dict[str, Array], shape: tuple[int, ...]) -> Array:
+        """Return the states of some rows, (b, L, width); `shape` is (b, L)."""
+        try:
+            (found,) = self.session.run([STATES], feed, self.options)
+        except Exception as error:  # ONNX Runtime has no common class for its errors
+            raise PretuneError(f"{self.path}: ONNX Runtime cannot run it ({str(error).splitlines()[0]})") from error
+        if not isinstance(found, np.ndarray) or found.shape != (*shape, self.width):
+            raise PretuneError(
+                f"{self.path}: its states have the shape {np.shape(found)}, but the config.json beside it describes "
+                f"{(*shape, self.width)}; the files do not belong together, or one is damaged"
+            )
+        return found
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
         """Nothing that could move."""

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from pretune.backbones.encoder import Encoder
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, quote
 from pretune.nn.int8 import replace_linears
 from pretune.nn.narrow import HEADED, OPENED, narrow, size
 
@@ -56,8 +56,13 @@ class Shape:
         """Make a backbone that was built from the configuration alone what it is now."""
         if self.layers is not None:
             keep_layers(backbone, self.layers)
+        parts = {**dict(attentions(backbone)), **dict(feed_forwards(backbone))}
         for path, count in {**self.heads, **self.units}.items():
-            narrow(backbone.get_submodule(path), range(count))
+            if path not in parts or count > size(parts[path]):
+                raise PretuneError(
+                    f"the pruned shape asks for {count} heads or units of {quote(path)}, which the model lacks"
+                )
+            narrow(parts[path], range(count))
         if self.linear:
             replace_linears(backbone, self.linear)
         return backbone
@@ -85,6 +90,8 @@ def keep_layers(backbone: Any, kept: Sequence[int]) -> None:
     """Leave a stack the layers at these depths. Where depths share their layers, it only runs through fewer."""
     if not isinstance(backbone, Encoder):
         raise PretuneError("only a single stack of layers can lose some of them; this model is another kind")
+    if not kept or max(kept) >= len(backbone.order):
+        raise PretuneError(f"the pruned shape keeps layers {quote(list(kept))} of a model with {len(backbone.order)}")
     if shares_layers(backbone):
         backbone.order = [backbone.order[depth] for depth in kept]
         return

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import torch
+from annotated_types import Ge, Le
 
 from pretune.backbones.onnx import GRAPH
 from pretune.compression.measuring import some_texts
@@ -28,10 +28,12 @@ from pretune.objectives.named import kind_of
 from pretune.objectives.on import On
 from pretune.onnx_export import Scorer, choose_scorer, finish_folder, graph_outputs, model_outputs, write_graph
 from pretune.outputs import intermediate
+from pretune.parsing import conform, read_mapping
 from pretune.training.finetuning import RANGES, finetune
 from pretune.training.runs import Run, finish_run, start_run
 from pretune.training.settings import Budget
 
+Range = Annotated[float, Ge(0), Le(1e30)]  # the largest magnitude of an activation; NaN is none
 How = Literal["dynamic", "static", "aware", "weights", "bf16", "fp16"]
 Engine = Literal["onnx", "torch"]
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -174,7 +176,7 @@ def write(order: Order, engine: Engine, source: Trained, rows: Any) -> None:
         graph = Path(folder) / GRAPH
         match order.how:
             case "aware":
-                ranges = json.loads((source.folder / RANGES).read_text(encoding="utf-8"))
+                ranges = read_ranges(source.folder / RANGES)
                 write_learned(model, scorer, ranges, graph, out / GRAPH)
             case "static":
                 write_graph(model, graph, scorer)
@@ -184,6 +186,11 @@ def write(order: Order, engine: Engine, source: Trained, rows: Any) -> None:
                 write_graph(model, graph, scorer)
                 dynamic(graph, out / GRAPH, order.per_channel)
     finish_folder(model, out)
+
+
+def read_ranges(path: Path) -> dict[str, float]:
+    """Return the ranges of activations that quantization-aware training learned, by the path of their layer."""
+    return conform(read_mapping(path, "ranges of activations"), dict[str, Range], str(path))
 
 
 def write_learned(model: Model, scorer: Scorer | None, ranges: Mapping[str, float], draft: Path, out: Path) -> None:

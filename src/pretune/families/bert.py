@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from pretune.backbones.encoder import Encoder
+from pretune.errors import PretuneError
 from pretune.families.config_keys import ENCODER
 from pretune.families.family import TOKEN_HEADS, Family, Only, Row, Table, output_rows, token_classes
 from pretune.nn.attention import Attention
@@ -79,6 +80,10 @@ def embeddings_of(
     `project` leads from their width to that of the layers; `first` is the row of the first position (RoBERTa), None where
     positions have no vectors (DeBERTa); `scale` is that of the token vectors (BigBird).
     """
+    if first is not None and config.max_position_embeddings <= first:
+        raise PretuneError(
+            f"no positions: max_position_embeddings is {config.max_position_embeddings}, the first {first}"
+        )
     positions = None if first is None else Learned(config.max_position_embeddings - first, width, first)
     return Embeddings(
         config.vocab_size,

@@ -6,14 +6,16 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
 
 from pretune.backbones.states import Backbone
-from pretune.errors import PretuneError
+from pretune.errors import LONGEST_QUOTE, PretuneError, shorten
+from pretune.families.bounds import check_bounds
 from pretune.families.config_keys import DESCRIPTION, HARMLESS, REFUSED
+from pretune.parsing import as_tuples, conform
 from pretune.text.sequences import Template
 
 Tensors = dict[str, Tensor]
@@ -43,8 +45,6 @@ def token_classes(name: str, answering: str = "QuestionAnswering") -> dict[froze
     return {frozenset({"tag"}): f"{name}ForTokenClassification", frozenset({"answer"}): f"{name}For{answering}"}
 
 
-# Types of keys of config.json, as JSON has them; other annotations are the family's to check.
-TYPES: Mapping[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool, int), "str": (str,)}
 # The values of a key of config.json that a family supports: some, or what a configuration makes of it.
 Only = Sequence[Any] | Callable[[Any], Sequence[Any]]
 
@@ -103,13 +103,12 @@ class Family:
         for key, meaning in REFUSED.items():
             if content.get(key):
                 raise PretuneError(f"{where}: {key}: {meaning}")
-        known = {key.name: str(key.type) for key in fields(self.config)}
-        own = {key: value for key, value in given.items() if key in known}
+        known = get_type_hints(self.config)
         # The tokenizer knows ids that a file leaves open.
-        own = {key: value for key, value in own.items() if value is not None or not key.endswith("_token_id")}
+        told = {key: value for key, value in given.items() if value is not None or not key.endswith("_token_id")}
+        own = {key: _typed(value, known[key], f"{where}: {key}") for key, value in told.items() if key in known}
         for key, value in own.items():
-            if not isinstance(value, TYPES.get(known[key], object)):
-                raise PretuneError(f"{where}: {key} is {_json(value)}, not {known[key]}")
+            check_bounds(key, value, where)
         config = self.config(**own)
         for key, only in self.only.items():
             value = getattr(config, key) if key in known else content.get(key)
@@ -136,7 +135,14 @@ class Family:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, default=str)
+    return shorten(json.dumps(value, default=str), LONGEST_QUOTE)
+
+
+def _typed(value: Any, kind: Any, where: str) -> Any:
+    """Return a value of config.json if it is of the type of its key."""
+    if kind is bool and value in (0, 1):  # as some files have it
+        return bool(value)
+    return conform(as_tuples(value) if get_origin(kind) is tuple else value, kind, where)
 
 
 class Table:

@@ -15,9 +15,10 @@ from torch import nn
 
 from pretune.backbones.encoder import Encoder
 from pretune.errors import PretuneError
+from pretune.families.bounds import check_bounds
 from pretune.families.config_keys import ENCODER
 from pretune.families.family import Family, Row, Table, output_rows, token_classes
-from pretune.nn.attention import Attention
+from pretune.nn.attention import Attention, split_heads
 from pretune.nn.blocks import Layer, PreNorm
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, GatedFeedForward
@@ -26,6 +27,7 @@ from pretune.nn.initialize import initialize
 from pretune.nn.linear import LayerNorm
 from pretune.nn.patterns import full, window
 from pretune.nn.positions import Rotary
+from pretune.parsing import conform
 from pretune.text.sequences import Template
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -81,15 +83,18 @@ class ModernBertConfig:
 
     def theta(self, kind: str) -> float:
         """The base of the wavelengths of one kind of layer's positions."""
-        newer = dict((self.rope_parameters or {}).get(kind) or {})
+        newer = conform(
+            (self.rope_parameters or {}).get(kind) or {}, dict[str, Any], f"modernbert: rope_parameters.{kind}"
+        )
         if unknown := sorted(newer.keys() - {"rope_type", "rope_theta"}):
             raise PretuneError(f"modernbert: rope_parameters with {', '.join(unknown)} are not supported")
         if (scaling := newer.get("rope_type", "default")) != "default":
             raise PretuneError(
                 f"modernbert: rope_parameters of rope_type {scaling!r} are not supported; only 'default'"
             )
-        theta: float = newer.get("rope_theta", self.global_rope_theta if kind == FULL else self.local_rope_theta)
-        return theta
+        theta = newer.get("rope_theta", self.global_rope_theta if kind == FULL else self.local_rope_theta)
+        check_bounds("rope_theta", conform(theta, float, "modernbert: rope_theta"), "modernbert")
+        return float(theta)
 
 
 def build(config: ModernBertConfig) -> Encoder:
@@ -103,7 +108,7 @@ def build(config: ModernBertConfig) -> Encoder:
             width,
             heads,
             pattern=patterns[kind],
-            rotary=Rotary(width // heads, config.theta(kind)),
+            rotary=Rotary(split_heads(width, heads), config.theta(kind)),
             bias=config.attention_bias,
             dropout=config.attention_dropout,
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pretune.backbones.encoder import Encoder
 from pretune.families import bert
 from pretune.families.family import Family
-from pretune.nn.attention import Attention
+from pretune.nn.attention import Attention, split_heads
 from pretune.nn.blocks import Layer
 from pretune.nn.favor import Favor
 from pretune.nn.feed_forward import ACTIVATIONS
@@ -32,7 +32,9 @@ def build(config: PerformerConfig) -> Encoder:
 
     def layer() -> Layer:
         heads = config.num_attention_heads
-        return bert.layer_of(config, Attention(width, heads, attend=Favor(width // heads, config.num_random_features)))
+        return bert.layer_of(
+            config, Attention(width, heads, attend=Favor(split_heads(width, heads), config.num_random_features))
+        )
 
     encoder = Encoder(
         embed=bert.embeddings_of(config, width),

@@ -151,6 +151,11 @@ def check(config: ReformerConfig) -> None:
         )
     if LSH in config.attn_layers and (odd := [count for count in config.buckets() if count % 2]):
         raise PretuneError(f"reformer: num_buckets {odd[0]} is odd; a bucket is a direction or its opposite")
+    if config.axial_pos_embds and len(config.axial_pos_embds_dim) != len(config.axial_pos_shape):
+        raise PretuneError(
+            f"reformer: axial_pos_embds_dim has {len(config.axial_pos_embds_dim)} axes, but axial_pos_shape "
+            f"{len(config.axial_pos_shape)}"
+        )
     if config.axial_pos_embds and sum(config.axial_pos_embds_dim) != config.hidden_size:
         raise PretuneError(
             f"reformer: axial_pos_embds_dim {list(config.axial_pos_embds_dim)} must add up to hidden_size, "

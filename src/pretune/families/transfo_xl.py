@@ -65,6 +65,14 @@ def build(config: TransfoXLConfig) -> Encoder:
         raise PretuneError(
             f"transfo-xl: div_val {config.div_val} is not supported; with cutoffs [] there is one cluster"
         )
+    if (
+        list(config.cutoffs) != sorted(set(config.cutoffs))
+        or config.d_embed // config.div_val ** len(config.cutoffs) < 1
+    ):
+        raise PretuneError(
+            f"transfo-xl: cutoffs {list(config.cutoffs)[:CLUSTERS]} must increase, and leave each cluster vectors of d_embed over a "
+            f"power of div_val, {config.d_embed} and {config.div_val}"
+        )
     width, heads, dropout = config.d_model, config.n_head, config.dropout
     furthest = config.clamp_len if config.clamp_len > 0 else None
     pattern = causal & window(config.mem_len - 1) if config.same_length and config.mem_len > 0 else causal

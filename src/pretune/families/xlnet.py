@@ -15,7 +15,7 @@ from functools import partial
 from pretune.backbones.encoder import Encoder
 from pretune.families.config_keys import ENCODER
 from pretune.families.family import TOKEN_HEADS, Family, Table, output_rows, token_classes
-from pretune.nn.attention import ScoredAttention
+from pretune.nn.attention import ScoredAttention, split_heads
 from pretune.nn.blocks import Layer, PostNorm
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
@@ -56,7 +56,7 @@ class XLNetConfig:
 def build(config: XLNetConfig) -> Encoder:
     """The whole wiring."""
     width, heads, dropout = config.d_model, config.n_head, config.dropout
-    head_width = config.d_head or width // heads
+    head_width = config.d_head or split_heads(width, heads)
     furthest = config.clamp_len if config.clamp_len > 0 else None
     activation = ACTIVATIONS[config.ff_activation]
     norm = partial(LayerNorm, width, config.layer_norm_eps)

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from pretune.errors import PretuneError
+from pretune.inference.finite import checked
 from pretune.model import Model
 from pretune.objectives.item import Item, histories
 from pretune.randomness import Draws
@@ -43,7 +44,7 @@ def rank_last_items(model: Model, store: Store, length: int = 128, back: int = 1
         batch = collate(Item(last=1.0).corrupt(arrangement.take(plan.pack(index)), tokenizer, Draws(0))).to(device)
         targets = batch.targets[Item.name]
         states = root.backbone(*batch.packed).last[targets.at]
-        logits = root.heads[Item.name](states, root.backbone.embed.tokens).float().cpu()
+        logits = checked(root.heads[Item.name](states, root.backbone.embed.tokens)).float().cpu()
         logits[:, never] = -torch.inf
         right = logits.gather(1, targets.target.cpu()[:, None])
         better, equal = (logits > right).sum(1), (logits == right).sum(1)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pretune.errors import PretuneError
 from pretune.nn.attend import TILE_WIDTHS, Bend, attend, attend_self
 from pretune.nn.cache import Cache
 from pretune.nn.kernels import ours
@@ -55,6 +56,17 @@ class Attend(Protocol):
         """Floating-point operations of sequences of such lengths."""
 
 
+def split_heads(width: int, heads: int) -> int:
+    """Return the width of each head; refuse a width that heads do not divide.
+
+    >>> split_heads(768, 12)
+    64
+    """
+    if width % heads:
+        raise PretuneError(f"a width of {width} cannot be divided evenly among {heads} attention heads")
+    return width // heads
+
+
 class Attention(nn.Module):
     """Self-attention with queries, keys and values from one matrix."""
 
@@ -74,7 +86,7 @@ class Attention(nn.Module):
         """`norm` normalizes queries and keys of each head (QK-norm); `attend` takes the place of the function of that name,
         but for dropout and caches."""
         super().__init__()
-        self.heads, self.head_width = heads, head_width or width // heads
+        self.heads, self.head_width = heads, head_width or split_heads(width, heads)
         self.pattern, self.rotary, self.norm, self.dropout = pattern, rotary, norm, dropout
         self.attend = attend
         self.qkv = Linear(width, 3 * heads * self.head_width, bias, stacked=3)
@@ -129,7 +141,7 @@ class GlobalAttention(nn.Module):
 
     def __init__(self, width: int, heads: int, *, pattern: Pattern = full, dropout: float = 0.0) -> None:
         super().__init__()
-        self.heads, self.head_width = heads, width // heads
+        self.heads, self.head_width = heads, split_heads(width, heads)
         self.pattern, self.dropout = pattern, dropout
         self.qkv = Linear(width, 3 * width, stacked=3)
         self.global_qkv = Linear(width, 3 * width, stacked=3)
@@ -173,7 +185,7 @@ class ScoredAttention(nn.Module):
         """Without a score, that of the stack holds; `content_bias` is added to the queries for q·k alone, as
         Transformer-XL has it; `stages` is that of `attend`."""
         super().__init__()
-        self.heads, self.head_width = heads, head_width or width // heads
+        self.heads, self.head_width = heads, head_width or split_heads(width, heads)
         self.pattern, self.scale, self.dropout, self.score = pattern, scale, dropout, score
         self.stages = stages
         inner = heads * self.head_width
@@ -212,7 +224,7 @@ class CrossAttention(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.heads, self.head_width = heads, head_width or width // heads
+        self.heads, self.head_width = heads, head_width or split_heads(width, heads)
         self.scale, self.dropout = scale, dropout
         inner = heads * self.head_width
         self.query = Linear(width, inner, bias)

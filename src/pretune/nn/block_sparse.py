@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pretune.errors import PretuneError
 from pretune.nn.attend import attend_self
-from pretune.nn.attention import Flow
+from pretune.nn.attention import Flow, split_heads
 from pretune.nn.block_mask import BLOCK
 from pretune.nn.linear import Linear
 from pretune.nn.patterns import Columns, Pattern, visible
@@ -21,6 +22,7 @@ from pretune.nn.ranges import Range, Truth
 from pretune.randomness import hashed
 
 LEVELS = 1 << 15  # of a random number: times a number of blocks, it still fits into 32 bits
+MOST_NUMBERS = 1 << 26  # of the table of random blocks
 
 
 class BlockSparseAttention(nn.Module):
@@ -37,7 +39,7 @@ class BlockSparseAttention(nn.Module):
     ) -> None:
         """`blocks` is the largest number of blocks in a sequence; `layer` selects the random blocks."""
         super().__init__()
-        self.heads, self.head_width, self.dropout = heads, width // heads, dropout
+        self.heads, self.head_width, self.dropout = heads, split_heads(width, heads), dropout
         self.size, self.random, self.layer = size, random, layer
         self.qkv = Linear(width, 3 * width, stacked=3)
         self.output = Linear(width, width)
@@ -59,6 +61,11 @@ class BlockSparseAttention(nn.Module):
 
 def random_numbers(layer: int, heads: int, blocks: int, random: int) -> Tensor:
     """Return (heads, blocks, random) uniform integers below LEVELS, a function of their coordinates and the layer."""
+    if heads * blocks * random > MOST_NUMBERS:
+        raise PretuneError(
+            f"sparse attention of {heads} heads, {blocks} blocks and {random} random blocks needs too large a table; "
+            "its sizes are damaged"
+        )
     head, block, draw = np.ogrid[:heads, :blocks, :random]
     return torch.from_numpy((hashed(0, "random blocks", layer, head, block, draw) % LEVELS).astype(np.int32))
 

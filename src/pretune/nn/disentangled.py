@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretune.nn.attend import attend
-from pretune.nn.attention import Flow
+from pretune.nn.attention import Flow, split_heads
 from pretune.nn.dropout import Dropout
 from pretune.nn.linear import Linear
 from pretune.nn.patterns import full, visible
@@ -106,7 +106,7 @@ class DisentangledAttention(nn.Module):
     ) -> None:
         """`distance_dropout` is that of the vectors of distances."""
         super().__init__()
-        self.heads, self.head_width, self.dropout = heads, width // heads, dropout
+        self.heads, self.head_width, self.dropout = heads, split_heads(width, heads), dropout
         self.project, self.score, self.distance_dropout = project, score, Dropout(distance_dropout)
         self.output = Linear(width, width)
 

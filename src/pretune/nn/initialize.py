@@ -55,8 +55,7 @@ def initialize(module: Module, deviation: float = 0.02, zero_outputs: bool = Fal
             elif "bias" in name:
                 nn.init.zeros_(parameter)
             elif parameter.dim() > 1:
-                with torch.no_grad():
-                    nn.init.trunc_normal_(parameter, std=deviation, a=-2 * deviation, b=2 * deviation)
+                draw_truncated(parameter, deviation)
     if zero_outputs:
         # Once all else is done: a part comes before the matrices in it, which would be drawn anew.
         for child in module.modules():
@@ -64,6 +63,15 @@ def initialize(module: Module, deviation: float = 0.02, zero_outputs: bool = Fal
             if isinstance(output, nn.Linear):
                 nn.init.zeros_(output.weight)
     return module
+
+
+def draw_truncated(parameter: Tensor, deviation: float) -> None:
+    """Fill a parameter from a normal distribution that is cut off at two standard deviations; 0 where that is 0."""
+    with torch.no_grad():
+        if deviation == 0:
+            nn.init.zeros_(parameter)
+        else:
+            nn.init.trunc_normal_(parameter, std=deviation, a=-2 * deviation, b=2 * deviation)
 
 
 def initialize_by_inputs(module: Module, factor: float = 1.0) -> Module:

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretune.errors import PretuneError
+
 
 class Learned(nn.Module):
     """A vector a position, up to a longest length (BERT, GPT)."""
@@ -78,6 +80,8 @@ class Rotary(nn.Module):
 
     def __init__(self, head_width: int, base: float = 10_000.0) -> None:
         super().__init__()
+        if head_width % 2:
+            raise PretuneError(f"rotary positions need attention heads of an even width, not {head_width}")
         self.head_width, self.base = head_width, base
 
     def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:

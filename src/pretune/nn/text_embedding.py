@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, NotRequired, Self
 
 import torch
 import torch.nn.functional as F
+from annotated_types import Ge, Le
 from torch import Tensor, nn
+from typing_extensions import TypedDict
 
 from pretune.errors import PretuneError, nearest
 from pretune.nn.dropout import Dropout as DropoutLayer
@@ -20,6 +22,7 @@ from pretune.nn.linear import LayerNorm as LayerNormLayer
 from pretune.nn.linear import Linear
 from pretune.nn.pooling import pool
 from pretune.packed import Packed
+from pretune.parsing import conform
 
 POOLINGS = ("mean", "max", "start", "last", "mean_sqrt_len", "weighted_mean")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
@@ -123,6 +126,56 @@ Transform = Dense | LayerNorm | Dropout | Normalize
 TRANSFORMS: dict[str, type[Transform]] = {part.kind: part for part in (Dense, LayerNorm, Dropout, Normalize)}
 
 
+# What `TextEmbedding.write` writes into config.json.
+Size = Annotated[int, Ge(1), Le(1 << 20)]
+
+
+class DenseEntry(TypedDict):
+    """A dense layer."""
+
+    kind: Literal["dense"]
+    in_features: Size
+    out_features: Size
+    bias: NotRequired[bool]
+    activation: NotRequired[str]
+    residual: NotRequired[bool]
+
+
+class LayerNormEntry(TypedDict):
+    """Layer normalization."""
+
+    kind: Literal["layer_norm"]
+    dimension: Size
+
+
+class DropoutEntry(TypedDict):
+    """Dropout."""
+
+    kind: Literal["dropout"]
+    share: Annotated[float, Ge(0), Le(1)]
+
+
+class NormalizeEntry(TypedDict):
+    """Scaling to unit length."""
+
+    kind: Literal["normalize"]
+
+
+Entry = DenseEntry | LayerNormEntry | DropoutEntry | NormalizeEntry
+
+
+class Written(TypedDict):
+    """A text embedding."""
+
+    pooling: list[str]
+    transforms: NotRequired[list[Entry]]
+    truncate_dim: NotRequired[Size | None]
+    include_prompt: NotRequired[bool]
+    prompts: NotRequired[dict[str, str]]
+    default_prompt_name: NotRequired[str | None]
+    similarity: NotRequired[str]
+
+
 @dataclass(frozen=True)
 class TextEmbedding:
     """A description of how the vector of a text comes from the hidden states of its tokens.
@@ -200,11 +253,15 @@ class TextEmbedding:
         return {name: value for name, value in content.items() if value != usual[name]}
 
     @classmethod
-    def read(cls, content: Mapping[str, Any]) -> Self:
-        """Return what `write` has written."""
-        parts = [dict(part) for part in content.get("transforms", ())]
+    def read(cls, content: Any, where: str) -> Self:
+        """Return what `write` has written; `where` names the file, for errors."""
+        known = conform(content, Written, f"{where}: embedding")
+        if unknown := sorted(content.keys() - Written.__annotations__.keys()):
+            raise PretuneError(f"{where}: embedding has {', '.join(unknown)}, which pretune does not know")
+        parts: list[dict[str, Any]] = [dict(part) for part in known.get("transforms", ())]
         transforms = tuple(TRANSFORMS[part.pop("kind")](**part) for part in parts)
-        return cls(**{**content, "pooling": tuple(content["pooling"]), "transforms": transforms})
+        arguments: dict[str, Any] = {**known, "pooling": tuple(known["pooling"]), "transforms": transforms}
+        return cls(**arguments)
 
 
 class TextEmbeddingHead(nn.Module):

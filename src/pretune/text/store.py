@@ -18,14 +18,14 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Len
 from typing_extensions import TypedDict
 
 from pretune.errors import PretuneError, quote
-from pretune.parsing import conform, parse_json, read_mapping, read_sealed_json
+from pretune.parsing import conform, is_file_name, parse_json, read_mapping, read_sealed_json
 from pretune.text.tokenizer import Tokenizer
 
 FORMAT = "pretune-store"
@@ -48,6 +48,14 @@ class Shard(TypedDict):
     bytes: Count
     size: Count
     sha256: str
+
+
+class Entry(TypedDict):
+    """What the header of a shard says of an array."""
+
+    dtype: Literal["U8", "U16", "U32", "U64"]
+    shape: Annotated[list[Count], Len(1, 1)]
+    data_offsets: Annotated[list[Count], Len(2, 2)]
 
 
 class Manifest(TypedDict):
@@ -85,6 +93,8 @@ class Store:
         for shard in self.shards:
             check_shard(self.folder / shard["file"], shard, whole=verify)
         self._maps = [map_shard(self.folder / shard["file"]) for shard in self.shards]
+        for shard, arrays in zip(self.shards, self._maps, strict=True):
+            check_arrays(self.folder / shard["file"], arrays, shard, self.manifest["vocabulary"] if verify else None)
         self.spoken = [(str(self.manifest["settings"]["language"]), self.documents)]  # (language, documents) in turn
 
     @cached_property
@@ -118,14 +128,14 @@ class Store:
     def sentence_offsets(self) -> Array:
         """(sentences + 1,) int64: where each sentence starts, counted over all shards."""
         parts = [m["sentences"][:-1].astype(np.int64) + start for m, start in self._with_start(self._token_bounds)]
-        return np.concatenate([*parts, [self.tokens]])
+        return _rising(np.concatenate([*parts, [self.tokens]]), f"{self.folder}: sentences")
 
     @cached_property
     def document_offsets(self) -> Array:
         """(documents + 1,) int64: the first sentence of each document, counted over all shards."""
         bounds = _running([shard["sentences"] for shard in self.shards])
         parts = [m["documents"][:-1].astype(np.int64) + start for m, start in self._with_start(bounds)]
-        return np.concatenate([*parts, [self.sentences]])
+        return _rising(np.concatenate([*parts, [self.sentences]]), f"{self.folder}: documents")
 
     @cached_property
     def document_bytes(self) -> Array:
@@ -284,6 +294,13 @@ def _running(counts: list[int]) -> Array:
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 
+def _rising(offsets: Array, what: str) -> Array:
+    """Return offsets if they start at 0 and never fall."""
+    if offsets[0] != 0 or (np.diff(offsets) < 0).any():
+        raise PretuneError(f"{what} begin outside the text, or before those in front of them; prepare the store again")
+    return offsets
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a store, or a clear word on what the folder is instead."""
     path = folder / MANIFEST
@@ -303,8 +320,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     for key in ("documents", "sentences", "tokens", "bytes"):
         if manifest[key] != sum(shard[key] for shard in manifest["shards"]):  # type: ignore[literal-required]
             raise PretuneError(f"{path}: the number of {key} is not that of the shards; prepare the store again")
+    conform(manifest["settings"].get("language"), str, f"{path}: settings.language")
     for shard in manifest["shards"]:
-        if Path(shard["file"]).name != shard["file"]:
+        if not is_file_name(shard["file"]):
             raise PretuneError(f"{path}: names {quote(shard['file'])}, which is not a file beside it")
     return dict(manifest)
 
@@ -332,19 +350,37 @@ def file_digest(path: Path) -> str:
 
 
 def map_shard(path: Path) -> dict[str, Array]:
-    """The arrays of a safetensors file as memory maps."""
+    """Return the arrays of a safetensors file as memory maps."""
     header, start = read_header(path)
-    arrays = {}
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        begin, _ = entry["data_offsets"]
-        shape = tuple(entry["shape"])
-        if 0 in shape:
-            arrays[name] = np.zeros(shape, dtype=_DTYPES[entry["dtype"]])
-        else:
-            arrays[name] = np.memmap(path, dtype=_DTYPES[entry["dtype"]], mode="r", offset=start + begin, shape=shape)
+    room = path.stat().st_size - start
+    header.pop("__metadata__", None)
+    arrays: dict[str, Array] = {}
+    for name, entry in conform(header, dict[str, Entry], str(path)).items():
+        kind, (rows,), (begin, end) = np.dtype(_DTYPES[entry["dtype"]]), entry["shape"], entry["data_offsets"]
+        if not begin <= end <= room or end - begin != rows * kind.itemsize:
+            raise PretuneError(f"{path}: {name} is not inside the file; the shard is damaged: prepare the store again")
+        arrays[name] = (
+            np.memmap(path, dtype=kind, mode="r", offset=start + begin, shape=(rows,))
+            if rows
+            else np.zeros(0, dtype=kind)
+        )
     return arrays
+
+
+def check_arrays(path: Path, arrays: Mapping[str, Array], entry: Mapping[str, Any], vocabulary: int | None) -> None:
+    """Refuse arrays that are not as long as the manifest says, or with ids outside the vocabulary, if that is given."""
+    tokens, sentences, documents = entry["tokens"], entry["sentences"], entry["documents"]
+    wanted = {"tokens": tokens, "words": -(-tokens // 8), "sentences": sentences + 1, "documents": documents + 1}
+    wanted |= {"bytes": documents, "files": documents}
+    for name, length in wanted.items():
+        if name not in arrays or len(arrays[name]) != length:
+            raise PretuneError(
+                f"{path}: {name} does not have the {length} entries that the manifest says; prepare it again"
+            )
+    if vocabulary is not None and tokens and int(arrays["tokens"].max()) >= vocabulary:
+        raise PretuneError(
+            f"{path}: a token's id is not below the size of the vocabulary, {vocabulary}; prepare it again"
+        )
 
 
 def read_header(path: Path) -> tuple[dict[str, Any], int]:
@@ -353,4 +389,5 @@ def read_header(path: Path) -> tuple[dict[str, Any], int]:
         size = int.from_bytes(file.read(8), "little")
         if size > 1 << 20:
             raise PretuneError(f"{path}: damaged shard; restore it, or prepare the store again")
-        return parse_json(file.read(size).decode("utf-8", "replace"), str(path)), 8 + size
+        header = parse_json(file.read(size).decode("utf-8", "replace"), str(path))
+    return conform(header, dict[str, Any], str(path)), 8 + size

@@ -34,8 +34,8 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from pretune.atomic import atomic_file, remove_temporaries, sync_folder, temporary_folder
-from pretune.errors import PretuneError
-from pretune.parsing import conform, read_sealed_json, write_sealed_json
+from pretune.errors import PretuneError, quote
+from pretune.parsing import conform, is_file_name, read_sealed_json, write_sealed_json
 from pretune.progress import say
 from pretune.text.store import file_digest
 from pretune.training.distributed import World
@@ -214,8 +214,8 @@ def read_state(folder: Path) -> State:
     """Return the state of a checkpoint, checked against its own checksum, its schema and the files it names."""
     state = conform(read_sealed_json(folder / STATE, "the state of a checkpoint"), State, str(folder / STATE))
     for file in state["checksums"]:
-        if Path(file).name != file:
-            raise PretuneError(f"{folder / STATE}: names {file!r}, which is not a file beside it")
+        if not is_file_name(file):
+            raise PretuneError(f"{folder / STATE}: names {quote(file)}, which is not a file beside it")
     return state
 
 

@@ -22,7 +22,7 @@ from pretune.model_card import CONFIG, History, write_card
 from pretune.outputs import RECIPE as RECIPE
 from pretune.outputs import RESULTS as RESULTS
 from pretune.outputs import check_run
-from pretune.parsing import read_json_lines, read_mapping
+from pretune.parsing import read_json_lines, read_mapping, read_text
 from pretune.recipe import read_recipe, write_recipe
 from pretune.training.checkpoints import list_checkpoints
 from pretune.training.log import METRICS
@@ -70,10 +70,10 @@ class Run:
     @property
     def history(self) -> History:
         """How its model was made, for the card of the model."""
-        said = re.match(r"# pretune (\w+)", (self.folder / RECIPE).read_text(encoding="utf-8"))
+        said = re.match(r"# pretune (\w+)", read_text(self.folder / RECIPE))
         path = self.folder / ENVIRONMENT
-        date = json.loads(path.read_text(encoding="utf-8")).get("date", "") if path.is_file() else ""
-        return History(said[1] if said else "", self.recipe, self.results, date)
+        known = read_mapping(path, "the environment of a run") if path.is_file() else {}
+        return History(said[1] if said else "", self.recipe, self.results, str(known.get("date", "")))
 
     def predict(self, texts: Any, **options: Any) -> list[dict[str, Any]]:
         """An answer for each text, with a model trained for a task: a label, tags; with `pairs`, spans of these."""

@@ -1,0 +1,220 @@
+"""Model folders whose config.json is damaged or hostile."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import torch
+
+from fuzz.harness import FEW, MANY, Kind, attack, limits
+from fuzz.models import PRESETS, VOCABULARY, tiny_model
+from pretune import PretuneError
+from pretune.backbones.shape import Shape
+from pretune.families import FAMILIES
+from pretune.families.bounds import BOUNDS
+from pretune.model import Model, Root, load, make_model
+from pretune.nn.initialize import Undrawn
+from pretune.nn.int8 import replace_linears
+from pretune.nn.text_embedding import Dense, Dropout, LayerNorm, Normalize, TextEmbedding
+from pretune.objectives import parse_objective
+from pretune.parsing import read_mapping
+
+# -- folders that are loaded whole ----------------------------------------------------------------------------------
+
+
+def folder_of(family: str, objective: str = "", labels: tuple[str, ...] = ()) -> Callable[[Path], None]:
+    """Return what writes a model of a family into a folder."""
+    options = {"labels": labels} if labels else {}
+    return lambda folder: tiny_model(family, objective, **options).save(folder)
+
+
+def pruned(folder: Path) -> None:
+    """Write a model that has lost a layer, a head and some units."""
+    model = tiny_model("bert", "mlm")
+    model.config = replace(model.config, num_hidden_layers=2)
+    shape = Shape((1,), {"layers.0.attention.part": 1}, {"layers.0.feed_forward.part": 10})
+    model.shape, model.root = shape, Root(shape.apply(model.family.build(model.config)))
+    model.save(folder)
+
+
+def quantized(folder: Path) -> None:
+    """Write a model with int8 weights."""
+    model = tiny_model("bert")
+    model.shape = Shape(linear="weights")
+    replace_linears(model.backbone, "weights")
+    model.save(folder)
+
+
+def for_vectors(folder: Path) -> None:
+    """Write a model that says how it computes vectors, with the options of its task and a maximum length."""
+    parts = (Dense(16, 12), LayerNorm(12), Dropout(0.1), Normalize())
+    embedding = TextEmbedding(
+        ("mean",), parts, prompts={"query": "query: "}, default_prompt_name="query", truncate_dim=8
+    )
+    model = tiny_model("bert", "contrast", embedding=embedding)
+    model.max_length, model.options = 64, {"temperature": 0.05}
+    model.save(folder)
+
+
+def several_tasks(folder: Path) -> None:
+    """Write a model with two tasks, each with labels of its own."""
+    tasks = {"mood": {"labels": ["bad", "good"]}, "topic": {"labels": ["a", "b", "c"]}}
+    model = tiny_model("bert")
+    model.objective, model.tasks = "mood: classify|topic: classify", tasks
+    model.add_heads(parse_objective(model.objective, tasks).objectives)
+    model.save(folder)
+
+
+LOADED = [
+    Kind("config.json of a pruned model", pruned, ["config.json"], load),
+    Kind("config.json of an int8 model", quantized, ["config.json"], load),
+    Kind("config.json of a model for vectors", for_vectors, ["config.json"], load),
+    Kind("config.json of several tasks", several_tasks, ["config.json"], load),
+] + [
+    Kind(f"config.json of {family}", folder_of(family, objective, labels), ["config.json"], load)
+    for family, objective, labels in (
+        ("bert", "classify", ("no", "yes", "perhaps")),
+        ("gpt2", "lm", ()),
+        ("t5", "spans", ()),
+        ("xlnet", "plm", ()),
+        ("modernbert", "mlm", ()),
+        ("word-vectors", "", ()),
+        ("lstm", "lm", ()),
+    )
+]
+
+
+@pytest.mark.parametrize("kind", LOADED, ids=lambda kind: kind.name)
+def test_damaged_configs(kind: Kind, tmp_path: Path) -> None:
+    report = attack(kind, tmp_path, FEW // len(LOADED))
+    assert not report.bad, str(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", LOADED, ids=lambda kind: kind.name)
+def test_damaged_configs_at_length(kind: Kind, tmp_path: Path) -> None:
+    report = attack(kind, tmp_path, MANY // len(LOADED), seed=1)
+    print(report)
+    assert not report.bad, str(report)
+
+
+# -- every family, built without memory -----------------------------------------------------------------------------
+
+
+def family_config(family: str) -> dict[str, Any]:
+    """Return what a config.json of a tiny model of a family says of its network."""
+    if family in PRESETS:
+        return asdict(make_model_of_shapes(family).config)
+    return asdict(FAMILIES[family].config())
+
+
+def make_model_of_shapes(family: str) -> Model:
+    with torch.device("meta"), Undrawn():
+        return make_model(PRESETS[family], vocabulary=VOCABULARY)
+
+
+def build_on_meta(family: str) -> Callable[[Path], Any]:
+    """Return what reads the configuration of a family and builds its network without memory."""
+
+    def read(folder: Path) -> Any:
+        path = folder / "config.json"
+        config = FAMILIES[family].read_config(read_mapping(path, "a configuration"), str(path))
+        with torch.device("meta"), Undrawn():
+            return FAMILIES[family].build(config)
+
+    return read
+
+
+def write_config(family: str) -> Callable[[Path], Any]:
+    return lambda folder: (folder / "config.json").write_text(json.dumps(family_config(family)))
+
+
+BUILT = [
+    Kind(f"config.json of {family}, built", write_config(family), ["config.json"], build_on_meta(family))
+    for family in FAMILIES
+]
+
+
+@pytest.mark.parametrize("kind", BUILT, ids=lambda kind: kind.name)
+def test_hostile_numbers(kind: Kind, tmp_path: Path) -> None:
+    report = attack(kind, tmp_path, FEW // 10)
+    assert not report.bad, str(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", BUILT, ids=lambda kind: kind.name)
+def test_hostile_numbers_at_length(kind: Kind, tmp_path: Path) -> None:
+    report = attack(kind, tmp_path, MANY // 10, seed=1)
+    print(report)
+    assert not report.bad, str(report)
+
+
+# -- single cases ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_number_of_a_configuration_has_bounds(family: str) -> None:
+    hints = get_type_hints(FAMILIES[family].config)
+    numeric = {key for key, kind in hints.items() if {int, float} & {kind, *flat(kind)}}
+    assert not numeric - BOUNDS.keys(), "give these bounds in families/bounds.py"
+
+
+def flat(kind: Any) -> set[Any]:
+    """Return the types inside a type."""
+    return {inner for part in get_args(kind) for inner in (part, *flat(part))}
+
+
+def refusal(folder: Path, **changes: Any) -> str:
+    """Return the message with which a folder is refused once its config.json says something else."""
+    path = folder / "config.json"
+    content = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps(content))
+    with limits(), pytest.raises(PretuneError, match=r"config\.json") as caught:
+        load(folder)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("initializer_range", -1, "initializer_range is -1.0; it must be from 0 to 1,000"),
+        ("initializer_range", float("nan"), "initializer_range is nan; it must be from 0 to 1,000"),
+        ("num_hidden_layers", 10**30, "num_hidden_layers is 1000"),
+        ("num_hidden_layers", 999, "asks for 999 layers, but the weights have"),
+        ("hidden_size", 1 << 40, "hidden_size is 1099511627776"),
+        ("intermediate_size", 1 << 20, "describes a network of"),
+        ("vocab_size", 1 << 25, "describes a network of"),
+        ("max_position_embeddings", 0, "max_position_embeddings is 0; it must be from 1"),
+        ("num_attention_heads", 3, "a width of 16 cannot be divided evenly among 3 attention heads"),
+        ("num_attention_heads", True, "num_attention_heads: input should be a valid integer, not True"),
+        ("hidden_dropout_prob", 1.5, "hidden_dropout_prob is 1.5; it must be from 0 to 1"),
+        ("layer_norm_eps", 0.0, "layer_norm_eps is 0.0; it must be from 1e-30 to 1"),
+        ("type_vocab_size", -1, "type_vocab_size is -1"),
+        ("num_labels", 10**12, "num_labels: input should be less than or equal to 1000000"),
+        ("id2label", {"9" * 5000: "x"}, "id2label must give a name to each number of a class"),
+        ("id2label", {"²": "x"}, "id2label must give a name to each number of a class"),
+        ("pretune", 7, "pretune: input should be a valid dictionary, not 7"),
+        ("pretune", {"objective": ["mlm"]}, "pretune: objective: input should be a valid string"),
+        ("pretune", {"max_length": -5}, "pretune: max_length: input should be greater than or equal to 1, not -5"),
+        ("pretune", {"shape": {"layers": "01"}}, "pretune: shape.layers: input should be a valid list"),
+        ("pretune", {"tasks": {"a": 1}}, "pretune: tasks.a: input should be a valid dictionary"),
+    ],
+)
+def test_numbers_and_types_are_refused_by_name(key: str, value: Any, words: str, tmp_path: Path) -> None:
+    tiny_model("bert", "classify", labels=("no", "yes", "perhaps")).save(tmp_path)
+    assert words in refusal(tmp_path, **{key: value})
+
+
+def test_no_weights_are_drawn_where_a_checkpoint_has_them(tmp_path: Path) -> None:
+    model = tiny_model("bert", "mlm")
+    model.save(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"initializer_range": 0.0}))
+    with limits():
+        read = load(tmp_path)
+    assert torch.equal(read.backbone.embed.tokens, model.backbone.embed.tokens)

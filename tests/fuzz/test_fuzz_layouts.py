@@ -1,0 +1,140 @@
+"""Model folders with further files: sentence-transformers, ONNX graphs, separate heads, and learned ranges."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fuzz.harness import FEW, MANY, Kind, attack
+from fuzz.models import tiny_model
+from fuzz.test_fuzz_weights import digest
+from pretune.backbones.onnx import GRAPH
+from pretune.compression.quantizing import read_ranges
+from pretune.model import Model, Root, load, load_model
+from pretune.nn.text_embedding import Dense, Dropout, LayerNorm, Normalize, TextEmbedding
+from pretune.objectives import parse_objective
+from pretune.onnx_export import export_graph
+from pretune.packed import pack_lists
+from pretune.sentence_transformers_layout import read_layout, transformer_folder
+from pretune.text.tokenizer import Tokenizer
+from pretune.training.finetuning import RANGES
+from test_refit import small, tokenizer
+
+WIDTH = 16
+BATCH = pack_lists([[1, 5, 9, 2], [1, 2]])
+
+
+@cache
+def words() -> Tokenizer:
+    return tokenizer("wordpiece", 80)
+
+
+def encoder(objective: str, **options: Any) -> Model:
+    """Return a tiny encoder with the head of an objective."""
+    base = small("bert", words(), "mlm", num_hidden_layers=1)
+    model = Model(base.family, base.config, Root(base.backbone), words(), objective)
+    model.add_heads(parse_objective(objective, **options).objectives)
+    return model
+
+
+def sentence_transformers(folder: Path) -> None:
+    """Write a model with every kind of module after its pooling, and prompts."""
+    parts = (Dense(2 * WIDTH, 12), LayerNorm(12), Dropout(0.1), Normalize())
+    prompts = {"query": "query: ", "passage": "passage: "}
+    embedding = TextEmbedding(("mean", "max"), parts, prompts=prompts, default_prompt_name="query", truncate_dim=8)
+    encoder("contrast", embedding=embedding).export(folder)
+
+
+def read_modules(folder: Path) -> Any:
+    """Read all that the files of sentence-transformers say, and the weights of their modules."""
+    layout = read_layout(transformer_folder(folder))
+    if layout is None:  # another module is named as the Transformer, whose folder then has no model
+        return {}
+    layout.embedding.width(WIDTH)
+    assert isinstance(layout.embedding.prompt, str)
+    return layout.tensors("contrast")
+
+
+def head(folder: Path) -> None:
+    """Write a model with a head that has no place in the layout of its family, so that it has a file for itself."""
+    tiny_model("bert", "contrast", embedding=TextEmbedding(("mean",), (Dense(WIDTH, 12),))).save(folder)
+
+
+def graph(folder: Path) -> None:
+    """Write an encoder as an ONNX graph."""
+    model = tiny_model("bert")
+    model.root.eval()
+    export_graph(model, folder)
+
+
+def graph_of_others(folder: Path) -> None:
+    """Write a graph whose config.json has no checksum of it."""
+    graph(folder)
+    path = folder / "config.json"
+    content = json.loads(path.read_text())
+    del content["pretune"]["graph_sha256"]
+    path.write_text(json.dumps(content))
+
+
+def run_graph(folder: Path) -> list[float]:
+    """Compute the states of a few tokens."""
+    return load_model(folder).backbone(BATCH).last.flatten().tolist()
+
+
+def round_numbers(numbers: list[float]) -> list[float]:
+    return [round(x, 3) for x in numbers]
+
+
+def parameters(model: Model) -> str:
+    return digest(model.state())
+
+
+MODULES = [
+    "modules.json",
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
+    "1_Pooling/config.json",
+    "2_Dense/config.json",
+    "3_LayerNorm/config.json",
+    "4_Dropout/config.json",
+]
+KINDS = [
+    Kind("sentence-transformers folder", sentence_transformers, MODULES, read_modules),
+    Kind(
+        "weights of sentence-transformers modules",
+        sentence_transformers,
+        ["2_Dense/model.safetensors", "3_LayerNorm/model.safetensors"],
+        read_modules,
+        digest,
+    ),
+    Kind("head.safetensors", head, ["head.safetensors"], load, parameters),
+    Kind("ONNX graph", graph, [GRAPH], run_graph, round_numbers),
+    Kind("ONNX graph without a checksum", graph_of_others, [GRAPH], run_graph),
+    Kind("config.json of an ONNX graph", graph, ["config.json"], run_graph),
+    Kind(
+        "activation_ranges.json",
+        lambda folder: (folder / RANGES).write_text(
+            json.dumps({"layers.0.attention.part.qkv": 3.5, "layers.0.x": 1e-3})
+        ),
+        [RANGES],
+        lambda folder: read_ranges(folder / RANGES),
+    ),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_damaged_layouts(kind: Kind, tmp_path: Path) -> None:
+    report = attack(kind, tmp_path, FEW)
+    assert not report.bad, str(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_damaged_layouts_at_length(kind: Kind, tmp_path: Path) -> None:
+    report = attack(kind, tmp_path, MANY, seed=1)
+    print(report)
+    assert not report.bad, str(report)

@@ -1,0 +1,107 @@
+"""Token stores that are damaged or hostile."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+
+import pretune as pt
+from fuzz.harness import FEW, MANY, Kind, attack
+from pretune import PretuneError
+from pretune.parsing import SEAL, seal
+from pretune.text.store import MANIFEST, Store, file_digest
+
+TEXTS = ["News of the day. More rain is expected!", "Nothing else happened. Small words stand here now.", "One more."]
+SHARD = "00000-0000.safetensors"
+
+
+@cache
+def prepared() -> dict[str, bytes]:
+    """Return the files of a small store."""
+    folder = Path(mkdtemp())
+    (folder / "a.txt").write_text("\n\n".join(TEXTS), encoding="utf-8")
+    tokenizer = pt.train_tokenizer(str(folder / "a.txt"), kind="byte-bpe", size=300)
+    pt.prepare(str(folder / "a.txt"), tokenizer, out=folder / "store")
+    return {path.name: path.read_bytes() for path in (folder / "store").iterdir() if path.is_file()}
+
+
+def make(folder: Path) -> None:
+    for name, content in prepared().items():
+        (folder / name).write_bytes(content)
+
+
+def read_all(folder: Path) -> str:
+    """Return a digest of the tokens, words, bytes and files of all documents."""
+    store = Store(folder)
+    found = hashlib.sha256(str(store.describe()["documents"]).encode())
+    for number in range(store.documents):
+        found.update(store.document(number).tobytes())
+    for column in (store.document_bytes, store.document_files, store.sentence_offsets, store.document_languages):
+        found.update(column.tobytes())
+    return found.hexdigest()
+
+
+def read_tokenizer(folder: Path) -> str:
+    return Store(folder).tokenizer.digest
+
+
+def read_forged(folder: Path) -> str:
+    """Read a store whose checksums were all computed anew after it was changed: what it says is checked all the same."""
+    path = folder / MANIFEST
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+        for shard in content["shards"] if isinstance(content, dict) else ():
+            if shard["file"] == SHARD:
+                shard |= {"size": (folder / SHARD).stat().st_size, "sha256": file_digest(folder / SHARD)}
+        if isinstance(content, dict):
+            content.pop(SEAL, None)
+            path.write_text(json.dumps(content | {SEAL: seal(content)}))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass  # it is too damaged to be forged
+    return read_all(folder)
+
+
+KINDS = [
+    Kind("manifest.json", make, [MANIFEST], read_all, str),
+    Kind("shard of a store", make, [SHARD], read_all, str),
+    Kind("tokenizer.json of a store", make, ["tokenizer.json"], read_tokenizer, str),
+    Kind("manifest.json, forged", make, [MANIFEST], read_forged),
+    Kind("shard of a store, forged", make, [SHARD], read_forged),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_damaged_stores(kind: Kind, tmp_path: Path) -> None:
+    report = attack(kind, tmp_path, FEW)
+    assert not report.bad, str(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_damaged_stores_at_length(kind: Kind, tmp_path: Path) -> None:
+    report = attack(kind, tmp_path, MANY, seed=1)
+    print(report)
+    assert not report.bad, str(report)
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["../secret.safetensors", "/etc/passwd", "a/../../x", "", ".", "..", "é" * 300, "a\0b", "sub/00000.safetensors"],
+)
+def test_shards_stay_inside_the_store(place: str, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    make(tmp_path / "store")
+    (tmp_path / "secret.safetensors").write_bytes(prepared()[SHARD])
+    path = tmp_path / "store" / MANIFEST
+    content = json.loads(path.read_text())
+    del content[SEAL]
+    content["shards"][0]["file"] = place
+    path.write_text(json.dumps(content | {SEAL: seal(content)}))
+    with pytest.raises(PretuneError, match=r"manifest\.json"):
+        Store(tmp_path / "store")

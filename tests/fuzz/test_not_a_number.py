@@ -1,0 +1,144 @@
+"""NaN: weights that have it are refused by name, and a model that computes it gives no answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pretune as pt
+from pretune import PretuneError
+from pretune.model import Model, Root, load
+from pretune.nn.text_embedding import Dense, TextEmbedding
+from pretune.objectives import parse_objective
+from pretune.tensor_files import read_tensors, write_tensors
+from pretune.text.tokenizer import Tokenizer
+from pretune.weights import PICKLE, WEIGHTS, read_weights, write_weights
+from test_refit import small, tokenizer
+
+WIDTH = 16
+TEXT = "Names refer to objects"
+
+
+@cache
+def words(kind: Any) -> Tokenizer:
+    return tokenizer(kind)
+
+
+def with_head(objective: str, **options: Any) -> Model:
+    """Return a tiny encoder with the head of an objective."""
+    base = small("bert", words("wordpiece"), "mlm", num_hidden_layers=1)
+    model = Model(base.family, base.config, Root(base.backbone), base.tokenizer, objective)
+    model.labels = list(options.get("labels", ()))
+    model.add_heads(parse_objective(objective, **options).objectives)
+    return model
+
+
+def with_dense() -> Model:
+    return with_head("contrast", embedding=TextEmbedding(("mean",), (Dense(WIDTH, 12),)))
+
+
+def spoil(tensors: Mapping[str, torch.Tensor], name: str, value: float) -> dict[str, torch.Tensor]:
+    """Return tensors of which one has a number that is none."""
+    changed = {key: tensor.clone() for key, tensor in tensors.items()}
+    changed[name].view(-1)[3] = value
+    return changed
+
+
+# -- weights --------------------------------------------------------------------------------------------------------
+
+BIAS = "bert.encoder.layer.0.output.dense.bias"
+
+
+def whole(folder: Path, value: float) -> str:
+    write_weights(folder, spoil(read_weights(folder), BIAS, value))
+    return BIAS
+
+
+def in_shards(folder: Path, value: float) -> str:
+    write_weights(folder, spoil(read_weights(folder), BIAS, value), shard=2000)
+    assert not (folder / WEIGHTS).exists()
+    return BIAS
+
+
+def pickled(folder: Path, value: float) -> str:
+    torch.save(spoil(read_weights(folder), BIAS, value), folder / PICKLE)
+    (folder / WEIGHTS).unlink()
+    return BIAS
+
+
+def in_head(folder: Path, value: float) -> str:
+    path, name = folder / "head.safetensors", "heads.contrast.transforms.0.linear.weight"
+    write_tensors(path, spoil(read_tensors(path), name, value))
+    return name
+
+
+def in_module(folder: Path, value: float) -> str:
+    path = folder / "2_Dense" / WEIGHTS
+    write_tensors(path, spoil(read_tensors(path), "linear.weight", value))
+    return "linear.weight"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("change", [whole, in_shards, pickled, in_head, in_module], ids=lambda change: change.__name__)
+def test_weights_of_any_origin_with_nan_are_refused_by_name(
+    change: Callable[[Path, float], str], value: float, tmp_path: Path
+) -> None:
+    """The checksum is right: this is what a training that diverged has saved."""
+    model = with_dense()
+    model.export(tmp_path) if change is in_module else model.save(tmp_path)
+    name = change(tmp_path, value)
+    with pytest.raises(PretuneError, match=f"NaN or infinity in {name};"):
+        load(tmp_path)
+
+
+# -- answers --------------------------------------------------------------------------------------------------------
+
+
+def overflow(model: Model, folder: Path) -> None:
+    """Save a model whose weights are finite and so large that what it computes is not."""
+    with torch.no_grad():
+        for name, parameter in model.backbone.named_parameters():
+            if name.endswith("norm.weight"):
+                parameter.fill_(1e38)
+    model.save(folder)
+    check = read_weights(folder)
+    assert all(torch.isfinite(tensor).all() for tensor in check.values())
+
+
+def decoder() -> Model:
+    return small("gpt2", words("byte-bpe"), "lm", num_hidden_layers=1)
+
+
+def encoder_decoder() -> Model:
+    return small("bart", words("byte-bpe"), "denoise")
+
+
+ANSWERS: dict[str, tuple[Callable[[], Model], Callable[[Path], Any]]] = {
+    "predict": (lambda: with_head("classify", labels=("no", "yes")), lambda folder: pt.predict(folder, [TEXT])),
+    "embed": (with_dense, lambda folder: pt.embed(folder, [TEXT])),
+    "embed by the mean": (lambda: with_head("mlm"), lambda folder: pt.embed(folder, [TEXT], pooling="mean")),
+    "fill": (lambda: with_head("mlm"), lambda folder: pt.fill(folder, [f"{TEXT} [MASK]"])),
+    "generate": (decoder, lambda folder: pt.generate(folder, [TEXT], tokens=3)),
+    "generate by sampling": (decoder, lambda folder: pt.generate(folder, [TEXT], tokens=3, temperature=1.0)),
+    "generate by beam search": (decoder, lambda folder: pt.generate(folder, [TEXT], tokens=3, beams=2)),
+    "generate with an encoder-decoder": (encoder_decoder, lambda folder: pt.generate(folder, [TEXT], tokens=3)),
+    "evaluate a decoder": (decoder, lambda folder: pt.evaluate(folder, data=folder.parent / "text.txt")),
+    "evaluate an encoder": (
+        lambda: with_head("mlm"),
+        lambda folder: pt.evaluate(folder, data=folder.parent / "text.txt"),
+    ),
+}
+
+
+@pytest.mark.parametrize("verb", ANSWERS)
+def test_a_model_that_computes_nan_gives_no_answer(verb: str, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(f"{TEXT}.\n" * 3, encoding="utf-8")
+    make, answer = ANSWERS[verb]
+    overflow(make(), tmp_path / "model")
+    with pytest.raises(PretuneError, match="computes NaN instead of numbers"):
+        answer(tmp_path / "model")
