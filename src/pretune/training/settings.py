@@ -2,15 +2,62 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, get_type_hints
 
-from pretune.errors import PretuneError, if_option, nearest
-from pretune.parsing import as_tuples
+from pretune.errors import PretuneError, if_option, nearest, quote
+from pretune.parsing import as_tuples, conform
 from pretune.recipe import Section
 
 Any_ = TypeVar("Any_", bound=Section)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Numbers from `low` to `high`; with `above` or `below`, without that bound itself.
+
+    >>> str(Interval(0, 1, below=True)), 1.0 in Interval(0, 1, below=True), float("nan") in Interval(0)
+    ('at least 0 and below 1', False, False)
+    """
+
+    low: float
+    high: float = math.inf
+    above: bool = False
+    below: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        return (self.low < value if self.above else self.low <= value) and (
+            value < self.high if self.below or self.high == math.inf else value <= self.high
+        )
+
+    def __str__(self) -> str:
+        low = f"above {self.low:g}" if self.above else f"at least {self.low:g}"
+        if self.high == math.inf:
+            return f"{low} and finite"
+        return f"{low} and {'below' if self.below else 'at most'} {self.high:g}"
+
+
+SHARE = Interval(0, 1)
+POSITIVE, NOT_NEGATIVE = Interval(0, above=True), Interval(0)
+COUNT = Interval(1, 1e12)  # of steps, tokens or rows; a larger one is a slip
+
+
+RECIPE_KEYS = {"Budget": "budget", "Optimizer": "optimizer", "Schedule": "schedule", "Batching": "batch", "Watching": "watching"}
+
+
+def check_ranges(section: Section, **ranges: Interval | tuple[Interval, ...]) -> None:
+    """Refuse a number of a section that is out of its range; of a tuple, each number has a range of its own."""
+    for name, found in ranges.items():
+        value = getattr(section, name)
+        if value is None:
+            continue
+        pairs = zip(value, found, strict=True) if isinstance(found, tuple) else [(value, found)]
+        for number, within in pairs:
+            if number not in within:
+                key = f"{RECIPE_KEYS[type(section).__name__]}.{name}"
+                raise PretuneError(f"{key}={quote(value)}: expected a number that is {within}")
 
 
 def _help(text: str) -> Any:
@@ -36,8 +83,8 @@ class Budget(Section):
     def __post_init__(self) -> None:
         for limit in fields(self):
             value = getattr(self, limit.name)
-            if value is not None and not value > 0:
-                raise PretuneError(f"a budget of {value:g} {limit.name} is nothing; give more than 0")
+            if value is not None and value not in POSITIVE:
+                raise PretuneError(f"a budget of {quote(value)} {limit.name}: give a finite number above 0")
 
     def check(self) -> None:
         """Refuse a budget without a limit."""
@@ -74,6 +121,24 @@ class Optimizer(Section):
     average: float | None = None  # it is the plain mean over this share of the budget, at its end
     meant_for: int | None = None  # the batch (tokens of a step, or rows) that rates are meant for; they grow with it
 
+    def __post_init__(self) -> None:
+        below_1 = Interval(0, 1, below=True)
+        check_ranges(
+            self,
+            lr=POSITIVE,
+            betas=(below_1, below_1),
+            eps=NOT_NEGATIVE,
+            decay=NOT_NEGATIVE,
+            clip=NOT_NEGATIVE,
+            matrix_lr=POSITIVE,
+            momentum=below_1,
+            layer_decay=Interval(0, 1, above=True),
+            head_factor=POSITIVE,
+            ema=below_1,
+            average=Interval(0, 1, above=True),
+            meant_for=COUNT,
+        )
+
 
 @dataclass(frozen=True)
 class Schedule(Section):
@@ -84,6 +149,9 @@ class Schedule(Section):
     final: float | None = None  # share of the peak that is left at the end
     decay: float | None = None  # `stable`: share of the budget, at its end, during which rates fall
     dropout: float | None = None  # share of the budget after which there is no dropout (ALBERT)
+
+    def __post_init__(self) -> None:
+        check_ranges(self, warmup=SHARE, final=SHARE, decay=SHARE, dropout=SHARE)
 
 
 @dataclass(frozen=True)
@@ -102,6 +170,13 @@ class Batching(Section):
     exponent: float | None = None  # of several languages, each is drawn by its share of the text to this power
 
     def __post_init__(self) -> None:
+        check_ranges(self, tokens=COUNT, length=COUNT, pack=COUNT, sequences=COUNT, ramp=(Interval(0, 1, above=True), SHARE))
+        for share, length in self.stages or ():
+            if share not in Interval(0, 1, above=True) or length not in COUNT:
+                raise PretuneError(
+                    f"batch.stages={quote(self.stages)}: a stage is a share of the budget, above 0 and at most 1, and the "
+                    "length of sequences until then"
+                )
         if self.exponent is not None and not 0 <= self.exponent <= 1:
             raise PretuneError(
                 f"batch.exponent={self.exponent:g}: languages are drawn by their share to a power between 0 (all alike) "
@@ -125,6 +200,19 @@ class Watching(Section):
     patience: int | None = (
         None  # evaluations without a better one after which a task ends; the best parameters come out
     )
+
+    def __post_init__(self) -> None:
+        check_ranges(
+            self,
+            log=COUNT,
+            evaluate=Interval(0, 1e12),
+            held_out=Interval(0, 1, below=True),
+            packs=COUNT,
+            save=Interval(0, 1e12),
+            keep=COUNT,
+            spike=POSITIVE,
+            patience=Interval(0, 1e12),
+        )
 
 
 DEFAULTS: dict[type[Section], Section] = {
@@ -176,11 +264,8 @@ def fill(
     if section is Batching and given is not None and given.length and given.stages:  # type: ignore[attr-defined]
         raise PretuneError("batch.length and batch.stages both say how long sequences are; leave one of them out")
     filled: Any = DEFAULTS[section]
-    for source in (preset or {}, asdict(given) if given is not None else {}):  # type: ignore[call-overload]
+    for source in (typed(section, preset or {}), asdict(given) if given is not None else {}):  # type: ignore[call-overload]
         known = {key: value for key, value in source.items() if value is not None}
-        for key in known:
-            if not hasattr(filled, key):
-                raise PretuneError(f"unknown key {key!r} of {section.__name__.lower()}; {nearest(key, vars(filled))}")
         if section is Budget and known:
             filled = Budget()  # a limit that is given replaces the preset's, whatever it counts
         if section is Optimizer and known.get("name") in COUPLED:
@@ -189,12 +274,18 @@ def fill(
             )  # the usual one is for decay apart from the gradient, which this would drown
         if section is Batching and "length" in known:
             filled = replace(filled, stages=None)  # so does a length
-        for key in ("betas", "ramp", "stages"):
-            if key in known:
-                known[key] = as_tuples(known[key])
         filled = replace(filled, **known)
     filled = _applicable(filled, {key for key, value in vars(given or section()).items() if value})
     return replace(filled, **dict.fromkeys((without or {}).get(section, ())))
+
+
+def typed(section: type[Section], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values of a section's keys, as a preset has them, in the types that the section declares."""
+    types = {key.name: get_type_hints(section)[key.name] for key in fields(section)}  # type: ignore[arg-type]
+    name = RECIPE_KEYS[section.__name__]
+    for key in values.keys() - types.keys():
+        raise PretuneError(f"unknown key {quote(key)} of {name}; {nearest(key, types)}")
+    return {key: conform(as_tuples(value), types[key], f"{name}.{key}") for key, value in values.items()}
 
 
 def _applicable(filled: Any_, given: set[str]) -> Any_:
