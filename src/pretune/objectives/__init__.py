@@ -57,6 +57,7 @@ from pretune.objectives.task import Task
 from pretune.objectives.tlm import TLM
 from pretune.objectives.translate import Translate
 from pretune.objectives.trtd import TRTD
+from pretune.numbers import BELOW_1, NOT_NEGATIVE, POSITIVE, SHARE, Interval, check_number
 from pretune.packed import Batch, Capacity, Packed
 from pretune.parsing import as_tuples, conform, parse_yaml
 from pretune.randomness import Draws
@@ -72,6 +73,17 @@ OBJECTIVES: dict[str, type[Any]] = {
     )
 }
 
+# What numbers of options mean wherever they stand; what objectives refuse beyond that, they refuse themselves.
+SIZE, MANY = Interval(1, 1e6), Interval(0, 1e9)
+INTERVALS = {
+    "dropout": BELOW_1,
+    **dict.fromkeys(("masked", "swapped", "negatives", "short", "last"), SHARE),
+    "weight": NOT_NEGATIVE,
+    **dict.fromkeys(("temperature", "deviation"), POSITIVE),
+    **dict.fromkeys(("layers", "width", "heads", "window", "turns", "parts", "beams", "tokens", "best"), SIZE),
+    **dict.fromkeys(("longest", "stride", "asked"), SIZE),
+    **dict.fromkeys(("hidden", "copies", "overlap", "most", "held"), MANY),
+}
 _TERM = re.compile(
     r"\s*(?:(?P<own>[A-Za-z_]\w*)\s*:)?\s*(?:(?P<weight>[\d.eE+-]+)\s*\*)?\s*(?P<name>\w+)\s*"
     r"(?:\((?P<options>(?:[^()\"]|\"[^\"]*\")*)\))?"
@@ -337,6 +349,8 @@ def _option(kind: type[Any], key: str, text: str) -> Any:
     value = conform(as_tuples(parse_yaml(text, where)), hint, where)
     if isinstance(value, float) and not math.isfinite(value):
         raise PretuneError(f"{where}: give a finite number")
+    if isinstance(value, int | float) and key in INTERVALS:
+        check_number(f"objective {kind.name}: {key}", value, INTERVALS[key])
     return value
 
 

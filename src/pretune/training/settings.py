@@ -2,62 +2,33 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, TypeVar, get_type_hints
 
 from pretune.errors import PretuneError, if_option, nearest, quote
+from pretune.numbers import BELOW_1, COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Interval, check_number
 from pretune.parsing import as_tuples, conform
 from pretune.recipe import Section
 
 Any_ = TypeVar("Any_", bound=Section)
 
 
-@dataclass(frozen=True)
-class Interval:
-    """Numbers from `low` to `high`; with `above` or `below`, without that bound itself.
-
-    >>> str(Interval(0, 1, below=True)), 1.0 in Interval(0, 1, below=True), float("nan") in Interval(0)
-    ('at least 0 and below 1', False, False)
-    """
-
-    low: float
-    high: float = math.inf
-    above: bool = False
-    below: bool = False
-
-    def __contains__(self, value: float) -> bool:
-        return (self.low < value if self.above else self.low <= value) and (
-            value < self.high if self.below or self.high == math.inf else value <= self.high
-        )
-
-    def __str__(self) -> str:
-        low = f"above {self.low:g}" if self.above else f"at least {self.low:g}"
-        if self.high == math.inf:
-            return f"{low} and finite"
-        return f"{low} and {'below' if self.below else 'at most'} {self.high:g}"
+RECIPE_KEYS = {
+    "Budget": "budget",
+    "Optimizer": "optimizer",
+    "Schedule": "schedule",
+    "Batching": "batch",
+    "Watching": "watching",
+}
 
 
-SHARE = Interval(0, 1)
-POSITIVE, NOT_NEGATIVE = Interval(0, above=True), Interval(0)
-COUNT = Interval(1, 1e12)  # of steps, tokens or rows; a larger one is a slip
-
-
-RECIPE_KEYS = {"Budget": "budget", "Optimizer": "optimizer", "Schedule": "schedule", "Batching": "batch", "Watching": "watching"}
-
-
-def check_ranges(section: Section, **ranges: Interval | tuple[Interval, ...]) -> None:
-    """Refuse a number of a section that is out of its range; of a tuple, each number has a range of its own."""
-    for name, found in ranges.items():
+def check_numbers(section: Section, **intervals: Interval) -> None:
+    """Refuse a number of a section that is out of its interval; those of a tuple have the same."""
+    for name, within in intervals.items():
         value = getattr(section, name)
-        if value is None:
-            continue
-        pairs = zip(value, found, strict=True) if isinstance(found, tuple) else [(value, found)]
-        for number, within in pairs:
-            if number not in within:
-                key = f"{RECIPE_KEYS[type(section).__name__]}.{name}"
-                raise PretuneError(f"{key}={quote(value)}: expected a number that is {within}")
+        for number in value if isinstance(value, tuple) else [value]:
+            check_number(f"{RECIPE_KEYS[type(section).__name__]}.{name}", number, within)
 
 
 def _help(text: str) -> Any:
@@ -81,10 +52,7 @@ class Budget(Section):
     )
 
     def __post_init__(self) -> None:
-        for limit in fields(self):
-            value = getattr(self, limit.name)
-            if value is not None and value not in POSITIVE:
-                raise PretuneError(f"a budget of {quote(value)} {limit.name}: give a finite number above 0")
+        check_numbers(self, steps=POSITIVE, tokens=POSITIVE, flops=POSITIVE, seconds=POSITIVE)
 
     def check(self) -> None:
         """Refuse a budget without a limit."""
@@ -122,19 +90,18 @@ class Optimizer(Section):
     meant_for: int | None = None  # the batch (tokens of a step, or rows) that rates are meant for; they grow with it
 
     def __post_init__(self) -> None:
-        below_1 = Interval(0, 1, below=True)
-        check_ranges(
+        check_numbers(
             self,
             lr=POSITIVE,
-            betas=(below_1, below_1),
+            betas=BELOW_1,
             eps=NOT_NEGATIVE,
             decay=NOT_NEGATIVE,
             clip=NOT_NEGATIVE,
             matrix_lr=POSITIVE,
-            momentum=below_1,
+            momentum=BELOW_1,
             layer_decay=Interval(0, 1, above=True),
             head_factor=POSITIVE,
-            ema=below_1,
+            ema=BELOW_1,
             average=Interval(0, 1, above=True),
             meant_for=COUNT,
         )
@@ -151,7 +118,7 @@ class Schedule(Section):
     dropout: float | None = None  # share of the budget after which there is no dropout (ALBERT)
 
     def __post_init__(self) -> None:
-        check_ranges(self, warmup=SHARE, final=SHARE, decay=SHARE, dropout=SHARE)
+        check_numbers(self, warmup=SHARE, final=SHARE, decay=SHARE, dropout=SHARE)
 
 
 @dataclass(frozen=True)
@@ -170,7 +137,7 @@ class Batching(Section):
     exponent: float | None = None  # of several languages, each is drawn by its share of the text to this power
 
     def __post_init__(self) -> None:
-        check_ranges(self, tokens=COUNT, length=COUNT, pack=COUNT, sequences=COUNT, ramp=(Interval(0, 1, above=True), SHARE))
+        check_numbers(self, tokens=COUNT, length=COUNT, pack=COUNT, sequences=COUNT, ramp=SHARE)
         for share, length in self.stages or ():
             if share not in Interval(0, 1, above=True) or length not in COUNT:
                 raise PretuneError(
@@ -202,11 +169,11 @@ class Watching(Section):
     )
 
     def __post_init__(self) -> None:
-        check_ranges(
+        check_numbers(
             self,
             log=COUNT,
             evaluate=Interval(0, 1e12),
-            held_out=Interval(0, 1, below=True),
+            held_out=BELOW_1,
             packs=COUNT,
             save=Interval(0, 1e12),
             keep=COUNT,
