@@ -207,7 +207,7 @@ def _sst(paths: Sequence[Path], header: bool) -> Found:
     (path,) = paths
     for number, line in read_lines(path):
         if match := re.match(r"\(?(\d)\s+(.+)", line):
-            words = re.findall(r"([^\s()]+)\)", line) if line.startswith("(") else [match[2].strip()]
+            words = re.findall(r"(?<![^\s()])([^\s()]+)\)", line) if line.startswith("(") else [match[2].strip()]
             yield f"line {number}", {"label": match[1], "text": " ".join(words)}
         elif line.strip():
             yield f"line {number}", PretuneError(f"neither a tree nor a label and a sentence: {line[:40]!r}")

@@ -74,6 +74,7 @@ OBJECTIVES: dict[str, type[Any]] = {
 }
 
 # What numbers of options mean wherever they stand; what objectives refuse beyond that, they refuse themselves.
+LONGEST = 10_000  # characters of an expression
 SIZE, MANY = Interval(1, 1e6), Interval(0, 1e9)
 INTERVALS = {
     "dropout": BELOW_1,
@@ -281,6 +282,8 @@ def parse_objective(text: str, tasks: Mapping[str, Mapping[str, Any]] | None = N
     >>> str(parse_objective("mlm(rate=0.3)+nsp"))
     'mlm+nsp'
     """
+    if len(text) > LONGEST:
+        raise PretuneError(f"objective {quote(text)}: longer than {LONGEST:,} characters; name fewer objectives")
     joints = []
     for side in _split(text, "|"):
         parts = [_term(term, defaults, tasks or {}) for term in _split(side, "+")]

@@ -98,9 +98,9 @@ class Plan:
     devices: int = 1  # which seeds are shared out to
 
     def __post_init__(self) -> None:
-        check_number("--epochs", self.epochs, NOT_NEGATIVE)
+        check_number("epochs", self.epochs, NOT_NEGATIVE)
         for name in ("seeds", "shots", "devices"):
-            check_number(f"--{name}", getattr(self, name), COUNT)
+            check_number(name, getattr(self, name), COUNT)
         for name, rate in (self.dropout or {}).items():
             check_number(f"dropout.{name}", rate, BELOW_1)
 
