@@ -107,7 +107,7 @@ tasks:
 """
 
 
-class Arrived(Exception):
+class ArrivedError(Exception):
     """Raised where a training would begin."""
 
 
@@ -119,7 +119,7 @@ def run(verb: Any, folder: Path, name: str, settled: dict[str, Any]) -> dict[str
         plan.budget and plan.budget.check()
         getattr(plan, "strategy", None) and parse_strategy(plan.strategy)
         write_recipe(plan.recipe())
-        raise Arrived
+        raise ArrivedError
 
     with (
         patch.object(pretraining, "pretrain", begin),
@@ -128,7 +128,7 @@ def run(verb: Any, folder: Path, name: str, settled: dict[str, Any]) -> dict[str
         patch("pretune.training.multitask.read_tasks", lambda plan: begin(plan)),
         patch("pretune.training.self_training.self_train", begin),
         contextlib.chdir(folder),
-        contextlib.suppress(Arrived),
+        contextlib.suppress(ArrivedError),
     ):
         verb(**resolve(verb, {**settled, "out": str(folder / "run")}, name))
     assert not (folder / "run").exists()
@@ -204,7 +204,22 @@ def test_damaged_recipes_at_length(kind: Kind, tmp_path: Path) -> None:
 
 # -- options and expressions ------------------------------------------------------------------------------------------
 
-NAMES = ["mlm", "nsp", "sop", "rtd", "lm", "spans", "classify", "tag", "answer", "generate", "entity", "contrast", "x", ""]
+NAMES = [
+    "mlm",
+    "nsp",
+    "sop",
+    "rtd",
+    "lm",
+    "spans",
+    "classify",
+    "tag",
+    "answer",
+    "generate",
+    "entity",
+    "contrast",
+    "x",
+    "",
+]
 KEYS = ["rate", "unit", "labels", "pooling", "temperature", "length", "tokens", "mean", "prompt", "words", "x", ""]
 NUMBERS = ["0", "1", "-1", "0.5", "1e308", "1e400", "nan", ".nan", "inf", "-.inf", "9" * 400, "1_0", "0b_", "1e-320"]
 VALUES = [*NUMBERS, "null", "[", "]", "{", "[]", "{}", "[1, [2]]", '"', '"a"', "true", "~", "*a", "(", "2001-99-99", "\ud800", "é" * 300, "[" * 3000]  # fmt: skip
@@ -224,10 +239,12 @@ plenty = settings(max_examples=FEW, deadline=None, suppress_health_check=list(He
 
 
 def refused_in_one_line(read: Any, *given: Any) -> None:
+    message = "."
     try:
         read(*given)
     except PretuneError as error:
-        assert "\n" not in str(error) and 0 < len(str(error)) < 1300
+        message = str(error)
+    assert "\n" not in message and 0 < len(message) < 1300
 
 
 @plenty

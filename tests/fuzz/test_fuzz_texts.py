@@ -87,7 +87,9 @@ def write(folder: Path, name: str, content: str | Rows | dict[str, Any]) -> None
 
 
 def kind(what: str, name: str, content: str | Rows | dict[str, Any], read: Callable[[Path], Any]) -> Kind:
-    return Kind(f"{what} {name}", partial(write, name=name, content=content), [name], lambda folder: read(folder / name))
+    return Kind(
+        f"{what} {name}", partial(write, name=name, content=content), [name], lambda folder: read(folder / name)
+    )
 
 
 def read_corpus(path: Path, **options: Any) -> list[Any]:

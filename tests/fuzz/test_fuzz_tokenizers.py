@@ -15,7 +15,13 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from fuzz.harness import FEW, MANY, Kind, attack
 from pretune.text.tokenizer import Tokenizer
 
-TEXTS = ["the cat sat", "Élan 中文 \U0001f600 \ue000!", "", "[MASK] <s> </s> ▁<0x41>", "a\u0301ﬁ\u1100\u1161\u11a8\r\n\t\0"]
+TEXTS = [
+    "the cat sat",
+    "Élan 中文 \U0001f600 \ue000!",
+    "",
+    "[MASK] <s> </s> ▁<0x41>",
+    "a\u0301ﬁ\u1100\u1161\u11a8\r\n\t\0",
+]
 WORDS = ["the", "cat", "sat", "##s", "a", "##t", "É", "中", "!"]
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 # Without texts of several thousand sentences, the normalization rules of nmt_nfkc make up most of a .model file.

@@ -103,7 +103,9 @@ def test_safe_tables_have_no_formulas(tmp_path: Path, suffix: str) -> None:
     with path.open(newline="") as file:
         header, *rows = list(csv.reader(file, delimiter=delimiter))
     assert header == ["'=text", "number"]
-    assert [row[0] for row in rows] == [f"'{cell}" if cell[:1] in tuple("=+-@＝\t\r\n") and cell else cell for cell in cells]
+    assert [row[0] for row in rows] == [
+        f"'{cell}" if cell[:1] in tuple("=+-@＝\t\r\n") and cell else cell for cell in cells
+    ]
     assert {row[1] for row in rows} == {"'-0.5"}
     with table_writer(path) as write:
         write([{"text": "=1+1"}])

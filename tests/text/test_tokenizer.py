@@ -369,7 +369,7 @@ def test_a_token_that_others_are_merged_from_may_become_special(kind: Kind) -> N
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"vocab.txt": "the\ncat\n".encode()}, "vocab.txt: a tokenizer that fails on some texts.*unknown token"),
+        ({"vocab.txt": b"the\ncat\n"}, "vocab.txt: a tokenizer that fails on some texts.*unknown token"),
         ({"vocab.txt": b"[UNK]\nth\xff\n"}, "vocab.txt, line 2: not valid UTF-8"),
         ({"vocab.json": b'{"a": 0, "b": 0}', "merges.txt": b""}, "vocab.json: the tokens 'a' and 'b' both have id 0"),
         ({"vocab.json": b'{"a": 2147483648}', "merges.txt": b""}, "vocab.json: token 'a' has id 2147483648; ids lie"),
@@ -392,5 +392,5 @@ def test_panics_of_the_library_are_errors_of_one_line(tmp_path: Path) -> None:
     vocabulary = {"t": 0, "h": 1, "th": 2, "tééé": 3}
     model = {"type": "BPE", "vocab": vocabulary, "merges": [["t", "h"]], "continuing_subword_prefix": "##"}
     (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
-    with pytest.raises(PretuneError, match="tokenizer.json: not a tokenizer file that can be used"):
+    with pytest.raises(PretuneError, match=r"tokenizer\.json: not a tokenizer file that can be used"):
         Tokenizer.load(tmp_path)

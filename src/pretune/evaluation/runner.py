@@ -34,9 +34,9 @@ from pretune.inference.generate import Writer
 from pretune.inference.predict import Answerer, load_trained
 from pretune.inference.rewriting import Rewriter
 from pretune.model import Model
-from pretune.parsing import read_json_lines, read_sealed_json, write_sealed_json
 from pretune.objectives import OBJECTIVES, Task
 from pretune.objectives.task import Answer
+from pretune.parsing import read_json_lines, read_sealed_json, write_sealed_json
 from pretune.progress import say
 from pretune.text.remembered import remembering
 from pretune.training.finetuning import Material, Plan, make_plan, read_material

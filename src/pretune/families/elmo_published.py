@@ -100,8 +100,8 @@ def read_options(options: Mapping[str, Any], vocabulary: int, where: Path) -> El
         filters=filters,
         activation=activation,
         dropout=0.0,
-        cell_clip=conform(lstm.get("cell_clip"), float | None, f"{where}: cell_clip"),
-        proj_clip=conform(lstm.get("proj_clip"), float | None, f"{where}: proj_clip"),
+        cell_clip=option({"cell_clip": None, **lstm}, "cell_clip", float | None),
+        proj_clip=option({"proj_clip": None, **lstm}, "proj_clip", float | None),
     )
 
 

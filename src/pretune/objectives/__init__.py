@@ -23,6 +23,7 @@ from torch import nn
 
 from pretune.backbones.states import Backbone
 from pretune.errors import PretuneError, nearest, quote
+from pretune.numbers import BELOW_1, NOT_NEGATIVE, POSITIVE, SHARE, Interval, check_number
 from pretune.objectives.answer import Answers
 from pretune.objectives.autoencode import Autoencode
 from pretune.objectives.bilm import BiLM
@@ -57,7 +58,6 @@ from pretune.objectives.task import Task
 from pretune.objectives.tlm import TLM
 from pretune.objectives.translate import Translate
 from pretune.objectives.trtd import TRTD
-from pretune.numbers import BELOW_1, NOT_NEGATIVE, POSITIVE, SHARE, Interval, check_number
 from pretune.packed import Batch, Capacity, Packed
 from pretune.parsing import as_tuples, conform, parse_yaml
 from pretune.randomness import Draws

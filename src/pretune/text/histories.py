@@ -35,7 +35,9 @@ def write_histories(files: Iterable[Path], out: Path, least: int = 3, **columns:
             history = seen.setdefault(str(user), [])
             for item in map(str, items if isinstance(items, list) else [items]):
                 if checked(item, f"{place}: an item").split() != [item]:
-                    raise PretuneError(f"{place}: the item {quote(item)} is empty or has spaces in it; name it otherwise")
+                    raise PretuneError(
+                        f"{place}: the item {quote(item)} is empty or has spaces in it; name it otherwise"
+                    )
                 history.append((_order(row[time]) if time else (0, 0), item))
     kept = {user: [item for _, item in sorted(h, key=lambda x: x[0])] for user, h in seen.items() if len(h) >= least}
     if not kept:

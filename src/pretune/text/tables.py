@@ -72,9 +72,7 @@ def check_suffix(path: str | Path) -> str:
 
 
 @contextmanager
-def _lines(
-    path: Path, file: IO[bytes], *, line: Callable[[list[str]], str], safe: bool = False
-) -> Iterator[Write]:
+def _lines(path: Path, file: IO[bytes], *, line: Callable[[list[str]], str], safe: bool = False) -> Iterator[Write]:
     columns = Columns(path)
     spell = not_a_formula if safe else str
 
@@ -106,8 +104,8 @@ def not_a_formula(cell: str) -> str:
 def csv_line(row: list[str]) -> str:
     """Cells with quotation marks where they need them."""
     line = io.StringIO(newline="")
-    csv.writer(line, lineterminator="\n").writerow(row)
-    return line.getvalue()
+    csv.writer(line, lineterminator="\r\n").writerow(row)  # cells with either character need quotes
+    return line.getvalue().removesuffix("\r\n") + "\n"
 
 
 def tsv_line(row: list[str]) -> str:

@@ -225,7 +225,9 @@ def _check_keys(path: Path, config: Mapping[str, Any], ignored: bool) -> None:
     for key, value in config.items():
         if key in ONLY:
             if value not in ONLY[key]:
-                raise PretuneError(f"{path}: {key}={quote(value)} is not supported; remove it or set it to {ONLY[key][0]!r}")
+                raise PretuneError(
+                    f"{path}: {key}={quote(value)} is not supported; remove it or set it to {ONLY[key][0]!r}"
+                )
         elif key == "never_split":
             if value and not set(value) <= set(BRACKETS.values()):
                 raise PretuneError(

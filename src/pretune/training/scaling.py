@@ -55,7 +55,9 @@ def parse_budget(text: str) -> Budget:
     except (KeyError, ValueError):
         match = None
     if match is None or not math.isfinite(amount):
-        raise PretuneError(f"--scale-to {quote(text)}: expected a budget such as 10min, 2h, 500steps, 1e9tokens or 1e15flops")
+        raise PretuneError(
+            f"--scale-to {quote(text)}: expected a budget such as 10min, 2h, 500steps, 1e9tokens or 1e15flops"
+        )
     return _budget({unit: amount})
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar
 
+from pretune.atomic import check_name
 from pretune.errors import PretuneError, quote
 from pretune.outputs import Check, output
 from pretune.recipe import Section
@@ -82,6 +83,8 @@ def verb(*rules: Only, **outputs: Check) -> Callable[[Callable[P, R]], Callable[
             for rule in rules:
                 rule.check(options, given)
             check_seed(call.arguments.get("seed"))
+            if isinstance(model := call.arguments.get("model"), str | Path):
+                check_name(Path(model))  # before work is done that would be lost
             with ExitStack() as locks:
                 for name, path in paths.items():
                     locks.enter_context(output(path, outputs[name], options))
