@@ -16,6 +16,7 @@ import pyarrow.parquet
 import pytest
 
 from fuzz.harness import FEW, MANY, Kind, attack
+from pretune import PretuneError
 from pretune.evaluation.layouts import LAYOUTS, read_layout
 from pretune.text.dialogues import read_dialogues
 from pretune.text.documents import read_documents
@@ -140,6 +141,19 @@ KINDS = [
 def test_every_layout_of_suites_is_damaged() -> None:
     damaged = {kind.name.split()[2] for kind in KINDS if kind.name.startswith("suite layout")}
     assert damaged == LAYOUTS.keys() - {"race", "folders"}  # folders of files
+
+
+@pytest.mark.parametrize("packed", [packed for packed in PACKED if packed])
+@pytest.mark.parametrize(
+    ("name", "read"), [("rows.csv", read_labeled), ("rows.jsonl", read_labeled), ("text.txt", read_corpus)]
+)
+def test_a_compressed_file_cut_in_half_is_refused(name: str, read: Any, packed: str, tmp_path: Path) -> None:
+    write(tmp_path, name + packed, CORPUS if name == "text.txt" else LABELED)
+    path = tmp_path / (name + packed)
+    assert read(path)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(PretuneError, match=f"{name}{packed}: damaged or cut-off compressed file"):
+        read(path)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
