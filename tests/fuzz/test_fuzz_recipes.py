@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -14,12 +15,12 @@ from hypothesis import strategies as st
 
 from fuzz.harness import FEW, MANY, ODD_SCALARS, Kind, attack
 from pretune import PretuneError
+from pretune.evaluation import paired
 from pretune.evaluation.comparison import compare_evaluations
 from pretune.evaluation.runner import rows_path, write_lines
 from pretune.evaluation.suite import find_suite
 from pretune.objectives import OBJECTIVES, parse_objective
 from pretune.parsing import write_sealed_json
-from pretune.presets import find_preset
 from pretune.recipe import merge, parse_settings, read_recipe, resolve, write_recipe
 from pretune.training import finetuning, pretraining
 from pretune.training.scaling import parse_budget
@@ -144,7 +145,6 @@ def read_suite(folder: Path) -> Any:
 
 
 def read_preset(folder: Path) -> Any:
-    find_preset(str(folder / "mine.yaml"))
     return run(pretrain, folder, "pretrain", {"model": str(folder / "mine.yaml"), "data": ["corpus.txt"]})
 
 
@@ -172,8 +172,12 @@ def evaluations(folder: Path) -> None:
     (folder / "trials.json").write_text(json.dumps(trials))
 
 
+small_suite = cache(find_suite)
+
+
 def compare(folder: Path) -> Any:
-    with patch("pretune.evaluation.comparison.find_suite", lambda name: find_suite(folder / "suite.yaml")):
+    suite = small_suite(str(folder.parent / "good" / "suite.yaml"))
+    with patch("pretune.evaluation.comparison.find_suite", lambda name: suite), patch.object(paired, "ROUNDS", 50):
         return compare_evaluations(folder / "first", folder / "second")
 
 

@@ -248,7 +248,8 @@ def fill(
 
 def typed(section: type[Section], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values of a section's keys, as a preset has them, in the types that the section declares."""
-    types = {key.name: get_type_hints(section)[key.name] for key in fields(section)}  # type: ignore[arg-type]
+    hints = get_type_hints(section)
+    types = {key.name: hints[key.name] for key in fields(section)}  # type: ignore[arg-type]
     name = RECIPE_KEYS[section.__name__]
     for key in values.keys() - types.keys():
         raise PretuneError(f"unknown key {quote(key)} of {name}; {nearest(key, types)}")
