@@ -237,6 +237,8 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("predict", {"text": "a", "pair": "b", "columns": {"group": "d"}, "score": True}, PREDICT, {**PREDICT, "inputs": ["{rows}"]}),
     ("predict", {"label": "a"}, {**PREDICT, "inputs": ["{rows}"]}, {**PREDICT, "inputs": ["{rows}"], "score": True}),
     ("predict", {"probabilities": True}, {**PREDICT, "model": "{regression}"}, PREDICT),
+    ("predict", {"safe_csv": True}, {**PREDICT, "out": "{out}.jsonl"}, {**PREDICT, "out": "{out}.csv"}),
+    ("ask", {"safe_csv": True}, {**PREDICT, "out": "{out}.jsonl"}, {**PREDICT, "out": "{out}.csv"}),
     ("ask", {"text": "a", "pair": "b", "label": "c"}, PREDICT, {**PREDICT, "inputs": ["{rows}"]}),
     ("ask", {"shots": 1, "seed": 1}, PREDICT, {**PREDICT, "examples": "{rows}"}),
     ("ask", {"calibrate": True}, PREDICT, {**PREDICT, "answers": ["a", "b"]}),

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from cyclopts import App, Parameter
 
 import pretune
-from pretune.errors import PretuneError, running_with
+from pretune.errors import PretuneError, running_with, shorten
 from pretune.progress import say
 from pretune.recipe import (
     Loaded,
@@ -95,7 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         if error.errno not in NO_ACCESS:
             raise
-        _fail(f"{str(error.filename or 'output')[:200]}: {error.strerror}; free space or choose another place")
+        advice = "shorten it" if error.errno == errno.ENAMETOOLONG else "free space or choose another place"
+        _fail(f"{shorten(str(error.filename or 'output'), 200)}: {error.strerror}; {advice}")
     except KeyboardInterrupt:
         say("interrupted")
         sys.exit(130)

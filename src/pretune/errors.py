@@ -23,7 +23,7 @@ class PretuneError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(shorten(" ".join(_printable(message).split()), LONGEST_MESSAGE))
+        super().__init__(shorten(" ".join(printable(message).split()), LONGEST_MESSAGE))
 
 
 def quote(value: object) -> str:
@@ -35,7 +35,7 @@ def quote(value: object) -> str:
     if isinstance(value, str | bytes):
         value = value[: 2 * LONGEST_QUOTE]
     try:
-        return shorten(_printable(repr(value)), LONGEST_QUOTE + 10)
+        return shorten(printable(repr(value)), LONGEST_QUOTE + 10)
     except (ValueError, RecursionError):  # an integer of thousands of digits, or a structure nested too deeply
         return f"a very large {type(value).__name__}"
 
@@ -92,5 +92,10 @@ def nearest(name: str, known: Iterable[str], instead: str = "") -> str:
     return instead or "known: " + ", ".join(known)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """Return the text with a space for each character that a terminal would act on instead of printing it.
+
+    >>> printable("a\\x1b[31m")
+    'a [31m'
+    """
     return "".join(character if character.isprintable() else " " for character in text)

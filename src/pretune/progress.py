@@ -9,6 +9,8 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
+from pretune.errors import LONGEST_MESSAGE, printable, shorten
+
 PLAIN_EVERY = 5.0  # seconds between lines where stderr is not a terminal
 Result = TypeVar("Result")
 
@@ -26,9 +28,10 @@ def silent() -> bool:
 
 
 def say(line: str) -> None:
-    """One line on stderr for the user, unless PRETUNE_PROGRESS=none."""
+    """Print a line on stderr for the user, unless PRETUNE_PROGRESS=none; input that it echoes is made short and printable."""
     if not silent():
-        print(line, file=sys.stderr, flush=True)
+        lines = (shorten(printable(part), LONGEST_MESSAGE) for part in line.split("\n"))
+        print("\n".join(lines), file=sys.stderr, flush=True)
 
 
 def show(pieces: Generator[str, None, Result]) -> Result:

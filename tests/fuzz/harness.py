@@ -29,6 +29,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import yaml
+
 from pretune import PretuneError
 
 SECONDS = 20.0  # of processor time, so that a busy machine does not matter
@@ -50,6 +52,12 @@ ODD_VALUES: Sequence[Any] = (
     [None],
     {"": ""},
 )
+
+ODD_SCALARS = (
+    *("0b_", "0x", "0o9", "1e400", "-.inf", ".nan", "2001-99-99", "2001-01-01 99:99:99", "1:60:99", "~", "*a", "&a [*a]", "!!int x"),
+    *("!!python/object/apply:os.system [x]", "!!binary ab=", "!!set {1, 2}", "? x", "- 1", "[", "{1: 2, null: 3}", "'", '"\\x', "| x", "%"),
+    "&a [" + "1," * 9 + "1]\nb: &b [" + "*a," * 9 + "*a]\nc: &c [" + "*b," * 9 + "*b]\nd: [" + "*c," * 50 + "*c]\ne: [" + "*c," * 99 + "*c]",
+)  # fmt: skip
 
 
 class Hung(BaseException):
@@ -147,10 +155,11 @@ def limits() -> Iterator[None]:
 
 
 def mutate(content: bytes, chance: random.Random, suffix: str) -> tuple[bytes, str]:
-    """Return damaged content, and what was done to it; JSON is damaged by value half of the time."""
-    if suffix == ".json" and chance.random() < 0.6:
+    """Return damaged content, and what was done to it; JSON and YAML are damaged by value half of the time."""
+    by_value = {".json": mutate_json, ".jsonl": mutate_json_line, ".yaml": mutate_yaml}.get(suffix)
+    if by_value is not None and chance.random() < 0.6:
         try:
-            return mutate_json(content, chance)
+            return by_value(content, chance)
         except (ValueError, RecursionError):
             pass
     how = chance.choice([flip, cut, blank, drop, repeat, shuffle, insert, replace_all])
@@ -256,3 +265,24 @@ def mutate_json(content: bytes, chance: random.Random) -> tuple[bytes, str]:
             holder[key] = json.loads(json.dumps(other[place]))
             how = f"{key!r} = the value of {place!r}"
     return json.dumps(document, ensure_ascii=chance.random() < 0.5).encode("utf-8", "surrogatepass"), how
+
+
+def mutate_json_line(content: bytes, chance: random.Random) -> tuple[bytes, str]:
+    """Replace, remove or add one value in one line of a file of JSON lines."""
+    lines = content.split(b"\n")
+    number = chance.randrange(len(lines))
+    lines[number], how = mutate_json(lines[number], chance)
+    return b"\n".join(lines), f"line {number + 1}: {how}"
+
+
+def mutate_yaml(content: bytes, chance: random.Random) -> tuple[bytes, str]:
+    """Replace one value anywhere in a YAML document, or one scalar by one that only YAML has."""
+    if chance.random() < 0.5:
+        document = json.dumps(yaml.safe_load(content)).encode()
+        return mutate_json(document, chance)  # JSON is YAML
+    lines = content.split(b"\n")
+    number = chance.choice([i for i, line in enumerate(lines) if b":" in line] or [0])
+    key, _, _ = lines[number].partition(b":")
+    scalar = chance.choice(ODD_SCALARS)
+    lines[number] = key + b": " + scalar.encode()
+    return b"\n".join(lines), f"{key.decode(errors='replace')} = {scalar:.40}"

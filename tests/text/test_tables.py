@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import Any
 
@@ -89,3 +90,29 @@ def test_columns_of_conll_have_what_each_word_has(tmp_path: Path) -> None:
     message = "row 1 has no words with something beside each"
     with pytest.raises(PretuneError, match=message), table_writer(tmp_path / "b.conll") as write:
         write([{"text": "a b c", "label": "x"}])
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+def test_safe_tables_have_no_formulas(tmp_path: Path, suffix: str) -> None:
+    cells = ["=1+1", "+1", "-1", "@SUM(A1)", "＝1", "plain", "a=b", "", "'quoted"]
+    cells += ["\tx", "\r=1", "\n=1"] if suffix == ".csv" else []  # a .tsv file has no place for these
+    path = tmp_path / f"rows{suffix}"
+    with table_writer(path, safe=True) as write:
+        write([{"=text": cell, "number": -0.5} for cell in cells])
+    delimiter = "," if suffix == ".csv" else "\t"
+    with path.open(newline="") as file:
+        header, *rows = list(csv.reader(file, delimiter=delimiter))
+    assert header == ["'=text", "number"]
+    assert [row[0] for row in rows] == [
+        f"'{cell}" if cell[:1] in tuple("=+-@＝\t\r\n") and cell else cell for cell in cells
+    ]
+    assert {row[1] for row in rows} == {"'-0.5"}
+    with table_writer(path) as write:
+        write([{"text": "=1+1"}])
+    assert path.read_text() == "text\n=1+1\n"
+
+
+def test_a_table_with_types_has_cells_as_they_are(tmp_path: Path) -> None:
+    with table_writer(tmp_path / "rows.jsonl", safe=True) as write:
+        write([{"text": "=1+1"}])
+    assert (tmp_path / "rows.jsonl").read_text() == '{"text": "=1+1"}\n'

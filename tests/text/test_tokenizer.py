@@ -361,3 +361,36 @@ def test_a_token_that_others_are_merged_from_may_become_special(kind: Kind) -> N
     tokenizer.roles["end"] = merged
     assert merged not in tokenizer.encode(" ".join(tokenizer.decode([i]) for i in range(tokenizer.size)))
     assert tokenizer.encode("the statement")
+
+
+# -- damaged files --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"vocab.txt": b"the\ncat\n"}, "vocab.txt: a tokenizer that fails on some texts.*unknown token"),
+        ({"vocab.txt": b"[UNK]\nth\xff\n"}, "vocab.txt, line 2: not valid UTF-8"),
+        ({"vocab.json": b'{"a": 0, "b": 0}', "merges.txt": b""}, "vocab.json: the tokens 'a' and 'b' both have id 0"),
+        ({"vocab.json": b'{"a": 2147483648}', "merges.txt": b""}, "vocab.json: token 'a' has id 2147483648; ids lie"),
+        ({"vocab.json": b'{"a": -1}', "merges.txt": b""}, "vocab.json: token 'a' has id -1; ids lie between 0 and"),
+        ({"vocab.json": b'{"a": "0"}', "merges.txt": b""}, "vocab.json: a: input should be a valid integer, not '0'"),
+        ({"vocab.json": b'{"a": 0}', "merges.txt": b"a b\n"}, "merges.txt: does not fit vocab.json; copy both"),
+        ({"vocab.txt": b"[UNK]\n", "added_tokens.json": b'{"x": []}'}, "added_tokens.json: x: input should be"),
+        ({"vocab.txt": b"[UNK]\n", "tokenizer_config.json": b'{"strip_accents": {}}'}, "strip_accents.*not {}"),
+        ({"spiece.model": b"\x0a\x05\x0a\x03abc\x0a"}, "spiece.model: damaged or not a sentencepiece model"),
+    ],
+)  # fmt: skip
+def test_damaged_files_end_in_one_line(tmp_path: Path, files: dict[str, bytes], message: str) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(PretuneError, match=message):
+        Tokenizer.load(tmp_path)
+
+
+def test_panics_of_the_library_are_errors_of_one_line(tmp_path: Path) -> None:
+    vocabulary = {"t": 0, "h": 1, "th": 2, "tééé": 3}
+    model = {"type": "BPE", "vocab": vocabulary, "merges": [["t", "h"]], "continuing_subword_prefix": "##"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
+    with pytest.raises(PretuneError, match=r"tokenizer\.json: not a tokenizer file that can be used"):
+        Tokenizer.load(tmp_path)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from pretune.evaluation.official import METRICS, PARTS
 from pretune.evaluation.paired import compare, compare_parts
 from pretune.evaluation.runner import ASKED, RESULT, read_answers, read_lines, rows_path
 from pretune.evaluation.suite import SuiteTask, find_suite
+from pretune.parsing import read_sealed_json
 
 
 def compare_evaluations(first: Path, second: Path) -> list[dict[str, Any]]:
@@ -27,11 +29,12 @@ def compare_evaluations(first: Path, second: Path) -> list[dict[str, Any]]:
             raise PretuneError(f"{task.title}: the two were judged by different rows")
         ours, theirs = (_each_seed(folder, task) for folder in (first, second))
         for metric in task.metrics:
-            if metric in PARTS:
-                sums = [[PARTS[metric](rows, answers) for answers in side] for side in (ours, theirs)]
-                found = compare_parts(metric, sums[0], sums[1])
-            else:
-                found = compare(METRICS[metric], rows, ours, theirs)
+            with _intact(first, second, task):
+                if metric in PARTS:
+                    sums = [[PARTS[metric](rows, answers) for answers in side] for side in (ours, theirs)]
+                    found = compare_parts(metric, sums[0], sums[1])
+                else:
+                    found = compare(METRICS[metric], rows, ours, theirs)
             made.append(
                 {
                     "task": task.title,
@@ -49,12 +52,22 @@ def compare_evaluations(first: Path, second: Path) -> list[dict[str, Any]]:
     return made
 
 
+@contextmanager
+def _intact(first: Path, second: Path, task: SuiteTask) -> Iterator[None]:
+    """Report answers without the keys, or with other types, than a task's answers have as damaged files."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise PretuneError(
+            f"{first} or {second}: the rows or answers of {task.title} are damaged ({error!r}); evaluate again"
+        ) from error
+
+
 def _asked(folder: Path) -> dict[str, Any]:
     path = folder / ASKED
     if not path.is_file():
         raise PretuneError(f"{folder}: no evaluation of a suite here (no {ASKED})")
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    return read_sealed_json(path, "the settings of an evaluation")
 
 
 def _each_seed(folder: Path, task: SuiteTask) -> list[list[dict[str, Any]]]:

@@ -18,11 +18,14 @@ from pretune.errors import PretuneError
 from pretune.text.files import open_stream, read_lines
 
 Row = dict[str, Any]
+SIDE_BY_SIDE = ("lines",)  # layouts of several files whose lines belong together
 Found = Iterator[tuple[str, Row | PretuneError]]  # where it stands, and what it is
 
 
 def read_layout(paths: Sequence[Path], layout: str, header: bool) -> Found:
     """Rows of one file, or of several that belong together. `header`: whether the first line of a table has names."""
+    if len(paths) > 1 and layout not in SIDE_BY_SIDE:
+        raise PretuneError(f"{paths[0]}: a {layout} file is read alone; name no others beside it")
     return LAYOUTS[layout](paths, header)
 
 
@@ -55,7 +58,7 @@ def _csv(paths: Sequence[Path], header: bool) -> Found:
     (path,) = paths
     reader = csv.reader(line + "\n" for _, line in read_lines(path))
     names: list[str] = []
-    for cells in reader:
+    for cells in _rows_of(reader, path):
         if not cells:
             continue
         if not names:
@@ -69,6 +72,13 @@ def _csv(paths: Sequence[Path], header: bool) -> Found:
             yield place, dict(zip(names, cells, strict=True))
 
 
+def _rows_of(reader: Any, path: Path) -> Iterator[list[str]]:
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise PretuneError(f"{path}, line {reader.line_num}: not readable as a table ({error})") from error
+
+
 def _jsonl(paths: Sequence[Path], header: bool) -> Found:
     (path,) = paths
     for number, line in read_lines(path):
@@ -79,7 +89,7 @@ def _jsonl(paths: Sequence[Path], header: bool) -> Found:
 def _object(line: str) -> Row | PretuneError:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return PretuneError(f"not valid JSON ({error})")
     return row if isinstance(row, dict) else PretuneError(f"a JSON {type(row).__name__}, not an object")
 
@@ -197,7 +207,7 @@ def _sst(paths: Sequence[Path], header: bool) -> Found:
     (path,) = paths
     for number, line in read_lines(path):
         if match := re.match(r"\(?(\d)\s+(.+)", line):
-            words = re.findall(r"([^\s()]+)\)", line) if line.startswith("(") else [match[2].strip()]
+            words = re.findall(r"(?<![^\s()])([^\s()]+)\)", line) if line.startswith("(") else [match[2].strip()]
             yield f"line {number}", {"label": match[1], "text": " ".join(words)}
         elif line.strip():
             yield f"line {number}", PretuneError(f"neither a tree nor a label and a sentence: {line[:40]!r}")

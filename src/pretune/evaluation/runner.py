@@ -36,6 +36,7 @@ from pretune.inference.rewriting import Rewriter
 from pretune.model import Model
 from pretune.objectives import OBJECTIVES, Task
 from pretune.objectives.task import Answer
+from pretune.parsing import read_json_lines, read_sealed_json, write_sealed_json
 from pretune.progress import say
 from pretune.text.remembered import remembering
 from pretune.training.finetuning import Material, Plan, make_plan, read_material
@@ -173,7 +174,7 @@ def evaluate_suite(request: Request) -> Evaluation:
             taught = taught_by[name]
             say(f"{task.title} ({number} of {len(teaching)})")
             evaluate_task(request, task, taught, writer)
-    found = {name: json.loads((request.out / name / RESULT).read_text(encoding="utf-8")) for name in here}
+    found = {name: read_sealed_json(request.out / name / RESULT, "the result of a task") for name in here}
     evaluation = Evaluation(suite, request.model, found, missing, request.shots)
     submit(request, here)
     write_json(request.out / RESULTS, evaluation.describe())
@@ -186,7 +187,7 @@ def _check_same(request: Request) -> dict[str, Any]:
     told: dict[str, Any] = json.loads(json.dumps(request.told()))
     if not path.is_file():
         return told
-    before = json.loads(path.read_text(encoding="utf-8"))
+    before = read_sealed_json(path, "the settings of an evaluation")
     different = [key for key in told if before.get(key) != told[key] and key != "versions"]
     old = before.get("versions", {})
     different += [name for name, version in told["versions"].items() if old.get(name, version) != version]
@@ -199,7 +200,7 @@ def _check_same(request: Request) -> dict[str, Any]:
 
 def _begin(request: Request) -> None:
     """Write what was asked for, so that the same command goes on with it and another one is refused."""
-    write_json(request.out / ASKED, {**_check_same(request), "environment": environment()})
+    write_sealed_json(request.out / ASKED, {**_check_same(request), "environment": environment()})
 
 
 # -- a task ---------------------------------------------------------------------------------------------------------
@@ -263,7 +264,7 @@ def evaluate_task(
         say(f"seed {seed} ({seed - request.seed + 1} of {request.seeds})")
         learn_seed(way, _seed_folder(request, task, seed), rows, taught)
     folders = [_seed_folder(request, task, request.seed + number) for number in range(request.seeds)]
-    learned = [folder for folder in folders if json.loads((folder / COST).read_text(encoding="utf-8"))]
+    learned = [folder for folder in folders if read_sealed_json(folder / COST, "the cost of a seed")]
     if not learned:
         raise PretuneError(f"{request.out / task.name}: all {request.seeds} seeds failed; lower the learning rate")
     best = max(learned, key=lambda folder: _decides(task, rows[task.name][task.scored], folder))
@@ -273,7 +274,7 @@ def evaluate_task(
     for name, other in taught.items():
         there = other.scored in rows[name]
         told = _result(other, rows[name], learned, request.seeds) if there else {"scores": {}, "seeds": request.seeds}
-        write_json(request.out / name / RESULT, {**told, "best": int(best.name)})
+        write_sealed_json(request.out / name / RESULT, {**told, "best": int(best.name)})
     if not request.keep:
         for folder in folders:
             for weights in (path for pattern in WEIGHTS for path in folder.glob(pattern)):
@@ -294,7 +295,7 @@ def learn_seed(
 ) -> None:
     """Learn with the seed of a folder, and answer what is scored; `cost.json` says that it is done."""
     scored = {n: (t, {t.scored: rows[n][t.scored]}) for n, t in taught.items() if t.scored in rows[n]}
-    write_json(folder / COST, answer_with(way, folder, scored) if way.learn(int(folder.name), folder) else {})
+    write_sealed_json(folder / COST, answer_with(way, folder, scored) if way.learn(int(folder.name), folder) else {})
 
 
 def learn_elsewhere(request: Request, task: SuiteTask, taught: Mapping[str, SuiteTask], seed: int) -> None:
@@ -324,7 +325,7 @@ def _seed_folder(request: Request, task: SuiteTask, seed: int) -> Path:
 
 def _finished(request: Request, name: str) -> bool:
     path = request.out / name / RESULT
-    return path.is_file() and json.loads(path.read_text(encoding="utf-8"))["seeds"] >= request.seeds
+    return path.is_file() and read_sealed_json(path, "the result of a task")["seeds"] >= request.seeds
 
 
 def rows_path(out: Path, task: str, split: str) -> Path:
@@ -394,7 +395,7 @@ def answer_with(
 def _result(task: SuiteTask, rows: Mapping[str, SuiteRows], folders: Sequence[Path], seeds: int) -> dict[str, Any]:
     scored = rows[task.scored]
     each = [official(task.metrics, scored.rows, read_answers(folder, task.name, task.scored)) for folder in folders]
-    costs = [json.loads((folder / COST).read_text(encoding="utf-8"))[task.name] for folder in folders]
+    costs = [read_sealed_json(folder / COST, "the cost of a seed")[task.name] for folder in folders]
     told: dict[str, Any] = {
         "split": task.scored,
         "examples": len(scored),
@@ -421,8 +422,8 @@ def read_answers(folder: Path, task: str, split: str) -> Answers:
 
 
 def read_lines(path: Path) -> Answers:
-    """A row a line."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+    """Return the rows or answers in a file, one per line."""
+    return list(read_json_lines(path))
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -437,7 +438,7 @@ def submit(request: Request, tasks: Mapping[str, SuiteTask]) -> list[str]:
     """Write the submission, where there are answers to official tests; the tasks that it lacks come back."""
     answered = {}
     for name, task in tasks.items():
-        best = json.loads((request.out / name / RESULT).read_text(encoding="utf-8"))["best"]
+        best = read_sealed_json(request.out / name / RESULT, "the result of a task")["best"]
         path = request.out / (task.taught_by or name) / "seeds" / str(best) / "answers" / f"{name}.test.jsonl"
         if path.is_file() and task.submission:
             answered[name] = (read_lines(rows_path(request.out, name, "test")), read_lines(path))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
-from pretune.errors import PretuneError, if_option, nearest
+from pretune.errors import PretuneError, if_option, nearest, quote
 from pretune.evaluation.layouts import LAYOUTS, layout_of, read_layout
+from pretune.parsing import conform
 from pretune.progress import say
 from pretune.recipe import merge, read_recipe
 from pretune.suites import suite_names
@@ -19,7 +20,8 @@ NAMED = 3  # of them are named
 EXTRA = ("id", "group", "categories")  # roles that are no task's: what metrics and submissions need to know
 ANSWERS = ("label", "answers")  # roles that rows for a submission need not have
 Row = dict[str, Any]
-Roles = Mapping[str, Any]
+Column = str | int | Sequence[str | int]  # its name or number; several are joined
+Roles = Mapping[str, Column]
 
 
 @dataclass(frozen=True)
@@ -30,13 +32,13 @@ class SuiteTask:
     title: str
     kind: str
     metrics: Sequence[str]
-    files: Mapping[str, Any]
+    files: Mapping[str, str | Sequence[str]]
     roles: Roles
     splits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     format: str | None = None
     values: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     leave_out: Mapping[str, str] = field(default_factory=dict)
-    counts: Mapping[str, Any] = field(default_factory=dict)
+    counts: Mapping[str, int | Sequence[int]] = field(default_factory=dict)
     categories: Sequence[str] = ()
     group: str = ""
     length: int | None = None
@@ -198,7 +200,8 @@ class Suite:
             lacking = [split for split in needed if not task.where(split, data)]
             if lacking:
                 missing[name] = "no " + ", no ".join(
-                    str(task.files[task.scored if split == judged else split]) for split in lacking
+                    str(task.files.get(task.scored if split == judged else split, f"file for {split}"))
+                    for split in lacking
                 )
             else:
                 here[name] = task
@@ -209,6 +212,41 @@ class Suite:
         if not here:
             raise PretuneError(f"{data}: none of {self.title}'s tasks is here; expected, for example, {_example(self)}")
         return here, missing
+
+
+# Keys of a suite and of a task, and their types.
+KEYS: dict[str, Any] = {
+    "title": str,
+    "source": str,
+    "tasks": dict[str, dict[str, Any]],
+    "averages": dict[str, list[Any]],
+    "scale": int | float,
+}
+SUBMISSION, PROMPT = {"file": str, "labels": list[Any]}, {"cloze": str, "words": dict[str, str] | None}
+SPLIT = {"roles": Roles, "format": str}
+
+
+def _check_task(content: Mapping[str, Any], where: str) -> None:
+    """Refuse keys of a task that are unknown, or values of another type than the key has."""
+    types = {**get_type_hints(SuiteTask), "languages": list[str]}
+    for key, value in content.items():
+        if key not in types or key in ("name", "taught_by"):
+            raise PretuneError(f"{where}: a task of a suite has no {quote(key)}; {nearest(str(key), types)}")
+        if key not in ("splits", "submission", "prompt"):
+            conform(value, types[key], f"{where}: {key}")
+    for key, known in (("submission", SUBMISSION), ("prompt", PROMPT)):
+        _check_keys(content.get(key, {}), known, f"{where}: {key}")
+    for split, own in conform(content.get("splits", {}), dict[str, Any], f"{where}: splits").items():
+        _check_keys(own, SPLIT, f"{where}: splits.{split}")
+    file = content.get("submission", {}).get("file", "")
+    if Path(file).name != file:
+        raise PretuneError(f"{where}: submission.file: {quote(file)} is not the name of a file")
+
+
+def _check_keys(values: Any, types: Mapping[str, Any], where: str) -> None:
+    for key, value in conform(values, dict[str, Any], where).items():
+        if key in types:
+            conform(value, types[key], f"{where}.{key}")
 
 
 def find_suite(name: str | Path, language: str = "") -> Suite:
@@ -223,14 +261,17 @@ def find_suite(name: str | Path, language: str = "") -> Suite:
         content = read_recipe(name)
     else:
         raise PretuneError(f"unknown suite {str(name)!r}; {nearest(str(name), suite_names())}")
+    for key in content.keys() - KEYS.keys():
+        raise PretuneError(f"{name}: a suite has no {quote(key)}; {nearest(str(key), KEYS)}")
+    for key, value in content.items():
+        conform(value, KEYS[key], f"{name}: {key}")
     declared = content.get("tasks", {})
+    if not declared:
+        raise PretuneError(f"{name}: a suite without tasks; list them under `tasks`")
     tasks: dict[str, SuiteTask] = {}
     for own in declared:
-        for task in _declare(str(own), declared, language, str(name)):
+        for task in _declare(own, declared, language, str(name)):
             tasks[task.name] = task
-    known = {"title", "source", "tasks", "averages", "scale"}
-    for key in content.keys() - known:
-        raise PretuneError(f"{name}: a suite has no {key!r}; {nearest(str(key), known)}")
     return Suite(
         Path(name).stem, content.get("title", str(name)), content.get("source", ""), tasks,
         content.get("averages", {}), content.get("scale", 100),
@@ -239,14 +280,14 @@ def find_suite(name: str | Path, language: str = "") -> Suite:
 
 def _declare(name: str, declared: Mapping[str, Any], language: str, suite: str) -> list[SuiteTask]:
     """A task, or one for each language."""
+    if not name or name.startswith(".") or Path(name).name != name:
+        raise PretuneError(f"{suite}: {quote(name)} is not a name for a task: a folder will have it")
     content, taught = _inherited(name, declared, suite), ""
+    _check_task(content, f"{suite}, {name}")
     at = name
-    while not _inherited(at, declared, suite)["files"].get("train") and declared[at].get("like"):
+    while not _inherited(at, declared, suite).get("files", {}).get("train") and declared[at].get("like"):
         at = taught = declared[at]["like"]
     languages = content.pop("languages", None)
-    known = {f.name for f in fields(SuiteTask)}
-    for key in content.keys() - known:
-        raise PretuneError(f"{suite}, {name}: a task of a suite has no {key!r}; {nearest(str(key), known)}")
     try:
         if not languages:
             return [SuiteTask(name=name, **{**content, "taught_by": taught})]
@@ -264,16 +305,18 @@ def _declare(name: str, declared: Mapping[str, Any], language: str, suite: str) 
         raise PretuneError(f"{suite}, {name}: {str(error).split('__init__() ')[-1]}") from error
 
 
-def _inherited(name: str, declared: Mapping[str, Any], suite: str) -> dict[str, Any]:
+def _inherited(name: Any, declared: Mapping[str, Any], suite: str, via: tuple[str, ...] = ()) -> dict[str, Any]:
     """A task's keys, with those of what it is like; files, roles, splits and counts are its own."""
-    if name not in declared:
-        raise PretuneError(f"{suite}: no task {name!r} to be like; {nearest(name, declared)}")
+    if not isinstance(name, str) or name not in declared:
+        raise PretuneError(f"{suite}: no task {quote(name)} to be like; {nearest(str(name), declared)}")
+    if name in via:
+        raise PretuneError(f"{suite}: {' is like '.join([*via, name])}: a task cannot be like itself")
     content = dict(declared[name])
-    if "like" not in content:
+    if not content.get("like"):
         return content
-    other = _inherited(content["like"], declared, suite)
+    other = _inherited(content["like"], declared, suite, (*via, name))
     own = {key: content.get(key, {}) for key in ("files", "counts", "splits")}
-    return {**merge(other, content), **own, "roles": content.get("roles", other["roles"]), "like": content["like"]}
+    return {**merge(other, content), **own, "roles": content.get("roles", other.get("roles")), "like": content["like"]}
 
 
 def _in_language(name: Any, language: str) -> Any:
@@ -319,4 +362,4 @@ def _phenomena(cell: Any) -> list[str]:
 
 def _example(suite: Suite) -> str:
     task = next(iter(suite.tasks.values()))
-    return str(next(iter(task.files.values())))
+    return str(next(iter(task.files.values()), "a file"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -18,6 +17,7 @@ from pretune.metrics import judge_each, positive_class, score
 from pretune.metrics.judging import Judged
 from pretune.objectives.named import kind_of
 from pretune.pages import Line, chart, page, paragraph, section, table, table_of
+from pretune.parsing import read_json, read_json_lines
 from pretune.progress import progress
 from pretune.training.finetuning import ANSWERS, Material
 from pretune.training.multitask import Tasks, answers_file
@@ -141,7 +141,7 @@ class TaskReport:
             parts.append(section("The worst answers", table(worst)))
         parts.append(section("How it learned", self.curve()))
         if (points := self.run.folder / CURVE).is_file() and not self.name:
-            parts.append(self.by_labels(json.loads(points.read_text(encoding="utf-8"))))
+            parts.append(self.by_labels(read_json(points)))
         return parts
 
     def by_labels(self, points: list[dict[str, Any]]) -> str:
@@ -175,7 +175,7 @@ def write_report(run: Run, material: Material | Tasks) -> Path | None:
     for name, one in tasks.items():
         path = run.folder / (answers_file(name) if name else ANSWERS)
         if one.dev is not None and path.is_file():
-            answers = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            answers = list(read_json_lines(path))
             reports.append(TaskReport(run, one, answers, name))
     if not reports:
         return None

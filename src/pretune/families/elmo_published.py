@@ -6,8 +6,8 @@ of 1 is added when the model runs.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,16 @@ import torch
 from torch import Tensor
 
 from pretune.errors import PretuneError
-from pretune.families.elmo import ElmoConfig
+from pretune.families.elmo import ElmoConfig, build
+from pretune.nn.feed_forward import ACTIVATIONS
+from pretune.numbers import Interval, check_number
+from pretune.parsing import as_tuples, conform, read_mapping
+from pretune.tensor_files import check_finite
 
 Array = np.ndarray[Any, np.dtype[Any]]
 GATES = (0, 2, 1, 3)  # torch's order, as places in TensorFlow's
 OPTIONS = "options.json"
+SIZE, FEW = Interval(1, 1_000_000), Interval(1, 100)
 
 
 def is_published(folder: Path) -> bool:
@@ -37,12 +42,25 @@ def read_published(folder: Path, vocabulary: int) -> tuple[ElmoConfig, dict[str,
     options_file, weights_file = _files(folder)
     if options_file is None or weights_file is None:
         raise PretuneError(f"{folder}: ELMo comes as two files, {OPTIONS} and weights that end in .hdf5")
-    config = read_options(json.loads(options_file.read_text(encoding="utf-8")), vocabulary, options_file)
-    with h5py.File(weights_file, "r") as file:
-        try:
-            return config, read_weights(file, config)
-        except KeyError as error:
-            raise PretuneError(f"{weights_file}: not ELMo's layout ({error})") from error
+    config = read_options(read_mapping(options_file, "ELMo's options"), vocabulary, options_file)
+    with _readable(weights_file), h5py.File(weights_file, "r") as file:
+        tensors = read_weights(file, config)
+    with torch.device("meta"):
+        expected = dict(build(config).named_parameters())  # both stacks have one embedding, once
+    wrong = {name for name, x in expected.items() if name not in tensors or tensors[name].shape != x.shape}
+    if wrong:
+        raise PretuneError(f"{folder}: options and weights do not belong together: {', '.join(sorted(wrong))}")
+    check_finite(tensors, weights_file)
+    return config, tensors
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turn what h5py raises for a file that is damaged, or lacks a matrix, into an error of one line."""
+    try:
+        yield
+    except (OSError, LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise PretuneError(f"{path}: damaged, or not ELMo's layout ({error})") from error
 
 
 def _files(folder: Path) -> tuple[Path | None, Path | None]:
@@ -52,25 +70,39 @@ def _files(folder: Path) -> tuple[Path | None, Path | None]:
 
 def read_options(options: Mapping[str, Any], vocabulary: int, where: Path) -> ElmoConfig:
     """options.json as our configuration."""
-    try:
-        lstm, characters = options["lstm"], options["char_cnn"]
-        return ElmoConfig(
-            vocab_size=vocabulary,
-            hidden_size=lstm["dim"],
-            projection_size=lstm["projection_dim"],
-            num_hidden_layers=lstm["n_layers"],
-            residual=bool(lstm.get("use_skip_connections", False)),
-            character_size=characters["embedding"]["dim"],
-            max_characters=characters["max_characters_per_token"],
-            filters=tuple((int(seen), int(count)) for seen, count in characters["filters"]),
-            highways=characters["n_highway"],
-            activation=characters["activation"],
-            dropout=0.0,
-            cell_clip=lstm.get("cell_clip"),
-            proj_clip=lstm.get("proj_clip"),
-        )
-    except KeyError as error:
-        raise PretuneError(f"{where}: {error} is missing; these are not ELMo's options") from error
+    lstm, characters = (conform(options.get(key), dict[str, Any], f"{where}: {key}") for key in ("lstm", "char_cnn"))
+    embedding = conform(characters.get("embedding"), dict[str, Any], f"{where}: char_cnn.embedding")
+
+    def option(section: Mapping[str, Any], key: str, kind: Any) -> Any:
+        if key not in section:
+            raise PretuneError(f"{where}: '{key}' is missing; these are not ELMo's options")
+        return conform(section[key], kind, f"{where}: {key}")
+
+    sizes = {
+        "hidden_size": option(lstm, "dim", int),
+        "projection_size": option(lstm, "projection_dim", int),
+        "num_hidden_layers": option(lstm, "n_layers", int),
+        "character_size": option(embedding, "dim", int),
+        "max_characters": option(characters, "max_characters_per_token", int),
+        "highways": option(characters, "n_highway", int),
+    }
+    filters = conform(as_tuples(characters.get("filters")), tuple[tuple[int, int], ...], f"{where}: filters")
+    for name, value in [*sizes.items(), *(("filters", number) for pair in filters for number in pair)]:
+        check_number(f"{where}: {name}", value, SIZE)
+    check_number(f"{where}: n_layers", sizes["num_hidden_layers"], FEW)
+    check_number(f"{where}: n_highway", sizes["highways"], FEW)
+    if (activation := option(characters, "activation", str)) not in ACTIVATIONS or not filters:
+        raise PretuneError(f"{where}: the activation {activation!r}, or no filters; these are not ELMo's options")
+    return ElmoConfig(
+        vocab_size=vocabulary,
+        **sizes,
+        residual=bool(lstm.get("use_skip_connections", False)),
+        filters=filters,
+        activation=activation,
+        dropout=0.0,
+        cell_clip=option({"cell_clip": None, **lstm}, "cell_clip", float | None),
+        proj_clip=option({"proj_clip": None, **lstm}, "proj_clip", float | None),
+    )
 
 
 def read_weights(file: Any, config: ElmoConfig) -> dict[str, Tensor]:

@@ -23,6 +23,7 @@ from torch import nn
 
 from pretune.backbones.states import Backbone
 from pretune.errors import PretuneError, nearest, quote
+from pretune.numbers import BELOW_1, NOT_NEGATIVE, POSITIVE, SHARE, Interval, check_number
 from pretune.objectives.answer import Answers
 from pretune.objectives.autoencode import Autoencode
 from pretune.objectives.bilm import BiLM
@@ -72,6 +73,18 @@ OBJECTIVES: dict[str, type[Any]] = {
     )
 }
 
+# What numbers of options mean wherever they stand; what objectives refuse beyond that, they refuse themselves.
+LONGEST = 10_000  # characters of an expression
+SIZE, MANY = Interval(1, 1e6), Interval(0, 1e9)
+INTERVALS = {
+    "dropout": BELOW_1,
+    **dict.fromkeys(("masked", "swapped", "negatives", "short", "last"), SHARE),
+    "weight": NOT_NEGATIVE,
+    **dict.fromkeys(("temperature", "deviation"), POSITIVE),
+    **dict.fromkeys(("layers", "width", "heads", "window", "turns", "parts", "beams", "tokens", "best"), SIZE),
+    **dict.fromkeys(("longest", "stride", "asked"), SIZE),
+    **dict.fromkeys(("hidden", "copies", "overlap", "most", "held"), MANY),
+}
 _TERM = re.compile(
     r"\s*(?:(?P<own>[A-Za-z_]\w*)\s*:)?\s*(?:(?P<weight>[\d.eE+-]+)\s*\*)?\s*(?P<name>\w+)\s*"
     r"(?:\((?P<options>(?:[^()\"]|\"[^\"]*\")*)\))?"
@@ -269,6 +282,8 @@ def parse_objective(text: str, tasks: Mapping[str, Mapping[str, Any]] | None = N
     >>> str(parse_objective("mlm(rate=0.3)+nsp"))
     'mlm+nsp'
     """
+    if len(text) > LONGEST:
+        raise PretuneError(f"objective {quote(text)}: longer than {LONGEST:,} characters; name fewer objectives")
     joints = []
     for side in _split(text, "|"):
         parts = [_term(term, defaults, tasks or {}) for term in _split(side, "+")]
@@ -337,6 +352,8 @@ def _option(kind: type[Any], key: str, text: str) -> Any:
     value = conform(as_tuples(parse_yaml(text, where)), hint, where)
     if isinstance(value, float) and not math.isfinite(value):
         raise PretuneError(f"{where}: give a finite number")
+    if isinstance(value, int | float) and key in INTERVALS:
+        check_number(f"objective {kind.name}: {key}", value, INTERVALS[key])
     return value
 
 

@@ -64,6 +64,9 @@ def _read(file: Path) -> dict[str, Any]:
     unknown = [key for key in content if key not in KEYS]
     if unknown:
         raise PretuneError(f"{file}: unknown key {unknown[0]!r}; {nearest(unknown[0], KEYS)}")
+    for key in ("family", "objective"):
+        if not isinstance(content.get(key, ""), str):
+            raise PretuneError(f"{file}: {key}: {quote(content[key])} is not a name")
     sections = [key for key in SECTIONS if not isinstance(content.get(key, {}), dict)]
     if sections:
         raise PretuneError(f"{file}: {sections[0]} is not a mapping of keys to values")

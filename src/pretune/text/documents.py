@@ -119,7 +119,7 @@ def read_jsonl(
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise PretuneError(
                 f"{file}, line {number}: not valid JSON ({error}); each line must be one object"
             ) from error
@@ -185,8 +185,8 @@ def read_parquet(
                     yield number, row
         if meter:
             meter.bytes += file.stat().st_size
-    except (pyarrow.ArrowInvalid, OSError) as error:
-        raise PretuneError(f"{file}: damaged or not a parquet file ({str(error).splitlines()[0]})") from error
+    except (pyarrow.ArrowException, OSError, ValueError) as error:  # the last for texts that are not UTF-8
+        raise PretuneError(f"{file}: damaged or not a parquet file ({error})") from error
 
 
 def _from_row(

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from pretune.atomic import write_bytes
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, quote
 from pretune.text.documents import read_jsonl, read_parquet, read_table
-from pretune.text.files import file_format
+from pretune.text.files import checked, file_format
 
 USERS = ("user", "user_id", "userid", "customer", "customer_id", "session", "session_id")
 SEQUENCES = ("items", "history", "sequence")  # of all items of a user, with spaces between them
@@ -34,8 +34,10 @@ def write_histories(files: Iterable[Path], out: Path, least: int = 3, **columns:
             items = row[name].split() if name.lower() in SEQUENCES and isinstance(row[name], str) else row[name]
             history = seen.setdefault(str(user), [])
             for item in map(str, items if isinstance(items, list) else [items]):
-                if item.split() != [item]:
-                    raise PretuneError(f"{place}: the item {item!r} is empty or has spaces in it; name it otherwise")
+                if checked(item, f"{place}: an item").split() != [item]:
+                    raise PretuneError(
+                        f"{place}: the item {quote(item)} is empty or has spaces in it; name it otherwise"
+                    )
                 history.append((_order(row[time]) if time else (0, 0), item))
     kept = {user: [item for _, item in sorted(h, key=lambda x: x[0])] for user, h in seen.items() if len(h) >= least}
     if not kept:

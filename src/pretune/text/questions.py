@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pretune.errors import PretuneError, nearest
+from pretune.errors import PretuneError, nearest, quote
 from pretune.progress import say
 from pretune.text.files import checked, ending, file_format, open_stream
 from pretune.text.labeled import FORMATS, ROLES, Excerpt, Row, drop_or_refuse, table_rows, with_options
@@ -184,7 +184,7 @@ def _squad(path: Path) -> Iterator[Row]:
         raw = b"".join(iter(lambda: stream.read(1 << 20), b""))
     try:
         content = json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PretuneError(f"{path}: not valid JSON ({error}); questions a line each go into a .jsonl file") from error
     here = "at the top"
     try:
@@ -214,7 +214,7 @@ def _names(path: Path, row: Row, given: Mapping[str, str], answers: bool, quiet:
 def _text(row: Row, name: str, place: str) -> str:
     if not isinstance(value := row.get(name), str):
         if name in row:
-            raise PretuneError(f"{place}: no text in {name!r}, but {value!r}")
+            raise PretuneError(f"{place}: no text in {name!r}, but {quote(value)}")
         known = ", ".join(map(repr, row)) or "none"
         hint = nearest(name, row) if row else ""
         raise PretuneError(f"{place}: no text {name!r} among {known}; {hint}")
@@ -230,7 +230,7 @@ def _spans(row: Row, name: str, place: str) -> list[tuple[str, int | None]]:
     if value is None or value == "" or row.get("is_impossible"):
         return []
     if not isinstance(value, str | list) and not (isinstance(value, Mapping) and "text" in value):
-        raise PretuneError(f"{place}: no answers in {name!r}, but {value!r}")
+        raise PretuneError(f"{place}: no answers in {name!r}, but {quote(value)}")
     if isinstance(value, Mapping):  # as Hugging Face's datasets have it, or a single one
         texts, starts = value["text"], value.get("answer_start", value.get("start"))
         if isinstance(texts, str):
@@ -243,6 +243,6 @@ def _spans(row: Row, name: str, place: str) -> list[tuple[str, int | None]]:
         whole = answer if isinstance(answer, Mapping) else {"text": answer}
         text, start = whole.get("text"), whole.get("answer_start", whole.get("start"))
         if not isinstance(text, str) or not isinstance(start, int | None):
-            raise PretuneError(f'{place}: an answer is a text, or {{"text": "…", "start": 17}}, not {answer!r}')
+            raise PretuneError(f'{place}: an answer is a text, or {{"text": "…", "start": 17}}, not {quote(answer)}')
         found.append((text, start))
     return found

@@ -16,8 +16,10 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, quote
+from pretune.text import tokenizer_backend
 from pretune.text.sentencepiece_normalizer import normalization
+from pretune.text.tokenizer_backend import library_errors
 
 UNIGRAM, BPE, WORD, CHARACTER = 1, 2, 3, 4
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
@@ -103,10 +105,10 @@ def _piece(data: bytes) -> Piece:
         elif number == 3 and isinstance(value, int):
             kind = value
         else:
-            _check_known(number, {}, f"piece {piece!r}")
+            _check_known(number, {}, f"piece {quote(piece)}")
     if kind == UNUSED:
         raise PretuneError(
-            f"piece {piece!r} has the type UNUSED, which is not supported; remove it from the vocabulary"
+            f"piece {quote(piece)} has the type UNUSED, which is not supported; remove it from the vocabulary"
         )
     return piece, score, kind
 
@@ -180,23 +182,35 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         shift += 7
 
 
-def build_backend(model: SentencePieceModel, before: Sequence[normalizers.Normalizer] = ()) -> tokenizers.Tokenizer:
-    """Return a tokenizer of the `tokenizers` library that tokenizes text as the model does.
+def build_backend(
+    model: SentencePieceModel, path: Path, before: Sequence[normalizers.Normalizer] = ()
+) -> tokenizers.Tokenizer:
+    """Return a tokenizer of the `tokenizers` library that tokenizes text as the model, which `path` holds, does.
 
     `before` are the normalizers that a published tokenizer applies before the model.
     """
-    around = tokenizers.Tokenizer(models.BPE())
-    around.normalizer = normalizers.Sequence([*before, *_normalizers(model)])
-    if cuts := _pre_tokenizers(model):
-        around.pre_tokenizer = pre_tokenizers.Sequence(cuts)
-    around.decoder = _decoder(model)
-    content = json.loads(around.to_str()) | {"model": _segmentation(model)}
+    try:
+        content = _content(model, before)
+    except PretuneError as error:
+        raise PretuneError(f"{path}: {error}") from error
     # Built from JSON so that scores equal those of a saved copy to the last bit.
-    backend = tokenizers.Tokenizer.from_str(json.dumps(content))
+    backend = tokenizer_backend.build_backend(json.dumps(content), path)
     backend.add_special_tokens(
         [AddedToken(piece, special=True, normalized=False) for piece in model.of_type(UNKNOWN, CONTROL)]
     )
     return backend
+
+
+def _content(model: SentencePieceModel, before: Sequence[normalizers.Normalizer]) -> dict[str, Any]:
+    """Return the contents of the tokenizer.json of a model."""
+    around = tokenizers.Tokenizer(models.BPE())
+    with library_errors("its rules or pieces", "not usable; is the file damaged?"):
+        around.normalizer = normalizers.Sequence([*before, *_normalizers(model)])
+        if cuts := _pre_tokenizers(model):
+            around.pre_tokenizer = pre_tokenizers.Sequence(cuts)
+    around.decoder = _decoder(model)
+    content: dict[str, Any] = json.loads(around.to_str())
+    return content | {"model": _segmentation(model)}
 
 
 def _segmentation(model: SentencePieceModel) -> dict[str, Any]:

@@ -26,6 +26,7 @@ OPEN, CLOSED = (
 )  # private-use separators: NFC may compose across the first, not across the second
 EXTENDING = r"\p{M}\u200c\u200d\uff9e\uff9f\U000e0020-\U000e007f"  # characters that extend a grapheme cluster
 FINALS = r"\u11a8-\u11c2"  # the last consonants of Hangul syllables
+LONGEST_KEY, MOST_KEYS = 256, 1 << 16  # bytes of a character sequence in rules, and sequences with a common length
 # The library's built-in rules; their multi-character sequences are those that NFC composes.
 COMPOSING = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf")
 
@@ -46,7 +47,10 @@ def normalization(name: str, charsmap: bytes) -> list[normalizers.Normalizer]:
 
 def _composes(charsmap: bytes) -> bool:
     """Return whether custom rules replace multi-character sequences; raise an error for any that NFC does not cover."""
-    rules = read_rules(charsmap)
+    try:
+        rules = read_rules(charsmap)
+    except (IndexError, ValueError, struct.error) as error:
+        raise PretuneError("its normalization rules are damaged; fetch the file again") from error
     several = {source: target for source, target in rules.items() if len(source) > 1}
     for source, target in several.items():
         mapped = "".join(rules.get(character, character) for character in source)
@@ -71,6 +75,8 @@ def read_rules(charsmap: bytes) -> dict[str, str]:
     rules: dict[str, str] = {}
     places, keys = np.array([0], dtype=np.uint32), [b""]
     while len(places):  # all prefixes of one length per iteration
+        if len(keys[0]) > LONGEST_KEY or len(keys) > MOST_KEYS:
+            raise ValueError("a trie that refers to itself")
         here = units[places]
         base = places ^ ((here >> 10) << ((here & 512) >> 6))
         for number in ((here >> 8) & 1).nonzero()[0]:  # prefixes that are keys

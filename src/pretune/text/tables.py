@@ -20,6 +20,10 @@ Row = dict[str, Any]
 Write = Callable[[Sequence[Row]], None]
 
 
+UNTYPED = (".csv", ".tsv")  # suffixes of tables that spreadsheets open, and read formulas in
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # how formulas begin, full-width letters too
+
+
 class Columns:
     """The columns of a table: those of the first rows. A later row may lack some, and has no others."""
 
@@ -42,8 +46,10 @@ class Columns:
 
 
 @contextmanager
-def table_writer(path: str | Path) -> Iterator[Write]:
-    """A function that writes some more rows at a time.
+def table_writer(path: str | Path, *, safe: bool = False) -> Iterator[Write]:
+    """Yield a function that writes some more rows at a time.
+
+    With `safe`, no cell of a .csv or .tsv file is a formula to a spreadsheet.
 
     >>> with table_writer("/tmp/example.csv") as write:
     ...     write([{"text": "a, b", "label": "x"}])
@@ -52,7 +58,8 @@ def table_writer(path: str | Path) -> Iterator[Write]:
     """
     path = Path(path)
     kind = check_suffix(path)
-    with atomic_file(path) as file, KINDS[kind](path, file) as write:
+    options: dict[str, Any] = {"safe": True} if safe and kind in UNTYPED else {}
+    with atomic_file(path) as file, KINDS[kind](path, file, **options) as write:
         yield write
 
 
@@ -65,15 +72,16 @@ def check_suffix(path: str | Path) -> str:
 
 
 @contextmanager
-def _lines(path: Path, file: IO[bytes], *, line: Callable[[list[str]], str]) -> Iterator[Write]:
+def _lines(path: Path, file: IO[bytes], *, line: Callable[[list[str]], str], safe: bool = False) -> Iterator[Write]:
     columns = Columns(path)
+    spell = not_a_formula if safe else str
 
     def write(rows: Sequence[Row]) -> None:
         new = not columns.names
         cells = [(number, [as_text(cell) for cell in row]) for number, row in columns.cells(rows)]
         for number, row in [(0, columns.names)] * new + cells:
             try:
-                file.write(line(row).encode())
+                file.write(line([spell(cell) for cell in row]).encode())
             except UnicodeEncodeError as error:
                 raise PretuneError(
                     f"{path}: row {number} holds half of a surrogate pair, which is no text; mend it, or write .jsonl"
@@ -84,11 +92,20 @@ def _lines(path: Path, file: IO[bytes], *, line: Callable[[list[str]], str]) -> 
     yield write
 
 
+def not_a_formula(cell: str) -> str:
+    """Return a cell with a single quote before it where a spreadsheet would take it for a formula, as OWASP recommends.
+
+    >>> not_a_formula("=1+1"), not_a_formula("a=1")
+    ("'=1+1", 'a=1')
+    """
+    return f"'{cell}" if cell.startswith(FORMULA) else cell
+
+
 def csv_line(row: list[str]) -> str:
     """Cells with quotation marks where they need them."""
     line = io.StringIO(newline="")
-    csv.writer(line, lineterminator="\n").writerow(row)
-    return line.getvalue()
+    csv.writer(line, lineterminator="\r\n").writerow(row)  # cells with either character need quotes
+    return line.getvalue().removesuffix("\r\n") + "\n"
 
 
 def tsv_line(row: list[str]) -> str:

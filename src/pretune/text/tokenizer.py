@@ -22,6 +22,7 @@ from pretune.boxed import boxed_folder, boxed_names
 from pretune.errors import PretuneError
 from pretune.text.remembered import remember
 from pretune.text.spelling import spell_vocabulary
+from pretune.text.tokenizer_backend import library_errors
 from pretune.text.tokenizer_settings import CHARACTERS, SOURCE_LANGUAGE
 from pretune.text.words import WordStarts
 
@@ -51,6 +52,7 @@ JOINT, HIDDEN = (
     f"{PRIVATE}\ue000",
     f"{PRIVATE}{{}}",
 )  # between parts of a text; in place of special tokens
+FAILED = ("the tokenizer", "fails on a text; are its files damaged?")
 SOME = 1000  # texts tokenized at once where places are kept, which take memory
 TARGET = "target_tokenizer"  # the folder inside, of the tokenizer of second texts
 SENTINELS = ("<extra_id_{}>", "▁<extra_id_{}>")  # T5's tokens, mT5's pieces
@@ -190,7 +192,8 @@ class Tokenizer:
     def encode(self, text: str, *, marked: bool = False) -> list[int]:
         """Ids of a text, without start or separator. With `marked`, spelled-out roles such as [MASK] count as such."""
         if marked:
-            return self._marked.encode(text, add_special_tokens=False).ids
+            with library_errors(*FAILED):
+                return self._marked.encode(text, add_special_tokens=False).ids
         ids, _ = self.encode_parts([[text]])
         return [int(i) for i in ids]
 
@@ -207,7 +210,9 @@ class Tokenizer:
         joined = [JOINT.join(map(_without_private, parts)) for parts in documents if parts]
         joint = self._joint
         ids: list[list[int]] = []
-        for encoding in self._plain.encode_batch_fast(joined, add_special_tokens=False):  # type: ignore[arg-type]
+        with library_errors(*FAILED):
+            encodings = self._plain.encode_batch_fast(joined, add_special_tokens=False)  # type: ignore[arg-type]
+        for encoding in encodings:
             ids += (encoding.ids, [joint])
         flat = np.fromiter(chain.from_iterable(ids), dtype=np.int32, count=sum(map(len, ids)))
         is_joint = flat == joint
@@ -221,7 +226,8 @@ class Tokenizer:
         for part in parts:
             origin += [np.arange(start, start + len(part)), np.full(len(JOINT), start + len(part))]
             start += len(part)
-        encoding = self._plain.encode(JOINT.join(map(_without_private, parts)), add_special_tokens=False)
+        with library_errors(*FAILED):
+            encoding = self._plain.encode(JOINT.join(map(_without_private, parts)), add_special_tokens=False)
         offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)[np.array(encoding.ids) != self._joint]
         found: Array = np.concatenate([*origin, [start]])[offsets]
         return found
@@ -235,7 +241,8 @@ class Tokenizer:
         ids, lengths, offsets = [empty[:, 0]], list[int](), [empty]
         for first in range(0, len(texts), SOME):
             some = list(map(_without_private, texts[first : first + SOME]))
-            encodings = self._plain.encode_batch(some, add_special_tokens=False)
+            with library_errors(*FAILED):
+                encodings = self._plain.encode_batch(some, add_special_tokens=False)
             ids.append(np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), dtype=np.int64))
             places = [place for encoding in encodings for place in encoding.offsets]
             offsets.append(np.array(places, dtype=np.int64).reshape(-1, 2))
@@ -249,7 +256,8 @@ class Tokenizer:
     @cached_property
     def _plain(self) -> tokenizers.Tokenizer:
         """The tokenizer for plain text: "[MASK]" spelled out is text, and JOINT separates the parts of a text."""
-        plain = tokenizers.Tokenizer.from_str(json.dumps(self._without_specials()))
+        with library_errors(*FAILED):
+            plain = tokenizers.Tokenizer.from_str(json.dumps(self._without_specials()))
         plain.encode_special_tokens = True
         plain.add_tokens([tokenizers.AddedToken(JOINT, normalized=False)])
         return plain
@@ -282,7 +290,9 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int], *, specials: bool = False) -> str:
         """The text of some ids; special tokens are left out unless asked for."""
-        return self.backend.decode([int(i) for i in ids], skip_special_tokens=not specials)
+        numbers = [int(i) for i in ids]
+        with library_errors(*FAILED):
+            return self.backend.decode(numbers, skip_special_tokens=not specials)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The token strings of some ids."""

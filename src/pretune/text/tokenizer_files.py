@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, quote
+from pretune.parsing import read_text
 from pretune.progress import say
+from pretune.text import sentencepiece
 from pretune.text import tokenizer_classes as classes
-from pretune.text.sentencepiece import build_backend, read_model
+from pretune.text.tokenizer_backend import LARGEST, build_backend, check_usable, library_errors, read_vocabulary
 from pretune.text.tokenizer_classes import NAMES, TokenizerClass
 from pretune.text.tokenizer_settings import Settings, Token, read_settings
 
@@ -51,6 +53,7 @@ def load_backend(path: Path) -> Loaded:
     names = _find_names(backend, kind, settings)
     complete = file.name == "tokenizer.json"
     _mark_specials(backend, names, settings, None if complete else kind)
+    check_usable(backend, file)
     return backend, names, settings
 
 
@@ -109,7 +112,7 @@ def _load_wordpiece(
 ) -> tuple[TokenizerClass, tokenizers.Tokenizer]:
     """Load BERT's or MPNet's vocab.txt, with one token per line."""
     # Only \n ends a line: some published vocabularies hold other Unicode line separators as tokens.
-    tokens = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    tokens = read_text(path, LARGEST).removesuffix("\n").split("\n")
     vocabulary = {token.rstrip("\r"): i for i, token in enumerate(tokens)}
     if kind is None:
         kind = classes.MPNET if {"<s>", "<mask>"} <= vocabulary.keys() else classes.BERT
@@ -148,9 +151,9 @@ def _load_bpe(
     for file in (vocabulary_file, merges_file):
         if not file.is_file():
             raise PretuneError(f"{file}: missing; a BPE vocabulary comes with its merges")
-    vocabulary = json.loads(vocabulary_file.read_text(encoding="utf-8"))
+    vocabulary = read_vocabulary(vocabulary_file)
     merges = []
-    for line in merges_file.read_text(encoding="utf-8").split("\n"):
+    for line in read_text(merges_file, LARGEST).split("\n"):
         pair = tuple(line.rstrip("\r").split(" ")[:2])  # XLM's have a count after them
         if len(pair) == 2 and pair[1] and not line.startswith("#version"):
             merges.append(pair)
@@ -161,23 +164,20 @@ def _load_bpe(
             f"{vocabulary_file}: XLM was trained with the Moses tokenizer; punctuation is split here as in BERT, so ids differ "
             "around hyphens, quotes, apostrophes and abbreviations"
         )
-    if kind in (classes.GPT, classes.XLM):
-        unknown = str(settings.tokens.get("unk_token") or kind.tokens["unk_token"])
-        backend = tokenizers.Tokenizer(
-            models.BPE(
-                vocabulary,
-                merges,
-                unk_token=unknown if unknown in vocabulary else None,
-                end_of_word_suffix="</w>",
-                fuse_unk=False,
-            )
-        )
+    word_ends = kind in (classes.GPT, classes.XLM)
+    unknown = str(settings.tokens.get("unk_token") or kind.tokens["unk_token"])
+    options: dict[str, Any] = {"end_of_word_suffix": "</w>"} if word_ends else {}
+    if word_ends and unknown in vocabulary:
+        options["unk_token"] = unknown
+    with library_errors(merges_file, f"does not fit {vocabulary_file.name}; copy both files again"):
+        model = models.BPE(vocabulary, merges, fuse_unk=False, **options)
+    backend = tokenizers.Tokenizer(model)
+    if word_ends:
         uncased = bool(values.get("do_lowercase_and_remove_accent", True))
         backend.normalizer = normalizers.BertNormalizer(lowercase=uncased, strip_accents=uncased)
         backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         backend.decoder = decoders.BPEDecoder(suffix="</w>")
     else:
-        backend = tokenizers.Tokenizer(models.BPE(vocabulary, merges, fuse_unk=False))
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=bool(values["add_prefix_space"]))
         backend.decoder = decoders.ByteLevel()
     return kind, backend
@@ -198,12 +198,12 @@ def _load_sentencepiece(
     path: Path, kind: TokenizerClass | None, settings: Settings
 ) -> tuple[TokenizerClass | None, tokenizers.Tokenizer]:
     """Load a .model file, with the normalizers and the order of pieces of its tokenizer class."""
-    model = read_model(path)
+    model = sentencepiece.read_model(path)
     names = [piece for piece, _, _ in model.pieces]
     if kind is None:
         kind = _sentencepiece_class(path, names)
     if kind is None:
-        return None, build_backend(model)
+        return None, sentencepiece.build_backend(model, path)
     values = settings.complete(kind)
     if kind is classes.ALBERT and not settings.declared and "do_lower_case" not in settings.given:
         values["do_lower_case"] = _is_uncased(names)
@@ -215,7 +215,7 @@ def _load_sentencepiece(
             "remove it"
         )
     model.pieces = kind.order(model.pieces, values)
-    return kind, build_backend(model, kind.before(values))
+    return kind, sentencepiece.build_backend(model, path, kind.before(values))
 
 
 def _sentencepiece_class(path: Path, names: list[str]) -> TokenizerClass | None:
@@ -237,10 +237,7 @@ def _sentencepiece_class(path: Path, names: list[str]) -> TokenizerClass | None:
 
 def _load_full(path: Path, settings: Settings) -> tokenizers.Tokenizer:
     """Load tokenizer.json, overridden by the settings in tokenizer_config.json."""
-    try:
-        backend = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exceptions
-        raise PretuneError(f"{path}: not a tokenizer file ({error})") from error
+    backend = build_backend(read_text(path, LARGEST), path)
     kind = settings.kind
     if kind is None:
         return backend
@@ -279,7 +276,7 @@ def _with_bert_settings(
     unknown = settings.tokens.get("unk_token")
     if settings.declared and unknown is not None and backend.token_to_id(str(unknown)) is not None:
         content["model"]["unk_token"] = str(unknown)
-    backend = tokenizers.Tokenizer.from_str(json.dumps(content))
+    backend = build_backend(json.dumps(content), path)
     if settings.declared:
         _check_same(path, backend, kind, bert_normalizer(values), pre_tokenizers.BertPreTokenizer())
     return backend
@@ -296,7 +293,7 @@ def _with_prefix_space(
     cut = content["pre_tokenizer"]
     if cut is not None and cut["type"] == "ByteLevel":
         cut["add_prefix_space"] = space
-    backend = tokenizers.Tokenizer.from_str(json.dumps(content))
+    backend = build_backend(json.dumps(content), path)
     _check_same(path, backend, kind, None, pre_tokenizers.ByteLevel(add_prefix_space=space))
     return backend
 
@@ -321,7 +318,7 @@ def _with_tidying(
     rest = [step for step in steps if not _tidies(step)]
     made = [json.loads(step.__getstate__()) for step in kind.before(wanted)]
     content["normalizer"] = {"type": "Sequence", "normalizers": [*made, *rest]}
-    return tokenizers.Tokenizer.from_str(json.dumps(content))
+    return build_backend(json.dumps(content), path)
 
 
 def _tidies(step: Content) -> bool:
@@ -368,7 +365,7 @@ def _add_tokens(backend: tokenizers.Tokenizer, settings: Settings) -> None:
         found = backend.token_to_id(token.content)
         if found != identity:
             raise PretuneError(
-                f"{settings.folder}: added token {token.content!r} is listed with id {identity} but gets id {found}; added "
+                f"{settings.folder}: added token {quote(token.content)} is listed with id {quote(identity)} but gets id {found}; added "
                 "tokens must follow the vocabulary without gaps"
             )
 

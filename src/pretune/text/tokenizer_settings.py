@@ -7,7 +7,6 @@ the added tokens.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,9 @@ from typing import Any
 
 from tokenizers import AddedToken
 
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, quote
+from pretune.parsing import conform, read_mapping
+from pretune.text.files import checked
 from pretune.text.tokenizer_classes import (
     BRACKETS,
     CLASSES,
@@ -90,6 +91,18 @@ ONLY: dict[str, tuple[Any, ...]] = {
 }
 
 Token = str | AddedToken
+# Types of the keys of tokenizer_config.json and special_tokens_map.json that are used here.
+TYPES: dict[str, Any] = {
+    "tokenizer_class": str | None,
+    "added_tokens_decoder": dict[str, dict[str, Any]] | None,
+    **dict.fromkeys(TOKEN_LISTS, list[Any] | dict[str, Any] | None),
+    "never_split": list[str] | None,
+    "sp_model_kwargs": dict[str, Any] | None,
+    CHARACTERS: int,
+    "extra_ids": int | None,
+    **dict.fromkeys(SETTINGS - {"extra_ids"}, bool | None),
+}
+MOST = 10_000  # sentinels, or characters of a token
 
 
 @dataclass(frozen=True)
@@ -116,23 +129,24 @@ class Settings:
 
 def read_settings(folder: Path) -> Settings:
     """Read the tokenizer settings in a folder."""
-    config, model = read_json(folder / CONFIG), read_json(folder / "config.json")
+    config, model = _read_typed(folder / CONFIG), read_json(folder / "config.json")
     full = (folder / "tokenizer.json").is_file()
     kind, declared, generic = _find_class(folder, config, model, full)
     added = _read_added(config.get("added_tokens_decoder"), folder / CONFIG)
     named = dict(config)
     if "added_tokens_decoder" not in config:
-        named |= read_json(folder / SPECIALS_MAP)
-    tokens = {key: _token(value) for key, value in named.items() if key in NAMES}
-    extra = [_token(value) for key, value in named.items() if key.endswith("_token") and key not in NAMES]
+        named |= _read_typed(folder / SPECIALS_MAP)
+    tokens = {key: _token(value, folder) for key, value in named.items() if key in NAMES}
+    extra = [_token(value, folder) for key, value in named.items() if key.endswith("_token") and key not in NAMES]
     for key in TOKEN_LISTS:
         listed = named.get(key) or ()
-        extra += map(_token, listed.values() if isinstance(listed, Mapping) else listed)
+        extra += (_token(value, folder) for value in (listed.values() if isinstance(listed, Mapping) else listed))
     if "added_tokens_decoder" not in config:
         special = {str(token) for token in (*tokens.values(), *extra) if token is not None}
-        for content, identity in read_json(folder / ADDED).items():
+        for content, identity in conform(read_json(folder / ADDED), dict[str, int], str(folder / ADDED)).items():
             is_special = content in special
-            added[int(identity)] = AddedToken(content, special=is_special, normalized=not is_special)
+            content = checked(content, f"{folder / ADDED}: a token")
+            added[identity] = AddedToken(content, special=is_special, normalized=not is_special)
     _check_keys(folder / CONFIG, config, ignored=full and generic)
     _check_keys(folder / SPECIALS_MAP, dict.fromkeys(read_json(folder / SPECIALS_MAP)), ignored=False)
     return Settings(
@@ -144,20 +158,25 @@ def read_settings(folder: Path) -> Settings:
         tokens,
         tuple(token for token in extra if token is not None),
         added,
-        int(config.get(CHARACTERS, 0)),
+        config.get(CHARACTERS, 0),
         "" if kind is MBART50 else str(config.get(SOURCE_LANGUAGE) or (ENGLISH if kind is MBART else "")),
     )
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file, or an empty one if the file does not exist."""
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise PretuneError(f"{path}: not valid JSON ({error})") from error
-    return content if isinstance(content, dict) else {}
+    return read_mapping(path, "settings of a tokenizer") if path.is_file() else {}
+
+
+def _read_typed(path: Path) -> dict[str, Any]:
+    """Return the object in a file of settings; refuse values of other types than their keys have."""
+    config = read_json(path)
+    for key in config.keys() & TYPES.keys():
+        conform(config[key], TYPES[key], f"{path}: {key}")
+    for key in (CHARACTERS, "extra_ids"):
+        if not 0 <= (config.get(key) or 0) <= MOST:
+            raise PretuneError(f"{path}: {key}={quote(config[key])}: expected a number between 0 and {MOST:,}")
+    return config
 
 
 def _find_class(
@@ -188,21 +207,23 @@ def _find_class(
 def _read_added(listed: Any, path: Path) -> dict[int, AddedToken]:
     found = {}
     for identity, content in (listed or {}).items():
-        token = _token(content)
-        if not isinstance(token, AddedToken):
-            raise PretuneError(f"{path}: id {identity} of added_tokens_decoder is not a token but {content!r}")
-        found[int(identity)] = token
+        token = _token(content, path)
+        if not isinstance(token, AddedToken) or not (identity.isascii() and identity.isdigit()):
+            raise PretuneError(
+                f"{path}: added_tokens_decoder maps ids to tokens, not {quote(identity)} to {quote(content)}"
+            )
+        found[int(identity[:20])] = token
     return found
 
 
-def _token(value: Any) -> Token | None:
+def _token(value: Any, where: Path) -> Token | None:
     """Return a token that is a string or an object in a file; None for anything else."""
     if not isinstance(value, Mapping):
-        return value if isinstance(value, str) else None
+        return checked(value, f"{where}: a special token") if isinstance(value, str) else None
     flags = {
         key: bool(value[key]) for key in ("single_word", "lstrip", "rstrip", "normalized", "special") if key in value
     }
-    return AddedToken(str(value.get("content", "")), **flags)
+    return AddedToken(checked(str(value.get("content", "")), f"{where}: an added token"), **flags)
 
 
 def _check_keys(path: Path, config: Mapping[str, Any], ignored: bool) -> None:
@@ -210,19 +231,21 @@ def _check_keys(path: Path, config: Mapping[str, Any], ignored: bool) -> None:
     for key, value in config.items():
         if key in ONLY:
             if value not in ONLY[key]:
-                raise PretuneError(f"{path}: {key}={value!r} is not supported; remove it or set it to {ONLY[key][0]!r}")
+                raise PretuneError(
+                    f"{path}: {key}={quote(value)} is not supported; remove it or set it to {ONLY[key][0]!r}"
+                )
         elif key == "never_split":
             if value and not set(value) <= set(BRACKETS.values()):
                 raise PretuneError(
-                    f"{path}: never_split={value!r} is not supported; remove it and use added tokens instead"
+                    f"{path}: never_split={quote(value)} is not supported; remove it and use added tokens instead"
                 )
         elif key == "sp_model_kwargs":
             if (value or {}).get("enable_sampling") or set(value or {}) - {"enable_sampling", "nbest_size", "alpha"}:
                 raise PretuneError(
-                    f"{path}: sp_model_kwargs={value!r} is not supported; remove it, as tokenization is never sampled"
+                    f"{path}: sp_model_kwargs={quote(value)} is not supported; remove it, as tokenization is never sampled"
                 )
         elif key == "auto_map":
-            if not ignored and config.get("tokenizer_class", "").removesuffix("Fast") not in CLASSES:
+            if not ignored and (config.get("tokenizer_class") or "").removesuffix("Fast") not in CLASSES:
                 raise PretuneError(
                     f"{path}: auto_map names custom code, which is not run; convert the tokenizer to a tokenizer.json"
                 )
@@ -235,5 +258,5 @@ def _check_keys(path: Path, config: Mapping[str, Any], ignored: bool) -> None:
             or key.endswith("_token")
         ):
             raise PretuneError(
-                f"{path}: unknown key {key!r}; it may change how texts are tokenized, so remove it if it does not"
+                f"{path}: unknown key {quote(key)}; it may change how texts are tokenized, so remove it if it does not"
             )

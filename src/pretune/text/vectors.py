@@ -10,18 +10,23 @@ from __future__ import annotations
 
 import gzip
 import struct
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, quote
 
 Array = np.ndarray[Any, np.dtype[Any]]
 FASTTEXT = 793712314  # the number that its files begin with
 LONGEST = 1 << 16  # bytes of a line, at most
+DIGITS = 12  # of the numbers in a header
+COMPRESSION = 1100  # gzip makes files at most so many times smaller
+LONGEST_PIECE = 100  # letters of a piece of a word
 
 
 @dataclass(frozen=True)
@@ -49,19 +54,50 @@ def read_vectors(path: str | Path, most: int | None = None) -> WordVectors:
     path = Path(path)
     if not path.is_file():
         raise PretuneError(f"{path}: no such file of word vectors")
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as opened:
-        file: Any = opened
-        if file.peek(4)[:4] == struct.pack("<i", FASTTEXT):
-            file.read(4)
-            return _read_fasttext(file, path, most)
-        first = file.readline(LONGEST)
-        fields = first.split()
-        if len(fields) != 2 or not all(field.isdigit() for field in fields):
-            return _from_lines(_chain(first, 1, file), len(fields) - 1, path, most)
-        count, width = map(int, fields)
-        if _is_binary(file.peek(LONGEST), width):
-            return _read_binary(file, count, width, path, most)
-        return _from_lines(_lines(file, 2), width, path, most)
+    with _open(path) as file:
+        found = _read(file, path, most)
+    finite = np.isfinite(found.vectors).all(1)
+    if not finite.all():
+        word = found.words[int(finite.argmin())]
+        raise PretuneError(f"{path}: NaN or infinity in the vector of {quote(word)}; the file is damaged")
+    return found
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[Any]:
+    """Open a file, plain or compressed with gzip; what cannot be read becomes an error of one line."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            yield file
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise PretuneError(f"{path}: damaged or cut-off compressed file ({error}); fetch or pack it again") from error
+    except OSError as error:
+        raise PretuneError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def _read(file: Any, path: Path, most: int | None) -> WordVectors:
+    if file.peek(4)[:4] == struct.pack("<i", FASTTEXT):
+        file.read(4)
+        return _read_fasttext(file, path, most)
+    first = file.readline(LONGEST)
+    fields = first.split()
+    if len(fields) != 2 or not all(field.isdigit() and len(field) <= DIGITS for field in fields):
+        return _from_lines(_chain(first, 1, file), len(fields) - 1, path, most)
+    count, width = map(int, fields)
+    if _is_binary(file.peek(LONGEST), width):
+        _check_room(path, count if most is None else min(count, most), width)
+        return _read_binary(file, count, width, path, most)
+    return _from_lines(_lines(file, 2), width, path, most)
+
+
+def _check_room(path: Path, rows: int, width: int) -> None:
+    """Refuse a header that promises more numbers than the file has room for, before memory is asked for."""
+    room = path.stat().st_size * (COMPRESSION if path.suffix == ".gz" else 1)
+    if width < 1 or rows < 0 or 4 * rows * width > room:
+        raise PretuneError(
+            f"{path}: its header promises {rows:,} vectors of {width:,} numbers, and the file has no room for them; is it "
+            "whole?"
+        )
 
 
 def _is_binary(content: bytes, width: int) -> bool:
@@ -131,7 +167,10 @@ def _read_binary(file: BinaryIO, count: int, width: int, path: Path, most: int |
 
 def _read_fasttext(file: BinaryIO, path: Path, most: int | None) -> WordVectors:
     def numbers(layout: str) -> tuple[Any, ...]:
-        return struct.unpack(f"<{layout}", file.read(struct.calcsize(f"<{layout}")))
+        content = file.read(struct.calcsize(f"<{layout}"))
+        if len(content) < struct.calcsize(f"<{layout}"):
+            raise PretuneError(f"{path}: ends too early; is it whole?")
+        return struct.unpack(f"<{layout}", content)
 
     (version,) = numbers("i")
     # dim, ws, epoch, minCount, neg, wordNgrams, loss, model, bucket, minn, maxn, lrUpdateRate, t
@@ -152,19 +191,28 @@ def _read_fasttext(file: BinaryIO, path: Path, most: int | None) -> WordVectors:
     if quantized:
         raise PretuneError(f"{path}: a quantized fastText model; give its .vec file")
     rows, columns = numbers("qq")
-    if columns != width or len(words) != known:
+    pieced = longest > 0 and bucket > 0
+    if (
+        columns != width
+        or len(words) != known
+        or not words
+        or rows < known + (bucket if pieced else 0)
+        or (pieced and not 0 < shortest <= longest <= LONGEST_PIECE)
+    ):
         raise PretuneError(f"{path}: not a fastText model that can be read")
+    _check_room(path, rows, columns)
     content = file.read(4 * rows * columns)
     if len(content) < 4 * rows * columns:
         raise PretuneError(f"{path}: ends too early; is it whole?")
     matrix = np.frombuffer(content, dtype="<f4").reshape(rows, columns)
     chosen = words[:most]
-    made = np.stack(
-        [
-            matrix[[number, *(known + h for h in pieces(word, shortest, longest, bucket))]].mean(0)
-            for number, word in enumerate(chosen)
-        ]
-    )
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+        made = np.stack(
+            [
+                matrix[[number, *(known + h for h in pieces(word, shortest, longest, bucket))]].mean(0)
+                for number, word in enumerate(chosen)
+            ]
+        )
     return WordVectors(chosen, made.astype(np.float32))
 
 

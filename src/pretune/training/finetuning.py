@@ -22,6 +22,7 @@ from pretune.metrics import choose, constant, has_classes, positive_class, score
 from pretune.model import Model, embedding_of, family_of, load_model, make_model, random_twin
 from pretune.nn.recurrent import asks_the_host
 from pretune.nn.text_embedding import TextEmbedding
+from pretune.numbers import BELOW_1, COUNT, NOT_NEGATIVE, check_number
 from pretune.objectives import OBJECTIVES, Data, Mixture, Named, Task, parse_objective
 from pretune.objectives.classify import Pooling
 from pretune.objectives.named import kind_of
@@ -95,6 +96,13 @@ class Plan:
     vectors: str | None = None  # a file of word vectors for words to start from
     dropout: Mapping[str, float] | None = None  # instead of the model's, under the names of its config
     devices: int = 1  # which seeds are shared out to
+
+    def __post_init__(self) -> None:
+        check_number("epochs", self.epochs, NOT_NEGATIVE)
+        for name in ("seeds", "shots", "devices"):
+            check_number(name, getattr(self, name), COUNT)
+        for name, rate in (self.dropout or {}).items():
+            check_number(f"dropout.{name}", rate, BELOW_1)
 
     def recipe(self) -> dict[str, Any]:
         """Everything that decides the outcome, under the names of the verb's options."""

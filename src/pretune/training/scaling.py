@@ -7,11 +7,12 @@ LEAST_STEPS steps; rates follow the batch, with its square root for optimizers t
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pretune.errors import PretuneError
+from pretune.errors import PretuneError, quote
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule
 
 LEAST_STEPS = 1000  # a batch is halved while there would be fewer steps …
@@ -53,8 +54,10 @@ def parse_budget(text: str) -> Budget:
         amount = float(match[1]) * factor if match else 0.0
     except (KeyError, ValueError):
         match = None
-    if match is None:
-        raise PretuneError(f"--scale-to {text}: expected a budget such as 10min, 2h, 500steps, 1e9tokens or 1e15flops")
+    if match is None or not math.isfinite(amount):
+        raise PretuneError(
+            f"--scale-to {quote(text)}: expected a budget such as 10min, 2h, 500steps, 1e9tokens or 1e15flops"
+        )
     return _budget({unit: amount})
 
 

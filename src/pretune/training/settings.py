@@ -4,13 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar, get_type_hints
 
-from pretune.errors import PretuneError, if_option, nearest
-from pretune.parsing import as_tuples
+from pretune.errors import PretuneError, if_option, nearest, quote
+from pretune.numbers import BELOW_1, COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Interval, check_number
+from pretune.parsing import as_tuples, conform
 from pretune.recipe import Section
 
 Any_ = TypeVar("Any_", bound=Section)
+
+
+RECIPE_KEYS = {
+    "Budget": "budget",
+    "Optimizer": "optimizer",
+    "Schedule": "schedule",
+    "Batching": "batch",
+    "Watching": "watching",
+}
+
+
+def check_numbers(section: Section, **intervals: Interval) -> None:
+    """Refuse a number of a section that is out of its interval; those of a tuple have the same."""
+    for name, within in intervals.items():
+        value = getattr(section, name)
+        for number in value if isinstance(value, tuple) else [value]:
+            check_number(f"{RECIPE_KEYS[type(section).__name__]}.{name}", number, within)
 
 
 def _help(text: str) -> Any:
@@ -34,10 +52,7 @@ class Budget(Section):
     )
 
     def __post_init__(self) -> None:
-        for limit in fields(self):
-            value = getattr(self, limit.name)
-            if value is not None and not value > 0:
-                raise PretuneError(f"a budget of {value:g} {limit.name} is nothing; give more than 0")
+        check_numbers(self, steps=POSITIVE, tokens=POSITIVE, flops=POSITIVE, seconds=POSITIVE)
 
     def check(self) -> None:
         """Refuse a budget without a limit."""
@@ -74,6 +89,23 @@ class Optimizer(Section):
     average: float | None = None  # it is the plain mean over this share of the budget, at its end
     meant_for: int | None = None  # the batch (tokens of a step, or rows) that rates are meant for; they grow with it
 
+    def __post_init__(self) -> None:
+        check_numbers(
+            self,
+            lr=POSITIVE,
+            betas=BELOW_1,
+            eps=NOT_NEGATIVE,
+            decay=NOT_NEGATIVE,
+            clip=NOT_NEGATIVE,
+            matrix_lr=POSITIVE,
+            momentum=BELOW_1,
+            layer_decay=Interval(0, 1, above=True),
+            head_factor=POSITIVE,
+            ema=BELOW_1,
+            average=Interval(0, 1, above=True),
+            meant_for=COUNT,
+        )
+
 
 @dataclass(frozen=True)
 class Schedule(Section):
@@ -84,6 +116,9 @@ class Schedule(Section):
     final: float | None = None  # share of the peak that is left at the end
     decay: float | None = None  # `stable`: share of the budget, at its end, during which rates fall
     dropout: float | None = None  # share of the budget after which there is no dropout (ALBERT)
+
+    def __post_init__(self) -> None:
+        check_numbers(self, warmup=SHARE, final=SHARE, decay=SHARE, dropout=SHARE)
 
 
 @dataclass(frozen=True)
@@ -102,6 +137,13 @@ class Batching(Section):
     exponent: float | None = None  # of several languages, each is drawn by its share of the text to this power
 
     def __post_init__(self) -> None:
+        check_numbers(self, tokens=COUNT, length=COUNT, pack=COUNT, sequences=COUNT, ramp=SHARE)
+        for share, length in self.stages or ():
+            if share not in Interval(0, 1, above=True) or length not in COUNT:
+                raise PretuneError(
+                    f"batch.stages={quote(self.stages)}: a stage is a share of the budget, above 0 and at most 1, and the "
+                    "length of sequences until then"
+                )
         if self.exponent is not None and not 0 <= self.exponent <= 1:
             raise PretuneError(
                 f"batch.exponent={self.exponent:g}: languages are drawn by their share to a power between 0 (all alike) "
@@ -125,6 +167,19 @@ class Watching(Section):
     patience: int | None = (
         None  # evaluations without a better one after which a task ends; the best parameters come out
     )
+
+    def __post_init__(self) -> None:
+        check_numbers(
+            self,
+            log=COUNT,
+            evaluate=Interval(0, 1e12),
+            held_out=BELOW_1,
+            packs=COUNT,
+            save=Interval(0, 1e12),
+            keep=COUNT,
+            spike=POSITIVE,
+            patience=Interval(0, 1e12),
+        )
 
 
 DEFAULTS: dict[type[Section], Section] = {
@@ -176,11 +231,8 @@ def fill(
     if section is Batching and given is not None and given.length and given.stages:  # type: ignore[attr-defined]
         raise PretuneError("batch.length and batch.stages both say how long sequences are; leave one of them out")
     filled: Any = DEFAULTS[section]
-    for source in (preset or {}, asdict(given) if given is not None else {}):  # type: ignore[call-overload]
+    for source in (typed(section, preset or {}), asdict(given) if given is not None else {}):  # type: ignore[call-overload]
         known = {key: value for key, value in source.items() if value is not None}
-        for key in known:
-            if not hasattr(filled, key):
-                raise PretuneError(f"unknown key {key!r} of {section.__name__.lower()}; {nearest(key, vars(filled))}")
         if section is Budget and known:
             filled = Budget()  # a limit that is given replaces the preset's, whatever it counts
         if section is Optimizer and known.get("name") in COUPLED:
@@ -189,12 +241,19 @@ def fill(
             )  # the usual one is for decay apart from the gradient, which this would drown
         if section is Batching and "length" in known:
             filled = replace(filled, stages=None)  # so does a length
-        for key in ("betas", "ramp", "stages"):
-            if key in known:
-                known[key] = as_tuples(known[key])
         filled = replace(filled, **known)
     filled = _applicable(filled, {key for key, value in vars(given or section()).items() if value})
     return replace(filled, **dict.fromkeys((without or {}).get(section, ())))
+
+
+def typed(section: type[Section], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values of a section's keys, as a preset has them, in the types that the section declares."""
+    hints = get_type_hints(section)
+    types = {key.name: hints[key.name] for key in fields(section)}  # type: ignore[arg-type]
+    name = RECIPE_KEYS[section.__name__]
+    for key in values.keys() - types.keys():
+        raise PretuneError(f"unknown key {quote(key)} of {name}; {nearest(key, types)}")
+    return {key: conform(as_tuples(value), types[key], f"{name}.{key}") for key, value in values.items()}
 
 
 def _applicable(filled: Any_, given: set[str]) -> Any_:

@@ -11,7 +11,6 @@ comes to the same settings as one that was not.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
@@ -23,10 +22,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from pretune.atomic import TEMPORARY, remove_temporaries, write_json
 from pretune.errors import PretuneError
+from pretune.parsing import conform, read_json
 from pretune.progress import say
 from pretune.randomness import hashed
 from pretune.training.checkpoints import FOLDER
@@ -68,6 +68,18 @@ class Trial:
         return self.value is not None or self.error is not None
 
 
+def read_trials(path: Path) -> list[Trial]:
+    """Return the trials that a search wrote."""
+    types = get_type_hints(Trial)
+    found = []
+    for number, trial in enumerate(conform(read_json(path), list[dict[str, Any]], str(path))):
+        where = f"{path}: trial {number}"
+        if not {"number", "settings"} <= trial.keys() <= types.keys():
+            raise PretuneError(f"{where}: not a trial of a search; the file is damaged")
+        found.append(Trial(**{key: conform(value, types[key], f"{where}: {key}") for key, value in trial.items()}))
+    return found
+
+
 @dataclass
 class Search:
     """Trials of settings in a space, kept in a folder."""
@@ -81,7 +93,7 @@ class Search:
     def __post_init__(self) -> None:
         need_optuna()
         path = self.out / TRIALS
-        self.trials = [Trial(**trial) for trial in json.loads(path.read_text("utf-8"))] if path.is_file() else []
+        self.trials = read_trials(path) if path.is_file() else []
 
     def run(
         self,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pretune.outputs import new_file
-from pretune.verbs.modes import reads_files
+from pretune.verbs.modes import reads_files, writes_cells
 from pretune.verbs.results import Rows
 from pretune.verbs.verb import only, verb
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     only("shots", "seed", where="with --examples", when=lambda o: o.examples is not None),
     only("calibrate", where="with --answers", when=lambda o: bool(o.answers)),
     only("tokens", where="without --answers, to what a model writes", when=lambda o: not o.answers),
+    only("safe_csv", where="with --out that ends in .csv or .tsv", when=writes_cells),
     out=new_file,
 )
 def ask(
@@ -43,6 +44,7 @@ def ask(
     label: str | None = None,
     seed: int = 0,
     out: str | Path | None = None,
+    safe_csv: bool = False,
     partial: bool = False,
 ) -> Rows:
     """Ask a language model that was trained for no task: what belongs in a gap, with no example, one, or a few.
@@ -77,6 +79,9 @@ def ask(
         Which examples are shown, and in which order.
     out
         Write rows and answers to this .csv, .tsv, .jsonl or .parquet file.
+    safe_csv
+        In .csv and .tsv files, put a single quote before cells that begin with = + - @ or a tab, which spreadsheets take for
+        formulas.
     partial
         Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
 
@@ -122,7 +127,7 @@ def ask(
     beside, kept, said, expected, rows = Beside(False, nested=out is None), list[Any](), list[Any](), list[str](), 0
     asked: Labeled | None = None
     with ExitStack() as stack:
-        write: Any = kept.extend if out is None else stack.enter_context(table_writer(out))
+        write: Any = kept.extend if out is None else stack.enter_context(table_writer(out, safe=safe_csv))
         for part in files_as_parts(files) if files else [texts_as_part(texts)]:
             # The first rows of a file decide which columns are which.
             asked = read_labeled(part, asked.columns if asked and asked.file == part.file else columns, labels=judged)

@@ -42,6 +42,7 @@ def import_model(
     from pretune.inference.static_vectors import make_static
     from pretune.model import Model, Root
     from pretune.nn.initialize import Undrawn
+    from pretune.parsing import read_text
     from pretune.text.tokenizer_training import words_tokenizer
     from pretune.text.vectors import read_vectors
 
@@ -49,16 +50,12 @@ def import_model(
     if source.is_dir():
         if not is_published(source):
             raise PretuneError(f"{source}: neither ELMo's files (options.json and *.hdf5) nor a file of word vectors")
-        known = [] if vocabulary is None else Path(vocabulary).read_text(encoding="utf-8").split("\n")
+        known = [] if vocabulary is None else read_text(Path(vocabulary)).split("\n")
         tokenizer = words_tokenizer([word for word in known if word and not word.isspace()], spelled=True)
         config, tensors = read_published(source, tokenizer.size)
         tokenizer.characters = config.max_characters
         with Undrawn():
             model = Model(ELMO, config, Root(build(config)), tokenizer)
-        ours = dict(model.backbone.named_parameters())  # both stacks have one embedding, once
-        wrong = {name for name, tensor in ours.items() if tensors[name].shape != tensor.shape}
-        if wrong:
-            raise PretuneError(f"{source}: options and weights do not belong together: {', '.join(sorted(wrong))}")
         model.backbone.load_state_dict(tensors, strict=False)
     else:
         model = make_static(read_vectors(source, words))

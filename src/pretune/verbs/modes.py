@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from pretune.training import settings
@@ -49,6 +50,13 @@ def reads_files(o: Options) -> bool:
 
     _, rest = split_runs(o.model, o.inputs)
     return bool(split_files(rest)[0])
+
+
+def writes_cells(o: Options) -> bool:
+    """Return whether the output is a table in which spreadsheets look for formulas."""
+    from pretune.text.tables import UNTYPED
+
+    return o.out is not None and Path(o.out).suffix.lower() in UNTYPED
 
 
 def reads_plain_text(o: Options) -> bool:

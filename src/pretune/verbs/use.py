@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pretune.outputs import new_file
-from pretune.verbs.modes import FILES, reads_files
+from pretune.verbs.modes import FILES, reads_files, writes_cells
 from pretune.verbs.results import Rows
 from pretune.verbs.verb import Options, only, verb
 
@@ -34,6 +34,7 @@ def has_classes(o: Options) -> bool:
     only("score", where="to files that have the right answers", when=reads_files),
     only("label", where="with --score", when=lambda o: o.score),
     only("probabilities", where="to tasks with classes", when=has_classes),
+    only("safe_csv", where="with --out that ends in .csv or .tsv", when=writes_cells),
     out=new_file,
 )
 def predict(
@@ -48,6 +49,7 @@ def predict(
     probabilities: bool = False,
     score: bool = False,
     out: str | Path | None = None,
+    safe_csv: bool = False,
     processes: int = 1,
     engine: Literal["local", "ray"] = "local",
     partial: bool = False,
@@ -80,6 +82,9 @@ def predict(
         The files also have the right answers: compare, and say how good each run is, and all together.
     out
         Write rows and answers to this .csv, .tsv, .jsonl or .parquet file; of tagged words a .conll file too.
+    safe_csv
+        In .csv and .tsv files, put a single quote before cells that begin with = + - @ or a tab, which spreadsheets take for
+        formulas.
     processes
         Share the rows out to so many processes, on a CPU.
     engine
@@ -130,7 +135,7 @@ def predict(
     kept: list[dict[str, Any]] = []
     rows = truncated = blank = 0
     with ExitStack() as stack:
-        write: Any = kept.extend if out is None else stack.enter_context(table_writer(out))
+        write: Any = kept.extend if out is None else stack.enter_context(table_writer(out, safe=safe_csv))
         bar = stack.enter_context(progress("predicting"))
         for part, answers in answered:
             write(beside(part, leave_blank(answers.together, answers.blank), answers.lines))

@@ -24,12 +24,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar
 
-from pretune.errors import PretuneError
+from pretune.atomic import check_name
+from pretune.errors import PretuneError, quote
 from pretune.outputs import Check, output
 from pretune.recipe import Section
 
 P = ParamSpec("P")
 R = TypeVar("R")
+LARGEST_SEED = 1 << 63
 Options = SimpleNamespace  # all options of a call by name, with their defaults
 
 
@@ -80,6 +82,9 @@ def verb(*rules: Only, **outputs: Check) -> Callable[[Callable[P, R]], Callable[
                 outputs[name](path, options)
             for rule in rules:
                 rule.check(options, given)
+            check_seed(call.arguments.get("seed"))
+            if isinstance(model := call.arguments.get("model"), str | Path):
+                check_name(Path(model))  # before work is done that would be lost
             with ExitStack() as locks:
                 for name, path in paths.items():
                     locks.enter_context(output(path, outputs[name], options))
@@ -89,6 +94,12 @@ def verb(*rules: Only, **outputs: Check) -> Callable[[Callable[P, R]], Callable[
         return checked
 
     return decorate
+
+
+def check_seed(seed: int | None) -> None:
+    """Refuse a seed that the generators of random numbers do not take."""
+    if seed is not None and not -LARGEST_SEED <= seed < LARGEST_SEED:
+        raise PretuneError(f"--seed {quote(seed)}: a seed has at most 64 bits; choose a smaller number")
 
 
 def given_options(signature: inspect.Signature, arguments: Mapping[str, Any]) -> Iterator[str]:

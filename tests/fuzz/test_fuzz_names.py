@@ -1,0 +1,52 @@
+"""Names that no file system takes, wherever a command takes one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pretune.cli import main
+
+LONG = "x" * 300  # bytes; most file systems take 255
+MODEL = "pretune-small-en"
+COMMANDS = [
+    ["predict", LONG, "a"],
+    ["predict", MODEL, f"{LONG}.csv"],
+    ["predict", MODEL, "rows.csv", "--out", f"{LONG}.csv"],
+    ["pretrain", LONG, "--data", "rows.csv", "--out", "run", "--steps", "1"],
+    ["pretrain", "bert-tiny", "--data", f"{LONG}.txt", "--out", "run", "--steps", "1"],
+    ["pretrain", "bert-tiny", "--data", "rows.csv", "--out", LONG, "--steps", "1"],
+    ["pretrain", "--recipe", f"{LONG}.yaml"],
+    ["pretrain", f"{LONG}.yaml", "--data", "rows.csv", "--out", "run", "--steps", "1"],
+    ["finetune", MODEL, f"{LONG}.csv", "--out", "run"],
+    ["finetune", MODEL, "rows.csv", "--dev", f"{LONG}.csv", "--out", "run"],
+    ["finetune", MODEL, "rows.csv", "--out", LONG],
+    ["tokenizer", "train", LONG, "--out", "tokenizer"],
+    ["tokenizer", "train", "rows.csv", "--out", LONG],
+    ["tokenizer", "inspect", LONG, "a"],
+    ["prepare", "rows.csv", "--tokenizer", LONG, "--out", "store"],
+    ["evaluate", MODEL, "--data", LONG, "--suite", "glue", "--out", "evaluation"],
+    ["evaluate", MODEL, "--data", ".", "--suite", f"{LONG}.yaml", "--out", "evaluation"],
+    ["import", LONG, "--out", "model"],
+    ["embed", MODEL, f"{LONG}.csv", "--out", "vectors.npy"],
+    ["export", MODEL, "--out", LONG],
+    ["compare", LONG, LONG],
+    ["histories", f"{LONG}.csv", "--out", "histories.txt"],
+    ["vectors", "train", LONG, "--out", "vectors.vec"],
+    ["show", LONG],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command).replace(LONG, "LONG"))
+def test_long_names_end_in_one_line(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PRETUNE_PROGRESS", "none")
+    (tmp_path / "rows.csv").write_text("text,label\na good one,yes\na bad one,no\n" * 4)
+    with pytest.raises(SystemExit, match="1"):
+        main(command)
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and len(error.splitlines()) == 1 and "xxx" in error
+    assert [path.name for path in tmp_path.iterdir() if path.name != "rows.csv" and not path.name.startswith(".")] == []

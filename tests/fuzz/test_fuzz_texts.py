@@ -1,0 +1,170 @@
+"""Damaged files of texts: labeled rows, corpora, tagged words, questions, dialogues and the like, plain and compressed."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from fuzz.harness import FEW, MANY, Kind, attack
+from pretune import PretuneError
+from pretune.evaluation.layouts import LAYOUTS, read_layout
+from pretune.text.dialogues import read_dialogues
+from pretune.text.documents import read_documents
+from pretune.text.entities import read_entities
+from pretune.text.grouped import read_choices
+from pretune.text.histories import write_histories
+from pretune.text.labeled import read_labeled
+from pretune.text.marked import read_marked
+from pretune.text.parallel import read_pairs
+from pretune.text.phrases import check_phrases
+from pretune.text.questions import read_questions
+from pretune.text.tables import csv_line
+from pretune.text.tagged import read_tagged
+from pretune.text.text_to_text import read_text_to_text
+
+Rows = list[dict[str, Any]]
+LABELED: Rows = [{"text": f"a good text {i}, naïve “quoted”", "label": "yes" if i % 2 else "no"} for i in range(6)]
+PAIRS: Rows = [{"en": f"a text {i}", "fr": f"un texte {i}"} for i in range(4)]
+CHOICES: Rows = [{"text": "a cat", "question": "what?", "choices": ["dog", "cat"], "label": i % 2} for i in range(4)]
+QUESTIONS: Rows = [
+    {"question": "where?", "context": "it is at home today", "answers": [{"text": "at home", "answer_start": 6}]}
+] * 3
+TAGGED: Rows = [{"words": ["a", "cat", "sat"], "tags": ["O", "B-X", "I-X"]} for _ in range(3)]
+TURNS: Rows = [{"turns": ["hello", "hi"]}, {"turns": ["how?", "so", "aha"]}]
+ROLES: Rows = [{"turns": [{"role": "Q", "text": "hello"}, {"role": "R", "text": "hi"}]}] * 2
+MARKED: Rows = [
+    {"text": "the bank is old", "pair": "a bank loan", "word": "bank", "start1": 4, "end1": 8, "start2": 2, "end2": 6, "label": "no"}
+] * 3  # fmt: skip
+ENTITIES: Rows = [{"text": "Ann met Bob", "query": "@placeholder came", "entities": ["Ann", {"start": 8, "end": 10}], "answers": ["Bob"]}]  # fmt: skip
+NESTED: Rows = [
+    {"text": "Ann met Bob", "entities": [{"start": 0, "end": 2}], "qas": [{"query": "@placeholder", "answers": [{"text": "Ann"}]}]}
+]  # fmt: skip
+HISTORIES: Rows = [{"user": f"u{i % 2}", "item": f"i{i}", "time": i} for i in range(8)]
+SPANNED: Rows = [{"text": "Ann met Bob", "spans": [[0, 3], {"start": 8, "end": 11}]}] * 2
+SQUAD = {"data": [{"paragraphs": [{"context": "it is at home", "qas": [{"id": "1", "question": "where?", "answers": [{"text": "home", "answer_start": 9}]}]}]}]}  # fmt: skip
+MULTIRC: Rows = [{"idx": 0, "passage": {"text": "a", "questions": [{"idx": 0, "question": "b", "answers": [{"idx": 0, "text": "c", "label": 1}]}]}}]  # fmt: skip
+RECORD: Rows = [{"idx": 0, "passage": {"text": "Ann", "entities": [{"start": 0, "end": 2}]}, "qas": [{"idx": 0, "query": "@placeholder", "answers": [{"text": "Ann"}]}]}]  # fmt: skip
+CONLL = "the DT O\ncat NN B-X\n\na DT O\ndog NN B-X\n"
+CONLLU = "# text = the cat\n1\tthe\tthe\tDET\t_\t_\t2\tdet\t_\t_\n2\tcat\tcat\tNOUN\t_\t_\t0\troot\t_\t_\n\n"
+CORPUS = "A first text. It has sentences.\nMore of it.\n\nA second document, naïve.\n" * 3
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": lambda content: pyarrow.compress(content, "zstd", asbytes=True),
+}
+
+
+def serialize(name: str, content: str | Rows | dict[str, Any]) -> bytes:
+    """Return the contents of a file in the format of its name."""
+    if isinstance(content, str):
+        return content.encode()
+    if isinstance(content, dict):
+        return json.dumps(content).encode()
+    if ".parquet" in name:
+        sink = pyarrow.BufferOutputStream()
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(content), sink)
+        return bytes(sink.getvalue())
+    if ".csv" in name or ".tsv" in name:
+        table = [list(content[0]), *([str(cell) for cell in row.values()] for row in content)]
+        return "".join(csv_line(row) if ".csv" in name else "\t".join(row) + "\n" for row in table).encode()
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in content).encode()
+
+
+def write(folder: Path, name: str, content: str | Rows | dict[str, Any]) -> None:
+    packed = Path(name).suffix if Path(name).suffix in PACKED else ""
+    (folder / name).write_bytes(PACKED[packed](serialize(name, content)))
+
+
+def kind(what: str, name: str, content: str | Rows | dict[str, Any], read: Callable[[Path], Any]) -> Kind:
+    return Kind(
+        f"{what} {name}", partial(write, name=name, content=content), [name], lambda folder: read(folder / name)
+    )
+
+
+def read_corpus(path: Path, **options: Any) -> list[Any]:
+    return list(read_documents([path], **options))
+
+
+def histories(path: Path) -> Any:
+    return write_histories([path], path.parent / "out.txt")
+
+
+def layout(path: Path, name: str) -> Sequence[Any]:
+    return [str(row) for _, row in read_layout([path], name, header=True)]
+
+
+KINDS = [
+    *(kind("labeled", f"rows{end}", LABELED, read_labeled) for end in (".csv", ".tsv", ".jsonl", ".parquet")),
+    *(kind("labeled", f"rows.csv{packed}", LABELED, read_labeled) for packed in PACKED if packed),
+    *(kind("corpus", f"text.txt{packed}", CORPUS, read_corpus) for packed in PACKED),
+    *(kind("corpus", f"text{end}", LABELED, partial(read_corpus, column="text")) for end in (".jsonl", ".parquet", ".jsonl.zst")),
+    *(kind("annotated", f"text{end}", SPANNED, partial(read_corpus, column="text", spans="spans")) for end in (".jsonl",)),
+    kind("tagged", "words.conll", CONLL, read_tagged),
+    kind("tagged", "words.conllu", CONLLU, read_tagged),
+    *(kind("tagged", f"words{end}", TAGGED, read_tagged) for end in (".jsonl", ".parquet")),
+    kind("questions", "squad.json", SQUAD, read_questions),
+    *(kind("questions", f"rows{end}", QUESTIONS, read_questions) for end in (".jsonl", ".parquet")),
+    *(kind("choices", f"rows{end}", CHOICES, read_choices) for end in (".jsonl", ".parquet")),
+    kind("dialogues", "turns.jsonl", TURNS, read_dialogues),
+    *(kind("dialogues with roles", f"turns{end}", ROLES, read_dialogues) for end in (".jsonl", ".parquet")),
+    *(kind("marked", f"rows{end}", MARKED, read_marked) for end in (".jsonl", ".csv", ".parquet")),
+    kind("entities", "rows.jsonl", ENTITIES, read_entities),
+    kind("nested entities", "rows.jsonl", NESTED, read_entities),
+    *(kind("histories", f"rows{end}", HISTORIES, histories) for end in (".jsonl", ".csv", ".parquet")),
+    *(kind("pairs", f"rows{end}", PAIRS, read_pairs) for end in (".jsonl", ".tsv")),
+    kind("text to text", "rows.jsonl", [{"source": "a b", "target": "c"}] * 3, partial(read_text_to_text, columns={})),
+    kind("phrases", "phrases.txt", "machine learning\nnew york\n", lambda path: check_phrases(path) or True),
+    *(
+        kind(f"suite layout {name}", f"rows{end}", content, partial(layout, name=name))
+        for name, end, content in (
+            ("tsv", ".tsv", LABELED), ("csv", ".csv", LABELED), ("jsonl", ".jsonl", LABELED), ("squad", ".json", SQUAD),
+            ("multirc", ".jsonl", MULTIRC), ("record", ".jsonl", RECORD), ("pairs", ".jsonl", LABELED), ("conll", ".txt", CONLL),
+            ("lines", ".txt", CORPUS), ("trec", ".label", "NUM:dist How far is it?\nLOC:city Where is it?\n"),
+            ("sst", ".txt", "(3 (2 A) (3 (4 fine) (2 film)))\n1 A bad one\n"),
+        )
+    ),
+]  # fmt: skip
+
+
+def test_every_layout_of_suites_is_damaged() -> None:
+    damaged = {kind.name.split()[2] for kind in KINDS if kind.name.startswith("suite layout")}
+    assert damaged == LAYOUTS.keys() - {"race", "folders"}  # folders of files
+
+
+@pytest.mark.parametrize("packed", [packed for packed in PACKED if packed])
+@pytest.mark.parametrize(
+    ("name", "read"), [("rows.csv", read_labeled), ("rows.jsonl", read_labeled), ("text.txt", read_corpus)]
+)
+def test_a_compressed_file_cut_in_half_is_refused(name: str, read: Any, packed: str, tmp_path: Path) -> None:
+    write(tmp_path, name + packed, CORPUS if name == "text.txt" else LABELED)
+    path = tmp_path / (name + packed)
+    assert read(path)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(PretuneError, match=f"{name}{packed}: damaged or cut-off compressed file"):
+        read(path)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_damaged_texts(kind: Kind, tmp_path: Path) -> None:
+    report = attack(kind, tmp_path, FEW)
+    assert not report.bad, str(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_damaged_texts_at_length(kind: Kind, tmp_path: Path) -> None:
+    report = attack(kind, tmp_path, MANY, seed=1)
+    print(report)
+    assert not report.bad, str(report)
