@@ -94,6 +94,17 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def remove_folder(folder: Path) -> None:
+    """Remove a folder at once, as far as readers can tell.
+
+    It is renamed before it is deleted. Files that are still open elsewhere keep a folder on NFS from being deleted; what is left
+    has a temporary name, and `remove_temporaries` tries again.
+    """
+    doomed = folder.with_name(f"{TEMPORARY}removed-{secrets.token_hex(8)}")
+    os.rename(folder, doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
 def remove_temporaries(folder: Path) -> None:
     """Delete what a killed process left half-written. Only the holder of the folder's lock may call this."""
     for leftover in folder.glob(TEMPORARY + "*"):

@@ -102,7 +102,9 @@ def folder_of(mark: str, what: str) -> Check:
 
 
 def _holds(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    """Return the names in a folder, without what a killed process left half-written."""
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    return {name for name in names if not name.startswith(TEMPORARY)}
 
 
 def _kind(path: Path) -> str:

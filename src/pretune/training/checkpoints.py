@@ -33,7 +33,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
-from pretune.atomic import atomic_file, remove_temporaries, sync_folder, temporary_folder
+from pretune.atomic import atomic_file, remove_folder, remove_temporaries, sync_folder, temporary_folder
 from pretune.errors import PretuneError, quote
 from pretune.parsing import conform, is_file_name, read_sealed_json, write_sealed_json
 from pretune.progress import say
@@ -132,14 +132,14 @@ class Saver:
         try:
             write_sealed_json(self.temporary / STATE, self.state)
             if self._final.exists():
-                shutil.rmtree(self._final)
+                remove_folder(self._final)
             os.rename(self.temporary, self._final)
         except BaseException:
             shutil.rmtree(self.temporary, ignore_errors=True)
             raise
         sync_folder(self._final.parent)
         for old in list_checkpoints(self.run)[: -self.keep]:
-            shutil.rmtree(old)
+            remove_folder(old)
 
 
 def copied(tensors: Tensors, rows_alone: bool = False) -> dict[str, Tensor]:

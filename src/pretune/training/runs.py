@@ -124,8 +124,8 @@ def start_run(folder: Path, verb: str, recipe: Mapping[str, Any], resume: bool) 
     if check_run(folder, resume):
         check_same(folder, recipe)
         return bool(list_checkpoints(folder))
+    rewrite_recipe(folder, verb, recipe)  # first: with it, a folder that a killed process left is a run
     write_json(folder / ENVIRONMENT, environment())
-    rewrite_recipe(folder, verb, recipe)
     return False
 
 
