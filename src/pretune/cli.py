@@ -77,8 +77,11 @@ GROUPS = {
 TOGETHER = ("pretrain", "adapt")  # verbs that several processes carry out together
 NO_ACCESS = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR,
-    errno.ENAMETOOLONG, errno.ELOOP, errno.EIO, errno.ESTALE,
+    errno.ENAMETOOLONG, errno.ELOOP, errno.EIO, errno.ESTALE, errno.ENOENT, errno.ENOTEMPTY, errno.EBUSY, errno.ETIMEDOUT,
 )  # fmt: skip
+
+
+OTHER_ADVICE = {errno.ENAMETOOLONG: "shorten it", errno.ENOENT: "was it removed while the command ran?"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -95,11 +98,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         if error.errno not in NO_ACCESS:
             raise
-        advice = "shorten it" if error.errno == errno.ENAMETOOLONG else "free space or choose another place"
+        advice = OTHER_ADVICE.get(error.errno, "free space or choose another place")
         _fail(f"{shorten(str(error.filename or 'output'), 200)}: {error.strerror}; {advice}")
     except KeyboardInterrupt:
         say("interrupted")
         sys.exit(130)
+    except (MemoryError, RuntimeError) as error:
+        from pretune.devices import out_of_memory  # torch, which `--help` does without
+
+        where = out_of_memory(error)
+        if where is None:
+            raise
+        _fail(
+            f"{where} has no memory left; train with less at once (--set batch.pack=…, batch.sequences=… or batch.length=…), give "
+            "shorter texts, or take a smaller model"
+        )
 
 
 def _fail(message: str) -> None:

@@ -98,3 +98,17 @@ def _measured() -> dict[str, float]:
         return {str(name): float(peak) for name, peak in json.loads(_file().read_text(encoding="utf-8")).items()}
     except (OSError, ValueError, AttributeError):
         return {}
+
+
+def out_of_memory(error: BaseException) -> str | None:
+    """Return what ran out of memory ("the GPU" or "this machine") where that is what an error says, else None.
+
+    >>> out_of_memory(MemoryError()), out_of_memory(RuntimeError("shapes do not match"))
+    ('this machine', None)
+    """
+    if isinstance(error, torch.OutOfMemoryError):
+        return "the GPU"
+    text = str(error)
+    if isinstance(error, MemoryError) or "can't allocate memory" in text or "Cannot allocate memory" in text:
+        return "this machine"
+    return "the GPU" if "CUDA out of memory" in text or "CUBLAS_STATUS_ALLOC_FAILED" in text else None

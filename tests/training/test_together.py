@@ -63,7 +63,7 @@ def test_a_run_goes_on_with_another_number_of_processes(played: tuple[Path, dict
     # One process had no room: it says so, the others end too, and the checkpoint before is what there is.
     others, told = found["full"]
     assert others == "SystemExit: 1"
-    assert "root-00001-of-00002.safetensors: no room to write it (File too large); free some space" in told
+    assert "root-00001-of-00002.safetensors: cannot be written (File too large); free some space" in told
     assert found["left"] == ["step-00000002"]
 
 
