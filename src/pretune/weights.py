@@ -76,7 +76,9 @@ def read_pickle(path: Path) -> Tensors:
     except pickle.UnpicklingError as error:
         raise PretuneError(f"{path}: a pickle of more than plain tensors, or a damaged one; it is not read") from error
     except OSError as error:
-        raise PretuneError(f"{path}: cannot be read ({error.strerror or 'damaged'})") from error
+        raise PretuneError(
+            f"{path}: damaged, or cannot be read ({error.strerror or error}); restore it from its source"
+        ) from error
     except Exception as error:  # whatever torch's reader meets in damaged bytes
         raise PretuneError(f"{path}: damaged, cut off, or not a file of tensors; restore it from its source") from error
     others = {type(content).__name__}
