@@ -132,9 +132,12 @@ def test_killed_five_times_once_inside_a_checkpoint_and_resumed_gives_the_same_b
     def start(out: str, *more: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen([*command, "--out", str(tmp_path / out), *more], stdout=subprocess.DEVNULL)
 
-    def wait_for(pattern: str, step: int) -> None:
+    def wait_for(step: int, writing: bool = False) -> None:
         folder = tmp_path / "killed" / "checkpoints"
-        while not any(int(path.name.rsplit("-", 1)[1]) >= step for path in folder.glob(pattern)):
+        while not (
+            any(int(path.name.rsplit("-", 1)[1]) >= step for path in folder.glob("step-*"))
+            and (not writing or any(folder.glob(".tmp-*")))
+        ):
             assert process.poll() is None, "the run ended before it was killed"
             time.sleep(0.0005)
 
@@ -143,9 +146,9 @@ def test_killed_five_times_once_inside_a_checkpoint_and_resumed_gives_the_same_b
     # Far enough apart that each kill falls into new ground, far enough from the end that it finds the run alive.
     for number, step in enumerate(chance.randrange(start, start + 20) for start in (5, 35, 65, 95, 125)):
         if number == 2:  # while a checkpoint is being written
-            wait_for(".tmp-*", step)
+            wait_for(step, writing=True)
         else:
-            wait_for("step-*", step)
+            wait_for(step)
             time.sleep(chance.uniform(0, 0.05))
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
@@ -261,7 +264,10 @@ def test_another_dropout_than_the_models(pretrained: Run, labeled: Path, tmp_pat
             "config.json: no dropout 'hiden_dropout_prob'; did you mean 'hidden_dropout_prob'",
         ),
         ({"hidden_size": 0.5}, "config.json: no dropout 'hidden_size'; known: attention_probs_dropout_prob, "),
-        ({"hidden_dropout_prob": 1.0}, "dropout.hidden_dropout_prob=1: give a share of at least 0 and below 1"),
+        (
+            {"hidden_dropout_prob": 1.0},
+            "dropout.hidden_dropout_prob=1.0: expected a number that is at least 0 and below 1",
+        ),
     ):
         with pytest.raises(pt.PretuneError, match=message):
             pt.finetune(pretrained, labeled / "train.csv", out=tmp_path / "c", seeds=1, dropout=dropout)

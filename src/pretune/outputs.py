@@ -137,4 +137,4 @@ def _try_to_write(file: Path, out: Path) -> None:
 
 def _no_access(out: Path, error: OSError) -> PretuneError:
     reason = "Not a directory" if isinstance(error, FileExistsError) else error.strerror  # where a parent is a file
-    return PretuneError(f"{str(out)[:200]}: cannot be written ({reason}); choose another --out")
+    return PretuneError(f"{str(out)[:200]}: cannot be written ({reason}){if_option('out', '; choose another --out')}")

@@ -67,7 +67,7 @@ def material(folder: Path) -> None:
 
 
 SMALL: dict[str, Any] = {
-    "budget": pt.Budget(steps=16),
+    "budget": pt.Budget(steps=10),
     "batch": pt.Batching(tokens=128, length=32),
     "watching": pt.Watching(save=2, keep=2, log=2),
 }
@@ -139,7 +139,8 @@ def fork(act: Act, out: Path, errors: Path) -> int:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
             try:
-                act(out)
+                if not (out / "results.json").is_file():  # else it was killed when all was done
+                    act(out)
                 code = 0
             except KeyboardInterrupt:
                 code = 130

@@ -182,8 +182,8 @@ def test_batches_of_fixed_shapes_are_the_same_batches(stateful: str) -> None:
 def test_refusals() -> None:
     for text, message in [
         ("plm(k=1)", "k=1 leaves no context"),
-        ("plm(parts=0)", "parts=0 is no number of parts"),
-        ("plm(longest=0)", "longest=0 is no number"),
+        ("plm(parts=0)", "parts=0: expected a number that is at least 1"),
+        ("plm(longest=0)", "longest=0: expected a number that is at least 1"),
         ("plm+nsp", "plm adds tokens of its own to the text"),
         ("plm+mlm", "plm adds tokens of its own to the text"),
     ]:

@@ -160,7 +160,7 @@ def test_wrong_prompts_are_refused(objective: str, message: str, task: Path, tmp
 
 
 def test_few_examples_take_labels_and_more_than_none(task: Path, tmp_path: Path) -> None:
-    with pytest.raises(pt.PretuneError, match="--shots 0: 1 or more"):
+    with pytest.raises(pt.PretuneError, match="shots=0: expected a number that is at least 1"):
         tune(task / "start", task / "train.csv", tmp_path / "run", "classify", shots=0)
     with pytest.raises(pt.PretuneError, match="drawn by their labels, and these have none"):
         draw_shots(labeled(["a"]), 1, 0)

@@ -85,7 +85,7 @@ def test_bad_rows_are_refused(tmp_path: Path, content: str, message: str) -> Non
     (tmp_path / "a.csv").write_text(content)
     with pytest.raises(PretuneError, match=message):
         Rank().fit(Rank().read(tmp_path / "a.csv", {}))
-    with pytest.raises(PretuneError, match="over=line is not known"):
+    with pytest.raises(PretuneError, match="over='line': input should be 'query' or 'row'"):
         parse_objective("rank(over=line)")
 
 

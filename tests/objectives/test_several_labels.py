@@ -95,7 +95,7 @@ def test_tables_have_their_labels_apart_by_a_mark(tmp_path: Path) -> None:
     fit = Classify(multi=True, labels=("x",))
     with pytest.raises(PretuneError, match=r"dev, line 7: label 'y' was not in training"):
         fit.encode_labels(Labeled(Path("dev"), {}, ["a"], labels=[("x", "y")], lines=[7]))
-    with pytest.raises(PretuneError, match="weights=even is not known; there are none and balanced"):
+    with pytest.raises(PretuneError, match="weights='even': input should be 'none' or 'balanced'"):
         parse_objective("classify(weights=even)")
 
 

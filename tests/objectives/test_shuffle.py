@@ -62,8 +62,8 @@ def test_most_words_move() -> None:
 def test_options_are_checked() -> None:
     assert parse_objective("shuffle(unit=sentences,window=3)").objectives[0] == Shuffle("sentences", 3)
     for text, message in {
-        "shuffle(unit=letters)": "words or sentences",
-        "shuffle(window=0)": "nothing would move",
+        "shuffle(unit=letters)": "input should be 'words' or 'sentences'",
+        "shuffle(window=0)": "window=0: expected a number that is at least 1",
     }.items():
         with pytest.raises(PretuneError, match=message):
             parse_objective(text)

@@ -197,7 +197,9 @@ def check_share(name: str, **shares: float | None) -> None:
     """Refuse what is no share of something: more than 0, at most 1."""
     for option, value in shares.items():
         if value is not None and not (isinstance(value, int | float) and 0 < value <= 1):
-            raise PretuneError(f"{name}: {option}={value} is no share; give more than 0 and at most 1")
+            raise PretuneError(
+                f"{name}: {option}={value if isinstance(value, str) else format(value, 'g')} is no share; give more than 0 and at most 1"
+            )
 
 
 def geometric(p: float, longest: int) -> Array:

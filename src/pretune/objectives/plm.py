@@ -52,7 +52,7 @@ class PLM:
 
     def __post_init__(self) -> None:
         if not self.k > 1:
-            raise PretuneError(f"plm: k={self.k} leaves no context; one token in k is predicted, with k more than 1")
+            raise PretuneError(f"plm: k={self.k:g} leaves no context; one token in k is predicted, with k more than 1")
         for option, value in (("longest", self.longest), ("parts", self.parts)):
             if not (isinstance(value, int) and value >= 1):
                 raise PretuneError(f"plm: {option}={value} is no number of {option}; give 1 or more")

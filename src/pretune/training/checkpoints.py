@@ -45,12 +45,21 @@ FOLDER, STATE = "checkpoints", "state.json"
 Tensors = Mapping[str, Tensor]
 
 
+class Steps(TypedDict):
+    """What state.json holds of one of the last steps."""
+
+    sums: dict[str, float]
+    totals: dict[str, float]
+    before: dict[str, float]
+
+
 class State(TypedDict):
     """What state.json holds."""
 
     step: int
     clock: dict[str, float]
     feed: Any  # positions in the data
+    log: list[Steps]  # losses of the last steps
     guard: dict[str, float]
     best: NotRequired[dict[str, Any]]
     checksums: dict[str, str]  # by file name

@@ -99,6 +99,23 @@ class Log:
         sums = add_up({**loss.sums, **loss.logs} for loss in losses)
         self.recent.append(StepLoss(sums, {term: totals[term] for term in terms}, dict(self.clock.used)))
 
+    def state(self) -> list[dict[str, Any]]:
+        """Return the losses of the last steps for a checkpoint; of several processes, which have a part each, none."""
+        if self.world.size > 1 or not self.recent:
+            return []
+        names = [list(step.sums) for step in self.recent]
+        values = iter(torch.stack([x for step in self.recent for x in step.sums.values()]).tolist())
+        return [
+            {"sums": {name: next(values) for name in own}, "totals": step.totals, "before": step.before}
+            for own, step in zip(names, self.recent, strict=True)
+        ]
+
+    def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
+        """Go on from the losses of a checkpoint, so that the mean of the last steps is over as many as without a stop."""
+        for step in state:
+            sums = {name: torch.tensor(value, device=self.device) for name, value in step["sums"].items()}
+            self.recent.append(StepLoss(sums, dict(step["totals"]), dict(step["before"])))
+
     def watch(self, step: int, packs: list[Pack], norm: Tensor) -> None:
         """Remember what was in a step, so that one that goes wrong can be named."""
         self.steps.append((step, packs))

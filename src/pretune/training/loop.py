@@ -92,7 +92,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
     average = make_average(t.root, t.optimizer)
     guard = Guard(t.watching.spike) if t.watching.spike else None
     best = Best(t.root, t.decides, t.watching.patience) if t.watching.patience else None
-    clock, place = _restore(t, optimizers, average, guard, best) if resume else (new_clock(t), None)
+    clock, state = _restore(t, optimizers, average, guard, best) if resume else (new_clock(t), None)
     for layer in (module for module in t.root.modules() if isinstance(module, Layer)):
         layer.recompute = t.recompute
     if t.compiled:
@@ -101,13 +101,15 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
     # A guard must look at a step before it is taken; without one its end can be replayed too.
     replayed = graphs is not None and guard is None and make_replayable(optimizers)
     log = Log(t.run, t.world, clock, t.device, interval=t.watching.log or LOGGED)
+    if state is not None:
+        log.restore(state["log"])
     terms = sorted({term for s in t.streams.streams for term in s.joint.room(s.packing)})
     flops, parameters = Flops(t.root), list(t.root.parameters())
     # On a CPU there is nothing to gain: the step itself takes the cores, and a batch is a small part of it.
     gpu = t.device.type == "cuda"
     feed = Feed(t.streams, t.world, clock, ahead=gpu if t.ahead is None else t.ahead, pinned=gpu)
-    if place is not None:
-        feed.restore(place, clock)
+    if state is not None:
+        feed.restore(state["feed"], clock)
     largest = t.optimizer.clip or 0.0
 
     def finish() -> Tensor:
@@ -203,7 +205,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
             # Processes hear of a signal at different moments; they end after the same step.
             ending = stopping.is_set() if t.world.size == 1 else totals["stopping"] > 0
             if saver and (ending or (done and t.watching.save) or _due(clock, t.watching.save)):
-                _save(saver, t, clock, feed, optimizers, average, guard, best)
+                _save(saver, t, clock, feed, log, optimizers, average, guard, best)
             if ending and not done:
                 log.flush()
                 if saver:
@@ -349,6 +351,7 @@ def _save(
     t: Training,
     clock: Clock,
     feed: Feed,
+    log: Log,
     optimizers: list[torch.optim.Optimizer],
     average: Average | None,
     guard: Guard | None,
@@ -360,7 +363,8 @@ def _save(
         if state is not None
         for name, tensor in state.tensors().items()
     }
-    state = {"clock": dict(clock.used), "feed": feed.state(), "guard": guard.state() if guard else {}}
+    state: dict[str, Any] = {"clock": dict(clock.used), "feed": feed.state(), "log": log.state()}
+    state |= {"guard": guard.state() if guard else {}}
     state |= {"best": best.state()} if best is not None else {}
     shared = {"root": t.root.tensors(), "optimizer": optimizer_tensors(t.root, optimizers)}
     shared |= {"average": average.tensors()} if average is not None else {}
@@ -375,7 +379,7 @@ def _restore(
     guard: Guard | None,
     best: Best | None,
 ) -> tuple[Clock, dict[str, Any] | None]:
-    """What was saved, back in its place; the clock, and where the feed goes on."""
+    """Put what was saved back in its place; return the clock, and what the checkpoint says of feed and log."""
     assert t.run is not None
     newest = load_newest(t.run, t.world)
     if newest is None:
@@ -397,7 +401,7 @@ def _restore(
     if t.restore_carry is not None:
         t.carry = {slot: t.restore_carry(tensors) for slot, tensors in slots.items()}
     say(f"going on from step {state['step']}")
-    return new_clock(t, state["clock"]), state["feed"]
+    return new_clock(t, state["clock"]), dict(state)
 
 
 @torch.no_grad()
