@@ -340,8 +340,9 @@ def test_contrast_keeps_its_pooling_on_every_way(bert: Path, tmp_path: Path) -> 
     same(theirs(tmp_path / "mean"), mean)
 
 
-def test_a_graph_gives_the_runs_vectors(bert: Path, tmp_path: Path) -> None:
-    run = learn(bert, tmp_path / "run", "contrast(vector=start+last, normalize=true)")
+@pytest.mark.parametrize("vector", ["start+last", "mean+max", "mean_sqrt_len+weighted_mean"])
+def test_a_graph_gives_the_runs_vectors(vector: str, bert: Path, tmp_path: Path) -> None:
+    run = learn(bert, tmp_path / "run", f"contrast(vector={vector}, normalize=true)")
     pt.export(run, to="onnx", out=tmp_path / "onnx")
     same(embed_texts(tmp_path / "onnx", TEXTS), embed_texts(run, TEXTS))
 
