@@ -195,9 +195,6 @@ def attack(verb: str, act: Act, folder: Path, kills: int, chance: random.Random)
                 changed = {name for name in {*found, *expected} if found.get(name) != expected.get(name)}
                 tally.different.append(", ".join(sorted(changed)))
             break
-        leftovers = [path.name for path in folder.iterdir() if path.name.startswith(f".{verb}-killed")]
-        if leftovers:
-            tally.different.append(f"left behind: {leftovers}")
     return tally
 
 

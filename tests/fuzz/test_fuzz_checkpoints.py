@@ -35,7 +35,7 @@ def save(run: Path, steps: tuple[int, ...] = (20, 40)) -> None:
                 "step": step,
                 "clock": {"steps": float(step), "tokens": 3.0},
                 "guard": {},
-                "log": [],
+                "log": {"last": {}, "recent": []},
                 "feed": {"position": step},
             }
             saver.start(state, {"root": weights, "optimizer": moments}, {})

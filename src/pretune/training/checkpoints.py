@@ -45,12 +45,19 @@ FOLDER, STATE = "checkpoints", "state.json"
 Tensors = Mapping[str, Tensor]
 
 
-class Steps(TypedDict):
+class LoggedStep(TypedDict):
     """What state.json holds of one of the last steps."""
 
     sums: dict[str, float]
     totals: dict[str, float]
     before: dict[str, float]
+
+
+class Logged(TypedDict):
+    """What state.json holds of the log."""
+
+    last: dict[str, int | float]  # the last metrics
+    recent: list[LoggedStep]
 
 
 class State(TypedDict):
@@ -59,7 +66,7 @@ class State(TypedDict):
     step: int
     clock: dict[str, float]
     feed: Any  # positions in the data
-    log: list[Steps]  # losses of the last steps
+    log: Logged
     guard: dict[str, float]
     best: NotRequired[dict[str, Any]]
     checksums: dict[str, str]  # by file name

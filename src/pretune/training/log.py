@@ -99,20 +99,25 @@ class Log:
         sums = add_up({**loss.sums, **loss.logs} for loss in losses)
         self.recent.append(StepLoss(sums, {term: totals[term] for term in terms}, dict(self.clock.used)))
 
-    def state(self) -> list[dict[str, Any]]:
-        """Return the losses of the last steps for a checkpoint; of several processes, which have a part each, none."""
-        if self.world.size > 1 or not self.recent:
-            return []
-        names = [list(step.sums) for step in self.recent]
-        values = iter(torch.stack([x for step in self.recent for x in step.sums.values()]).tolist())
-        return [
-            {"sums": {name: next(values) for name in own}, "totals": step.totals, "before": step.before}
-            for own, step in zip(names, self.recent, strict=True)
-        ]
+    def state(self) -> dict[str, Any]:
+        """Return the last metrics and the losses of the last steps for a checkpoint.
 
-    def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
-        """Go on from the losses of a checkpoint, so that the mean of the last steps is over as many as without a stop."""
-        for step in state:
+        Of several processes each has a part of the losses, and none are saved.
+        """
+        self.flush()
+        steps = list(self.recent) if self.world.size == 1 else []
+        sums = [x for step in steps for x in step.sums.values()]
+        values = iter(torch.stack(sums).tolist() if sums else ())
+        recent = [
+            {"sums": {name: next(values) for name in step.sums}, "totals": step.totals, "before": step.before}
+            for step in steps
+        ]
+        return {"last": dict(self.last), "recent": recent}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint, so that the results of a training are those of one that was not stopped."""
+        self.last = dict(state["last"])
+        for step in state["recent"]:
             sums = {name: torch.tensor(value, device=self.device) for name, value in step["sums"].items()}
             self.recent.append(StepLoss(sums, dict(step["totals"]), dict(step["before"])))
 
