@@ -146,3 +146,11 @@ def test_messages_stay_short_and_on_one_line() -> None:
     assert len(str(error)) <= LONGEST_MESSAGE and str(error).startswith("a b [31m") and str(error).endswith(" end")
     assert "\n" not in str(error)
     assert len(quote("y" * 10**6)) < 100 and len(quote(10**5000)) < 100 and len(quote([[0] * 10**5])) < 100
+
+
+@pytest.mark.parametrize("parse", [parse_json, parse_yaml])
+def test_half_a_character_is_refused(parse: Any) -> None:
+    assert parse_json(r'{"model": "\ud83d\ude00"}', "config.json") == {"model": "\U0001f600"}
+    for text in (r'{"model": ["\ud800"]}', r'{"\uDFFF": 1}'):
+        with pytest.raises(PretuneError, match=r"config\.json: a string contains .ud"):
+            parse(text, "config.json")

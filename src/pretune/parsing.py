@@ -24,6 +24,7 @@ LONGEST_NAME = 255  # bytes, in most file systems
 DEEPEST = 64  # brackets inside brackets
 MOST_VALUES = 100_000  # in a YAML file, its aliases expanded
 SEAL = "sha256"  # key under which a sealed JSON file has its own checksum
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|\\U0000[dD][89a-fA-F]")  # half of a character, as JSON and YAML escape it
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{\]}]', re.DOTALL)
 
 
@@ -61,11 +62,21 @@ def parse_json(text: str, where: str) -> Any:
     if json_depth(text) > DEEPEST:
         raise PretuneError(f"{where}: nested more than {DEEPEST} levels deep; the file is damaged or hostile")
     try:
-        return json.loads(text)
+        return _encodable(json.loads(text), where) if _SURROGATE.search(text) else json.loads(text)
     except json.JSONDecodeError as error:
         raise PretuneError(f"{where}, line {error.lineno}: not valid JSON ({error.msg})") from error
     except ValueError as error:  # an integer of thousands of digits
         raise PretuneError(f"{where}: not valid JSON (a number has too many digits)") from error
+
+
+def _encodable(value: Any, where: str) -> Any:
+    """Return the value unless a string in it has half of a character, which no file and no terminal takes."""
+    try:
+        json.dumps(value, ensure_ascii=False, default=str, skipkeys=True).encode()
+    except UnicodeEncodeError as error:
+        broken = error.object[error.start : error.end].encode("unicode_escape").decode()
+        raise PretuneError(f"{where}: a string contains {broken}, which is not a character") from error
+    return value
 
 
 def json_depth(text: str) -> int:
@@ -189,7 +200,7 @@ def parse_yaml(text: str, where: str) -> Any:
     loader = yaml_dialect()[0]
     try:
         _check_yaml(yaml.compose(_within_depth(text, where), loader), where)
-        return yaml.load(text, loader)
+        return _encodable(yaml.load(text, loader), where) if _SURROGATE.search(text) else yaml.load(text, loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""

@@ -24,7 +24,7 @@ from tokenizers import normalizers
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from pretune.atomic import write_json
+from pretune.atomic import check_name, write_json
 from pretune.errors import PretuneError
 from pretune.nn.text_embedding import Dense, Dropout, LayerNorm, Normalize, TextEmbedding, Transform
 from pretune.parsing import conform, read_json, read_mapping
@@ -187,6 +187,7 @@ def module_folder(root: Path, module: Mapping[str, Any]) -> Path:
     inside = Path(module["path"])
     if inside.is_absolute() or ".." in inside.parts:
         raise PretuneError(f"{root / MODULES}: the module {module['path']!r} is not inside the folder")
+    check_name(inside)
     return root / inside
 
 

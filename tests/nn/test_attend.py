@@ -12,7 +12,18 @@ from torch import Tensor
 from pretune.nn.attend import attend
 from pretune.nn.block_sparse import block_sparse, random_numbers
 from pretune.nn.layout import Layout, Side, cross_layout, padded_groups, self_layout
-from pretune.nn.patterns import Pattern, blocks, causal, dilated, full, global_tokens, permutation, prefix, window
+from pretune.nn.patterns import (
+    Pattern,
+    blocks,
+    causal,
+    dilated,
+    full,
+    global_queries,
+    global_tokens,
+    permutation,
+    prefix,
+    window,
+)
 from pretune.nn.scores import RelativeBias
 from pretune.packed import Packed, pack
 
@@ -139,6 +150,23 @@ def test_a_row_that_sees_nothing_yields_zero_and_no_gradient() -> None:
     bias = RelativeBias(HEADS)
     out = attend(q, k, v, self_layout(random_packed([4, 5])), nobody, bias(q, self_layout(random_packed([4, 5]))))
     assert not out[1:4].any() and torch.isfinite(out).all()
+
+
+def test_gradients_have_one_layout_whatever_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuDNN's backward takes the strides of the first gradient of a shape for those of all later ones."""
+    strides = []
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def watched(*args: Tensor, **options: float | None) -> Tensor:
+        out = attention(*args, **options)  # type: ignore[arg-type]
+        out.register_hook(lambda grad: strides.append(grad.stride()))
+        return out
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    for pattern in (window(2), global_queries):  # all rows see something; most see nothing
+        q, k, v = qkv(14)
+        attend(q, k, v, self_layout(random_packed([5, 9])), pattern).sum().backward()
+    assert len(strides) == 4 and strides[:2] == strides[2:]  # two lengths, so two groups
 
 
 def test_t5_bias_is_the_peers() -> None:

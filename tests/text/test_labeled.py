@@ -107,3 +107,9 @@ def test_columns_called_by_their_roles_are_found(tmp_path: Path) -> None:
     file = tmp_path / "pairs.jsonl"
     file.write_text('{"text": "a", "pair": "b", "label": "x"}\n{"text": "c", "pair": "d", "label": "y"}\n')
     assert read_labeled(file, {}).pairs == ["b", "d"]
+
+
+def test_a_carriage_return_in_the_header_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_bytes(b"te\rxt\tlabel\ngood\tyes\n")
+    with pytest.raises(PretuneError, match=r"train\.tsv, line 1: not readable as a table"):
+        read_labeled(tmp_path / "train.tsv")

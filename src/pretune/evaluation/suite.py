@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from pretune.atomic import check_name
 from pretune.errors import PretuneError, if_option, nearest, quote
 from pretune.evaluation.layouts import LAYOUTS, layout_of, read_layout
 from pretune.parsing import conform
@@ -328,7 +329,10 @@ def _in_language(name: Any, language: str) -> Any:
 def _first(name: str, data: Path) -> list[Path]:
     """The first of some names that exists; `a.{b,c}` are two files, which must both be there."""
     for choice in name.split("|"):
-        paths = [data / one for one in _expand(choice.strip())]
+        names = _expand(choice.strip())
+        for one in names:
+            check_name(Path(one))
+        paths = [data / one for one in names]
         if all(path.exists() for path in paths):
             return paths
     return []

@@ -212,9 +212,12 @@ def _dense(
             out = F.scaled_dot_product_attention(own, keys, values, seen, dropout_p=dropout, scale=scale)
         else:
             out = _with_score(own, keys, values, layout, group, seen, score, scale, dropout)
+        own = out.transpose(1, 2).reshape(-1, *q.shape[1:-1], v.shape[-1])  # (b · Lq, heads, d)
         if blind is not None:
-            out = out.masked_fill(blind, 0.0)
-        rows.append(out.transpose(1, 2).reshape(-1, *q.shape[1:-1], v.shape[-1]))  # (b · Lq, heads, d)
+            # Filled here so that the gradient reaches the attention in one layout whatever the mask is: cuDNN's backward takes
+            # the strides of the first gradient of a shape for those of all later ones.
+            own = own.masked_fill(blind.transpose(1, 2).reshape(len(own), -1, 1), 0.0)
+        rows.append(own)
     if len(groups) == 1 and groups[0].every_query is not None:
         return rows[0]
     at = padded.queries

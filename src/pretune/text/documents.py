@@ -130,12 +130,22 @@ def read_jsonl(
         yield number, row
 
 
-def csv_reader(file: Path, errors: Errors = "strict", meter: Meter | None = None) -> Any:
-    """A csv.reader over a .csv or .tsv file."""
+def csv_rows(file: Path, errors: Errors = "strict") -> Iterator[list[str]]:
+    """Yield the rows of a .csv or .tsv file as lists of cells, the header among them."""
+    return (row for _, row in _numbered_rows(file, errors))
+
+
+def _numbered_rows(file: Path, errors: Errors, meter: Meter | None = None) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a .csv or .tsv file with the line that each ends on."""
     lines = (line + "\n" for _, line in read_lines(file, errors, meter))
-    if file_format(file) == ".tsv":
-        return csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-    return csv.reader(lines)
+    reader = (
+        csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if file_format(file) == ".tsv" else csv.reader(lines)
+    )
+    try:
+        for row in reader:
+            yield reader.line_num, row
+    except csv.Error as error:
+        raise PretuneError(f"{file}, line {reader.line_num}: not readable as a table ({error})") from error
 
 
 def read_table(
@@ -145,24 +155,18 @@ def read_table(
 
     Tab-separated files are read without quoting, as the benchmarks write them: a quotation mark there is text.
     """
-    reader = csv_reader(file, errors, meter)
-    try:
-        header = names
-        for row in reader:
-            if not row and header is not None and len(header) == 1 and file_format(file) == ".tsv":
-                row = [""]  # an empty text has no other way to stand there
-            if not row:
-                continue
-            if header is None:
-                header = [name.strip() for name in row]
-                continue
-            if len(row) != len(header):
-                raise PretuneError(
-                    f"{file}, line {reader.line_num}: {len(row)} fields where the header has {len(header)}"
-                )
-            yield reader.line_num, dict(zip(header, row, strict=True))
-    except csv.Error as error:
-        raise PretuneError(f"{file}, line {reader.line_num}: not readable as a table ({error})") from error
+    header = names
+    for number, row in _numbered_rows(file, errors, meter):
+        if not row and header is not None and len(header) == 1 and file_format(file) == ".tsv":
+            row = [""]  # an empty text has no other way to stand there
+        if not row:
+            continue
+        if header is None:
+            header = [name.strip() for name in row]
+            continue
+        if len(row) != len(header):
+            raise PretuneError(f"{file}, line {number}: {len(row)} fields where the header has {len(header)}")
+        yield number, dict(zip(header, row, strict=True))
 
 
 def read_parquet(

@@ -17,7 +17,7 @@ import numpy as np
 
 from pretune.errors import PretuneError, if_option, nearest
 from pretune.progress import say
-from pretune.text.documents import csv_reader, read_jsonl, read_parquet, read_table
+from pretune.text.documents import csv_rows, read_jsonl, read_parquet, read_table
 from pretune.text.files import Errors, checked, file_format, find_files, is_text
 
 FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -327,7 +327,7 @@ def _header(path: Path, errors: Errors, known: Collection[str] = KNOWN) -> list[
     """Numbers as names where a table has no header, else None: its first row is data when it reads like data."""
     if file_format(path) not in (".csv", ".tsv"):
         return None
-    first = [cell.strip() for cell in next(filter(None, csv_reader(path, errors)), [])]
+    first = [cell.strip() for cell in next(filter(None, csv_rows(path, errors)), [])]
     if any(cell.lower() in known for cell in first) or not any(map(_reads_like_data, first)):
         return None
     return [str(i + 1) for i in range(len(first))]

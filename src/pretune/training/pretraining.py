@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from pretune.atomic import check_name
 from pretune.devices import choose_device, deterministic, peak_flops
 from pretune.errors import PretuneError, if_option
 from pretune.inference.static_vectors import fill_in
@@ -354,6 +355,7 @@ def split_language(entry: str) -> tuple[str, str]:
     >>> split_language("en=corpus/*.txt"), split_language("corpus.txt")
     (('en', 'corpus/*.txt'), ('', 'corpus.txt'))
     """
+    check_name(Path(entry))
     match = re.fullmatch(r"([a-z]{2,3}(?:_\w+)?)=(.+)", entry)
     return (match[1], match[2]) if match and not Path(entry).exists() else ("", entry)
 
