@@ -3,7 +3,7 @@
     python perf/attention.py [--tokens 131072] [--heads 12] [--width 64] [--scan]
 
 Times are of the operation alone on queries, keys and values stacked as one matrix product leaves them, gradients stacked
-again. With --scan all sizes of tiles are tried, to choose those in pretune/nn/kernels/tiles.py.
+again. With --scan all sizes of tiles are tried, to choose those in pretune/nn/kernels/short_attention.py.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from common import machine
 
-from pretune.nn.attend import attend_self
-from pretune.nn.kernels import tiles
-from pretune.nn.layout import self_layout
-from pretune.nn.patterns import full
+from pretune.nn.attention.functional import attend_self
+from pretune.nn.attention.packed_layout import self_layout
+from pretune.nn.attention.patterns import full
+from pretune.nn.kernels import short_attention
 from pretune.packed import Packed, pack
 
 
@@ -64,7 +64,7 @@ def measure(packed: Packed, heads: int, width: int, path: Any) -> tuple[float, f
 
 def scan(packed: Packed, heads: int, width: int) -> None:
     """All sizes of tiles, forward and backward apart."""
-    for setting, place in ((tiles.FORWARD, 0), (tiles.BACKWARD, 1)):
+    for setting, place in ((short_attention.FORWARD, 0), (short_attention.BACKWARD, 1)):
         before = dict(setting)
         for tile, other, warps, stages in itertools.product((64, 128), (32, 64, 128), (4, 8), (1, 2, 3)):
             setting |= {"tile": tile, "other": other, "num_warps": warps, "num_stages": stages}

@@ -26,16 +26,16 @@ import torch
 from common import machine
 from pretraining_speed import VOCABULARY, RandomStore
 
-from pretune.model import make_model
+from pretune.models.model import make_model
 from pretune.objectives import Data, parse_objective
-from pretune.text.documents import Document
-from pretune.text.sequences import Packing
-from pretune.text.tokenizer_training import train as train_tokenizer
-from pretune.training.distributed import World
+from pretune.text.corpus.documents import Document
+from pretune.text.packing.sequences import Packing
+from pretune.text.tokenizers.training import train as train_tokenizer
+from pretune.training.data_streams import make_streams
 from pretune.training.loop import Training, train
-from pretune.training.optimizers import hidden_matrices
+from pretune.training.optim.optimizers import hidden_matrices
+from pretune.training.parallel.distributed import World
 from pretune.training.settings import Budget, Optimizer, Schedule, Watching, fill
-from pretune.training.streams import make_streams
 
 STEPS = 2
 LENGTH, PACK = 64, 128

@@ -34,15 +34,15 @@ from common import add_result, machine, read_results, spread
 from tasks_beside_peer import KOREAN, LENGTH, RATE, ROWS, TASKS, read
 
 import pretune as pt
-from pretune.compression import measuring
-from pretune.compression.layers import WAYS
-from pretune.compression.measuring import MANY, WORDS, forward, quality, ragged_batches, seconds
-from pretune.compression.trained import Trained
+from pretune.compression import measurement
+from pretune.compression.layer_dropping import WAYS
+from pretune.compression.measurement import MANY, WORDS, forward, quality, ragged_batches, seconds
+from pretune.compression.task_model import Trained
 from pretune.families import find_family
-from pretune.model import Model, Root, load
+from pretune.models.model import Model, Root, load
+from pretune.models.presets import find_preset
 from pretune.objectives import parse_objective
-from pretune.outputs import INTERMEDIATE
-from pretune.presets import find_preset
+from pretune.runtime.output_paths import INTERMEDIATE
 
 GLUE = ("RTE", "MRPC", "CoLA", "STS-B", "SST-2")
 ALL_TASKS = (*GLUE, *KOREAN)
@@ -296,7 +296,7 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
 
 def train(options: argparse.Namespace) -> None:
     """One part after the other, all cases of each."""
-    measuring.ROUNDS, measuring.TEXTS = 1, 2  # times are the business of `speed`
+    measurement.ROUNDS, measurement.TEXTS = 1, 2  # times are the business of `speed`
     results = Results(options.out, options.minutes, options.model)
     all_cases = list(cases(options))
     try:
@@ -356,7 +356,7 @@ def patient(folder: Path) -> list[str]:
 def sizes(folder: Path) -> dict[str, float]:
     """Megabytes on disk, millions of parameters."""
     count = sum(parameter.numel() for parameter in load(folder).root.parameters())
-    return {"megabytes": measuring.bytes_of(folder) / 1e6, "parameters": count / 1e6}
+    return {"megabytes": measurement.bytes_of(folder) / 1e6, "parameters": count / 1e6}
 
 
 # -- integers -------------------------------------------------------------------------------------------------------
@@ -364,7 +364,7 @@ def sizes(folder: Path) -> dict[str, float]:
 
 def int8(options: argparse.Namespace) -> None:
     """Quantize the models that `train` left."""
-    measuring.ROUNDS, measuring.TEXTS = 1, 2
+    measurement.ROUNDS, measurement.TEXTS = 1, 2
     results = Results(options.out, options.minutes, options.model)
     ways = {"int8 dynamic": (TEACHER, "dynamic"), "int8 aware": (AWARE, "aware")}
     try:
@@ -386,7 +386,7 @@ def int8(options: argparse.Namespace) -> None:
                         case.seed,
                         score(out, case, metric),
                         metric=metric,
-                        megabytes=measuring.bytes_of(out) / 1e6,
+                        megabytes=measurement.bytes_of(out) / 1e6,
                     )
     except TimeIsOver:
         print(f"{options.minutes:g} minutes are over; the same command goes on", flush=True)
@@ -453,7 +453,7 @@ def speed(options: argparse.Namespace) -> list[dict[str, Any]]:
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
-    measuring.ROUNDS, measuring.TEXTS = 1, 2  # of what the verbs measure themselves
+    measurement.ROUNDS, measurement.TEXTS = 1, 2  # of what the verbs measure themselves
     rows: list[dict[str, Any]] = []
     count = options.texts
     texts = some_texts(count) if options.work is None else some_texts(count, words_of(place_of(options)))
@@ -483,7 +483,7 @@ def speed(options: argparse.Namespace) -> list[dict[str, Any]]:
                 folder = ours.get(who, source)
                 rows.append(
                     {
-                        "who": who, "threads": threads, "megabytes": measuring.bytes_of(folder) / 1e6,
+                        "who": who, "threads": threads, "megabytes": measurement.bytes_of(folder) / 1e6,
                         "ms for one": 1e3 * alone[who] / singles, "texts a second": count / together[who],
                         "times the peer, alone": alone["peer, pipeline"] / alone[who],
                         "in batches": together["peer, pipeline"] / together[who],

@@ -24,15 +24,15 @@ from common import machine
 from pretraining_speed import VOCABULARY, RandomStore
 
 from pretune.objectives import Data, parse_objective
-from pretune.randomness import Draws
-from pretune.text.dialogues import Dialogues
-from pretune.text.documents import Document
-from pretune.text.labeled import Labeled
-from pretune.text.sequences import Packing, Template, collate
-from pretune.text.store import spans_to_indices
-from pretune.text.tokenizer import Tokenizer
-from pretune.text.tokenizer_training import train as train_tokenizer
-from pretune.training.streams import Stream
+from pretune.runtime.randomness import Draws
+from pretune.text.corpus.dialogues import Dialogues
+from pretune.text.corpus.documents import Document
+from pretune.text.examples.labeled import Labeled
+from pretune.text.packing.sequences import Packing, Template, collate
+from pretune.text.store.store import spans_to_indices
+from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.text.tokenizers.training import train as train_tokenizer
+from pretune.training.data_streams import Stream
 
 SENTENCES = 30  # in a document
 OBJECTIVES = (

@@ -24,9 +24,9 @@ from common import machine
 
 import pretune as pt
 from pretune.families import find_family
-from pretune.model import Model, Root
-from pretune.presets import find_preset
-from pretune.text.labeled import read_labeled
+from pretune.models.model import Model, Root
+from pretune.models.presets import find_preset
+from pretune.text.examples.labeled import read_labeled
 
 ROWS, LENGTH, RATE = 32, 128, 1e-4
 

@@ -21,8 +21,8 @@ import torch
 from common import machine
 
 from pretune.families import FAMILIES
-from pretune.inference.generate import Decoding, Writer
-from pretune.model import Model, Root
+from pretune.inference.generation.generate import Decoding, Writer
+from pretune.models.model import Model, Root
 from pretune.objectives import parse_objective
 
 PROMPT = 16  # tokens

@@ -20,8 +20,8 @@ from common import machine
 from torch import Tensor
 
 from pretune.nn.dropout import kept_on_gpu
-from pretune.nn.kernels import add_norm, gelu, rotate
-from pretune.nn.positions import Rotary
+from pretune.nn.kernels import add_norm, gelu
+from pretune.nn.positional_encoding import Rotary
 
 SHARE, EPS, HEADS, HEAD_WIDTH = 0.1, 1e-12, 12, 64
 BYTES_A_SECOND = 4.3e12
@@ -99,7 +99,7 @@ def main() -> None:
         return torch.stack([rotary(q, angles), rotary(k, angles), v], 1)
 
     turned = 12 * n * HEADS * HEAD_WIDTH
-    report("rotary", plain_turn, lambda qkv: rotate.rotate(qkv, *angles, 1.0), [qkv], turned)
+    report("rotary", plain_turn, lambda qkv: rotary.rotate(qkv, *angles, 1.0), [qkv], turned)
     if not options.scan:
         return
     held: dict[str, Sequence[int]] = {"held": (1024, 2048, 4096, 8192), "num_warps": (2, 4, 8)}

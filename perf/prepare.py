@@ -16,9 +16,9 @@ from pathlib import Path
 
 from common import generate_text, machine
 
-from pretune.text.documents import read_documents
-from pretune.text.preparing import Settings, make_store
-from pretune.text.tokenizer_training import train
+from pretune.text.corpus.documents import read_documents
+from pretune.text.store.builder import Settings, make_store
+from pretune.text.tokenizers.training import train
 
 
 def main() -> None:

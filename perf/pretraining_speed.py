@@ -21,15 +21,15 @@ import numpy as np
 import torch
 from common import machine
 
-from pretune.model import make_model
+from pretune.models.model import make_model
 from pretune.objectives import Data, parse_objective
-from pretune.text.documents import Document
-from pretune.text.sequences import Packing
-from pretune.text.tokenizer_training import train as train_tokenizer
-from pretune.training import log
+from pretune.text.corpus.documents import Document
+from pretune.text.packing.sequences import Packing
+from pretune.text.tokenizers.training import train as train_tokenizer
+from pretune.training import metrics_log
+from pretune.training.data_streams import make_streams
 from pretune.training.loop import Training, train
 from pretune.training.settings import Budget, Optimizer, Schedule, Watching, fill
-from pretune.training.streams import make_streams
 
 LENGTH, VOCABULARY = 128, 30522
 WARM = 10  # steps before the clock runs
@@ -61,7 +61,7 @@ class RandomStore:
     document_languages = document_files
 
     def gather(self, starts: Any, lengths: Any) -> Any:
-        from pretune.text.store import spans_to_indices
+        from pretune.text.store.store import spans_to_indices
 
         return self.ids[spans_to_indices(starts, lengths)]
 
@@ -99,7 +99,7 @@ def ours(preset: str, ragged: bool, tokens: int, steps: int, device: torch.devic
         graphed=fixed,
     )
     marks: list[tuple[float, float, float]] = []
-    write = log.Log.write
+    write = metrics_log.Log.write
 
     def note(self: Any, rate: float, norm: Any, layers: Any) -> None:
         write(self, rate, norm, layers)
@@ -108,9 +108,9 @@ def ours(preset: str, ragged: bool, tokens: int, steps: int, device: torch.devic
                 torch.cuda.synchronize()
             marks.append((time.perf_counter(), self.clock.used["tokens"], self.clock.used["flops"]))
 
-    log.Log.write = note  # type: ignore[method-assign]
+    metrics_log.Log.write = note  # type: ignore[method-assign]
     train(training)
-    log.Log.write = write  # type: ignore[method-assign]
+    metrics_log.Log.write = write  # type: ignore[method-assign]
     (start, tokens_before, flops_before), (end, tokens_after, flops_after) = marks[0], marks[-1]
     return (tokens_after - tokens_before) / (end - start), (flops_after - flops_before) / (end - start)
 

@@ -23,16 +23,16 @@ import torch
 from common import machine
 from pretraining_speed import VOCABULARY, RandomStore
 
-from pretune.families.bert import BERT, BertConfig
-from pretune.model import Root
+from pretune.families.encoders.bert import BERT, BertConfig
+from pretune.models.model import Root
 from pretune.objectives import Data, parse_objective
-from pretune.text.documents import Document
-from pretune.text.sequences import Packing
-from pretune.text.tokenizer_training import train as train_tokenizer
-from pretune.training.log import METRICS
+from pretune.text.corpus.documents import Document
+from pretune.text.packing.sequences import Packing
+from pretune.text.tokenizers.training import train as train_tokenizer
+from pretune.training.data_streams import make_streams
 from pretune.training.loop import Training, train
+from pretune.training.metrics_log import METRICS
 from pretune.training.settings import Budget, Optimizer, Schedule, Watching, fill
-from pretune.training.streams import make_streams
 
 WARM = 4  # steps before the clock runs
 AT_ONCE = 5  # points that are compiled side by side

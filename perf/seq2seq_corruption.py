@@ -20,12 +20,12 @@ import torch
 from common import generate_text, machine
 
 from pretune.objectives import Data, parse_objective
-from pretune.randomness import Draws
-from pretune.text.documents import read_documents
-from pretune.text.labeled import Labeled
-from pretune.text.preparing import Settings, make_store
-from pretune.text.sequences import Packing, Template, collate
-from pretune.text.tokenizer_training import train
+from pretune.runtime.randomness import Draws
+from pretune.text.corpus.documents import read_documents
+from pretune.text.examples.labeled import Labeled
+from pretune.text.packing.sequences import Packing, Template, collate
+from pretune.text.store.builder import Settings, make_store
+from pretune.text.tokenizers.training import train
 
 NAMES = (
     "lm",  # nothing to corrupt: what gathering and collating cost by themselves

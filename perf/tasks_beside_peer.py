@@ -195,7 +195,7 @@ def batches(
 def judge(task: Task, found: list[Any], rows: list[dict[str, Any]], labels: list[str]) -> dict[str, float]:
     """The peer's answers, by the same definitions."""
     if task.kind == "tag":
-        from pretune.text.schemes import find_entities
+        from pretune.text.examples.tag_schemes import find_entities
 
         both = hits = 0
         for answer, row in zip(found, rows, strict=True):

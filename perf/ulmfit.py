@@ -101,8 +101,8 @@ def write(rows: Sequence[dict[str, str]], file: Path) -> Path:
 
 def adapt(options: argparse.Namespace) -> None:
     """The second stage."""
-    from pretune.training.ulmfit import OPTIMIZER, Stages, way_of
-    from pretune.training.ulmfit import adapt as go_on
+    from pretune.training.jobs.ulmfit import OPTIMIZER, Stages, way_of
+    from pretune.training.jobs.ulmfit import adapt as go_on
 
     way, settings = way_of(options.lm), {}
     if options.plain:
@@ -160,7 +160,7 @@ def classify(
 ) -> float:
     """The error, in percent, of a classifier that learns from so many rows."""
     import pretune as pt
-    from pretune.training.ulmfit import OBJECTIVE, OPTIMIZER, SCHEDULE, unfreezing
+    from pretune.training.jobs.ulmfit import OBJECTIVE, OPTIMIZER, SCHEDULE, unfreezing
 
     task, arm = cell["task"], cell["arm"]
     start_from = Path(options.out) / task / (options.way + "-plain" * (arm == "plain")) / "texts"
@@ -194,7 +194,7 @@ def said_file(out: Path, cell: dict[str, Any]) -> Path:
 
 def keep_said(folder: Path, dev: Path, file: Path) -> None:
     """Write what a classifier said, (n, labels) with probabilities, and the truth, (n,) with places among the labels."""
-    from pretune.training.finetuning import ANSWERS
+    from pretune.training.jobs.finetuning import ANSWERS
 
     said = [answer["probabilities"] for answer in read_results([folder / ANSWERS])]
     labels = sorted(said[0])

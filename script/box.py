@@ -9,8 +9,8 @@ import sys
 
 import torch
 
-from pretune.boxed import boxed_folder
-from pretune.model import load_model
+from pretune.models.bundled import boxed_folder
+from pretune.models.model import load_model
 from pretune.objectives import parse_objective
 
 MOST = 25_000_000  # bytes

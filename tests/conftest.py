@@ -103,7 +103,7 @@ def mixed_texts(english: list[str]) -> list[str]:
 @pytest.fixture
 def briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     """What compressed models cost is measured in one short round."""
-    from pretune.compression import measuring
+    from pretune.compression import measurement
 
-    monkeypatch.setattr(measuring, "ROUNDS", 1)
-    monkeypatch.setattr(measuring, "TEXTS", 8)
+    monkeypatch.setattr(measurement, "ROUNDS", 1)
+    monkeypatch.setattr(measurement, "TEXTS", 8)

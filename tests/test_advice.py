@@ -11,10 +11,10 @@ import pytest
 import call_graph
 from pretune import PretuneError
 from pretune.cli import GROUPS, VERBS, main, make_command, parse_docstring
-from pretune.errors import if_option, running_with
 from pretune.objectives import OBJECTIVES, parse_objective
-from pretune.recipe import section_keys
-from pretune.text.labeled import read_labeled
+from pretune.runtime.errors import if_option, running_with
+from pretune.runtime.recipe import section_keys
+from pretune.text.examples.labeled import read_labeled
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
 
 ROOT = Path(__file__).parent.parent
@@ -35,13 +35,13 @@ OTHERS = {
 }  # fmt: skip
 # Where an option's name is filled in, and why it is one that the command has.
 FILLED_IN = {
-    ("pretune.text.labeled", "with_options"),  # each is guarded
-    ("pretune.recipe", "_explain"),  # a parameter that the verb lacks
-    ("pretune.evaluation.language", "evaluate_language"),  # those that were given
+    ("pretune.text.examples.labeled", "with_options"),  # each is guarded
+    ("pretune.runtime.recipe", "_explain"),  # a parameter that the verb lacks
+    ("pretune.evaluation.language_modeling", "evaluate_language"),  # those that were given
     ("pretune.verbs.verb", "spelled"),  # the same
     ("pretune.cli", "_spell"),  # makes them
     ("pretune.cli", "check_flags"),  # one that was given
-    ("pretune.training.multitask", "find_tasks"),  # --train or --dev, which was given
+    ("pretune.training.jobs.multitask", "find_tasks"),  # --train or --dev, which was given
     ("pretune.cli", "_option"),  # makes them
 }
 
@@ -181,11 +181,11 @@ def test_the_call_graph_follows_calls_methods_and_values() -> None:
     def who(*unit: str) -> set[str]:
         return set(users().get(unit, []))
 
-    assert {"finetune", "predict", "prepare", "pretrain"} <= who("pretune.text.files", "decode")
-    assert {"finetune", "predict"} <= who("pretune.objectives.rank", "need_pairs") and "prepare" not in who(
-        "pretune.objectives.rank", "need_pairs"
+    assert {"finetune", "predict", "prepare", "pretrain"} <= who("pretune.text.corpus.files", "decode")
+    assert {"finetune", "predict"} <= who("pretune.objectives.tasks.rank", "need_pairs") and "prepare" not in who(
+        "pretune.objectives.tasks.rank", "need_pairs"
     )
-    assert {"pretrain", "adapt"} <= who("pretune.training.pretraining", "get_store")
+    assert {"pretrain", "adapt"} <= who("pretune.training.jobs.pretraining", "get_store")
     assert who("pretune.compression.pruning", "Pruning", "check") >= {"prune", "compress"}
     assert foreign("go on with --errors replace", ["finetune"]) == ["--errors"]
     assert foreign("use `pretune prepare --errors replace`", ["finetune"]) == []

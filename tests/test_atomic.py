@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pretune import atomic
-from pretune.atomic import atomic_file, open_to_append, remove_temporaries, temporary_folder, write_bytes
-from pretune.errors import PretuneError
+from pretune.runtime import atomic_io
+from pretune.runtime.atomic_io import atomic_file, open_to_append, remove_temporaries, temporary_folder, write_bytes
+from pretune.runtime.errors import PretuneError
 
 
 def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_a_planted_link_is_replaced_and_its_target_left_alone(tmp_path: Path, mo
     assert target.read_text() == "precious" and path.read_bytes() == b"ours" and not path.is_symlink()
     # Even somebody who guesses the temporary name gains nothing.
     monkeypatch.setattr(secrets, "token_hex", lambda _: "guessed")
-    (tmp_path / f"{atomic.TEMPORARY}guessed").symlink_to(target)
+    (tmp_path / f"{atomic_io.TEMPORARY}guessed").symlink_to(target)
     with pytest.raises(FileExistsError):
         write_bytes(tmp_path / "other.json", b"ours")
     assert target.read_text() == "precious"
@@ -52,9 +52,9 @@ def test_leftovers_are_removed_and_links_are_not_followed(tmp_path: Path) -> Non
     (kept / "file").touch()
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / f"{atomic.TEMPORARY}link").symlink_to(kept)
-    (folder / f"{atomic.TEMPORARY}file").touch()
-    (folder / f"{atomic.TEMPORARY}folder").mkdir()
+    (folder / f"{atomic_io.TEMPORARY}link").symlink_to(kept)
+    (folder / f"{atomic_io.TEMPORARY}file").touch()
+    (folder / f"{atomic_io.TEMPORARY}folder").mkdir()
     remove_temporaries(folder)
     assert list(folder.iterdir()) == [] and (kept / "file").exists()
 

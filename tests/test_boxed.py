@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import pretune as pt
-from pretune.boxed import boxed_folder, boxed_names
-from pretune.examples import clozes
-from pretune.model import find_folder
-from pretune.text.tokenizer import Tokenizer
+from pretune.models.bundled import boxed_folder, boxed_names
+from pretune.models.model import find_folder
+from pretune.sample_data import clozes
+from pretune.text.tokenizers.tokenizer import Tokenizer
 
 NAME = "pretune-small-en"
 PARIS = "The capital of France is [MASK]."

@@ -131,7 +131,7 @@ def test_wrong_options_name_the_nearest() -> None:
 def test_progress_goes_to_stderr_where_it_takes_long(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from pretune import progress
+    from pretune.runtime import progress
 
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
     monkeypatch.setattr(progress, "PLAIN_EVERY", 0.0)
@@ -153,7 +153,7 @@ def test_the_command_line_can_be_called_from_python(capsys: pytest.CaptureFixtur
 
 def flags(name: str) -> list[str]:
     """The booleans of a verb, as the command line spells them."""
-    from pretune.recipe import hints
+    from pretune.runtime.recipe import hints
 
     return [option.replace("_", "-") for option, hint in hints(VERBS[name]).items() if hint is bool]
 

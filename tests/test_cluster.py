@@ -14,18 +14,19 @@ import numpy as np
 import pytest
 
 import pretune as pt
-from pretune import PretuneError, cluster
-from pretune.inference import beside, labels
-from pretune.objectives.classify import Classify
-from pretune.text import preparing
-from pretune.text.store import MANIFEST
+from pretune import PretuneError
+from pretune.inference import prediction_table, teacher_labels
+from pretune.objectives.tasks.classify import Classify
+from pretune.runtime import ray_jobs
+from pretune.text.store import builder
+from pretune.text.store.store import MANIFEST
 from small_task import start, tune
 
 
 def test_without_ray_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(PretuneError, match=r"pip install 'pretune\[cluster\]'"):
-        cluster.connect()
+        ray_jobs.connect()
 
 
 @pytest.fixture(scope="module")
@@ -62,17 +63,17 @@ def lost_once(number: int, *rest: Any) -> Any:
         mark.touch()
         (Path(folder) / ".tmp-half").write_bytes(b"half a shard")
         os.kill(os.getpid(), signal.SIGKILL)
-    return preparing.build_unit(number, files, *rest[1:])
+    return builder.build_unit(number, files, *rest[1:])
 
 
 def test_a_cluster_prepares_the_same_bytes_and_loses_nothing(
     ray: Any, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparing, "UNIT_BYTES", 10_000)  # each file is a unit, and a job
+    monkeypatch.setattr(builder, "UNIT_BYTES", 10_000)  # each file is a unit, and a job
     tokenizer = pt.train_tokenizer([texts], kind="bpe", size=300)
     here = pt.prepare(texts, tokenizer, tmp_path / "here", processes=1)
     assert len({shard["file"].split("-")[0] for shard in here.shards}) == 6
-    monkeypatch.setattr(preparing, "build_unit", lost_once)  # here, not there
+    monkeypatch.setattr(builder, "build_unit", lost_once)  # here, not there
     there = pt.prepare(texts, tokenizer, tmp_path / "there", engine="ray")
     assert (tmp_path / "lost").exists()  # a worker was
     assert contents(here.folder) == contents(there.folder)
@@ -97,12 +98,12 @@ def test_errors_of_a_cluster_are_those_of_one_machine(ray: Any, texts: Path, tmp
     assert str(told.value) == str(here.value)
     assert not (tmp_path / "store").exists() and not (tmp_path / "store.partial").exists()
     with pytest.raises(PretuneError, match="does not see it"):
-        next(cluster.on_cluster(cluster.check_seen, [(tmp_path / "elsewhere",)]))
+        next(ray_jobs.on_cluster(ray_jobs.check_seen, [(tmp_path / "elsewhere",)]))
 
 
 def test_a_cluster_predicts_the_same_rows(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tune(tmp_path / "run", steps=5)
-    monkeypatch.setattr(beside, "ROWS", 10)
+    monkeypatch.setattr(prediction_table, "ROWS", 10)
     for engine in ("local", "ray"):
         pt.predict(run, start() / "train.csv", out=tmp_path / f"{engine}.jsonl", probabilities=True, engine=engine)  # type: ignore[arg-type]
     local, there = (
@@ -117,11 +118,11 @@ def test_a_cluster_predicts_the_same_rows(ray: Any, tmp_path: Path, monkeypatch:
 
 def test_a_teacher_on_a_cluster_says_the_same(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tune(tmp_path / "run", steps=5)
-    monkeypatch.setattr(labels, "SOME", 20)
+    monkeypatch.setattr(teacher_labels, "SOME", 20)
     rows = Classify().read(start() / "train.csv", {})
     own = sorted(set(rows.labels or ()))
     local, there = (
-        labels.ask([str(run.folder)], rows, own, tmp_path / f"{engine}.npz", engine=engine)  # type: ignore[arg-type]
+        teacher_labels.ask([str(run.folder)], rows, own, tmp_path / f"{engine}.npz", engine=engine)  # type: ignore[arg-type]
         for engine in ("local", "ray")
     )
     assert local.shape == (64, 2)

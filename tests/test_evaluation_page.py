@@ -11,10 +11,10 @@ import pytest
 
 from canary import store
 from pretune.cli import main
-from pretune.evaluation import paired
-from pretune.model import load_model
+from pretune.evaluation import paired_bootstrap
+from pretune.evaluation.suites import suite_names
+from pretune.models.model import load_model
 from pretune.objectives import parse_objective
-from pretune.suites import suite_names
 from small_task import start
 from tiny import read, tiny
 
@@ -30,7 +30,7 @@ def test_every_suite_and_every_source_is_named() -> None:
 
 def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(paired, "ROUNDS", 10)
+    monkeypatch.setattr(paired_bootstrap, "ROUNDS", 10)
     texts = [f"{'good' if i % 2 else 'bad'} stone and water" for i in range(16)]
     files = {
         "glue/CoLA/{}.tsv": "".join(f"x\t{i % 2}\t\t{text}\n" for i, text in enumerate(texts)),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from pretune.examples import clozes, example
-from pretune.text.labeled import Labeled, read_labeled
+from pretune.sample_data import clozes, example
+from pretune.text.examples.labeled import Labeled, read_labeled
 
 
 def messages(part: str) -> Labeled:

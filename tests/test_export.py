@@ -11,10 +11,10 @@ import torch
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.boxed import boxed_folder
 from pretune.inference.fill import Filler
-from pretune.inference.generate import Decoding, Writer
+from pretune.inference.generation.generate import Decoding, Writer
 from pretune.inference.predict import predict_texts
+from pretune.models.bundled import boxed_folder
 from test_refit import small, tokenizer
 
 TEXT = "An assignment is a statement"
@@ -66,7 +66,7 @@ def test_a_masked_language_model(tmp_path: Path) -> None:
 def test_a_classifier(tmp_path: Path) -> None:
     from transformers import pipeline
 
-    from pretune.model import Model
+    from pretune.models.model import Model
     from pretune.objectives import parse_objective
 
     model = small("bert", tokenizer("wordpiece"), "mlm")

@@ -14,8 +14,8 @@ import torch
 
 import pretune as pt
 from pretune.families import FAMILIES
-from pretune.model import Model, Root
-from pretune.training.runs import Run
+from pretune.models.model import Model, Root
+from pretune.training.run_folder import Run
 
 WORDS = ["value", "list", "string", "class"]
 

@@ -18,8 +18,8 @@ from test_bert import SMALL
 import pretune as pt
 from peers import assert_same
 from pretune import PretuneError
-from pretune.model import load_model
-from pretune.weights import PICKLE, WEIGHTS, read_size, read_weights, write_weights
+from pretune.models.model import load_model
+from pretune.models.weights import PICKLE, WEIGHTS, read_size, read_weights, write_weights
 from test_export import save
 
 
@@ -177,7 +177,7 @@ def test_a_partial_model_is_random_where_it_must_be_and_the_same_every_time(
     whole = pt.load(folder).root.tensors()
     change(folder, **{"bert.embeddings.position_embeddings.weight": torch.zeros(8, 32)})
     said: list[str] = []
-    monkeypatch.setattr("pretune.model.say", said.append)
+    monkeypatch.setattr("pretune.models.model.say", said.append)
     first, second = (pt.load(folder, partial=True) for _ in range(2))
     assert_same(first.root, second.root)
     assert first.untrained == ["backbone.embed.positions.weight"]

@@ -20,12 +20,12 @@ from peers import assert_same
 from pretune import PretuneError
 from pretune.inference.likelihood import Scorer
 from pretune.inference.predict import predict_texts
-from pretune.model import find_folder, load_model, trained_for
+from pretune.models.model import find_folder, load_model, trained_for
+from pretune.models.presets import is_preset
+from pretune.models.weights import PICKLE, WEIGHTS
 from pretune.objectives import parse_objective
-from pretune.presets import is_preset
-from pretune.text.documents import Document
-from pretune.text.tokenizer_training import train
-from pretune.weights import PICKLE, WEIGHTS
+from pretune.text.corpus.documents import Document
+from pretune.text.tokenizers.training import train
 
 TEXTS = ["An assignment is a statement", "and that"]
 
@@ -195,7 +195,7 @@ def test_nothing_is_written_by_a_head_that_is_random(tmp_path: Path) -> None:
 @pytest.mark.parametrize("known", ["class", "tensors"])
 def test_a_family_is_recognized(name: str, known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr("pretune.model.say", said.append)
+    monkeypatch.setattr("pretune.models.model.say", said.append)
     case = CASES[name]
     case.peer(tmp_path, {})
     whole = load_model(tmp_path)
@@ -235,7 +235,7 @@ def test_a_family_that_could_be_several_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["gpt", "bert-tiny", "pretune-small-en"])
 def test_a_folder_goes_before_a_preset_of_its_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr("pretune.model.say", said.append)
+    monkeypatch.setattr("pretune.models.model.say", said.append)
     monkeypatch.chdir(tmp_path)
     save(tmp_path / name, "BertForMaskedLM")
     config = json.loads((tmp_path / name / "config.json").read_text())

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 import pretune as pt
-from pretune.errors import PretuneError
-from pretune.locks import lock_file, lock_folder
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.locks import lock_file, lock_folder
 
 HOLD = """
 import sys, time
@@ -129,7 +129,7 @@ def test_what_another_command_made_in_the_meantime_is_seen(tmp_path: Path, monke
         (folder / "config.json").write_text("{}")
         yield
 
-    monkeypatch.setattr("pretune.outputs.lock_folder", late)
+    monkeypatch.setattr("pretune.runtime.output_paths.lock_folder", late)
     with pytest.raises(PretuneError, match="exists and is not empty"):
         pt.export("pretune-small-en", out=tmp_path / "out")
 

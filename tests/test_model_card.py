@@ -15,7 +15,7 @@ from torch import nn
 import pretune as pt
 from material import learn, write
 from pretune.objectives import parse_objective
-from pretune.training.runs import Run
+from pretune.training.run_folder import Run
 from test_export import save
 from test_refit import small, tokenizer
 

@@ -15,8 +15,8 @@ import pretune as pt
 from canary import store
 from conftest import english_documents
 from pretune.cli import VERBS, make_command
+from pretune.models.presets import preset_names
 from pretune.objectives import OBJECTIVES
-from pretune.presets import preset_names
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE, PRESETS = ((DOCS / name).read_text(encoding="utf-8") for name in ("objectives.md", "presets.md"))

@@ -11,10 +11,10 @@ import torch
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.backbones.onnx import GRAPH, STATES, OnnxBackbone, open_graph
-from pretune.model import load
+from pretune.backbones.onnx_runtime import GRAPH, STATES, OnnxBackbone, open_graph
+from pretune.models.model import load
+from pretune.models.onnx_export import export_graph, write_graph
 from pretune.objectives import parse_objective
-from pretune.onnx_export import export_graph, write_graph
 from pretune.packed import pack_lists
 from small_task import start, trained
 from test_refit import small, tokenizer
@@ -136,14 +136,14 @@ def test_a_graph_that_differs_is_not_written(tmp_path: Path, monkeypatch: pytest
     (task,) = parse_objective("classify(pooling=mean)", labels=("no", "yes")).objectives
     model.add_heads([task])
     model.root.eval()
-    monkeypatch.setattr("pretune.onnx_export.index_add", lambda graph, x, *rest: x)
+    monkeypatch.setattr("pretune.models.onnx_export.index_add", lambda graph, x, *rest: x)
     with pytest.raises(PretuneError, match="logits of the graph differ"):
         write_graph(model, tmp_path / GRAPH, task)  # type: ignore[arg-type]
 
     def impossible(graph: Any, x: Any, dim: Any, index: Any, source: Any, alpha: Any) -> Any:
         return graph.op("Gather", x, graph.op("Add", index, graph.op("Constant", value_t=torch.tensor(1000))))
 
-    monkeypatch.setattr("pretune.onnx_export.index_add", impossible)
+    monkeypatch.setattr("pretune.models.onnx_export.index_add", impossible)
     with pytest.raises(PretuneError, match="ONNX Runtime cannot run its graph"):
         write_graph(model, tmp_path / GRAPH, task)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())

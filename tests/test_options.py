@@ -17,9 +17,10 @@ import pytest
 import pretune as pt
 from pretune import PretuneError
 from pretune.cli import VERBS, main
-from pretune.compression import distilling, pruned, quantizing
-from pretune.recipe import hints, section_of
-from pretune.training import finetuning, pretraining, settings
+from pretune.compression import distillation, pruning_job, quantization
+from pretune.runtime.recipe import hints, section_of
+from pretune.training import settings
+from pretune.training.jobs import finetuning, pretraining
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching, fill
 from pretune.verbs.verb import given_options, only, spelled, verb
 from small_task import start, trained
@@ -396,11 +397,11 @@ def reads(cls: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
 FAST: dict[str, Any] = {"budget": Budget(steps=1), "batch": Batching(length=16)}
 # Mode → verb, the job that its options become, a call.
 MODES: dict[str, tuple[str, Any, dict[str, Any]]] = {
-    "distill a task": ("distill", distilling.Order, {**OF_TASK, "epochs": 0.1, "batch": Batching(length=16)}),
-    "distill text": ("distill", distilling.Order, {**OF_TEXT, **FAST, "teacher": "{language}"}),
-    "prune": ("prune", pruned.Order, PRUNE),
-    "prune and train": ("prune", pruned.Order, {**PRUNE, **FAST, "train": "{rows}"}),
-    "quantize": ("quantize", quantizing.Order, {**QUANTIZE, "engine": "onnx"}),
+    "distill a task": ("distill", distillation.Order, {**OF_TASK, "epochs": 0.1, "batch": Batching(length=16)}),
+    "distill text": ("distill", distillation.Order, {**OF_TEXT, **FAST, "teacher": "{language}"}),
+    "prune": ("prune", pruning_job.Order, PRUNE),
+    "prune and train": ("prune", pruning_job.Order, {**PRUNE, **FAST, "train": "{rows}"}),
+    "quantize": ("quantize", quantization.Order, {**QUANTIZE, "engine": "onnx"}),
     "finetune": ("finetune", finetuning.Plan, {**FINETUNE, "epochs": 0.1, "report": False, "batch": Batching(length=16)}),
     "self-training": ("finetune", finetuning.Plan, {**FINETUNE, **FAST, "seeds": 1, "report": False, "unlabeled": "{text}", "confident": 0.1}),
     "several tasks": ("finetune", finetuning.Plan, {**FINETUNE, **FAST, "seeds": 1, "report": False, "train": ["a={rows}", "b={rows}"]}),

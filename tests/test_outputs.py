@@ -12,8 +12,8 @@ import pytest
 import pretune as pt
 from pretune import PretuneError
 from pretune.cli import VERBS, main
-from pretune.outputs import INTERMEDIATE, RECIPE, RESULTS
-from pretune.parsing import write_sealed_json
+from pretune.runtime.output_paths import INTERMEDIATE, RECIPE, RESULTS
+from pretune.runtime.parsing import write_sealed_json
 from small_task import start
 
 WRITING = [name for name, function in VERBS.items() if "out" in inspect.signature(function).parameters]

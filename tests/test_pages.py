@@ -4,7 +4,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pretune
-from pretune.pages import Line, chart, commands, page, paragraph, section, table
+from pretune.runtime.html_report import Line, chart, commands, page, paragraph, section, table
 
 
 def test_a_page_is_well_formed_and_harmless() -> None:

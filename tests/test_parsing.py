@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretune.errors import LONGEST_MESSAGE, PretuneError, quote
-from pretune.parsing import (
+from pretune.runtime.errors import LONGEST_MESSAGE, PretuneError, quote
+from pretune.runtime.parsing import (
     conform,
     json_depth,
     parse_json,

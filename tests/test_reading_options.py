@@ -11,7 +11,7 @@ import pytest
 import pretune as pt
 from pretune import PretuneError
 from pretune.cli import VERBS
-from pretune.recipe import hints
+from pretune.runtime.recipe import hints
 from tiny import read, tiny
 
 LINES = ["the red cat sat", "the old dog ran", "a red dog sat"]
@@ -71,7 +71,7 @@ def test_word_vectors_learn_from_text_read_as_told(
     def stop(documents: Iterator[Any], *_: Any, **__: Any) -> None:
         raise Enough([document.text for document in documents])
 
-    monkeypatch.setattr("pretune.inference.static_vectors.train_static", stop)
+    monkeypatch.setattr("pretune.inference.word_vector_models.train_static", stop)
     with pytest.raises(Enough, match="caf\ufffd cat"):
         pt.train_vectors(table, column="remark", errors="replace", out=tmp_path / "vectors")
 
@@ -100,10 +100,10 @@ def test_a_vocabulary_is_pruned_by_text_read_as_told(model: Path, table: Path, t
 
 
 def test_further_texts_of_ulmfit_are_read_as_told(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pretune.training import ulmfit
+    from pretune.training.jobs import ulmfit
 
     def stop(files: list[Path], tokenizer: Any, out: Path, settings: Any) -> None:
-        from pretune.text.documents import read_documents
+        from pretune.text.corpus.documents import read_documents
 
         how = {"layout": settings.layout, "column": settings.column, "errors": settings.errors}
         raise Enough([document.text for document in read_documents(files, **how)])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretune import PretuneError
-from pretune.recipe import Section, merge, parse_settings, read_recipe, resolve, write_recipe
+from pretune.runtime.recipe import Section, merge, parse_settings, read_recipe, resolve, write_recipe
 
 
 @dataclass(frozen=True)

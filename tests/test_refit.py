@@ -14,14 +14,14 @@ import torch
 from conftest import RUSSIAN, english_documents
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.model import Model, Root, load
+from pretune.models.adapt_vocabulary import lengthen, match_vocabulary
+from pretune.models.model import Model, Root, load
 from pretune.objectives import parse_objective
 from pretune.packed import pack
-from pretune.refit import lengthen, match_vocabulary
-from pretune.text.documents import Document
-from pretune.text.shared_tokens import match_tokens
-from pretune.text.tokenizer import Tokenizer
-from pretune.text.tokenizer_training import Kind, train
+from pretune.text.corpus.documents import Document
+from pretune.text.tokenizers.shared_vocabulary import match_tokens
+from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.text.tokenizers.training import Kind, train
 
 WIDTHS = {
     "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,

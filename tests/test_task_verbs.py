@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import pretune as pt
-from pretune.model import load
-from pretune.text.tagged import read_tagged
-from pretune.training.runs import Run
+from pretune.models.model import load
+from pretune.text.examples.tagged import read_tagged
+from pretune.training.run_folder import Run
 
 PEOPLE, PLACES = ["Anna", "Boris", "Clara", "Denis"], ["Tver", "Oslo", "Lima"]
 FILLER = ["went", "to", "saw", "the", "old", "house", "in", "today", "and", "again"]
@@ -198,7 +198,7 @@ def test_bad_tags_are_said_in_a_line(
         pt.finetune(tagger, bad, objective="tag", out=tmp_path / "x")
     assert not (tmp_path / "x").exists()
     said: list[str] = []
-    monkeypatch.setattr("pretune.objectives.tag.say", said.append)
+    monkeypatch.setattr("pretune.objectives.tasks.tag.say", said.append)
     odd = tmp_path / "odd.conll"
     odd.write_text("Anna B-PER\n\nMars B-PLANET\n", encoding="utf-8")
     pt.finetune(

@@ -14,9 +14,9 @@ from test_tasks import ROWS
 import pretune as pt
 from material import TEMPLATE, few_words, write
 from pretune.cli import main
-from pretune.model import make_model
+from pretune.models.model import make_model
 from pretune.objectives import OBJECTIVES, Data, Task, parse_objective
-from pretune.text.tokenizer import Tokenizer
+from pretune.text.tokenizers.tokenizer import Tokenizer
 
 STRATEGIES = ["frozen", "top(1)", "gradual", "lora(2)+reset(1)", "freelb(2)", "auto"]
 

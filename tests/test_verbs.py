@@ -19,7 +19,7 @@ import pytest
 from safetensors.torch import load_file
 
 import pretune as pt
-from pretune.training.runs import Run
+from pretune.training.run_folder import Run
 from pretune.verbs.quickstart import MARK
 
 SMALL = ["--set", "batch.tokens=256", "--set", "batch.length=64"]
@@ -224,12 +224,12 @@ def test_fine_tuning_learns(task: Run) -> None:
 
 
 def test_answers_come_in_order_whatever_the_batching(task: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pretune.inference import batches
+    from pretune.inference import batching
 
     texts = [f"the {'value ' * (i % 23)} is {'true' if i % 2 else 'false'}" for i in range(120)]
     together = task.predict(texts)
     assert len(together) == len(texts)
-    monkeypatch.setattr(batches, "TOKENS", 512)
+    monkeypatch.setattr(batching, "TOKENS", 512)
     again = task.predict(texts)
     alone = [task.predict(text)[0] for text in texts[:5]]
     for a, b in [*zip(together, again, strict=True), *zip(together, alone, strict=False)]:
@@ -424,9 +424,9 @@ def test_neighbors_are_words_in_their_contexts(pretrained: Run, tmp_path: Path) 
 def test_a_words_vector_is_the_mean_of_its_tokens(pretrained: Run) -> None:
     import torch
 
-    from pretune.inference.batches import text_batches
+    from pretune.inference.batching import text_batches
     from pretune.inference.neighbors import word_vectors
-    from pretune.model import load_model
+    from pretune.models.model import load_model
 
     model = load_model(pretrained.folder)
     texts = ["Unparenthesized subexpressions evaluate.", "a b"]

@@ -10,9 +10,9 @@ import torch
 
 import pretune as pt
 from pretune.families import FAMILIES
-from pretune.model import Model, Root, load_model
+from pretune.models.model import Model, Root, load_model
 from pretune.training.checkpoints import load_newest
-from pretune.training.runs import Run
+from pretune.training.run_folder import Run
 
 WORDS = ["value", "list", "string", "class"]
 

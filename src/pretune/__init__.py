@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pretune.errors import PretuneError
+from pretune.runtime.errors import PretuneError
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
 from pretune.verbs.adapt import adapt
 from pretune.verbs.ask import ask
@@ -21,9 +21,10 @@ from pretune.verbs.export import export
 from pretune.verbs.finetune import finetune
 from pretune.verbs.generate import generate
 from pretune.verbs.histories import histories
-from pretune.verbs.imports import import_model
+from pretune.verbs.import_model import import_model
 from pretune.verbs.neighbors import neighbors
 from pretune.verbs.phrases import phrases
+from pretune.verbs.predict import embed, fill, predict
 from pretune.verbs.prepare import prepare
 from pretune.verbs.pretrain import pretrain
 from pretune.verbs.prune import prune
@@ -34,14 +35,13 @@ from pretune.verbs.tokenizer import inspect_tokenizer, train_tokenizer
 from pretune.verbs.translate import translate
 from pretune.verbs.tune import tune
 from pretune.verbs.ulmfit import ulmfit
-from pretune.verbs.use import embed, fill, predict
 from pretune.verbs.vectors import train_vectors
 
 if TYPE_CHECKING:
-    from pretune.model import Model, load
-    from pretune.text.store import Store
-    from pretune.text.tokenizer import Tokenizer
-    from pretune.training.runs import Run
+    from pretune.models.model import Model, load
+    from pretune.text.store.store import Store
+    from pretune.text.tokenizers.tokenizer import Tokenizer
+    from pretune.training.run_folder import Run
 
 __version__ = "0.1.0"
 
@@ -91,11 +91,11 @@ __all__ = [
 ]
 
 _LATER = {  # loaded when first asked for
-    "Model": "pretune.model",
-    "Run": "pretune.training.runs",
-    "Store": "pretune.text.store",
-    "Tokenizer": "pretune.text.tokenizer",
-    "load": "pretune.model",
+    "Model": "pretune.models.model",
+    "Run": "pretune.training.run_folder",
+    "Store": "pretune.text.store.store",
+    "Tokenizer": "pretune.text.tokenizers.tokenizer",
+    "load": "pretune.models.model",
 }
 
 

@@ -22,9 +22,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from cyclopts import App, Parameter
 
 import pretune
-from pretune.errors import PretuneError, running_with, shorten
-from pretune.progress import say
-from pretune.recipe import (
+from pretune.runtime.console import render
+from pretune.runtime.errors import PretuneError, running_with, shorten
+from pretune.runtime.progress import say
+from pretune.runtime.recipe import (
     Loaded,
     Values,
     hints,
@@ -35,7 +36,6 @@ from pretune.recipe import (
     section_keys,
     section_of,
 )
-from pretune.report import render
 
 VERBS: dict[str, Callable[..., Any]] = {
     "quickstart": pretune.quickstart,
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         say("interrupted")
         sys.exit(130)
     except (MemoryError, RuntimeError) as error:
-        from pretune.devices import out_of_memory  # torch, which `--help` does without
+        from pretune.runtime.devices import out_of_memory  # torch, which `--help` does without
 
         where = out_of_memory(error)
         if where is None:

@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pretune.errors import PretuneError
+from pretune.runtime.errors import PretuneError
 
 if TYPE_CHECKING:
-    from pretune.nn.patterns import Pattern
+    from pretune.nn.attention.patterns import Pattern
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

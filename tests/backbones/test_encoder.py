@@ -4,7 +4,7 @@ import torch
 
 from canary import WIDTH, embeddings, head, layer
 from pretune.backbones.encoder import Encoder
-from pretune.nn.initialize import initialize
+from pretune.nn.initialization import initialize
 from pretune.nn.linear import Linear
 from pretune.packed import pack_lists
 

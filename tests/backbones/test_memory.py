@@ -11,7 +11,7 @@ from torch import Tensor
 
 from canary import VOCABULARY, xl
 from pretune.backbones.encoder import Encoder, Memory
-from pretune.nn.patterns import causal
+from pretune.nn.attention.patterns import causal
 from pretune.packed import Capacity, Packed, pack
 
 LENGTH = 6

@@ -14,11 +14,11 @@ from material import TEMPLATES, data
 from pretune.backbones.recurrent import RecurrentCache
 from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
 from pretune.families import FAMILIES
-from pretune.model import Model, Root, load_model, make_model
+from pretune.models.model import Model, Root, load_model, make_model
 from pretune.objectives import Data, parse_objective
 from pretune.packed import Capacity, pack, pack_lists
-from pretune.randomness import Draws
-from pretune.text.sequences import Packing, collate
+from pretune.runtime.randomness import Draws
+from pretune.text.packing.sequences import Packing, collate
 
 SMALL = {"vocab_size": 40, "embedding_size": 8, "hidden_size": 12, "encoder_layers": 2, "decoder_layers": 2}
 KINDS: dict[str, dict[str, Any]] = {

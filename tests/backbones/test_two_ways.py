@@ -10,14 +10,14 @@ import torch
 
 from material import store, two_ways
 from peers import check_folder_and_back
+from pretune.backbones.bidirectional import TwoWays
 from pretune.backbones.recurrent import Recurrent
-from pretune.backbones.two_ways import TwoWays
 from pretune.families import FAMILIES
-from pretune.model import Model, Root, make_model
+from pretune.models.model import Model, Root, make_model
+from pretune.nn.attention.packed_layout import reverse
 from pretune.nn.embeddings import Embeddings
-from pretune.nn.heads import VocabularyHead
-from pretune.nn.initialize import initialize
-from pretune.nn.layout import reverse
+from pretune.nn.initialization import initialize
+from pretune.nn.output_heads import VocabularyHead
 from pretune.nn.recurrent import Recurrence, RecurrentLayer
 from pretune.objectives import parse_objective
 from pretune.packed import Packed, pack_lists

@@ -8,8 +8,8 @@ import pytest
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.compression import pruned, quantizing
-from pretune.compression.searching import parse_sequence, usual_sequences
+from pretune.compression import pruning_job, quantization
+from pretune.compression.search import parse_sequence, usual_sequences
 from pretune.compression.targets import Found, Target, choose, parse_target
 from small_task import start, trained
 
@@ -44,16 +44,16 @@ def search(out: Path, *sequences: str) -> pt.Run:
 def test_a_candidate_that_fails_is_a_row_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
-    def fail(order: pruned.Order) -> None:
+    def fail(order: pruning_job.Order) -> None:
         tried.append(order.out.name)
         order.out.mkdir(parents=True)
         raise RuntimeError("out of\nmemory")
 
-    def refuse(order: quantizing.Order) -> None:
+    def refuse(order: quantization.Order) -> None:
         raise PretuneError("as a graph it gives other states")
 
-    monkeypatch.setattr(pruned, "carry_out", fail)
-    monkeypatch.setattr(quantizing, "carry_out", refuse)
+    monkeypatch.setattr(pruning_job, "carry_out", fail)
+    monkeypatch.setattr(quantization, "carry_out", refuse)
     run = search(tmp_path / "best", "int8", "units=0.5", "units=0.5 > weights=0.5", "layers=2", "layers=2 > int8")
     rows = {row["model"]: row for row in run.results["candidates"]}
     assert list(rows) == ["uncompressed", "layers=2", "int8", "units=0.5", "units=0.5 > weights=0.5", "layers=2 > int8"]

@@ -13,14 +13,14 @@ import torch
 import pretune as pt
 from pretune import PretuneError
 from pretune.cli import main
-from pretune.compression import distilling
-from pretune.compression.sharing import shared_twin
-from pretune.inference import labels
-from pretune.model import load
+from pretune.compression import distillation
+from pretune.compression.parameter_sharing import shared_twin
+from pretune.inference import teacher_labels
+from pretune.models.model import load
 from pretune.objectives import Loss, parse_objective
-from pretune.text.augment import augment
-from pretune.text.labeled import Labeled
-from pretune.training.finetuning import Material
+from pretune.text.examples.augmentation import augment
+from pretune.text.examples.labeled import Labeled
+from pretune.training.jobs.finetuning import Material
 from small_task import start, trained, tune
 from tiny import read, tiny
 from tiny import tune as learn
@@ -78,15 +78,15 @@ def test_unlabeled_texts_are_asked_once(tmp_path: Path, monkeypatch: pytest.Monk
     with np.load(cache) as kept:
         assert kept["shares"].shape == (run.results["texts"], 2)
     shutil.copytree(cache.parent, tmp_path / "again/intermediate")  # what an attempt that was stopped leaves behind
-    monkeypatch.setattr(labels, "answer_parts", None)
+    monkeypatch.setattr(teacher_labels, "answer_parts", None)
     assert pt.distill(trained(), out=tmp_path / "again", **asked).finished  # type: ignore[arg-type]
 
 
 @pytest.mark.slow
 def test_answers_of_several_processes_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labels, "SOME", 8)
+    monkeypatch.setattr(teacher_labels, "SOME", 8)
     rows = Labeled(Path("texts"), {}, texts(tmp_path).read_text().splitlines(), lines=list(range(1, 49)))
-    one, two = (labels.ask([str(trained())], rows, ["no", "yes"], tmp_path / f"{n}.npz", n) for n in (1, 2))
+    one, two = (teacher_labels.ask([str(trained())], rows, ["no", "yes"], tmp_path / f"{n}.npz", n) for n in (1, 2))
     np.testing.assert_allclose(one, two, atol=1e-6)
     assert one.shape == (48, 2)
 
@@ -219,10 +219,10 @@ def test_variants_of_texts(tmp_path: Path) -> None:
     words = {word for text in few for word in text.split()}
     assert {word for text in made for word in text.split()} <= words
     rows = Labeled(Path("rows"), {}, few, ["x", "y"], lines=[1, 2])
-    order = distilling.Order(["teacher"], "layers=2", tmp_path / "out", augment=3)
-    varied = distilling.with_variants(None, rows, order)
+    order = distillation.Order(["teacher"], "layers=2", tmp_path / "out", augment=3)
+    varied = distillation.with_variants(None, rows, order)
     assert varied.texts == made and varied.pairs == ["xy"[number] for number, _ in pairs]
-    both = distilling.with_variants(rows, rows, order)
+    both = distillation.with_variants(rows, rows, order)
     assert both.texts == few + made and both.pairs == ["x", "y", *varied.pairs]
 
 
@@ -311,8 +311,8 @@ def test_numbers_of_rows_and_teacher_are_mixed(tmp_path: Path, monkeypatch: pyte
     mixture = parse_objective("regress")
     (task,) = mixture.objectives
     material: Any = Material(mixture, task, task, rows, None, [])  # type: ignore[arg-type]
-    monkeypatch.setattr(distilling, "ask", lambda teachers, read, *others: np.full((len(read), 1), 5.0))
-    order = distilling.Order(["teacher"], "layers=2", tmp_path / "out", train="rows", soft=0.25)
-    taught = distilling.taught_by(order, material, more)
+    monkeypatch.setattr(distillation, "ask", lambda teachers, read, *others: np.full((len(read), 1), 5.0))
+    order = distillation.Order(["teacher"], "layers=2", tmp_path / "out", train="rows", soft=0.25)
+    taught = distillation.taught_by(order, material, more)
     assert taught.rows.labels == [2.0, 3.5, 5.0] and taught.rows.texts == ["a", "b", "c"]
     assert taught.teaching is None and taught.task.mean == pytest.approx(3.5)  # type: ignore[attr-defined]

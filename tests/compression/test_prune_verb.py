@@ -11,8 +11,8 @@ import torch
 import pretune as pt
 from pretune import PretuneError
 from pretune.cli import main
-from pretune.model import load
-from pretune.weights import read_weights
+from pretune.models.model import load
+from pretune.models.weights import read_weights
 from small_task import start, trained
 
 pytestmark = pytest.mark.usefixtures("briefly")

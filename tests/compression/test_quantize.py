@@ -15,25 +15,25 @@ import torch
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.backbones.onnx import OnnxBackbone, feeds, open_graph
-from pretune.compression import onnx_int8, quantizing
-from pretune.compression.measuring import Costs, bytes_of, some_texts, verdict
+from pretune.backbones.onnx_runtime import OnnxBackbone, feeds, open_graph
+from pretune.compression import onnx_int8, quantization
+from pretune.compression.measurement import Costs, bytes_of, some_texts, verdict
 from pretune.compression.onnx_int8 import dynamic, learned, static
-from pretune.compression.quantizing import Order, check, choose_engine, write_learned
-from pretune.compression.trained import Trained
-from pretune.inference.batches import text_batches
-from pretune.model import load
-from pretune.nn import int8
-from pretune.nn.fake_int8 import add_rounding, keep_rounded, linears, rounded, use_ranges
-from pretune.nn.int4 import Int4Linear
-from pretune.nn.int8 import REDUCED
+from pretune.compression.quantization import Order, check, choose_engine, write_learned
+from pretune.compression.task_model import Trained
+from pretune.inference.batching import text_batches
+from pretune.models.model import load
+from pretune.models.onnx_export import INPUTS, PaddedModel, write_graph
 from pretune.nn.linear import Linear
+from pretune.nn.quantized import int8
+from pretune.nn.quantized.int4 import Int4Linear
+from pretune.nn.quantized.int8 import REDUCED
+from pretune.nn.quantized.quantization_aware import add_rounding, keep_rounded, linears, rounded, use_ranges
 from pretune.objectives import parse_objective
-from pretune.objectives.classify import Pooling
-from pretune.objectives.on import On
-from pretune.onnx_export import INPUTS, PaddedModel, write_graph
-from pretune.storage import as_int8, restored, to_int8
-from pretune.training.finetuning import RANGES
+from pretune.objectives.tasks.classify import Pooling
+from pretune.objectives.tasks.layer_features import On
+from pretune.runtime.tensor_encoding import as_int8, restored, to_int8
+from pretune.training.jobs.finetuning import RANGES
 from small_task import start, trained
 from test_refit import small, tokenizer
 
@@ -145,7 +145,7 @@ def test_a_quantization_aware_graph_computes_what_was_trained(tmp_path: Path, mo
     other = graph_of({path: value / 4 for path, value in ranges.items()}, "other.onnx")
     assert float((other - trained_as).abs().max()) > 0.1 * largest
     # A graph that computes something else is refused.
-    monkeypatch.setattr(quantizing, "learned", lambda draft, out: shutil.copy(tmp_path / "other.onnx", out))
+    monkeypatch.setattr(quantization, "learned", lambda draft, out: shutil.copy(tmp_path / "other.onnx", out))
     for _, linear in linears(model.backbone):
         linear.input_quantizer = None
     with pytest.raises(PretuneError, match="are not those of the trained model"):
@@ -374,7 +374,7 @@ def test_only_what_was_measured_is_said(
     (tmp_path / "cpuinfo").write_text("flags : fpu sse4_2 avx2")
     monkeypatch.setattr(onnx_int8, "CPU", tmp_path / "cpuinfo", raising=False)
     monkeypatch.setattr(
-        "pretune.compression.trained.compare",
+        "pretune.compression.task_model.compare",
         lambda models, examples: {name: Costs(100 - i, 1.0 / (1 + i), 1.0 + i) for i, name in enumerate(models)},
     )
     results = pt.quantize(trained(), out=tmp_path / "small").results

@@ -10,11 +10,11 @@ import torch
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.backbones.shape import attentions, feed_forwards, keep_layers
+from pretune.backbones.pruned_shape import attentions, feed_forwards, keep_layers
 from pretune.compression.importance import by_gradient, least_heads, multiplied
-from pretune.compression.layers import choose_kept, parse_drop
+from pretune.compression.layer_dropping import choose_kept, parse_drop
 from pretune.compression.pruning import Examples, Pruning, prune
-from pretune.model import Model, load
+from pretune.models.model import Model, load
 from pretune.packed import Packed, pack_lists
 from test_refit import small, tokenizer
 

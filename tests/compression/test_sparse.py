@@ -10,11 +10,11 @@ from test_shapes import made, states
 
 from pretune import PretuneError
 from pretune.compression.pruning import Examples, Pruning, prune
-from pretune.model import load
+from pretune.models.model import load
 from pretune.nn.linear import Linear
-from pretune.nn.sparse import LEVELS, REACHED, Sparsifier, make_sparse, zeros_in
-from pretune.storage import restored, without_zeros
-from pretune.training.strategies import parse_strategy
+from pretune.nn.magnitude_pruning import LEVELS, REACHED, Sparsifier, make_sparse, zeros_in
+from pretune.runtime.tensor_encoding import restored, without_zeros
+from pretune.training.jobs.finetuning_strategies import parse_strategy
 from small_task import start, tune
 
 

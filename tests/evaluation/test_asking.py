@@ -13,14 +13,14 @@ import pytest
 from test_kinds import SUPERGLUE, lines
 
 import pretune as pt
-from pretune.errors import PretuneError
-from pretune.evaluation import paired, runner
-from pretune.evaluation.asking import KINDS, Asking, kind_of
+from pretune.evaluation import paired_bootstrap, suite_runner
+from pretune.evaluation.in_context import KINDS, Asking, kind_of
 from pretune.evaluation.suite import SuiteRows, SuiteTask, find_suite
+from pretune.evaluation.suites import suite_names
 from pretune.inference.ask import load_writer
 from pretune.objectives import parse_objective
-from pretune.suites import suite_names
-from pretune.text.clozes import GAP, Cloze
+from pretune.runtime.errors import PretuneError
+from pretune.text.examples.clozes import GAP, Cloze
 from tiny import read, tiny, tune
 
 TEXT = "red blue green yellow stone water good bad sentence : is this grammatical ? no yes review sentiment negative positive"
@@ -84,7 +84,7 @@ def test_asking_on_several_devices_is_the_same(tmp_path: Path, monkeypatch: pyte
         for job in pickle.loads(pickle.dumps(jobs)):
             work(*job)
 
-    monkeypatch.setattr(runner, "share_out", share_out)
+    monkeypatch.setattr(suite_runner, "share_out", share_out)
     options: dict[str, Any] = {"suite": "glue", "data": cola(tmp_path / "data"), "seeds": 2, "shots": 1}
     here, there = (
         pt.evaluate(models() / "gpt2", out=tmp_path / str(n), subsets=True, devices=n, **options) for n in (1, 2)
@@ -95,7 +95,7 @@ def test_asking_on_several_devices_is_the_same(tmp_path: Path, monkeypatch: pyte
 def test_no_example_needs_no_training_file_and_is_compared_with_fine_tuning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paired, "ROUNDS", 10)
+    monkeypatch.setattr(paired_bootstrap, "ROUNDS", 10)
     data = cola(tmp_path / "data")
     options: dict[str, Any] = {"suite": "glue", "data": data, "subsets": True}
     tuned = pt.evaluate(models() / "gpt2", out=tmp_path / "tuned", budget=pt.Budget(steps=1), seeds=1, **options)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pretune as pt
 from pretune.evaluation.contamination import Hashes, find_words, overlap
 from pretune.evaluation.suite import SuiteRows, find_suite
-from pretune.text.store import Store
+from pretune.text.store.store import Store
 
 SEEN = "Heavy rain has flooded more than a thousand homes in the north of the country this week."
 OTHER = "The old mill by the river has been turned into a museum of local history and craft."

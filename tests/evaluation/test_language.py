@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pretune.errors import PretuneError
-from pretune.evaluation.language import Reading, bias, evaluate_language, minimal_pairs, quality
+from pretune.evaluation.language_modeling import Reading, bias, evaluate_language, minimal_pairs, quality
 from pretune.inference.likelihood import WAYS
+from pretune.runtime.errors import PretuneError
 
 
 class Letters:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pretune import PretuneError
 from pretune.evaluation.learning_curve import FILE, FOLDER, nested
-from pretune.text.labeled import Labeled
+from pretune.text.examples.labeled import Labeled
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 from small_task import share_here, tune

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from pretune.errors import PretuneError
-from pretune.evaluation.averages import average, averages, group_averages
-from pretune.evaluation.official import METRICS, official, phenomena
 from pretune.evaluation.suite import find_suite
-from pretune.suites import suite_names
+from pretune.evaluation.suite_averages import average, averages, group_averages
+from pretune.evaluation.suite_metrics import METRICS, official, phenomena
+from pretune.evaluation.suites import suite_names
+from pretune.runtime.errors import PretuneError
 
 
 def test_every_metric_of_every_suite_is_known() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pretune.evaluation import paired
-from pretune.evaluation.official import METRICS, PARTS
-from pretune.evaluation.paired import compare, compare_parts
+from pretune.evaluation import paired_bootstrap
+from pretune.evaluation.paired_bootstrap import compare, compare_parts
+from pretune.evaluation.suite_metrics import METRICS, PARTS
 
 
 def answers(right: list[bool]) -> list[dict[str, str]]:
@@ -21,7 +21,7 @@ ROWS = [{"label": "a"}] * 60
 
 
 def test_a_clear_difference_is_clear(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paired, "ROUNDS", 200)
+    monkeypatch.setattr(paired_bootstrap, "ROUNDS", 200)
     bad, good = answers([i % 2 == 0 for i in range(60)]), answers([i % 6 != 0 for i in range(60)])
     found = compare(METRICS["accuracy"], ROWS, [bad], [good])
     assert found.first == 0.5 and found.difference == pytest.approx(1 / 3)
@@ -32,7 +32,7 @@ def test_a_clear_difference_is_clear(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_equal_models_seldom_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paired, "ROUNDS", 60)
+    monkeypatch.setattr(paired_bootstrap, "ROUNDS", 60)
     chance = np.random.default_rng(0)
     seen = [
         compare(METRICS["accuracy"], ROWS, [answers((chance.random(60) < 0.7).tolist())], [answers((chance.random(60) < 0.7).tolist())], seed=i).p
@@ -72,8 +72,8 @@ def some(name: str, seed: int) -> tuple[list[dict[str, Any]], list[dict[str, Any
 
 @pytest.mark.parametrize("name", PARTS)
 def test_sums_are_the_official_metrics_and_their_draws(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paired, "ROUNDS", 12)
-    monkeypatch.setattr(paired, "TOGETHER", 5)
+    monkeypatch.setattr(paired_bootstrap, "ROUNDS", 12)
+    monkeypatch.setattr(paired_bootstrap, "TOGETHER", 5)
     rows, _ = some(name, 0)
     first, second = ([some(name, seed)[1] for seed in seeds] for seeds in ((0, 1, 2), (3, 4)))
     for answers in (*first, *second):

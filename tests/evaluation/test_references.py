@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pretune.evaluation.averages import averages
-from pretune.evaluation.references import legend, references, sources, table
+from pretune.evaluation.published_results import legend, references, sources, table
 from pretune.evaluation.suite import find_suite
+from pretune.evaluation.suite_averages import averages
 
 WITH_ROWS = ["glue", "superglue", "russian-superglue", "squad"]
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import pretune as pt
-from pretune.errors import PretuneError
-from pretune.evaluation import paired, runner
+from pretune.evaluation import paired_bootstrap, suite_runner
 from pretune.evaluation.submission import check_submission
 from pretune.evaluation.suite import find_suite
+from pretune.runtime.errors import PretuneError
 from small_task import start
 
 WORDS = ["red", "blue", "green", "yellow", "stone", "water"]
@@ -93,7 +93,7 @@ def test_what_is_finished_is_not_done_again(monkeypatch: pytest.MonkeyPatch) -> 
     def refuse(*_: Any) -> None:
         raise AssertionError("again")
 
-    monkeypatch.setattr(runner, "one_seed", refuse)
+    monkeypatch.setattr(suite_runner, "one_seed", refuse)
     again = pt.evaluate(start() / "start", data=data, out=out, **OPTIONS)
     assert again.describe() == before.describe()
     with pytest.raises(PretuneError, match=r"other settings \(settings\); choose another --out"):
@@ -105,7 +105,7 @@ def test_what_is_finished_is_not_done_again(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_killed_evaluation_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = lay(tmp_path / "data")
     options = {**OPTIONS, "tasks": ["cola"]}
-    plain = runner.one_seed
+    plain = suite_runner.one_seed
     calls = []
 
     def stop(plan: Any, material: Any) -> Any:
@@ -114,7 +114,7 @@ def test_a_killed_evaluation_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
             raise KeyboardInterrupt
         return plain(plan, material)
 
-    monkeypatch.setattr(runner, "one_seed", stop)
+    monkeypatch.setattr(suite_runner, "one_seed", stop)
     with pytest.raises(KeyboardInterrupt):
         pt.evaluate(start() / "start", data=data, out=tmp_path / "out", **options)
     result = pt.evaluate(start() / "start", data=data, out=tmp_path / "out", **options)
@@ -124,7 +124,7 @@ def test_a_killed_evaluation_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_two_evaluations_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paired, "ROUNDS", 20)
+    monkeypatch.setattr(paired_bootstrap, "ROUNDS", 20)
     _, out, _ = evaluated()
     rows = pt.compare(out, out).rows
     assert [row["task"] for row in rows] == ["CoLA", "WNLI"] and rows[0]["difference"] == 0

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pretune.errors import PretuneError
 from pretune.evaluation.submission import check_submission, write_submission
 from pretune.evaluation.suite import Suite, find_suite
+from pretune.runtime.errors import PretuneError
 
 
 def whole(suite: Suite, name: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pretune.errors import PretuneError
-from pretune.evaluation.layouts import LAYOUTS
+from pretune.evaluation.file_formats import LAYOUTS
 from pretune.evaluation.suite import SuiteRows, find_suite
+from pretune.evaluation.suites import suite_names
 from pretune.objectives import OBJECTIVES
-from pretune.suites import suite_names
+from pretune.runtime.errors import PretuneError
 
 
 def write(path: Path, content: str | list[Any]) -> Path:

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pretune.evaluation.bootstrap import intervals
 from pretune.evaluation.calibration import calibration
-from pretune.evaluation.intervals import intervals
 from pretune.evaluation.task_report import TaskReport, write_report
 from pretune.objectives import parse_objective
-from pretune.objectives.classify import Classify
-from pretune.text.labeled import Labeled
-from pretune.training.finetuning import ANSWERS, Material
-from pretune.training.runs import Run
+from pretune.objectives.tasks.classify import Classify
+from pretune.text.examples.labeled import Labeled
+from pretune.training.jobs.finetuning import ANSWERS, Material
+from pretune.training.run_folder import Run
 
 TASK = Classify(labels=("no", "yes"))
 

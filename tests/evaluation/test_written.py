@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import pretune as pt
-from pretune.evaluation import paired
-from pretune.evaluation.runner import read_lines
-from pretune.metrics.texts import bleu, chrf, rouge
+from pretune.evaluation import paired_bootstrap
+from pretune.evaluation.suite_runner import read_lines
+from pretune.metrics.generated_text import bleu, chrf, rouge
 from tiny import read, tiny
 
 WORDS = ["red", "blue", "green", "stone", "water", "fire"]
@@ -59,7 +59,7 @@ SUITES = {
 def test_texts_are_written_and_scored(
     suite: str, shots: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paired, "ROUNDS", 10)
+    monkeypatch.setattr(paired_bootstrap, "ROUNDS", 10)
     tasks, files, expected = SUITES[suite]
     lay(tmp_path / "data", files)
     options: dict[str, Any] = {"budget": pt.Budget(steps=1), "batch": pt.Batching(sequences=8, length=32)}

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pretune.families.family import Family
-from pretune.inference.batches import text_batches
-from pretune.model import Model, Root, load_model
+from pretune.inference.batching import text_batches
+from pretune.models.model import Model, Root, load_model
 from pretune.objectives import Mixture, parse_objective
 from pretune.packed import Packed, pack
 

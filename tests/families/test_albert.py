@@ -13,13 +13,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from peers import Ragged, assert_same, close, compare_classifier, compare_export, compare_mlm, save_peer
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.model import Root, load_model
+from pretune.models.model import Root, load_model
 from pretune.nn.dropout import share_seed
 from pretune.objectives import parse_objective
-from pretune.objectives.nsp import PairHead
+from pretune.objectives.pretraining.nsp import PairHead
 from pretune.packed import Batch
 from pretune.training.flops import forward_flops
-from pretune.training.optimizers import hidden_matrices
+from pretune.training.optim.optimizers import hidden_matrices
 
 FAMILY = FAMILIES["albert"]
 SMALL = {

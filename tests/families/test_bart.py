@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 from conftest import RUSSIAN
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.model import Model, Root, load_model
+from pretune.models.model import Model, Root, load_model
 from pretune.nn.dropout import share_seed
-from pretune.text.documents import Document
-from pretune.text.tokenizer_training import train
+from pretune.text.corpus.documents import Document
+from pretune.text.tokenizers.training import train
 from two_streams import Pair, assert_classifier, assert_parity, assert_round_trip, randomize, writing
 
 SMALL = {

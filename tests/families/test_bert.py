@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from peers import Ragged
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.model import Model, Root, load_model, make_model
+from pretune.models.model import Model, Root, load_model, make_model
 from pretune.objectives import parse_objective
 
 SMALL = {

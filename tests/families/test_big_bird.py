@@ -18,10 +18,10 @@ from torch import Tensor
 from peers import Ragged, close, compare_classifier, compare_gradients, compare_mlm, save_peer
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.model import Model, load_model
-from pretune.nn.attention import Flow
-from pretune.nn.block_sparse import BlockSparseAttention, random_blocks
-from pretune.nn.layout import Indexed, self_layout
+from pretune.models.model import Model, load_model
+from pretune.nn.attention.big_bird import BlockSparseAttention, random_blocks
+from pretune.nn.attention.multi_head import Flow
+from pretune.nn.attention.packed_layout import Indexed, self_layout
 from pretune.objectives import parse_objective
 from pretune.packed import Packed, pack, pack_lists
 
@@ -207,7 +207,7 @@ def test_a_layer_is_compiled_whole_and_once(monkeypatch: pytest.MonkeyPatch) -> 
             packed.longest = 60
             expected = layer(x, packed)
             with monkeypatch.context() as patch:
-                patch.setattr("pretune.nn.attend.choose_path", lambda *_: "flex")
+                patch.setattr("pretune.nn.attention.functional.choose_path", lambda *_: "flex")
                 torch.testing.assert_close(compiled(x, replace(packed, host_offsets=None)), expected)
     assert counter.frame_count == 1
     torch._dynamo.reset()

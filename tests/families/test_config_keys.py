@@ -40,7 +40,7 @@ import pretune as pt
 from peers import Ragged, assert_same, close
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.model import load_model
+from pretune.models.model import load_model
 
 LOWEST = 12  # no token of a batch is one of the special ones, whichever these are
 MARIAN = test_bart.SMALL | {"decoder_vocab_size": 60}
@@ -414,7 +414,7 @@ def test_unknown_keys_can_be_left_out(tmp_path: Path, monkeypatch: pytest.Monkey
     peer = case.peer(tmp_path, {})
     change(tmp_path, glyph_embedding_dim=1728)
     said: list[str] = []
-    monkeypatch.setattr("pretune.model.say", said.append)
+    monkeypatch.setattr("pretune.models.model.say", said.append)
     with pytest.raises(PretuneError, match="glyph_embedding_dim; go on without them with --partial"):
         pt.load(tmp_path)
     model = pt.load(tmp_path, partial=True)

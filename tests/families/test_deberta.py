@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 from peers import Ragged, assert_same, compare_classifier, compare_export, compare_mlm, save_peer
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.model import Model, Root, load_model
+from pretune.models.adapt_vocabulary import lengthen
+from pretune.models.model import Model, Root, load_model
 from pretune.objectives import parse_objective
-from pretune.refit import lengthen
 
 SMALL: dict[str, Any] = {
     "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64,

@@ -21,7 +21,7 @@ from peers import (
     save_peer,
 )
 from pretune.families import FAMILIES
-from pretune.model import Model, load_model
+from pretune.models.model import Model, load_model
 from pretune.nn.linear import Linear
 from pretune.objectives import parse_objective
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import pretune as pt
-from pretune.model import load
-from pretune.text.spelling import spell
+from pretune.models.model import load
+from pretune.text.tokenizers.character_ids import spell
 
 h5py = pytest.importorskip("h5py")
 
@@ -92,7 +92,7 @@ def test_the_layers_are_what_the_authors_program_computes(tmp_path: Path) -> Non
     assert facts["family"] == "elmo" and facts["width"] == 8
     model = load(tmp_path / "model")
     tokenizer = model.need_tokenizer()
-    from pretune.inference.batches import text_batches
+    from pretune.inference.batching import text_batches
 
     (batch,) = text_batches(model, ["play it, Sam"])
     with torch.no_grad():

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from pretune.families.family import WRITING
-from pretune.model import make_model
-from pretune.presets import find_preset, preset_names
+from pretune.models.model import make_model
+from pretune.models.presets import find_preset, preset_names
 
 COUNTS = {
     "t5-small": 60_506_624,

@@ -29,12 +29,12 @@ from peers import assert_same, close
 from pretune.families import FAMILIES
 from pretune.inference.embed import embed_texts
 from pretune.inference.predict import Answerer, predict_texts
-from pretune.model import Model, Root
+from pretune.models.model import Model, Root
 from pretune.objectives import parse_objective
-from pretune.text.documents import Document
-from pretune.text.questions import Questions
-from pretune.text.tokenizer import Tokenizer
-from pretune.text.tokenizer_training import Kind, train
+from pretune.text.corpus.documents import Document
+from pretune.text.examples.questions import Questions
+from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.text.tokenizers.training import Kind, train
 
 SMALL: dict[str, tuple[Kind, dict[str, Any]]] = {
     "bert": ("wordpiece", test_bert.SMALL),

@@ -15,9 +15,9 @@ from peers import Ragged
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.inference.predict import load_trained
-from pretune.model import Model, Root, load_model, make_model
+from pretune.models.model import Model, Root, load_model, make_model
+from pretune.models.presets import find_preset, preset_names
 from pretune.objectives import parse_objective
-from pretune.presets import find_preset, preset_names
 
 NAMES = ["openai-gpt", "gpt2"]
 SMALL = {"vocab_size": 60, "n_positions": 40, "n_embd": 32, "n_layer": 3, "n_head": 4}

@@ -13,10 +13,10 @@ import torch
 from peers import Ragged, compare_classifier, compare_export, compare_mlm, save_peer
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.objectives.choose import Choose
-from pretune.objectives.classify import Classify
-from pretune.objectives.tlm import check_attention
-from pretune.text.sequences import Sequences, collate
+from pretune.objectives.pretraining.tlm import check_attention
+from pretune.objectives.tasks.choose import Choose
+from pretune.objectives.tasks.classify import Classify
+from pretune.text.packing.sequences import Sequences, collate
 
 SMALL = {
     "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64,

@@ -12,14 +12,14 @@ from safetensors.torch import load_file, save_file
 from conftest import english_documents
 from peers import Ragged, assert_same, close, compare_classifier, compare_export, compare_mlm, compare_texts, save_peer
 from pretune import PretuneError
-from pretune.backbones.onnx import GRAPH, OnnxBackbone
+from pretune.backbones.onnx_runtime import GRAPH, OnnxBackbone
 from pretune.families import FAMILIES
 from pretune.inference.embed import embed_texts
-from pretune.model import load_model
+from pretune.models.model import load_model
+from pretune.models.onnx_export import write_graph
 from pretune.nn.dropout import share_seed
-from pretune.onnx_export import write_graph
-from pretune.text.documents import Document
-from pretune.text.tokenizer_training import train
+from pretune.text.corpus.documents import Document
+from pretune.text.tokenizers.training import train
 
 SMALL = {
     "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64,

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import pretune as pt
-from pretune.errors import PretuneError
-from pretune.model import make_model
-from pretune.presets import find_preset
+from pretune.models.model import make_model
+from pretune.models.presets import find_preset
+from pretune.runtime.errors import PretuneError
 from pretune.training.settings import Budget
 
 

@@ -19,20 +19,20 @@ import pretune as pt
 from conftest import english_documents
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.model import Model, Root, load_model, make_model
+from pretune.models.adapt_vocabulary import add_separator
+from pretune.models.model import Model, Root, load_model, make_model
+from pretune.models.presets import find_preset, preset_names
 from pretune.nn.pooling import pair_features
 from pretune.objectives import Data
-from pretune.objectives.classify import Classify
-from pretune.objectives.two_sides import in_language
+from pretune.objectives.seq2seq.source_target import in_language
+from pretune.objectives.tasks.classify import Classify
 from pretune.packed import pack_lists
-from pretune.presets import find_preset, preset_names
-from pretune.randomness import Draws
-from pretune.refit import add_separator
-from pretune.text.documents import Document
-from pretune.text.labeled import Labeled
-from pretune.text.sequences import collate
-from pretune.text.tokenizer import Tokenizer
-from pretune.text.tokenizer_training import train
+from pretune.runtime.randomness import Draws
+from pretune.text.corpus.documents import Document
+from pretune.text.examples.labeled import Labeled
+from pretune.text.packing.sequences import collate
+from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.text.tokenizers.training import train
 
 PAIRS = [
     ("a man sings", "a dog barks"),

@@ -13,8 +13,8 @@ import pretune as pt
 from peers import assert_same
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.model import Model, Root, load_model, make_model
-from pretune.nn.patterns import causal, prefix
+from pretune.models.model import Model, Root, load_model, make_model
+from pretune.nn.attention.patterns import causal, prefix
 from pretune.objectives import parse_objective
 from pretune.packed import Capacity, Packed, pack
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from pretune.model import make_model
+from pretune.models.model import make_model
+from pretune.models.presets import find_preset, preset_names
 from pretune.objectives import parse_objective
-from pretune.presets import find_preset, preset_names
-from pretune.training.pretraining import check_stages, make_plan
+from pretune.training.jobs.pretraining import check_stages, make_plan
 
 # preset → the class of `transformers` that the checkpoint was released for, what of it is not the backbone, and how many
 # parameters it has, those that are tied or shared once.

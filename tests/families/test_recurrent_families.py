@@ -15,10 +15,10 @@ import pretune as pt
 from conftest import english_documents
 from peers import check_folder_and_back
 from pretune.families import FAMILIES
-from pretune.model import Model, Root, load, make_model
+from pretune.models.model import Model, Root, load, make_model
 from pretune.objectives import parse_objective
 from pretune.packed import Packed, pack, pack_lists
-from pretune.text.spelling import spell
+from pretune.text.tokenizers.character_ids import spell
 
 # Cells, biases (one of an LSTM's two, which are added up anyway) and token vectors.
 COUNTS = {

@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from peers import assert_same, close, compare_gradients, save_peer
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.inference.generate import Decoding, Reader, search_on, write_on
-from pretune.model import Model, Root, load_model, make_model
-from pretune.nn.patterns import causal
+from pretune.inference.generation.generate import Decoding, Reader, search_on, write_on
+from pretune.models.adapt_vocabulary import lengthen, match_vocabulary
+from pretune.models.model import Model, Root, load_model, make_model
+from pretune.nn.attention.patterns import causal
 from pretune.objectives import parse_objective
 from pretune.packed import Capacity, Packed, pack, pack_lists
-from pretune.refit import lengthen, match_vocabulary
 
 SEED, WIDTH = 3, 32
 SMALL: dict[str, Any] = {

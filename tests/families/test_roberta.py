@@ -20,11 +20,11 @@ from peers import (
     save_peer,
 )
 from pretune.families import FAMILIES
-from pretune.inference.batches import text_batches
-from pretune.model import Model, Root, load_model, make_model
+from pretune.inference.batching import text_batches
+from pretune.models.model import Model, Root, load_model, make_model
 from pretune.objectives import parse_objective
-from pretune.text.documents import Document
-from pretune.text.tokenizer_training import train
+from pretune.text.corpus.documents import Document
+from pretune.text.tokenizers.training import train
 
 SMALL = {
     "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64,

@@ -15,7 +15,7 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 from conftest import RUSSIAN, T5_IDS, russian_pieces
 from peers import close
 from pretune.inference.fill import MASK, Filler
-from pretune.model import load
+from pretune.models.model import load
 from pretune.packed import Packed, pack
 
 SENTENCES = [sentence for text in RUSSIAN for sentence in text.replace("! ", ". ").split(". ")]
@@ -183,7 +183,7 @@ def test_fills_are_the_peers_before_and_after_our_export(make: Any, tmp_path: Pa
 def test_ids_of_texts_and_pairs_are_the_peers_before_and_after_our_export(make: Any, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
-    from pretune.inference.batches import text_batches
+    from pretune.inference.batching import text_batches
 
     folder, out = tmp_path / "published", tmp_path / "ours"
     folder.mkdir()

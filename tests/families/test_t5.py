@@ -12,8 +12,8 @@ from conftest import RUSSIAN, T5_IDS, russian_pieces
 from peers import close
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.inference.batches import text_batches
-from pretune.model import Root, load_model
+from pretune.inference.batching import text_batches
+from pretune.models.model import Root, load_model
 from pretune.nn.dropout import share_seed
 from two_streams import IDS, Pair, assert_classifier, assert_parity, assert_round_trip, randomize, writing
 

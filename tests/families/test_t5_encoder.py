@@ -20,11 +20,11 @@ from conftest import RUSSIAN, T5_IDS, russian_pieces
 from peers import Ragged, close, compare_gradients, compare_states, compare_texts
 from pretune import PretuneError
 from pretune.backbones.encoder import Encoder
-from pretune.backbones.onnx import GRAPH, OnnxBackbone
+from pretune.backbones.onnx_runtime import GRAPH, OnnxBackbone
 from pretune.families import FAMILIES, find_family
 from pretune.inference.embed import embed_texts
-from pretune.model import load_model, make_model
-from pretune.onnx_export import write_graph
+from pretune.models.model import load_model, make_model
+from pretune.models.onnx_export import write_graph
 from two_streams import randomize
 
 CLASSES = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel"}

@@ -25,9 +25,9 @@ from peers import assert_same, close
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.inference.predict import Answerer, load_trained
-from pretune.text.documents import Document
-from pretune.text.tokenizer import Tokenizer
-from pretune.text.tokenizer_training import train
+from pretune.text.corpus.documents import Document
+from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.text.tokenizers.training import train
 
 LABELS = {"0": "bad", "1": "good", "2": "so so"}
 LANGUAGES = ("de", "en")

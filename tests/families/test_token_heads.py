@@ -11,7 +11,7 @@ from test_exports import SMALL
 
 from peers import Ragged, assert_same, close
 from pretune.families import ENCODERS, FAMILIES
-from pretune.model import Model, Root, load, load_model, trained_for
+from pretune.models.model import Model, Root, load, load_model, trained_for
 from pretune.objectives import parse_objective
 
 LABELS = ["O", "B-X", "I-X"]

@@ -15,11 +15,11 @@ import pretune as pt
 from peers import assert_same, close
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.model import Model, Root, load_model, make_model
+from pretune.models.adapt_vocabulary import match_vocabulary
+from pretune.models.model import Model, Root, load_model, make_model
 from pretune.objectives import parse_objective
-from pretune.refit import match_vocabulary
-from pretune.text.documents import Document
-from pretune.text.tokenizer_training import train
+from pretune.text.corpus.documents import Document
+from pretune.text.tokenizers.training import train
 
 UNTIED = [name for name in CASES if FAMILIES[name].table.output]
 
@@ -72,7 +72,7 @@ def test_a_matrix_that_differs_counts_even_if_config_ties_it(
 ) -> None:
     """As `transformers` 5 has it; where it does not differ, it is tied."""
     said: list[str] = []
-    monkeypatch.setattr("pretune.model.say", said.append)
+    monkeypatch.setattr("pretune.models.model.say", said.append)
     case, table = CASES[name], FAMILIES[name].table
     case.peer(tmp_path, {})
     tensors = load_file(tmp_path / "model.safetensors")

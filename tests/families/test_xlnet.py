@@ -14,11 +14,11 @@ from torch import Tensor
 from peers import Ragged, close, compare_classifier, compare_export, compare_gradients, compare_mlm, save_peer
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.model import load_model
-from pretune.nn.patterns import permutation
+from pretune.models.model import load_model
+from pretune.nn.attention.patterns import permutation
 from pretune.objectives import parse_objective
 from pretune.packed import Packed, pack
-from pretune.text.tokenizer import Tokenizer
+from pretune.text.tokenizers.tokenizer import Tokenizer
 
 SMALL: dict[str, Any] = {
     "vocab_size": 60, "d_model": 32, "n_layer": 3, "n_head": 4, "d_inner": 64, "dropout": 0.0, "layer_norm_eps": 1e-12,

@@ -15,11 +15,11 @@ import torch
 
 import pretune as pt
 from pretune import PretuneError, cli
-from pretune.atomic import TEMPORARY, remove_folder, remove_temporaries
+from pretune.runtime.atomic_io import TEMPORARY, remove_folder, remove_temporaries
 from pretune.training import checkpoints
 from pretune.training.budget import Clock
-from pretune.training.distributed import World
-from pretune.training.feed import Feed
+from pretune.training.parallel.distributed import World
+from pretune.training.prefetch import Feed
 from pretune.training.settings import Budget
 from small_task import start, trained, tune
 

@@ -6,9 +6,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 from pretune.families import FAMILIES
-from pretune.model import Model, Root, make_model
+from pretune.models.model import Model, Root, make_model
+from pretune.models.presets import find_preset, preset_names
 from pretune.objectives import parse_objective
-from pretune.presets import find_preset, preset_names
 
 VOCABULARY = 40
 # Sizes of networks that are built in a moment.

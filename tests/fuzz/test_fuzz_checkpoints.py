@@ -16,10 +16,10 @@ from canary import make
 from fuzz.harness import FEW, MANY, Kind, attack, mutate, mutate_json
 from fuzz.test_fuzz_weights import digest
 from pretune import PretuneError
-from pretune.parsing import SEAL, seal
+from pretune.runtime.parsing import SEAL, seal
 from pretune.training.checkpoints import STATE, Saver, list_checkpoints, load_newest
-from pretune.training.distributed import World
 from pretune.training.loop import train
+from pretune.training.parallel.distributed import World
 
 RESUMED = 8  # trainings that are resumed
 FILES = ["root.safetensors", "optimizer.safetensors", STATE]

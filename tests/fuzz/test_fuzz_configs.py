@@ -14,15 +14,15 @@ import torch
 from fuzz.harness import FEW, MANY, Kind, attack, limits
 from fuzz.models import PRESETS, VOCABULARY, tiny_model
 from pretune import PretuneError
-from pretune.backbones.shape import Shape
+from pretune.backbones.pruned_shape import Shape
 from pretune.families import FAMILIES
-from pretune.families.bounds import BOUNDS
-from pretune.model import Model, Root, load, make_model
-from pretune.nn.initialize import Undrawn
-from pretune.nn.int8 import replace_linears
+from pretune.families.config_bounds import BOUNDS
+from pretune.models.model import Model, Root, load, make_model
+from pretune.nn.initialization import Undrawn
+from pretune.nn.quantized.int8 import replace_linears
 from pretune.nn.text_embedding import Dense, Dropout, LayerNorm, Normalize, TextEmbedding
 from pretune.objectives import parse_objective
-from pretune.parsing import read_mapping
+from pretune.runtime.parsing import read_mapping
 
 # -- folders that are loaded whole ----------------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ def test_hostile_numbers_at_length(kind: Kind, tmp_path: Path) -> None:
 def test_every_number_of_a_configuration_has_bounds(family: str) -> None:
     hints = get_type_hints(FAMILIES[family].config)
     numeric = {key for key, kind in hints.items() if {int, float} & {kind, *flat(kind)}}
-    assert not numeric - BOUNDS.keys(), "give these bounds in families/bounds.py"
+    assert not numeric - BOUNDS.keys(), "give these bounds in families/config_bounds.py"
 
 
 def flat(kind: Any) -> set[Any]:

@@ -12,16 +12,16 @@ import pytest
 from fuzz.harness import FEW, MANY, Kind, attack
 from fuzz.models import tiny_model
 from fuzz.test_fuzz_weights import digest
-from pretune.backbones.onnx import GRAPH
-from pretune.compression.quantizing import read_ranges
-from pretune.model import Model, Root, load, load_model
+from pretune.backbones.onnx_runtime import GRAPH
+from pretune.compression.quantization import read_ranges
+from pretune.models.model import Model, Root, load, load_model
+from pretune.models.onnx_export import export_graph
+from pretune.models.sentence_transformers import read_layout, transformer_folder
 from pretune.nn.text_embedding import Dense, Dropout, LayerNorm, Normalize, TextEmbedding
 from pretune.objectives import parse_objective
-from pretune.onnx_export import export_graph
 from pretune.packed import pack_lists
-from pretune.sentence_transformers_layout import read_layout, transformer_folder
-from pretune.text.tokenizer import Tokenizer
-from pretune.training.finetuning import RANGES
+from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.training.jobs.finetuning import RANGES
 from test_refit import small, tokenizer
 
 WIDTH = 16

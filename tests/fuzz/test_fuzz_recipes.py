@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 
 from fuzz.harness import FEW, MANY, ODD_SCALARS, Kind, attack
 from pretune import PretuneError
-from pretune.evaluation import paired
+from pretune.evaluation import paired_bootstrap
 from pretune.evaluation.comparison import compare_evaluations
-from pretune.evaluation.runner import rows_path, write_lines
 from pretune.evaluation.suite import find_suite
+from pretune.evaluation.suite_runner import rows_path, write_lines
 from pretune.objectives import OBJECTIVES, parse_objective
-from pretune.parsing import write_sealed_json
-from pretune.recipe import merge, parse_settings, read_recipe, resolve, write_recipe
-from pretune.training import finetuning, pretraining
-from pretune.training.scaling import parse_budget
-from pretune.training.strategies import parse_strategy
-from pretune.training.tuning import read_trials
+from pretune.runtime.parsing import write_sealed_json
+from pretune.runtime.recipe import merge, parse_settings, read_recipe, resolve, write_recipe
+from pretune.training.jobs import finetuning, pretraining
+from pretune.training.jobs.finetuning_strategies import parse_strategy
+from pretune.training.jobs.hyperparameter_search import read_trials
+from pretune.training.jobs.recipe_scaling import parse_budget
 from pretune.verbs.finetune import finetune
 from pretune.verbs.pretrain import pretrain
 
@@ -124,10 +124,10 @@ def run(verb: Any, folder: Path, name: str, settled: dict[str, Any]) -> dict[str
 
     with (
         patch.object(pretraining, "pretrain", begin),
-        patch("pretune.training.seeds.finetune_seeds", begin),
+        patch("pretune.training.jobs.several_seeds.finetune_seeds", begin),
         patch.object(finetuning, "read_material", lambda plan: begin(plan)),
-        patch("pretune.training.multitask.read_tasks", lambda plan: begin(plan)),
-        patch("pretune.training.self_training.self_train", begin),
+        patch("pretune.training.jobs.multitask.read_tasks", lambda plan: begin(plan)),
+        patch("pretune.training.jobs.self_training.self_train", begin),
         contextlib.chdir(folder),
         contextlib.suppress(ArrivedError),
     ):
@@ -177,7 +177,10 @@ small_suite = cache(find_suite)
 
 def compare(folder: Path) -> Any:
     suite = small_suite(str(folder.parent / "good" / "suite.yaml"))
-    with patch("pretune.evaluation.comparison.find_suite", lambda name: suite), patch.object(paired, "ROUNDS", 50):
+    with (
+        patch("pretune.evaluation.comparison.find_suite", lambda name: suite),
+        patch.object(paired_bootstrap, "ROUNDS", 50),
+    ):
         return compare_evaluations(folder / "first", folder / "second")
 
 

@@ -11,10 +11,10 @@ import pytest
 import pretune as pt
 from fuzz.harness import FEW, MANY, Kind, attack
 from fuzz.models import tiny_model
-from pretune.model_card import write_card
-from pretune.report import render
-from pretune.training.log import METRICS
-from pretune.training.runs import ENVIRONMENT, RECIPE, RESULTS, Run, finish_run, start_run
+from pretune.models.model_card import write_card
+from pretune.runtime.console import render
+from pretune.training.metrics_log import METRICS
+from pretune.training.run_folder import ENVIRONMENT, RECIPE, RESULTS, Run, finish_run, start_run
 
 RECIPE_OF_RUN: dict[str, Any] = {
     "model": "bert-tiny",

@@ -14,8 +14,8 @@ import pytest
 import pretune as pt
 from fuzz.harness import FEW, MANY, Kind, attack
 from pretune import PretuneError
-from pretune.parsing import SEAL, seal
-from pretune.text.store import MANIFEST, Store, file_digest
+from pretune.runtime.parsing import SEAL, seal
+from pretune.text.store.store import MANIFEST, Store, file_digest
 
 TEXTS = ["News of the day. More rain is expected!", "Nothing else happened. Small words stand here now.", "One more."]
 SHARD = "00000-0000.safetensors"

@@ -17,20 +17,20 @@ import pytest
 
 from fuzz.harness import FEW, MANY, Kind, attack
 from pretune import PretuneError
-from pretune.evaluation.layouts import LAYOUTS, read_layout
-from pretune.text.dialogues import read_dialogues
-from pretune.text.documents import read_documents
-from pretune.text.entities import read_entities
-from pretune.text.grouped import read_choices
-from pretune.text.histories import write_histories
-from pretune.text.labeled import read_labeled
-from pretune.text.marked import read_marked
-from pretune.text.parallel import read_pairs
-from pretune.text.phrases import check_phrases
-from pretune.text.questions import read_questions
-from pretune.text.tables import csv_line
-from pretune.text.tagged import read_tagged
-from pretune.text.text_to_text import read_text_to_text
+from pretune.evaluation.file_formats import LAYOUTS, read_layout
+from pretune.text.corpus.dialogues import read_dialogues
+from pretune.text.corpus.documents import read_documents
+from pretune.text.corpus.parallel import read_pairs
+from pretune.text.corpus.phrases import check_phrases
+from pretune.text.corpus.table_writer import csv_line
+from pretune.text.corpus.user_histories import write_histories
+from pretune.text.examples.cloze_entities import read_entities
+from pretune.text.examples.labeled import read_labeled
+from pretune.text.examples.multiple_choice import read_choices
+from pretune.text.examples.questions import read_questions
+from pretune.text.examples.span_pairs import read_marked
+from pretune.text.examples.tagged import read_tagged
+from pretune.text.examples.text_to_text import read_text_to_text
 
 Rows = list[dict[str, Any]]
 LABELED: Rows = [{"text": f"a good text {i}, naïve “quoted”", "label": "yes" if i % 2 else "no"} for i in range(6)]

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from fuzz.harness import FEW, MANY, Kind, attack
-from pretune.text.tokenizer import Tokenizer
+from pretune.text.tokenizers.tokenizer import Tokenizer
 
 TEXTS = [
     "the cat sat",

@@ -13,7 +13,7 @@ import pytest
 
 from fuzz.harness import FEW, MANY, Kind, attack
 from pretune import PretuneError
-from pretune.text.vectors import FASTTEXT, read_vectors
+from pretune.text.corpus.word_vector_files import FASTTEXT, read_vectors
 
 WORDS = ["the", "cat", "sat", "naïve", "中文"]
 WIDTH = 4
@@ -74,8 +74,8 @@ def elmo(folder: Path) -> None:
 
 
 def read_elmo(folder: Path) -> Any:
-    from pretune.families.elmo import build
-    from pretune.families.elmo_published import read_published
+    from pretune.families.recurrent.elmo import build
+    from pretune.families.recurrent.elmo_checkpoint import read_published
 
     config, tensors = read_published(folder, vocabulary=10)
     build(config).load_state_dict(tensors, strict=False)

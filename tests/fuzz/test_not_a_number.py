@@ -12,12 +12,12 @@ import torch
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.model import Model, Root, load
+from pretune.models.model import Model, Root, load
+from pretune.models.weights import PICKLE, WEIGHTS, read_weights, write_weights
 from pretune.nn.text_embedding import Dense, TextEmbedding
 from pretune.objectives import parse_objective
-from pretune.tensor_files import read_tensors, write_tensors
-from pretune.text.tokenizer import Tokenizer
-from pretune.weights import PICKLE, WEIGHTS, read_weights, write_weights
+from pretune.runtime.tensor_files import read_tensors, write_tensors
+from pretune.text.tokenizers.tokenizer import Tokenizer
 from test_refit import small, tokenizer
 
 WIDTH = 16

@@ -13,13 +13,13 @@ import torch
 
 import pretune as pt
 from pretune.inference.ask import EMPTY, Asker, Question, calibrated
-from pretune.inference.generate import Writer
-from pretune.inference.rewriting import Rewriter
-from pretune.nn.patterns import causal
+from pretune.inference.generation.generate import Writer
+from pretune.inference.generation.seq2seq_generation import Rewriter
+from pretune.nn.attention.patterns import causal
 from pretune.packed import pack_lists
-from pretune.text.documents import Document
-from pretune.text.labeled import Labeled
-from pretune.text.tokenizer_training import train
+from pretune.text.corpus.documents import Document
+from pretune.text.examples.labeled import Labeled
+from pretune.text.tokenizers.training import train
 from tiny import read, tiny, tune
 
 WORDS = ["red", "water", "fire", "tree", "stone", "cloud"]
@@ -67,7 +67,7 @@ def test_answers_are_written(writer: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shown", [False, True])
 def test_probabilities_are_those_of_whole_forwards(writer: Path, shown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pretune.inference import writing
+    from pretune.inference.generation import generate_answers
 
     loaded = Writer.load(writer / "start")
     examples = Labeled(Path("x"), {}, ["red 1", "tree 2"], labels=["very warm", "cold"], lines=[1, 2])
@@ -89,7 +89,7 @@ def test_probabilities_are_those_of_whole_forwards(writer: Path, shown: bool, mo
             scores.append(float(chances.gather(1, torch.tensor(ids)[:, None]).sum()))
         expected = torch.tensor(scores).softmax(-1).tolist()
         assert list(answer["probabilities"].values()) == pytest.approx(expected, abs=1e-5)
-    monkeypatch.setattr(writing, "TOKENS", 1)
+    monkeypatch.setattr(generate_answers, "TOKENS", 1)
     for one, other in zip(found, Asker(loaded, question)(rows(*texts)), strict=True):
         assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-6)
 

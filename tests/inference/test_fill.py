@@ -10,10 +10,10 @@ import torch
 
 from conftest import RUSSIAN, english_documents, russian_pieces
 from pretune.inference.fill import Filler
-from pretune.model import make_model
-from pretune.text.documents import Document
-from pretune.text.tokenizer import Tokenizer
-from pretune.text.tokenizer_training import Kind, train
+from pretune.models.model import make_model
+from pretune.text.corpus.documents import Document
+from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.text.tokenizers.training import Kind, train
 
 TEXTS = [
     "The [MASK] of it.",

@@ -16,14 +16,14 @@ import canary
 import pretune as pt
 from conftest import RUSSIAN
 from pretune.families import FAMILIES
-from pretune.inference import generate as module
-from pretune.inference.choosing import discourage, draw
-from pretune.inference.generate import Decoding, Reader, Writer, search_on, write_on
-from pretune.model import Model, load_model
-from pretune.nn.patterns import causal
+from pretune.inference.generation import generate as module
+from pretune.inference.generation.generate import Decoding, Reader, Writer, search_on, write_on
+from pretune.inference.generation.sampling import discourage, draw
+from pretune.models.model import Model, load_model
+from pretune.nn.attention.patterns import causal
 from pretune.objectives import parse_objective
 from pretune.packed import pack_lists
-from pretune.randomness import uniform
+from pretune.runtime.randomness import uniform
 
 NAMES = ["openai-gpt", "gpt2"]
 POSITIONS = 48
@@ -247,7 +247,7 @@ def test_how_matrices_are_stored_changes_nothing_else(pair: tuple[Any, Model, Pa
 
 
 def test_beams_that_may_write_nothing_more_end() -> None:
-    from pretune.inference.beams import Search
+    from pretune.inference.generation.beam_search import Search
 
     search = Search(width=2, limit=5, penalty=1.0, ends=())
     assert search.step(torch.tensor([[0.0, -torch.inf]]).log_softmax(-1), torch.tensor([[0, 1]])) == [0]
@@ -319,7 +319,7 @@ def test_settings_that_mean_nothing_are_refused(options: dict[str, Any], message
 
 
 def test_only_models_that_were_trained_to_write_write(tmp_path: Path) -> None:
-    from pretune.model import Root, make_model
+    from pretune.models.model import Root, make_model
 
     tokenizer = canary.store().tokenizer
     for objective in ("mlm", "0.5*mlm|0.5*lm"):
@@ -383,9 +383,9 @@ def test_a_russian_gpt_in_the_published_layout(tmp_path: Path) -> None:
 def test_an_end_stands_after_documents_and_nothing_around_other_texts() -> None:
     """What GPT-2 learns from: its template."""
     from pretune.objectives import Data
-    from pretune.objectives.lm import LM
-    from pretune.randomness import Draws
-    from pretune.text.sequences import Packing
+    from pretune.objectives.pretraining.lm import LM
+    from pretune.runtime.randomness import Draws
+    from pretune.text.packing.sequences import Packing
 
     store = canary.store()
     end = store.tokenizer.role("end")

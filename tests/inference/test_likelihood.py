@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pretune as pt
-from pretune.errors import PretuneError
 from pretune.inference.likelihood import Scorer, windows
-from pretune.model import Model, Root, make_model
-from pretune.nn.patterns import causal
+from pretune.models.model import Model, Root, make_model
+from pretune.nn.attention.patterns import causal
 from pretune.objectives import parse_objective
 from pretune.packed import pack_lists
-from pretune.text.tokenizer import Tokenizer
+from pretune.runtime.errors import PretuneError
+from pretune.text.tokenizers.tokenizer import Tokenizer
 
 TEXTS = ["the river was low in august and children waded through it", "stones", "water and fire", ""]
 SMALL: dict[str, tuple[str, dict[str, Any]]] = {

@@ -18,9 +18,9 @@ import pytest
 import pretune as pt
 from pretune import PretuneError
 from pretune.cli import main
-from pretune.inference import beside
-from pretune.text.labeled import read_excerpts
-from pretune.verbs.inputs import split_files
+from pretune.inference import prediction_table
+from pretune.text.examples.labeled import read_excerpts
+from pretune.verbs.shared_inputs import split_files
 from small_task import start, tune
 
 
@@ -52,7 +52,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
 def test_rows_keep_their_order_and_columns(suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "ROWS", 7)
+    monkeypatch.setattr(prediction_table, "ROWS", 7)
     run, _ = runs()
     out = tmp_path / f"out{suffix}"
     written = pt.predict(run, write_csv(tmp_path / "a.csv", 30), out=out, probabilities=True)
@@ -99,7 +99,7 @@ def test_several_models_answer_with_the_mean_of_their_probabilities(tmp_path: Pa
 
 
 def test_right_answers_give_scores_of_each_and_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "ROWS", 20)
+    monkeypatch.setattr(prediction_table, "ROWS", 20)
     a, b = runs()
     file = start() / "train.csv"
     answers = pt.predict([a, b], file, score=True)
@@ -114,7 +114,7 @@ def test_right_answers_give_scores_of_each_and_of_all(tmp_path: Path, monkeypatc
 
 
 def test_several_processes_give_the_same_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "ROWS", 5)
+    monkeypatch.setattr(prediction_table, "ROWS", 5)
     file = write_csv(tmp_path / "a.csv", 23)
     here, there = (list(pt.predict(runs(), file, processes=count)) for count in (1, 2))
     assert [row["id"] for row in there] == [row["id"] for row in here] == [str(i) for i in range(23)]
@@ -123,7 +123,7 @@ def test_several_processes_give_the_same_in_order(tmp_path: Path, monkeypatch: p
 
 
 def test_a_row_without_text_is_found_wherever_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "ROWS", 5)
+    monkeypatch.setattr(prediction_table, "ROWS", 5)
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n' * 40 + '{"txt": "b"}\n')
     with pytest.raises(PretuneError, match=r"bad\.jsonl, line 41: no 'text'"):
         pt.predict(runs(), tmp_path / "bad.jsonl")
@@ -133,7 +133,7 @@ def test_a_row_without_text_is_found_wherever_it_stands(tmp_path: Path, monkeypa
 def test_an_empty_text_has_no_answer_and_every_row_comes_out(
     processes: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beside, "ROWS", 3)
+    monkeypatch.setattr(prediction_table, "ROWS", 3)
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
     texts = ["a good film", "", " \t", "a bad film", "\u200b", None]
     file, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
@@ -166,7 +166,7 @@ def test_a_text_given_alone_must_not_be_empty(
 
 def test_a_pair_has_an_answer_where_one_of_its_texts_is_empty() -> None:
     from pretune.inference.predict import without_tokens
-    from pretune.text.labeled import Labeled
+    from pretune.text.examples.labeled import Labeled
 
     tokenizer = pt.load(runs()[0]).need_tokenizer()
     rows = Labeled(Path("x"), {}, ["", "a", " "], ["b", "", ""])
@@ -174,7 +174,7 @@ def test_a_pair_has_an_answer_where_one_of_its_texts_is_empty() -> None:
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "ROWS", 64)
+    monkeypatch.setattr(prediction_table, "ROWS", 64)
     run, _ = runs()
     peaks = []
     for count in (128, 128, 2048):  # the first to warm up

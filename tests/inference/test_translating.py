@@ -16,9 +16,9 @@ import torch
 
 import pretune as pt
 from pretune.families import FAMILIES
-from pretune.inference.generate import Decoding
-from pretune.inference.translate import Translator
-from pretune.model import Model, Root
+from pretune.inference.generation.generate import Decoding
+from pretune.inference.generation.translate import Translator
+from pretune.models.model import Model, Root
 from pretune.objectives import parse_objective
 
 WORDS = {"the": "die", "cat": "Katze", "dog": "Hund", "sees": "sieht", "a": "eine", "bird": "Vogel", "red": "rote"}
@@ -124,9 +124,9 @@ def test_alignments_have_the_words_on_both_sides(kind: str, tmp_path: Path) -> N
 
 
 def test_pieces_of_words_come_together() -> None:
-    from pretune.inference.alignments import by_words
-    from pretune.text.documents import Document
-    from pretune.text.tokenizer_training import train
+    from pretune.inference.attention_alignment import by_words
+    from pretune.text.corpus.documents import Document
+    from pretune.text.tokenizers.training import train
 
     tokenizer = train([Document("low lower lowest newest wide " * 9, Path("x"), 1)], "wordpiece", 24)
     source, target = tokenizer.encode("widest new"), tokenizer.encode("lowes")

@@ -11,9 +11,9 @@ import torch
 
 import pretune as pt
 from pretune.cli import main
-from pretune.inference.ends import Pieces, cut
-from pretune.inference.generate import Decoding, Reader, Writer, search_on, write_on
-from pretune.inference.rewriting import Rewriter
+from pretune.inference.generation.generate import Decoding, Reader, Writer, search_on, write_on
+from pretune.inference.generation.seq2seq_generation import Rewriter
+from pretune.inference.generation.stop_strings import Pieces, cut
 from tiny import read, tiny
 
 WORDS = ["red", "water", "fire", "tree", "stone", "cloud", "good", "bad"]

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretune.metrics import choose, score
-from pretune.metrics.answers import answer_parts, choose_threshold, judge
-from pretune.objectives.answer import Answers
-from pretune.text.questions import Questions, Span
+from pretune.metrics.question_answering import answer_parts, choose_threshold, judge
+from pretune.objectives.tasks.answer import Answers
+from pretune.text.examples.questions import Questions, Span
 
 
 def questions(golds: list[list[str]]) -> Questions:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretune.metrics.diagnostics import by_phenomenon, matthews, parity, preferred
-from pretune.metrics.several_answers import several_answers_metrics
+from pretune.metrics.multirc import several_answers_metrics
 
 
 def test_every_phenomenon_has_its_row() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretune.metrics.entities import entity_parts
-from pretune.text.schemes import find_entities
+from pretune.metrics.sequence_labeling import entity_parts
+from pretune.text.examples.tag_schemes import find_entities
 
 TAGS = ["O", *(f"{prefix}-{kind}" for prefix in "BIES" for kind in ("PER", "LOC", "MISC"))]
 pairs = st.lists(st.tuples(st.sampled_from(TAGS), st.sampled_from(TAGS)), min_size=1, max_size=15)

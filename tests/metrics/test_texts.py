@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretune.metrics import judge_each, score, scores_of_draws
-from pretune.metrics.texts import bleu, chrf, common_length, exact_match, rouge, tokenize_13a, word_f1
-from pretune.objectives.generate import Generate
-from pretune.text.labeled import Labeled
+from pretune.metrics.generated_text import bleu, chrf, common_length, exact_match, rouge, tokenize_13a, word_f1
+from pretune.objectives.tasks.generate import Generate
+from pretune.text.examples.labeled import Labeled
 
 EXPECTED = [
     "Heavy rain has flooded 1,200 homes (in the north), officials said.",

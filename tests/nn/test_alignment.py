@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 
 from pretune import PretuneError
-from pretune.nn.alignment import Alignment, Score
+from pretune.nn.attention.packed_layout import cross_layout
+from pretune.nn.attention.recurrent_attention import Alignment, Score
 from pretune.nn.dropout import share_seed
-from pretune.nn.layout import cross_layout
 from pretune.packed import Packed, pack_lists
 
 TARGET, SOURCE = pack_lists([[1, 2, 3], [4], [5, 6]]), pack_lists([[1, 2], [3, 4, 5, 6, 7], [8]])

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pretune.nn.attend import attend
-from pretune.nn.block_sparse import block_sparse, random_numbers
-from pretune.nn.layout import Layout, Side, cross_layout, padded_groups, self_layout
-from pretune.nn.patterns import (
+from pretune.nn.attention.big_bird import block_sparse, random_numbers
+from pretune.nn.attention.functional import attend
+from pretune.nn.attention.packed_layout import Layout, Side, cross_layout, padded_groups, self_layout
+from pretune.nn.attention.patterns import (
     Pattern,
     blocks,
     causal,
@@ -24,7 +24,7 @@ from pretune.nn.patterns import (
     prefix,
     window,
 )
-from pretune.nn.scores import RelativeBias
+from pretune.nn.attention.score_mods import RelativeBias
 from pretune.packed import Packed, pack
 
 WIDTH, HEADS = 8, 2
@@ -202,7 +202,7 @@ def test_flex_without_compiling_agrees_with_dense(monkeypatch: pytest.MonkeyPatc
     """The flex path's mask and score, through the library's plain reference implementation."""
     from torch.nn.attention import flex_attention as library
 
-    from pretune.nn import attend as module
+    from pretune.nn.attention import functional as module
 
     monkeypatch.setattr(module, "_compiled_flex", lambda: library.flex_attention)
     layout = self_layout(random_packed([40, 90, 7, 60]))

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from pretune.nn.attend import attend, attend_self
-from pretune.nn.block_sparse import block_sparse, random_numbers
-from pretune.nn.layout import self_layout
-from pretune.nn.patterns import (
+from pretune.nn.attention.big_bird import block_sparse, random_numbers
+from pretune.nn.attention.functional import attend, attend_self
+from pretune.nn.attention.packed_layout import self_layout
+from pretune.nn.attention.patterns import (
     Pattern,
     causal,
     dilated,
@@ -23,7 +23,7 @@ from pretune.nn.patterns import (
     prefix,
     window,
 )
-from pretune.nn.scores import RelativeBias, Score
+from pretune.nn.attention.score_mods import RelativeBias, Score
 from pretune.packed import Capacity, Packed, pack
 
 pytestmark = pytest.mark.gpu

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from pretune.nn.batch_norm import BatchNorm
-from pretune.objectives.classify import Hidden
+from pretune.objectives.tasks.classify import Hidden
 
 
 def rows(count: int, seed: int = 0) -> torch.Tensor:

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pretune.nn.attend import attend
-from pretune.nn.block_mask import BLOCK, block_mask, seen_blocks
-from pretune.nn.block_sparse import block_sparse, random_numbers
-from pretune.nn.layout import Layout, cross_layout, self_layout
-from pretune.nn.patterns import (
+from pretune.nn.attention.big_bird import block_sparse, random_numbers
+from pretune.nn.attention.flex_block_mask import BLOCK, block_mask, seen_blocks
+from pretune.nn.attention.functional import attend
+from pretune.nn.attention.packed_layout import Layout, cross_layout, self_layout
+from pretune.nn.attention.patterns import (
     Pattern,
     blocks,
     causal,

@@ -16,15 +16,15 @@ import canary
 from pretune import PretuneError
 from pretune.backbones.encoder import Encoder
 from pretune.backbones.encoder_decoder import EncoderDecoder
-from pretune.nn.attend import attend
-from pretune.nn.attention import CrossAttention, ScoredAttention
+from pretune.nn.attention.functional import attend
+from pretune.nn.attention.kv_cache import Cache
+from pretune.nn.attention.multi_head import CrossAttention, ScoredAttention
+from pretune.nn.attention.packed_layout import self_layout
+from pretune.nn.attention.patterns import Pattern, causal, prefix, window
+from pretune.nn.attention.score_mods import RelativeBias, TransformerXL
 from pretune.nn.blocks import Layer, PreNorm
-from pretune.nn.cache import Cache
 from pretune.nn.feed_forward import FeedForward
-from pretune.nn.layout import self_layout
 from pretune.nn.linear import LayerNorm
-from pretune.nn.patterns import Pattern, causal, prefix, window
-from pretune.nn.scores import RelativeBias, TransformerXL
 from pretune.packed import Packed, pack
 
 PATTERNS = {"causal": causal, "window": causal & window(2), "prefix": prefix & causal}

@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 
 from pretune import PretuneError
-from pretune.nn.characters import SpelledEmbeddings, distinct
+from pretune.nn.character_cnn import SpelledEmbeddings, distinct
 from pretune.packed import pack_lists
-from pretune.text.spelling import spell
+from pretune.text.tokenizers.character_ids import spell
 
 WORDS = ["cat", "dog", "cat", "catalog", "x", "dog"]
 

@@ -13,14 +13,14 @@ from test_attend import HEADS, PATTERNS, qkv, random_packed
 from torch import Tensor
 
 from pretune import PretuneError
-from pretune.nn.attend import attend
-from pretune.nn.attention import Flow
-from pretune.nn.chunks import attend_chunks, cut
+from pretune.nn.attention.chunked import attend_chunks, cut
+from pretune.nn.attention.functional import attend
+from pretune.nn.attention.lsh import LSHAttention, sort_by_bucket
+from pretune.nn.attention.multi_head import Flow
+from pretune.nn.attention.packed_layout import cross_layout, self_layout
+from pretune.nn.attention.patterns import Pattern, causal
+from pretune.nn.attention.score_mods import RelativeBias
 from pretune.nn.dropout import Noise, share_seed
-from pretune.nn.layout import cross_layout, self_layout
-from pretune.nn.lsh import LSHAttention, sort_by_bucket
-from pretune.nn.patterns import Pattern, causal
-from pretune.nn.scores import RelativeBias
 from pretune.packed import Capacity, Packed, pack
 
 lengths_strategy = st.lists(st.integers(1, 21), min_size=1, max_size=5)

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch.nn.attention.flex_attention import flex_attention
 
-from pretune.nn.attend import attend
-from pretune.nn.attention import Flow
+from pretune.nn.attention.disentangled import DisentangledAttention, Distances, OwnProjections, SharedProjections
+from pretune.nn.attention.functional import attend
+from pretune.nn.attention.multi_head import Flow
+from pretune.nn.attention.packed_layout import self_layout
+from pretune.nn.attention.patterns import full
+from pretune.nn.attention.score_mods import Disentangled
 from pretune.nn.convolution import Convolution
-from pretune.nn.disentangled import DisentangledAttention, Distances, OwnProjections, SharedProjections
-from pretune.nn.initialize import initialize
-from pretune.nn.layout import self_layout
-from pretune.nn.patterns import full
-from pretune.nn.scores import Disentangled
+from pretune.nn.initialization import initialize
 from pretune.packed import pack_lists
 
 
@@ -44,7 +44,7 @@ def test_vectors_of_distances_that_do_not_occur_do_not_matter() -> None:
 
 @pytest.mark.parametrize("buckets", [0, 8])
 def test_both_paths_agree(buckets: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pretune.nn.attend._compiled_flex", lambda: flex_attention)
+    monkeypatch.setattr("pretune.nn.attention.functional._compiled_flex", lambda: flex_attention)
     torch.manual_seed(0)
     score, layout = Disentangled(12, buckets), self_layout(pack_lists([[1] * 20, [1] * 3, [1] * 9]))
     q, k, v = torch.randn(3, 32, 2, 8).unbind()

@@ -7,10 +7,10 @@ import torch
 from pretune import PretuneError
 from pretune.nn.embeddings import Embeddings, Lookup
 from pretune.nn.feed_forward import ACTIVATIONS
-from pretune.nn.heads import Transform, VocabularyHead
-from pretune.nn.initialize import initialize
+from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, Linear
-from pretune.nn.positions import Learned, Sinusoidal
+from pretune.nn.output_heads import Transform, VocabularyHead
+from pretune.nn.positional_encoding import Learned, Sinusoidal
 from pretune.packed import Capacity, pack, pack_lists
 
 

@@ -14,11 +14,11 @@ from test_attend import HEADS, WIDTH, qkv, random_packed
 from torch import Tensor
 
 from pretune import PretuneError
-from pretune.nn.attend import attend
-from pretune.nn.favor import Favor, orthogonal_features
-from pretune.nn.layout import Layout, cross_layout, self_layout
-from pretune.nn.patterns import Pattern, causal, full, window
-from pretune.nn.scores import RelativeBias
+from pretune.nn.attention.functional import attend
+from pretune.nn.attention.packed_layout import Layout, cross_layout, self_layout
+from pretune.nn.attention.patterns import Pattern, causal, full, window
+from pretune.nn.attention.performer import Favor, orthogonal_features
+from pretune.nn.attention.score_mods import RelativeBias
 from pretune.packed import Capacity, pack
 
 lengths_strategy = st.lists(st.integers(1, 21), min_size=1, max_size=5)

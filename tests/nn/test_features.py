@@ -10,8 +10,8 @@ import torch
 
 import pretune as pt
 from pretune.families import FAMILIES
-from pretune.model import Model, Root, load
-from pretune.nn.features import Biattentive, Features
+from pretune.models.model import Model, Root, load
+from pretune.nn.layer_mixing import Biattentive, Features
 from pretune.objectives import parse_objective
 from pretune.packed import pack_lists
 

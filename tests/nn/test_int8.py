@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pretune import PretuneError
-from pretune.nn import int8
-from pretune.nn.int8 import REDUCED, Int8Linear, choose_engine, multiplies_exactly, pack_weight
 from pretune.nn.linear import Linear
-from pretune.storage import to_int8
+from pretune.nn.quantized import int8
+from pretune.nn.quantized.int8 import REDUCED, Int8Linear, choose_engine, multiplies_exactly, pack_weight
+from pretune.runtime.tensor_encoding import to_int8
 
 
 @pytest.fixture(autouse=True)

@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pretune.nn.attention import Attention, Flow
+from pretune.nn.attention.multi_head import Attention, Flow
+from pretune.nn.attention.packed_layout import self_layout
 from pretune.nn.blocks import PostNorm
 from pretune.nn.dropout import kept
 from pretune.nn.feed_forward import FeedForward, GatedFeedForward
-from pretune.nn.layout import self_layout
 from pretune.nn.linear import LayerNorm
-from pretune.nn.positions import Rotary
+from pretune.nn.positional_encoding import Rotary
 from pretune.packed import Packed, pack_lists
 
 pytestmark = pytest.mark.gpu

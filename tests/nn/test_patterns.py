@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pretune.nn.layout import self_layout
-from pretune.nn.patterns import Pattern, alternating, blocks, causal, dilated, full, global_tokens, window
+from pretune.nn.attention.packed_layout import self_layout
+from pretune.nn.attention.patterns import Pattern, alternating, blocks, causal, dilated, full, global_tokens, window
 from pretune.packed import pack_lists
 
 # (blocks, blocks) of two tokens: the blocks beside, and the first one looks at the last.

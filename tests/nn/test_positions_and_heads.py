@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from pretune.nn.attention import Flow, ScoredAttention
+from pretune.nn.attention.multi_head import Flow, ScoredAttention
+from pretune.nn.attention.packed_layout import self_layout
+from pretune.nn.attention.score_mods import RelativeBias
 from pretune.nn.embeddings import Embeddings
-from pretune.nn.heads import FixedBias, OwnVocabularyHead, Scale, VocabularyHead
-from pretune.nn.initialize import initialize, initialize_by_inputs
-from pretune.nn.layout import self_layout
-from pretune.nn.positions import Learned, Sinusoidal
-from pretune.nn.scores import RelativeBias
+from pretune.nn.initialization import initialize, initialize_by_inputs
+from pretune.nn.output_heads import FixedBias, OwnVocabularyHead, Scale, VocabularyHead
+from pretune.nn.positional_encoding import Learned, Sinusoidal
 from pretune.packed import pack_lists
 
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretune.nn.ranges import Range, chosen
+from pretune.nn.attention.interval_arithmetic import Range, chosen
 
 TABLE = torch.tensor([[(3 * i + j * j) % 4 == 0 for j in range(30)] for i in range(30)])
 EXACT: dict[str, Callable[[Any, Any], Any]] = {

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretune.nn.layout import rearrange
+from pretune.nn.attention.packed_layout import rearrange
 
 
 @given(st.permutations(range(7)))

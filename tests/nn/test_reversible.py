@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from pretune.families import FAMILIES
-from pretune.nn.attention import Flow
+from pretune.nn.attention.multi_head import Flow
+from pretune.nn.attention.packed_layout import self_layout
 from pretune.nn.dropout import share_seed
-from pretune.nn.layout import self_layout
 from pretune.nn.reversible import run_reversible
 from pretune.packed import Packed, pack_lists
 

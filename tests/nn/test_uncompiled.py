@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
-from pretune.nn.uncompiled import leave_out_of_graphs, uncompiled
+from pretune.nn.compiler_exclusions import leave_out_of_graphs, uncompiled
 
 
 def test_a_compiled_function_calls_it_as_it_is() -> None:

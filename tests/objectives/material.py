@@ -15,27 +15,27 @@ from torch import nn
 
 import pretune as pt
 from conftest import KOREAN, RUSSIAN, english_documents
+from pretune.backbones.bidirectional import TwoWays
 from pretune.backbones.encoder import Encoder
 from pretune.backbones.encoder_decoder import EncoderDecoder
-from pretune.backbones.two_ways import TwoWays
-from pretune.nn.attention import Attention, CrossAttention
+from pretune.nn.attention.multi_head import Attention, CrossAttention
+from pretune.nn.attention.patterns import Pattern, causal, full
 from pretune.nn.blocks import Layer, PreNorm
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import FeedForward
-from pretune.nn.heads import VocabularyHead
-from pretune.nn.initialize import initialize
+from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, Linear
-from pretune.nn.patterns import Pattern, causal, full
-from pretune.nn.positions import Sinusoidal
+from pretune.nn.output_heads import VocabularyHead
+from pretune.nn.positional_encoding import Sinusoidal
 from pretune.objectives import Data
-from pretune.text.dialogues import Dialogues
-from pretune.text.documents import Document
-from pretune.text.labeled import Labeled
-from pretune.text.preparing import Settings, make_store
-from pretune.text.sequences import Template
-from pretune.text.store import Store
-from pretune.text.tokenizer_training import Kind, train
-from pretune.training.runs import Run
+from pretune.text.corpus.dialogues import Dialogues
+from pretune.text.corpus.documents import Document
+from pretune.text.examples.labeled import Labeled
+from pretune.text.packing.sequences import Template
+from pretune.text.store.builder import Settings, make_store
+from pretune.text.store.store import Store
+from pretune.text.tokenizers.training import Kind, train
+from pretune.training.run_folder import Run
 
 KINDS: list[Kind] = ["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items"]
 TEMPLATE = Template(single=("start", "A", "separator"), pair=("B", "separator"))

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from material import KINDS, TEMPLATE, stack, store
 from pretune import PretuneError
 from pretune.objectives import Data
-from pretune.objectives.answer import Answers, best_spans, landmarks, over_sequences
+from pretune.objectives.tasks.answer import Answers, best_spans, landmarks, over_sequences
 from pretune.packed import pack_lists
-from pretune.randomness import Draws
-from pretune.text.questions import Questions, Span
-from pretune.text.sequences import Arrangement, Packing, Template, collate
-from pretune.text.tokenizer_training import Kind
+from pretune.runtime.randomness import Draws
+from pretune.text.examples.questions import Questions, Span
+from pretune.text.packing.sequences import Arrangement, Packing, Template, collate
+from pretune.text.tokenizers.training import Kind
 
 ROBERTA = Template(single=("start", "A", "separator"), pair=("separator", "B", "separator"), segments=False)
 LAST = Template(single=("A", "separator"), pair=("B", "separator"), last=("start",))  # XLNet's

@@ -9,11 +9,11 @@ import torch
 from material import KINDS, data
 from pretune.nn.pooling import pool
 from pretune.objectives import parse_objective
-from pretune.objectives.autoencode import Autoencode
+from pretune.objectives.seq2seq.autoencode import Autoencode
 from pretune.packed import pack_lists
-from pretune.randomness import Draws
-from pretune.text.sequences import Packing, collate
-from pretune.text.tokenizer_training import Kind
+from pretune.runtime.randomness import Draws
+from pretune.text.packing.sequences import Packing, collate
+from pretune.text.tokenizers.training import Kind
 
 
 @pytest.mark.parametrize("kind", KINDS[:3])

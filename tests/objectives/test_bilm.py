@@ -13,11 +13,11 @@ from material import KINDS, data, stack, store, two_ways
 from pretune import PretuneError
 from pretune.objectives import objective as objectives
 from pretune.objectives import parse_objective
-from pretune.objectives.bilm import BiLM
+from pretune.objectives.pretraining.bilm import BiLM
 from pretune.packed import Capacity
-from pretune.randomness import Draws
-from pretune.text.sequences import Packing, collate
-from pretune.text.tokenizer_training import Kind
+from pretune.runtime.randomness import Draws
+from pretune.text.packing.sequences import Packing, collate
+from pretune.text.tokenizers.training import Kind
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -14,14 +14,14 @@ import pretune as pt
 from material import BEASTS, COLORS, TEMPLATE, few_words, learn, write
 from pretune import PretuneError
 from pretune.objectives import Data, alone
-from pretune.objectives.choose import Choose
-from pretune.objectives.groups import group_loss, group_targets
+from pretune.objectives.tasks.candidates import group_loss, group_targets
+from pretune.objectives.tasks.choose import Choose
 from pretune.packed import make_targets
-from pretune.text.grouped import Candidates, Grouped, find_choice, read_choices
-from pretune.text.labeled import Labeled
-from pretune.text.tokenizer import Tokenizer
-from pretune.training.finetuning import row_packing
-from pretune.training.streams import Stream
+from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.multiple_choice import Candidates, Grouped, find_choice, read_choices
+from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.training.data_streams import Stream
+from pretune.training.jobs.finetuning import row_packing
 
 
 def rows(count: int, seed: int = 0) -> list[dict[str, object]]:

@@ -13,12 +13,12 @@ from material import TEMPLATE, stack, store
 from pretune import PretuneError
 from pretune.nn.pooling import pool
 from pretune.objectives import Data
-from pretune.objectives.classify import Classify
+from pretune.objectives.tasks.classify import Classify
 from pretune.packed import Capacity, pack_lists
-from pretune.randomness import Draws
-from pretune.text.labeled import Labeled
-from pretune.text.rows import TokenRows, arrange_rows
-from pretune.text.sequences import Packing, Template, collate
+from pretune.runtime.randomness import Draws
+from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.row_source import TokenRows, arrange_rows
+from pretune.text.packing.sequences import Packing, Template, collate
 
 texts_strategy = st.lists(st.text("abcdefg hijk", max_size=60), min_size=1, max_size=9)
 

@@ -11,17 +11,17 @@ from torch._dynamo.testing import CompileCounter
 
 from canary import LENGTH, TEMPLATE, VOCABULARY, bert, store, xl
 from material import dialogues, two_ways
-from pretune.model import Root
-from pretune.nn import attention
+from pretune.models.model import Root
+from pretune.nn.attention import multi_head
 from pretune.objectives import Data, parse_objective
-from pretune.objectives.imitate import Imitate, parse_matches
-from pretune.objectives.soft_tokens import SoftTokens
-from pretune.objectives.teachers import frozen
-from pretune.text.labeled import Labeled
-from pretune.text.questions import Questions, Span
-from pretune.text.sequences import Packing
-from pretune.text.tagged import Tagged
-from pretune.training.streams import Stream
+from pretune.objectives.distillation.distill_hidden import Imitate, parse_matches
+from pretune.objectives.distillation.distill_tokens import SoftTokens
+from pretune.objectives.distillation.teachers import frozen
+from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.questions import Questions, Span
+from pretune.text.examples.tagged import Tagged
+from pretune.text.packing.sequences import Packing
+from pretune.training.data_streams import Stream
 
 NAMES = [
     "mlm(unit=span,boundary=true)+sop",
@@ -40,8 +40,8 @@ NAMES = [
 @pytest.mark.parametrize("name", NAMES)
 def test_a_step_is_one_graph_for_all_batches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but shapes, which are fixed, may be looked at on the host. Attention is a matter of its own."""
-    monkeypatch.setattr(attention, "attend", lambda q, k, v, *others, **more: q * k + v)
-    monkeypatch.setattr(attention, "attend_self", lambda qkv, *others, **more: qkv[:, 0] * qkv[:, 1] + qkv[:, 2])
+    monkeypatch.setattr(multi_head, "attend", lambda q, k, v, *others, **more: q * k + v)
+    monkeypatch.setattr(multi_head, "attend_self", lambda qkv, *others, **more: qkv[:, 0] * qkv[:, 1] + qkv[:, 2])
     torch.manual_seed(0)
     root, mixture = Root(two_ways(VOCABULARY) if name == "bilm" else bert()), parse_objective(name, labels=("O", "X"))
     for objective in mixture.objectives:
@@ -69,7 +69,7 @@ def test_a_step_is_one_graph_for_all_batches(name: str, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("name", ["plm(stateful=true)", "lm(stateful=true)"])
 def test_memory_is_one_graph_too_once_there_is_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "attend", lambda q, k, v, *others, **more: q * k.mean(0) + v.mean(0))
+    monkeypatch.setattr(multi_head, "attend", lambda q, k, v, *others, **more: q * k.mean(0) + v.mean(0))
     torch.manual_seed(0)
     root, mixture = Root(xl(8)), parse_objective(name)
     (objective,) = mixture.objectives
@@ -91,7 +91,7 @@ def test_memory_is_one_graph_too_once_there_is_one(name: str, monkeypatch: pytes
 
 def test_a_step_with_a_teacher_is_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """DistilBERT's three losses, and states that are compared; the teacher reads a batch once for all of them."""
-    monkeypatch.setattr(attention, "attend_self", lambda qkv, *others, **more: qkv[:, 0] * qkv[:, 1] + qkv[:, 2])
+    monkeypatch.setattr(multi_head, "attend_self", lambda qkv, *others, **more: qkv[:, 0] * qkv[:, 1] + qkv[:, 2])
     torch.manual_seed(0)
     student, large, mixture = Root(bert()), Root(bert()), parse_objective("mlm")
     (mlm,) = mixture.objectives

@@ -12,11 +12,11 @@ import torch._dynamo
 from torch._dynamo.testing import CompileCounter
 
 from canary import LENGTH, TEMPLATE, lstm, performer, reformer, store
-from pretune.model import Root
-from pretune.nn.uncompiled import leave_out_of_graphs
+from pretune.models.model import Root
+from pretune.nn.compiler_exclusions import leave_out_of_graphs
 from pretune.objectives import Data, parse_objective
-from pretune.text.sequences import Packing
-from pretune.training.streams import Stream
+from pretune.text.packing.sequences import Packing
+from pretune.training.data_streams import Stream
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ import pretune as pt
 from material import BEASTS, COLORS, TEMPLATE, few_words, learn, stack, write
 from pretune import PretuneError
 from pretune.objectives import Data, alone
-from pretune.objectives.contrast import Contrast, contrast_loss
+from pretune.objectives.tasks.contrast import Contrast, contrast_loss
 from pretune.packed import make_targets
-from pretune.text.labeled import Labeled
-from pretune.text.sequences import Packing
-from pretune.text.tokenizer import Tokenizer
-from pretune.training.streams import Stream
+from pretune.text.examples.labeled import Labeled
+from pretune.text.packing.sequences import Packing
+from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.training.data_streams import Stream
 
 
 def pairs(count: int, seed: int = 0) -> list[dict[str, object]]:

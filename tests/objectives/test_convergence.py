@@ -14,22 +14,22 @@ import pytest
 import torch
 
 from material import TEMPLATE
-from pretune.families.bert import BERT, BertConfig, build
-from pretune.families.xlnet import XLNET
-from pretune.inference.items import rank_last_items
+from pretune.families.encoders.bert import BERT, BertConfig, build
+from pretune.families.encoders.xlnet import XLNET
+from pretune.inference.rank_items import rank_last_items
 from pretune.metrics.ranking import ranking_metrics
-from pretune.model import Model, Root
+from pretune.models.model import Model, Root
 from pretune.objectives import Data, parse_objective
-from pretune.text.dialogues import Dialogues
-from pretune.text.documents import Document
-from pretune.text.labeled import Labeled
-from pretune.text.preparing import Settings, make_store
-from pretune.text.sequences import Packing
-from pretune.text.store import Store
-from pretune.text.tokenizer_training import train as train_tokenizer
+from pretune.text.corpus.dialogues import Dialogues
+from pretune.text.corpus.documents import Document
+from pretune.text.examples.labeled import Labeled
+from pretune.text.packing.sequences import Packing
+from pretune.text.store.builder import Settings, make_store
+from pretune.text.store.store import Store
+from pretune.text.tokenizers.training import train as train_tokenizer
+from pretune.training.data_streams import make_streams
 from pretune.training.loop import Training, train
 from pretune.training.settings import Budget, Optimizer, Schedule, Watching, fill
-from pretune.training.streams import make_streams
 
 SENTENCES, WORDS = 4, 6
 

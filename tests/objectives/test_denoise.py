@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from material import KINDS, TEMPLATES, data, store
 from pretune import PretuneError
 from pretune.objectives import parse_objective
-from pretune.objectives.denoise import Denoise
-from pretune.objectives.noise import infill
-from pretune.objectives.two_sides import Texts, texts_of
-from pretune.randomness import Draws
-from pretune.text.sequences import Packing, Sequences
-from pretune.text.tokenizer_training import Kind
+from pretune.objectives.seq2seq.denoise import Denoise
+from pretune.objectives.seq2seq.noise import infill
+from pretune.objectives.seq2seq.source_target import Texts, texts_of
+from pretune.runtime.randomness import Draws
+from pretune.text.packing.sequences import Packing, Sequences
+from pretune.text.tokenizers.training import Kind
 
 PLAIN = {"permute": False, "infill": 0.0}
 NOISES = {
@@ -178,10 +178,10 @@ def test_options_are_checked_and_a_missing_mask_is_named() -> None:
 def test_a_language_stands_where_the_template_has_one() -> None:
     from dataclasses import replace
 
-    from pretune.text.documents import Document
-    from pretune.text.sequences import Template
-    from pretune.text.tokenizer import Tokenizer
-    from pretune.text.tokenizer_training import train
+    from pretune.text.corpus.documents import Document
+    from pretune.text.packing.sequences import Template
+    from pretune.text.tokenizers.tokenizer import Tokenizer
+    from pretune.text.tokenizers.training import train
 
     source = data()
     assert isinstance(source.tokenizer, Tokenizer)
@@ -198,12 +198,12 @@ def test_a_language_stands_where_the_template_has_one() -> None:
 
 
 def test_each_text_has_the_token_of_its_own_language(tmp_path: Path) -> None:
-    from pretune.families.mbart import MBART
+    from pretune.families.encoder_decoders.mbart import MBART
     from pretune.objectives import Data
-    from pretune.text.documents import Document
-    from pretune.text.preparing import Settings, make_store
-    from pretune.text.store import join_stores
-    from pretune.text.tokenizer_training import train
+    from pretune.text.corpus.documents import Document
+    from pretune.text.store.builder import Settings, make_store
+    from pretune.text.store.store import join_stores
+    from pretune.text.tokenizers.training import train
 
     texts = {"en": "a b c. d e f.", "fr": "u v w. x y z."}
     tokenizer = train([Document(t * 9, tmp_path, 1) for t in texts.values()], "bpe", 90, languages=["en_XX", "fr"])

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from material import KINDS, TEMPLATE, data, dialogues
 from pretune import PretuneError
-from pretune.families.xlnet import XLNET
+from pretune.families.encoders.xlnet import XLNET
 from pretune.objectives import Data, parse_objective
-from pretune.objectives.dlm import DLM, fit, windows
-from pretune.randomness import Draws
-from pretune.text.dialogues import Dialogues
-from pretune.text.sequences import Packing, Template
-from pretune.text.tokenizer_training import Kind
+from pretune.objectives.pretraining.dlm import DLM, fit, windows
+from pretune.runtime.randomness import Draws
+from pretune.text.corpus.dialogues import Dialogues
+from pretune.text.packing.sequences import Packing, Template
+from pretune.text.tokenizers.training import Kind
 
 ROBERTA = Template(("start", "A", "separator"), ("separator", "B", "separator"), segments=False)
 

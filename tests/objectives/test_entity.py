@@ -11,9 +11,9 @@ import pretune as pt
 from material import BEASTS, COLORS, learn, write
 from pretune import PretuneError
 from pretune.metrics import score
-from pretune.objectives.entity import Entity
-from pretune.text.entities import read_entities
-from pretune.text.grouped import Candidates, Grouped
+from pretune.objectives.tasks.entity import Entity
+from pretune.text.examples.cloze_entities import read_entities
+from pretune.text.examples.multiple_choice import Candidates, Grouped
 
 
 def rows(count: int, seed: int = 0) -> list[dict[str, object]]:

@@ -10,10 +10,10 @@ import pytest
 
 from material import data, dialogues, parallel
 from pretune.objectives import parse_objective
-from pretune.text.questions import Questions, Span
-from pretune.text.sequences import Packing
-from pretune.text.tagged import Tagged
-from pretune.training.streams import Stream
+from pretune.text.examples.questions import Questions, Span
+from pretune.text.examples.tagged import Tagged
+from pretune.text.packing.sequences import Packing
+from pretune.training.data_streams import Stream
 
 NAMES = ["tlm", "tlm(rate=1)", "trtd(rate=1)", "dlm", "mlm+dlm(turns=5)", "bilm", "tag", "tag+mlm", "answer(stride=20)"]
 

@@ -13,22 +13,22 @@ from hypothesis import strategies as st
 
 import pretune as pt
 from material import TEMPLATES, store
-from pretune.inference.choosing import restrict
-from pretune.inference.generate import Reader
+from pretune.inference.generation.generate import Reader
+from pretune.inference.generation.generate_answers import write_answers
+from pretune.inference.generation.sampling import restrict
 from pretune.inference.predict import Answerer, load_trained
-from pretune.inference.writing import write_answers
-from pretune.model import load_model
+from pretune.models.model import load_model
 from pretune.objectives import Data, alone, parse_objective
-from pretune.objectives.generate import Generate
+from pretune.objectives.tasks.generate import Generate
 from pretune.packed import pack_lists
-from pretune.randomness import Draws
-from pretune.text.composed import compose, share_room
-from pretune.text.labeled import Labeled
-from pretune.text.sequences import Packing, collate
-from pretune.text.text_to_text import guess_sides, read_text_to_text
-from pretune.text.tries import Trie
-from pretune.training.finetuning import row_packing
-from pretune.training.streams import Stream
+from pretune.runtime.randomness import Draws
+from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.text_to_text import guess_sides, read_text_to_text
+from pretune.text.packing.sequence_parts import compose, share_room
+from pretune.text.packing.sequences import Packing, collate
+from pretune.text.tokenizers.token_trie import Trie
+from pretune.training.data_streams import Stream
+from pretune.training.jobs.finetuning import row_packing
 from tiny import read, tiny, tune
 
 WORDS = {"red": ("rouge", "rot"), "water": ("eau", "wasser"), "fire": ("feu", "feuer"), "tree": ("arbre", "baum")}
@@ -75,11 +75,11 @@ def test_closed_answers_are_those_that_are_known(learned: pt.Run) -> None:
 
 
 def test_answers_do_not_depend_on_their_batch(learned: pt.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pretune.inference import writing
+    from pretune.inference.generation import generate_answers
 
     texts = [f"french: {' '.join(list(WORDS)[: 1 + i % 4])}" for i in range(9)]
     together = learned.predict(texts)
-    monkeypatch.setattr(writing, "TOKENS", 1)
+    monkeypatch.setattr(generate_answers, "TOKENS", 1)
     assert learned.predict(texts) == together
 
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from pretune import PretuneError
-from pretune.nn.layout import self_layout
-from pretune.nn.looks import looks
+from pretune.nn.attention.attention_weights import looks
+from pretune.nn.attention.packed_layout import self_layout
 from pretune.objectives import Joint, parse_objective
-from pretune.objectives.imitate import Imitate, map_layers, parse_matches
-from pretune.objectives.soft import Soft, Teaching
+from pretune.objectives.distillation.distill_hidden import Imitate, map_layers, parse_matches
+from pretune.objectives.distillation.distill_logits import Soft, Teaching
 from pretune.packed import Batch, make_targets, pack_lists
-from pretune.randomness import Draws
-from pretune.text.sequences import Packing, Sequences, collate
+from pretune.runtime.randomness import Draws
+from pretune.text.packing.sequences import Packing, Sequences, collate
 from test_refit import small, tokenizer
 
 
@@ -85,7 +85,7 @@ def test_looks_are_what_attention_weighs_by(family: str) -> None:
     rows = looks(layer, x, layout)
     torch.testing.assert_close(rows.sum(-1), torch.ones(10))
     attention = layer.attention
-    from pretune.nn.attention import Flow
+    from pretune.nn.attention.multi_head import Flow
 
     inner = attention.norm(x) if family != "bert" else x
     values = attention.part.qkv(inner).view(10, 3, -1)[:, 2]

@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 
 from material import TEMPLATE, data
 from pretune import PretuneError
-from pretune.families.bert import BERT, BertConfig, build
-from pretune.inference.items import rank_last_items
+from pretune.families.encoders.bert import BERT, BertConfig, build
+from pretune.inference.rank_items import rank_last_items
 from pretune.metrics.ranking import ranking_metrics
-from pretune.model import Model, Root
+from pretune.models.model import Model, Root
 from pretune.objectives import Data, parse_objective
-from pretune.objectives.item import Item
-from pretune.randomness import Draws
-from pretune.text.documents import Document, read_documents
-from pretune.text.preparing import Settings, make_store
-from pretune.text.sequences import Packing
-from pretune.text.store import Store
-from pretune.text.tokenizer_training import train
+from pretune.objectives.pretraining.masked_items import Item
+from pretune.runtime.randomness import Draws
+from pretune.text.corpus.documents import Document, read_documents
+from pretune.text.packing.sequences import Packing
+from pretune.text.store.builder import Settings, make_store
+from pretune.text.store.store import Store
+from pretune.text.tokenizers.training import train
 
 
 def make_items(lines: list[str], size: int = 500) -> Store:

@@ -20,20 +20,20 @@ from torch import nn
 
 from material import TEMPLATE
 from pretune.families import FAMILIES
-from pretune.model import Root
+from pretune.models.model import Root
 from pretune.objectives import Data, parse_objective
-from pretune.objectives.dlm import DLM
-from pretune.objectives.nsp import NSP
-from pretune.objectives.pairs import match_two_by_two, source_groups
-from pretune.objectives.sop import SOP
-from pretune.randomness import Draws
-from pretune.text.dialogues import Dialogues
-from pretune.text.documents import Document
-from pretune.text.preparing import Settings, make_store
-from pretune.text.sequences import Packing, collate
-from pretune.text.store import Store, join_stores
-from pretune.text.tokenizer import Tokenizer
-from pretune.text.tokenizer_training import train
+from pretune.objectives.pretraining.dlm import DLM
+from pretune.objectives.pretraining.nsp import NSP
+from pretune.objectives.pretraining.sentence_pairs import match_two_by_two, source_groups
+from pretune.objectives.pretraining.sop import SOP
+from pretune.runtime.randomness import Draws
+from pretune.text.corpus.dialogues import Dialogues
+from pretune.text.corpus.documents import Document
+from pretune.text.packing.sequences import Packing, collate
+from pretune.text.store.builder import Settings, make_store
+from pretune.text.store.store import Store, join_stores
+from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.text.tokenizers.training import train
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"

@@ -10,19 +10,19 @@ import pytest
 import torch
 
 from material import data
+from pretune.backbones.bidirectional import TwoWays
 from pretune.backbones.recurrent import Recurrent
-from pretune.backbones.two_ways import TwoWays
 from pretune.nn.embeddings import Embeddings
-from pretune.nn.heads import VocabularyHead
-from pretune.nn.initialize import initialize
+from pretune.nn.initialization import initialize
+from pretune.nn.output_heads import VocabularyHead
 from pretune.nn.recurrent import Recurrence, RecurrentLayer
 from pretune.objectives import parse_objective
-from pretune.objectives.bilm import BiLM
-from pretune.objectives.lanes import LaneEpoch, lanes_epoch
-from pretune.objectives.lm import LM
+from pretune.objectives.pretraining.bilm import BiLM
+from pretune.objectives.pretraining.lm import LM
+from pretune.objectives.pretraining.stateful_batches import LaneEpoch, lanes_epoch
 from pretune.packed import Batch, pack
-from pretune.randomness import Draws
-from pretune.text.sequences import Packing, Sequences, collate
+from pretune.runtime.randomness import Draws
+from pretune.text.packing.sequences import Packing, Sequences, collate
 
 PACKING = Packing(64, 16, lanes=2)
 

@@ -14,17 +14,17 @@ import torch
 
 from material import TEMPLATES, encoder_decoder, stack, two_ways
 from pretune.backbones.encoder import Encoder
-from pretune.families.xlm import XlmConfig, build
-from pretune.model import Root
+from pretune.families.encoders.xlm import XlmConfig, build
+from pretune.models.model import Root
 from pretune.objectives import Data, parse_objective
-from pretune.text.documents import Document
-from pretune.text.labeled import Labeled
-from pretune.text.preparing import Settings, make_store
-from pretune.text.sequences import Packing
-from pretune.text.tokenizer_training import train as train_tokenizer
+from pretune.text.corpus.documents import Document
+from pretune.text.examples.labeled import Labeled
+from pretune.text.packing.sequences import Packing
+from pretune.text.store.builder import Settings, make_store
+from pretune.text.tokenizers.training import train as train_tokenizer
+from pretune.training.data_streams import make_streams
 from pretune.training.loop import Training, evaluate_loss, train
 from pretune.training.settings import Budget, Optimizer, Schedule, Watching, fill
-from pretune.training.streams import make_streams
 
 NAMES = ["ann", "bob", "cid", "dan", "eve", "fay", "gus", "hal"]
 VERBS = ["sees", "hears", "feeds", "finds", "likes", "paints"]

@@ -10,7 +10,7 @@ import pytest
 from pretune import PretuneError, show
 from pretune.cli import main
 from pretune.objectives import OBJECTIVES
-from pretune.objectives.live import SENTENCE, examples
+from pretune.objectives.demo import SENTENCE, examples
 
 PARTY = "Thank you for inviting me to your party last week."
 

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from material import KINDS, data, store
-from pretune.objectives.lm import LM
-from pretune.randomness import Draws
-from pretune.text.arranging import cut_documents
-from pretune.text.sequences import Packing
-from pretune.text.tokenizer_training import Kind
+from pretune.objectives.pretraining.lm import LM
+from pretune.runtime.randomness import Draws
+from pretune.text.packing.document_spans import cut_documents
+from pretune.text.packing.sequences import Packing
+from pretune.text.tokenizers.training import Kind
 
 
 @pytest.mark.parametrize("kind", KINDS)

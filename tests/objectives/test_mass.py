@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from material import KINDS, TEMPLATES, data
-from pretune.objectives.mass import Mass
-from pretune.randomness import Draws
-from pretune.text.sequences import Packing, Sequences
-from pretune.text.tokenizer_training import Kind
+from pretune.objectives.seq2seq.mass import Mass
+from pretune.runtime.randomness import Draws
+from pretune.text.packing.sequences import Packing, Sequences
+from pretune.text.tokenizers.training import Kind
 
 
 def corrupted(

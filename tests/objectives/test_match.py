@@ -15,14 +15,14 @@ import pretune as pt
 from material import BEASTS, COLORS, KINDS, TEMPLATE, few_words, learn, stack, store, write
 from pretune import PretuneError
 from pretune.objectives import Data, alone, parse_objective
-from pretune.objectives.match import Match, MatchHead
+from pretune.objectives.tasks.match import Match, MatchHead
 from pretune.packed import pack_lists
-from pretune.text.labeled import Labeled
-from pretune.text.marked import find_words, read_marked, token_offsets
-from pretune.text.sequences import Packing, Template
-from pretune.text.tokenizer import Tokenizer
-from pretune.text.tokenizer_training import Kind
-from pretune.training.streams import Stream
+from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.span_pairs import find_words, read_marked, token_offsets
+from pretune.text.packing.sequences import Packing, Template
+from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.text.tokenizers.training import Kind
+from pretune.training.data_streams import Stream
 
 
 def rows(count: int, seed: int = 0) -> list[dict[str, object]]:

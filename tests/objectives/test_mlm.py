@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from material import KINDS, data
 from pretune import PretuneError
 from pretune.objectives import parse_objective
-from pretune.objectives.boundary import PLACES, boundary_targets
-from pretune.objectives.masking import choose, geometric, inverse, join, runs, spans
-from pretune.objectives.mlm import MLM
-from pretune.randomness import Draws
-from pretune.text.sequences import Packing, Sequences
-from pretune.text.tokenizer import Tokenizer
-from pretune.text.tokenizer_training import Kind
-from pretune.training.streams import Stream
+from pretune.objectives.pretraining.masking import choose, geometric, inverse, join, runs, spans
+from pretune.objectives.pretraining.mlm import MLM
+from pretune.objectives.pretraining.span_boundary import PLACES, boundary_targets
+from pretune.runtime.randomness import Draws
+from pretune.text.packing.sequences import Packing, Sequences
+from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.text.tokenizers.training import Kind
+from pretune.training.data_streams import Stream
 
 PHRASES = [
     "of the",

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from material import TEMPLATE, data, store
 from pretune import PretuneError
 from pretune.objectives import Data, parse_objective
-from pretune.objectives.nsp import NSP
-from pretune.randomness import Draws
-from pretune.text.preparing import Settings, make_store
-from pretune.text.sequences import Packing
+from pretune.objectives.pretraining.nsp import NSP
+from pretune.runtime.randomness import Draws
+from pretune.text.packing.sequences import Packing
+from pretune.text.store.builder import Settings, make_store
 
 
 @settings(max_examples=25)

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from canary import LENGTH, TEMPLATE, store, xl
 from material import KINDS, TEMPLATES, data
 from pretune import PretuneError
-from pretune.model import Root
+from pretune.models.model import Root
 from pretune.objectives import Data, parse_objective
-from pretune.objectives.masking import words
-from pretune.objectives.plm import PLM
+from pretune.objectives.pretraining.masking import words
+from pretune.objectives.pretraining.plm import PLM
 from pretune.packed import pack
-from pretune.randomness import Draws
-from pretune.text.sequences import Packing, Sequences, collate
-from pretune.text.tokenizer_training import Kind
+from pretune.runtime.randomness import Draws
+from pretune.text.packing.sequences import Packing, Sequences, collate
+from pretune.text.tokenizers.training import Kind
+from pretune.training.data_streams import Stream
+from pretune.training.jobs.pretraining import held_out_batches
 from pretune.training.loop import evaluate_loss
-from pretune.training.pretraining import held_out_batches
 from pretune.training.settings import Watching
-from pretune.training.streams import Stream
 
 
 def corrupted(kind: Kind, objective: PLM, seed: int, epoch: int, template: str) -> tuple[Sequences, Sequences]:

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from canary import encoder
 from material import KINDS, TEMPLATES, data
-from pretune.objectives.prefix import Prefix
-from pretune.randomness import Draws
-from pretune.text.sequences import Packing, Sequences, collate
-from pretune.text.tokenizer_training import Kind
+from pretune.objectives.pretraining.prefix_lm import Prefix
+from pretune.runtime.randomness import Draws
+from pretune.text.packing.sequences import Packing, Sequences, collate
+from pretune.text.tokenizers.training import Kind
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 import pretune as pt
 from material import KINDS, TEMPLATES, stack, store
-from pretune.model import load_model
+from pretune.models.model import load_model
 from pretune.objectives import Data, parse_objective
-from pretune.objectives.prompt import Prompt
-from pretune.randomness import Draws
-from pretune.text.clozes import Cloze, name_words, one_token
-from pretune.text.labeled import Labeled
-from pretune.text.sequences import Packing, collate
-from pretune.text.shots import draw_shots
-from pretune.text.tokenizer_training import Kind
+from pretune.objectives.tasks.prompt import Prompt
+from pretune.runtime.randomness import Draws
+from pretune.text.examples.clozes import Cloze, name_words, one_token
+from pretune.text.examples.few_shot import draw_shots
+from pretune.text.examples.labeled import Labeled
+from pretune.text.packing.sequences import Packing, collate
+from pretune.text.tokenizers.training import Kind
 from tiny import read, tiny, tune
 
 THINGS = ["film", "book", "song", "play", "meal", "walk"]

@@ -7,9 +7,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pretune.objectives.noise import poisson, span_lengths
-from pretune.objectives.ragged import jostled, pick, running, shuffled, starts_of, take_groups, totals
-from pretune.randomness import Draws
+from pretune.objectives.segment_ops import jostled, pick, running, shuffled, starts_of, take_groups, totals
+from pretune.objectives.seq2seq.noise import poisson, span_lengths
+from pretune.runtime.randomness import Draws
 
 lengths_strategy = st.lists(st.integers(0, 30), min_size=1, max_size=12).map(np.array)
 seeds = st.integers(0, 2**40)

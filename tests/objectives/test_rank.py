@@ -11,11 +11,11 @@ import pretune as pt
 from material import BEASTS, COLORS, TEMPLATE, few_words, learn, write
 from pretune import PretuneError
 from pretune.objectives import Data, alone, parse_objective
-from pretune.objectives.rank import Rank
-from pretune.text.labeled import Labeled
-from pretune.text.tokenizer import Tokenizer
-from pretune.training.finetuning import row_packing
-from pretune.training.streams import Stream
+from pretune.objectives.tasks.rank import Rank
+from pretune.text.examples.labeled import Labeled
+from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.training.data_streams import Stream
+from pretune.training.jobs.finetuning import row_packing
 
 
 def rows(count: int, seed: int = 0) -> list[dict[str, object]]:

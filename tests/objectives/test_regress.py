@@ -15,14 +15,14 @@ from material import BEASTS, COLORS, TEMPLATE, few_words, learn, stack, write
 from pretune import PretuneError
 from pretune.metrics import score
 from pretune.metrics.regression import correlations
-from pretune.model import trained_for
+from pretune.models.model import trained_for
 from pretune.nn.linear import Linear
 from pretune.objectives import Data, alone
-from pretune.objectives.regress import Regress
-from pretune.text.labeled import Labeled
-from pretune.text.sequences import Packing
-from pretune.text.tokenizer import Tokenizer
-from pretune.training.streams import Stream
+from pretune.objectives.tasks.regress import Regress
+from pretune.text.examples.labeled import Labeled
+from pretune.text.packing.sequences import Packing
+from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.training.data_streams import Stream
 
 
 def rows(count: int, seed: int = 0) -> list[dict[str, object]]:

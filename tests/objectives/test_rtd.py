@@ -16,15 +16,16 @@ from canary import TEMPLATE, VOCABULARY, bert, encoder, modern, store
 from material import KINDS, data
 from peers import Ragged
 from pretune import PretuneError
-from pretune.families.bert import BERT, BertConfig, build
-from pretune.model import Model, Root, load_model
-from pretune.objectives import Data, Joint, parse_objective, rtd
+from pretune.families.encoders.bert import BERT, BertConfig, build
+from pretune.models.model import Model, Root, load_model
+from pretune.objectives import Data, Joint, parse_objective
 from pretune.objectives.objective import means
-from pretune.objectives.rtd import RTD, draw
+from pretune.objectives.pretraining import rtd
+from pretune.objectives.pretraining.rtd import RTD, draw
 from pretune.packed import Batch, Capacity
-from pretune.randomness import Draws
-from pretune.text.sequences import Packing, Sequences, collate
-from pretune.text.tokenizer_training import Kind
+from pretune.runtime.randomness import Draws
+from pretune.text.packing.sequences import Packing, Sequences, collate
+from pretune.text.tokenizers.training import Kind
 
 PACKING = Packing(512, 64)
 

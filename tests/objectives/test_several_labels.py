@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 import pretune as pt
 from material import BEASTS, COLORS, TEMPLATE, few_words, learn, write
 from pretune import PretuneError
-from pretune.model import load_model, trained_for
+from pretune.models.model import load_model, trained_for
 from pretune.objectives import Data, parse_objective
-from pretune.objectives.classify import Classify, several_loss
+from pretune.objectives.tasks.classify import Classify, several_loss
 from pretune.packed import make_targets
-from pretune.randomness import Draws
-from pretune.text.labeled import Labeled, split_labels
-from pretune.text.sequences import Packing, collate
-from pretune.text.tokenizer import Tokenizer
+from pretune.runtime.randomness import Draws
+from pretune.text.examples.labeled import Labeled, split_labels
+from pretune.text.packing.sequences import Packing, collate
+from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
 def rows(count: int, seed: int = 0) -> list[dict[str, object]]:

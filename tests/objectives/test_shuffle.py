@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from material import KINDS, data
 from pretune import PretuneError
 from pretune.objectives import parse_objective
-from pretune.objectives.shuffle import Shuffle
-from pretune.randomness import Draws
-from pretune.text.sequences import Packing
-from pretune.text.tokenizer_training import Kind
+from pretune.objectives.seq2seq.shuffle import Shuffle
+from pretune.runtime.randomness import Draws
+from pretune.text.packing.sequences import Packing
+from pretune.text.tokenizers.training import Kind
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from canary import encoder_decoder
 from material import KINDS, TEMPLATES, data, store
 from pretune import PretuneError
-from pretune.model import Root
+from pretune.models.model import Root
 from pretune.objectives import Data
-from pretune.objectives.skip_thought import SkipThought, inner_sentences
+from pretune.objectives.seq2seq.skip_thought import SkipThought, inner_sentences
 from pretune.packed import Batch, make_targets, pack, pack_lists
-from pretune.randomness import Draws
-from pretune.text.sequences import Packing
-from pretune.text.tokenizer_training import Kind
+from pretune.runtime.randomness import Draws
+from pretune.text.packing.sequences import Packing
+from pretune.text.tokenizers.training import Kind
 
 
 @pytest.mark.parametrize("kind", KINDS)

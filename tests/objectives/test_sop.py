@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from material import KINDS, TEMPLATE, data, store
 from pretune import PretuneError
 from pretune.objectives import Data, parse_objective
-from pretune.objectives.nsp import NSP
-from pretune.objectives.sop import SOP
-from pretune.randomness import Draws
-from pretune.text.arranging import cut_documents
-from pretune.text.preparing import Settings, make_store
-from pretune.text.sequences import Arrangement, Packing
-from pretune.text.tokenizer_training import Kind
+from pretune.objectives.pretraining.nsp import NSP
+from pretune.objectives.pretraining.sop import SOP
+from pretune.runtime.randomness import Draws
+from pretune.text.packing.document_spans import cut_documents
+from pretune.text.packing.sequences import Arrangement, Packing
+from pretune.text.store.builder import Settings, make_store
+from pretune.text.tokenizers.training import Kind
 
 
 def arrangement(

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from material import KINDS, SENTINELS, TEMPLATES, data, store
 from pretune import PretuneError
 from pretune.objectives import Data, parse_objective
-from pretune.objectives.ragged import places, starts_of
-from pretune.objectives.spans import Spans, sentinels, take_out
-from pretune.objectives.two_sides import Texts, texts_of
-from pretune.randomness import Draws
-from pretune.text.documents import Document
-from pretune.text.preparing import Settings, make_store
-from pretune.text.sequences import Packing, Sequences
-from pretune.text.tokenizer_training import Kind, train
+from pretune.objectives.segment_ops import places, starts_of
+from pretune.objectives.seq2seq.source_target import Texts, texts_of
+from pretune.objectives.seq2seq.span_corruption import Spans, sentinels, take_out
+from pretune.runtime.randomness import Draws
+from pretune.text.corpus.documents import Document
+from pretune.text.packing.sequences import Packing, Sequences
+from pretune.text.store.builder import Settings, make_store
+from pretune.text.tokenizers.training import Kind, train
 
 TEXT = "Thank you for inviting me to your party last week."
 

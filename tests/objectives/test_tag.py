@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from material import KINDS, TEMPLATE, store
 from pretune import PretuneError
 from pretune.objectives import Data, parse_objective
-from pretune.objectives.tag import Tag
 from pretune.objectives.task import Task
-from pretune.randomness import Draws
-from pretune.text.sequences import Arrangement, Packing, Template
-from pretune.text.tagged import Tagged
-from pretune.text.tokenizer_training import Kind
+from pretune.objectives.tasks.tag import Tag
+from pretune.runtime.randomness import Draws
+from pretune.text.examples.tagged import Tagged
+from pretune.text.packing.sequences import Arrangement, Packing, Template
+from pretune.text.tokenizers.training import Kind
 
 LAST = Template(single=("A", "separator"), pair=("B", "separator"), last=("start",))  # XLNet's
 words_strategy = st.lists(st.sampled_from(["the", "functions", "name", "\u0001", "Поезд", "x" * 40]), max_size=30)
@@ -95,7 +95,7 @@ def test_tags_of_any_scheme_are_learned_in_one() -> None:
 
 def test_broken_tags_are_mended_and_unknown_ones_said(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr("pretune.objectives.tag.say", said.append)
+    monkeypatch.setattr("pretune.objectives.tasks.tag.say", said.append)
     task = Tag().fit(tagged([["a", "b"], ["c", "d"]], [["B-X", "I-Y"], ["B-Y", "I-X"]]))
     assert said == ["x.conll: 2 of 2 sentences break the rules of BIO; mended as conlleval does"]
     assert task.encode_tags(tagged([["a"], ["b", "c"]], [["I-X"], ["O", "B-Z"]])).tolist() == [1, 0, -1]

@@ -21,15 +21,15 @@ import torch._dynamo
 from torch._dynamo.testing import CompileCounter
 
 from material import BEASTS, COLORS, TEMPLATE, few_words, stack, write
-from pretune.inference import batches
+from pretune.inference import batching
 from pretune.inference.predict import Answerer
 from pretune.metrics import score
-from pretune.model import Root, make_model
-from pretune.nn import attention
+from pretune.models.model import Root, make_model
+from pretune.nn.attention import multi_head
 from pretune.objectives import Data, Task, alone, parse_objective
-from pretune.text.tokenizer import Tokenizer
-from pretune.training.finetuning import row_packing
-from pretune.training.streams import Stream
+from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.training.data_streams import Stream
+from pretune.training.jobs.finetuning import row_packing
 
 
 def labeled(count: int, seed: int = 0) -> list[dict[str, object]]:
@@ -90,8 +90,8 @@ def prepare(name: str, folder: Path, count: int = 40) -> tuple[Any, Any]:
 def test_fixed_shapes_change_nothing_and_are_one_graph(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "attend", lambda q, k, v, *others, **more: q * k + v)
-    monkeypatch.setattr(attention, "attend_self", lambda qkv, *others, **more: qkv[:, 0] * qkv[:, 1] + qkv[:, 2])
+    monkeypatch.setattr(multi_head, "attend", lambda q, k, v, *others, **more: q * k + v)
+    monkeypatch.setattr(multi_head, "attend_self", lambda qkv, *others, **more: qkv[:, 0] * qkv[:, 1] + qkv[:, 2])
     task, examples = prepare(name, tmp_path)
     tokenizer = Tokenizer.load(few_words())
     data = Data(tokenizer, TEMPLATE, rows=examples)
@@ -134,7 +134,7 @@ def test_answers_do_not_depend_on_the_batches_and_have_scores(
     answer = Answerer(model, task, examples, 40)
     together = answer(torch.device("cpu"))
     assert len(together) == len(examples)
-    monkeypatch.setattr(batches, "TOKENS", 64)
+    monkeypatch.setattr(batching, "TOKENS", 64)
     for one, other in zip(together, answer(torch.device("cpu")), strict=True):
         assert one.keys() == other.keys()
         for key in ("value", "score", "similarity", "probability"):

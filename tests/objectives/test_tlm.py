@@ -18,21 +18,21 @@ from conftest import RUSSIAN
 from material import KINDS, TEMPLATE, TEMPLATES, data, parallel, stack, store
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.model import Model, Root, load_model
+from pretune.models.model import Model, Root, load_model
 from pretune.objectives import Data, parse_objective
-from pretune.objectives.arrangements import smoothed
-from pretune.objectives.mlm import MLM
-from pretune.objectives.nsp import NSP
-from pretune.objectives.rtd import RTD
-from pretune.objectives.sop import SOP
-from pretune.objectives.tlm import TLM
-from pretune.randomness import Draws
-from pretune.text.labeled import Labeled
-from pretune.text.preparing import Settings, make_store
-from pretune.text.sequences import Packing, Sequences, collate
-from pretune.text.store import Store, join_stores
-from pretune.text.tokenizer_training import Kind
-from pretune.training.streams import Stream
+from pretune.objectives.pretraining.arrangements import smoothed
+from pretune.objectives.pretraining.mlm import MLM
+from pretune.objectives.pretraining.nsp import NSP
+from pretune.objectives.pretraining.rtd import RTD
+from pretune.objectives.pretraining.sop import SOP
+from pretune.objectives.pretraining.tlm import TLM
+from pretune.runtime.randomness import Draws
+from pretune.text.examples.labeled import Labeled
+from pretune.text.packing.sequences import Packing, Sequences, collate
+from pretune.text.store.builder import Settings, make_store
+from pretune.text.store.store import Store, join_stores
+from pretune.text.tokenizers.training import Kind
+from pretune.training.data_streams import Stream
 
 LANGUAGES = {"de": 2, "en": 0, "ru": 1}
 

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from material import KINDS, TEMPLATES, data, store
 from pretune import PretuneError
-from pretune.nn.heads import VocabularyHead
+from pretune.nn.output_heads import VocabularyHead
 from pretune.objectives import Data, objective, parse_objective
 from pretune.objectives.objective import classification_loss, vocabulary_loss
-from pretune.objectives.translate import Translate
+from pretune.objectives.seq2seq.translate import Translate
 from pretune.packed import Targets, make_targets
-from pretune.randomness import Draws
-from pretune.text.documents import Document
-from pretune.text.labeled import Labeled
-from pretune.text.sequences import Packing, Sequences, Template
-from pretune.text.tokenizer_training import Kind, train
+from pretune.runtime.randomness import Draws
+from pretune.text.corpus.documents import Document
+from pretune.text.examples.labeled import Labeled
+from pretune.text.packing.sequences import Packing, Sequences, Template
+from pretune.text.tokenizers.training import Kind, train
 
 texts_strategy = st.lists(
     st.tuples(st.text("abcdefg hijk", min_size=0, max_size=40), st.text("abcdefg hijk", min_size=0, max_size=40)),

@@ -14,16 +14,17 @@ from conftest import RUSSIAN
 from material import KINDS, data, parallel, store
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.model import Model, Root, load_model
-from pretune.objectives import Data, parse_objective, rtd
-from pretune.objectives.tlm import TLM
-from pretune.objectives.trtd import TRTD
-from pretune.randomness import Draws
-from pretune.text.preparing import Settings, make_store
-from pretune.text.sequences import Packing, collate
-from pretune.text.store import join_stores
-from pretune.text.tokenizer_training import Kind
-from pretune.training.streams import Stream
+from pretune.models.model import Model, Root, load_model
+from pretune.objectives import Data, parse_objective
+from pretune.objectives.pretraining import rtd
+from pretune.objectives.pretraining.tlm import TLM
+from pretune.objectives.pretraining.trtd import TRTD
+from pretune.runtime.randomness import Draws
+from pretune.text.packing.sequences import Packing, collate
+from pretune.text.store.builder import Settings, make_store
+from pretune.text.store.store import join_stores
+from pretune.text.tokenizers.training import Kind
+from pretune.training.data_streams import Stream
 
 LANGUAGES = {"de": 2, "en": 0, "ru": 1}
 

@@ -12,10 +12,10 @@ import torch
 from material import KINDS, SENTINELS, TEMPLATES, data, encoder_decoder, store
 from pretune import PretuneError
 from pretune.objectives import Joint, TwoSided, parse_objective
-from pretune.randomness import Draws
-from pretune.text.sequences import Packing, Sequences, collate
-from pretune.text.tokenizer_training import Kind
-from pretune.training.streams import Stream
+from pretune.runtime.randomness import Draws
+from pretune.text.packing.sequences import Packing, Sequences, collate
+from pretune.text.tokenizers.training import Kind
+from pretune.training.data_streams import Stream
 
 NAMES = [
     "spans",

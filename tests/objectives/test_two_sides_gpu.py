@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from material import SENTINELS, data, encoder_decoder, store
-from pretune.model import Root
+from pretune.models.model import Root
 from pretune.objectives import parse_objective
-from pretune.text.sequences import Packing
-from pretune.training.streams import Stream
+from pretune.text.packing.sequences import Packing
+from pretune.training.data_streams import Stream
 
 pytestmark = pytest.mark.gpu
 

@@ -22,15 +22,15 @@ from conftest import KOREAN, RUSSIAN, english_documents
 from pretune import PretuneError
 from pretune.cli import main
 from pretune.objectives import Data, parse_objective
-from pretune.randomness import Draws
-from pretune.text.annotations import inside, read_spans
-from pretune.text.documents import Document, read_documents
-from pretune.text.preparing import Settings
-from pretune.text.sequences import Packing, Template
-from pretune.text.shards import build_part, cut_sentences, pack_texts, unpack_texts
-from pretune.text.store import Store
-from pretune.text.tokenizer import JOINT, Tokenizer
-from pretune.text.tokenizer_training import Kind, train
+from pretune.runtime.randomness import Draws
+from pretune.text.corpus.annotations import inside, read_spans
+from pretune.text.corpus.documents import Document, read_documents
+from pretune.text.packing.sequences import Packing, Template
+from pretune.text.store.builder import Settings
+from pretune.text.store.shards import build_part, cut_sentences, pack_texts, unpack_texts
+from pretune.text.store.store import Store
+from pretune.text.tokenizers.tokenizer import JOINT, Tokenizer
+from pretune.text.tokenizers.training import Kind, train
 
 KINDS: list[Kind] = ["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items"]
 TEXT = "Harry Potter is a series of fantasy novels written by British author J. K. Rowling. Harry Potter is read a lot."

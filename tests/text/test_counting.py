@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretune.text.counting import LONGEST_WORD, WordCounts, scale
+from pretune.text.corpus.word_counts import LONGEST_WORD, WordCounts, scale
 
 
 @given(st.lists(st.text(alphabet="abc \n", max_size=80), max_size=20))

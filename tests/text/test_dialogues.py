@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from pretune import PretuneError
-from pretune.text.dialogues import read_dialogues
+from pretune.text.corpus.dialogues import read_dialogues
 
 
 def write(path: Path, *rows: Any) -> Path:

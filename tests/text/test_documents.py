@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from pretune import PretuneError
-from pretune.text.documents import read_documents
+from pretune.text.corpus.documents import read_documents
 
 TEXTS = ["One, two.", 'Say "hi"\tthere', "Строка\nс переводом", "끝"]
 

@@ -13,12 +13,12 @@ from tricky_strings import SPECIALS, TRICKY
 
 from conftest import KOREAN, RUSSIAN, T5_IDS, english_documents, russian_pieces
 from pretune.families import FAMILIES
-from pretune.text.documents import Document
-from pretune.text.labeled import Labeled
-from pretune.text.rows import TokenRows, arrange_rows
-from pretune.text.sequences import Template
-from pretune.text.tokenizer import Tokenizer
-from pretune.text.tokenizer_training import Kind, train
+from pretune.text.corpus.documents import Document
+from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.row_source import TokenRows, arrange_rows
+from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.text.tokenizers.training import Kind, train
 
 # mBART's template wants a language, which is not known before a text is.
 THERE = sorted(name for name, family in FAMILIES.items() if family.elsewhere and name != "mbart")
@@ -135,7 +135,7 @@ def test_published_names_come_out_as_they_went_in(name: str, write: Any, tmp_pat
 def test_a_model_writes_its_maximum_length_and_the_ids_of_its_tokenizer(tmp_path: Path) -> None:
     from transformers import AutoConfig, AutoTokenizer
 
-    from pretune.model import make_model
+    from pretune.models.model import make_model
 
     for name in ("bert-tiny", "gpt2-tiny", "xlnet-tiny", "t5-tiny", "roberta-tiny"):
         model = make_model(name, trained("wordpiece").size, padding=trained("wordpiece").role("padding"))
@@ -154,7 +154,7 @@ def test_another_frame_than_the_familys_is_said(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some RoBERTas come with BERT's tokenizer, which has one separator between two texts."""
-    from pretune.model import load_model, make_model
+    from pretune.models.model import load_model, make_model
 
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
     tokenizer = trained("wordpiece")

@@ -9,7 +9,7 @@ import pyarrow
 import pytest
 
 from pretune import PretuneError
-from pretune.text.files import Meter, file_format, find_files, open_stream, read_lines
+from pretune.text.corpus.files import Meter, file_format, find_files, open_stream, read_lines
 
 TEXT = "первая строка\nsecond\r\n\n세 번째 no separator\u2028here\nlast without newline"
 LINES = ["первая строка", "second", "", "세 번째 no separator\u2028here", "last without newline"]

@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from pretune import PretuneError
-from pretune.text.labeled import read_labeled
+from pretune.text.examples.labeled import read_labeled
 
 
 def write(path: Path, content: str) -> Path:

@@ -10,7 +10,7 @@ import pytest
 
 from pretune import PretuneError
 from pretune.objectives import parse_objective
-from pretune.text.parallel import read_languages, read_pairs
+from pretune.text.corpus.parallel import read_languages, read_pairs
 
 ENGLISH, FRENCH = ["The cat sleeps.", "", "It rains again."], ["Le chat dort.", "Rien.", "Il pleut encore."]
 

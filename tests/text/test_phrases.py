@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.text import collocations
-from pretune.text.collocations import Counts, find_collocations
-from pretune.text.documents import Document
-from pretune.text.phrases import Phrases, load_phrases
-from pretune.text.preparing import Settings, make_store
-from pretune.text.store import Store
-from pretune.text.tokenizer_training import Kind, train
+from pretune.text.corpus import phrase_mining
+from pretune.text.corpus.documents import Document
+from pretune.text.corpus.phrase_mining import Counts, find_collocations
+from pretune.text.corpus.phrases import Phrases, load_phrases
+from pretune.text.store.builder import Settings, make_store
+from pretune.text.store.store import Store
+from pretune.text.tokenizers.training import Kind, train
 
 KINDS: list[Kind] = ["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items"]
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "new", "york", "city", "bank"]
@@ -79,7 +79,7 @@ def test_words_that_go_together_are_found(kind: Kind, tmp_path: Path) -> None:
 def test_chunks_and_limits_change_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = made_store(tmp_path)
     whole = find_collocations(store, least=5, bits=2.5)
-    monkeypatch.setattr(collocations, "CHUNK", 37)
+    monkeypatch.setattr(phrase_mining, "CHUNK", 37)
     assert find_collocations(store, least=5, bits=2.5) == whole
     few = find_collocations(store, least=2, bits=2.5, limit=60)
     assert {"big red", "red bus", "big red bus"} <= {row["phrase"] for row in few}

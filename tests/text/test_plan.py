@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretune import PretuneError
-from pretune.randomness import Draws, hashed, integers, permutation, uniform
-from pretune.text.plan import make_lanes, make_plan
-from pretune.text.store import spans_to_indices
+from pretune.runtime.randomness import Draws, hashed, integers, permutation, uniform
+from pretune.text.packing.plan import make_lanes, make_plan
+from pretune.text.store.store import spans_to_indices
 
 lengths_strategy = st.lists(st.integers(0, 20), max_size=200).map(lambda x: np.array(x, dtype=np.int64))
 

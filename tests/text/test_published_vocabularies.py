@@ -11,9 +11,9 @@ import pytest
 
 from conftest import KOREAN, RUSSIAN, T5_IDS, english_documents, russian_pieces
 from pretune import PretuneError
-from pretune.text.documents import Document
-from pretune.text.tokenizer import Tokenizer
-from pretune.text.tokenizer_training import train
+from pretune.text.corpus.documents import Document
+from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.text.tokenizers.training import train
 
 
 @pytest.mark.parametrize("config", [None, {"extra_ids": 100, "eos_token": "</s>", "tokenizer_class": "T5Tokenizer"}])

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from material import KINDS, store
 from pretune import PretuneError
-from pretune.text.questions import Questions, Span, TokenPassages, read_questions
-from pretune.text.tokenizer_training import Kind
+from pretune.text.examples.questions import Questions, Span, TokenPassages, read_questions
+from pretune.text.tokenizers.training import Kind
 
 PASSAGE = "Paris is the capital of France. Paris is old."
 

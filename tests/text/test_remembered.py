@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pretune.text import remembered
-from pretune.text.remembered import FEWEST, remember, remembering
+from pretune.text.tokenizers import token_cache
+from pretune.text.tokenizers.token_cache import FEWEST, remember, remembering
 
 
 def test_texts_are_tokenized_once(tmp_path: Path) -> None:
@@ -19,7 +19,7 @@ def test_texts_are_tokenized_once(tmp_path: Path) -> None:
 
     texts = ["a text"] * FEWEST
     remember("x", texts, make)
-    assert len(calls) == 1 and remembered._FOLDER.get() is None
+    assert len(calls) == 1 and token_cache._FOLDER.get() is None
     with remembering(tmp_path):
         first, again = remember("x", texts, make), remember("x", texts, make)
         assert len(calls) == 2 and again[0].dtype == np.uint16 and (first[1] == again[1]).all()

@@ -7,7 +7,7 @@ import pytest
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.training.finetuning import make_plan, read_material
+from pretune.training.jobs.finetuning import make_plan, read_material
 
 TEXTS = [f"text number {number}" for number in range(60)]
 BOTH = ["yes", "no"] * 30

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretune.text.schemes import Entity, all_tags, convert, find_entities, find_scheme, write_tags
+from pretune.text.examples.tag_schemes import Entity, all_tags, convert, find_entities, find_scheme, write_tags
 
 SCHEMES = ["BIO", "IOB1", "BIOES"]
 tags_strategy = st.lists(st.sampled_from(["O", *(f"{p}-{k}" for p in "BIES" for k in ("X", "Y-Z"))]), max_size=12)

@@ -20,8 +20,8 @@ from tricky_strings import TRICKY
 
 from conftest import KOREAN, RUSSIAN, T5_IDS, english_documents
 from pretune import PretuneError
-from pretune.text import sentencepiece as ours
-from pretune.text.tokenizer import Tokenizer
+from pretune.text.tokenizers import sentencepiece as ours
+from pretune.text.tokenizers.tokenizer import Tokenizer
 
 LINES = [
     line for text in (*english_documents()[:12], *RUSSIAN * 3, *KOREAN * 3, *TRICKY * 2) for line in text.splitlines()

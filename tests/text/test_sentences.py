@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretune.text.sentences import LONGEST, split_sentences
+from pretune.text.corpus.sentences import LONGEST, split_sentences
 
 
 def split(text: str, language: str = "en") -> list[str]:

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from pretune.packed import pack
-from pretune.text.documents import Document
-from pretune.text.labeled import Labeled
-from pretune.text.rows import TokenRows, arrange_rows
-from pretune.text.sequences import Template, collate
-from pretune.text.spelling import FILLER, SYMBOLS, WORD_BEGINS, WORD_ENDS, spell
-from pretune.text.tokenizer import Tokenizer
-from pretune.text.tokenizer_training import train
+from pretune.text.corpus.documents import Document
+from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.row_source import TokenRows, arrange_rows
+from pretune.text.packing.sequences import Template, collate
+from pretune.text.tokenizers.character_ids import FILLER, SYMBOLS, WORD_BEGINS, WORD_ENDS, spell
+from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.text.tokenizers.training import train
 
 TEXTS = ["The cat sat on the mat, the end.", "Der Käse. 한국어 Кот!"]
 TEMPLATE = Template(single=("start", "A", "end"), pair=("B", "end"), segments=False)

@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 
 from conftest import english_documents
 from pretune import PretuneError, prepare
-from pretune.text.documents import Document
-from pretune.text.preparing import Settings, make_store
-from pretune.text.sentences import split_sentences
-from pretune.text.shards import Worker, build_part, pack_texts, unpack_texts
-from pretune.text.store import Store, join_stores, spans_to_indices
-from pretune.text.tokenizer import Tokenizer
-from pretune.text.tokenizer_training import Kind, train
+from pretune.text.corpus.documents import Document
+from pretune.text.corpus.sentences import split_sentences
+from pretune.text.store.builder import Settings, make_store
+from pretune.text.store.shards import Worker, build_part, pack_texts, unpack_texts
+from pretune.text.store.store import Store, join_stores, spans_to_indices
+from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.text.tokenizers.training import Kind, train
 
 
 @cache
@@ -56,7 +56,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_documents_know_their_files_whatever_the_shards(
     unit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pretune.text.preparing.UNIT_BYTES", unit)  # every file for itself, or all read together
+    monkeypatch.setattr("pretune.text.store.builder.UNIT_BYTES", unit)  # every file for itself, or all read together
     counts = [3, 1, 0, 5]
     files = [write_jsonl(tmp_path / f"{n}.jsonl", [f"Text {n} {i}." for i in range(c)]) for n, c in enumerate(counts)]
     made = make_store(files, tokenizer(), tmp_path / "store", Settings(shard_bytes=15), 1)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pretune import PretuneError
-from pretune.text.labeled import read_excerpts
-from pretune.text.tables import KINDS, table_writer
+from pretune.text.corpus.table_writer import KINDS, table_writer
+from pretune.text.examples.labeled import read_excerpts
 
 ROWS: list[dict[str, Any]] = [
     {"id": "1", "text": 'say "hi", you', "score": 0.125},

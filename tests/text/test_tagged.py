@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from material import KINDS, store
 from pretune import PretuneError
-from pretune.text.tagged import Tagged, TokenWords, read_tagged
-from pretune.text.tokenizer_training import Kind
+from pretune.text.examples.tagged import Tagged, TokenWords, read_tagged
+from pretune.text.tokenizers.training import Kind
 
 CONLL = """-DOCSTART- -X- O O
 

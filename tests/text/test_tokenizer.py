@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from conftest import KOREAN, RUSSIAN, english_documents
 from pretune import PretuneError
-from pretune.text.documents import Document
-from pretune.text.sequences import Template
-from pretune.text.tokenizer import Tokenizer
-from pretune.text.tokenizer_training import Kind, first_merges, train
+from pretune.text.corpus.documents import Document
+from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.text.tokenizers.training import Kind, first_merges, train
 
 KINDS: list[Kind] = ["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram"]
 

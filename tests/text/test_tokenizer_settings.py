@@ -14,11 +14,11 @@ from tricky_strings import TRICKY
 
 from conftest import KOREAN, RUSSIAN, T5_IDS, english_documents, russian_pieces
 from pretune import PretuneError
-from pretune.text import tokenizer_settings
-from pretune.text.documents import Document
-from pretune.text.tokenizer import Tokenizer
-from pretune.text.tokenizer_classes import CLASSES, KNOWN, NAMES
-from pretune.text.tokenizer_training import train
+from pretune.text.corpus.documents import Document
+from pretune.text.tokenizers import settings
+from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.text.tokenizers.training import train
+from pretune.text.tokenizers.transformers_classes import CLASSES, KNOWN, NAMES
 
 BRACKETS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 Files = dict[str, Any]
@@ -357,8 +357,8 @@ def test_classes_and_tokenizer_json_that_contradict_each_other_are_refused(tmp_p
 
 
 def test_every_argument_of_the_classes_in_transformers_is_known_here() -> None:
-    known = {*tokenizer_settings.SETTINGS, *tokenizer_settings.HARMLESS, *tokenizer_settings.ONLY, *NAMES}
-    known |= {*tokenizer_settings.TOKEN_LISTS, "never_split", "sp_model_kwargs", "added_tokens_decoder"}
+    known = {*settings.SETTINGS, *settings.HARMLESS, *settings.ONLY, *NAMES}
+    known |= {*settings.TOKEN_LISTS, "never_split", "sp_model_kwargs", "added_tokens_decoder"}
     built = {"self", "vocab", "merges", "kwargs", "args", "_spm_precompiled_charsmap"}  # what files hold
     found = 0
     for kind in KNOWN:
@@ -384,8 +384,8 @@ def test_every_harmless_key_has_a_reason_and_changes_no_ids(tmp_path: Path) -> N
         "truncation_side": "left",
     }
     values |= {"model_max_length": 7, "max_len": 7, "chat_template": "{{ x }}", "tokenizer_class": "BertTokenizer"}
-    config = {key: values.get(key) for key in tokenizer_settings.HARMLESS}
-    assert all(" " in reason for reason in tokenizer_settings.HARMLESS.values())
+    config = {key: values.get(key) for key in settings.HARMLESS}
+    assert all(" " in reason for reason in settings.HARMLESS.values())
     config = {
         key: value for key, value in config.items() if value is not None or key not in ("max_characters_per_token",)
     }

@@ -6,9 +6,9 @@ import pytest
 
 from conftest import english_documents
 from pretune import PretuneError
-from pretune.text.tokenizer import Tokenizer
-from pretune.text.tokenizer_training import Kind
-from pretune.text.trimming import trim
+from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.text.tokenizers.training import Kind
+from pretune.text.tokenizers.vocabulary_pruning import trim
 from test_refit import tokenizer
 
 TEXTS = [part for text in english_documents()[:1] for part in text.split("\n\n")][:12]

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import pretune as pt
-from pretune.inference.static_vectors import fill_in, make_static
-from pretune.model import load, make_model
-from pretune.text.tokenizer_training import words_tokenizer
-from pretune.text.vectors import WordVectors, pieces, read_vectors
+from pretune.inference.word_vector_models import fill_in, make_static
+from pretune.models.model import load, make_model
+from pretune.text.corpus.word_vector_files import WordVectors, pieces, read_vectors
+from pretune.text.tokenizers.training import words_tokenizer
 
 WORDS = ["the", "кот", "cat", "new york", "."]
 ROWS = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)

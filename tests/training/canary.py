@@ -22,57 +22,57 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from pretune.backbones.bidirectional import TwoWays
 from pretune.backbones.encoder import Encoder, Memory
 from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.backbones.recurrent import Recurrent, RecurrentState
 from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
 from pretune.backbones.reversible import Reversible
-from pretune.backbones.two_ways import TwoWays
-from pretune.families.albert import AlbertConfig
-from pretune.families.albert import build as build_albert
-from pretune.families.bert import BertConfig, build
-from pretune.families.deberta import DebertaV2Config
-from pretune.families.deberta import build_v2 as build_deberta
-from pretune.families.performer import PerformerConfig
-from pretune.families.performer import build as build_performer
-from pretune.families.reformer import ReformerConfig
-from pretune.families.reformer import build as build_reformer
-from pretune.families.seq2seq import Seq2SeqConfig
-from pretune.families.seq2seq import build as build_seq2seq
-from pretune.families.t5 import T5Config
-from pretune.families.t5 import build as build_t5
-from pretune.families.transfo_xl import TransfoXLConfig
-from pretune.families.transfo_xl import build as build_transfo_xl
-from pretune.families.xlnet import XLNetConfig
-from pretune.families.xlnet import build as build_xlnet
-from pretune.model import Root
-from pretune.nn.attention import Attention, CrossAttention
+from pretune.families.decoders.reformer import ReformerConfig
+from pretune.families.decoders.reformer import build as build_reformer
+from pretune.families.decoders.transfo_xl import TransfoXLConfig
+from pretune.families.decoders.transfo_xl import build as build_transfo_xl
+from pretune.families.encoder_decoders.recurrent_seq2seq import Seq2SeqConfig
+from pretune.families.encoder_decoders.recurrent_seq2seq import build as build_seq2seq
+from pretune.families.encoder_decoders.t5 import T5Config
+from pretune.families.encoder_decoders.t5 import build as build_t5
+from pretune.families.encoders.albert import AlbertConfig
+from pretune.families.encoders.albert import build as build_albert
+from pretune.families.encoders.bert import BertConfig, build
+from pretune.families.encoders.deberta import DebertaV2Config
+from pretune.families.encoders.deberta import build_v2 as build_deberta
+from pretune.families.encoders.performer import PerformerConfig
+from pretune.families.encoders.performer import build as build_performer
+from pretune.families.encoders.xlnet import XLNetConfig
+from pretune.families.encoders.xlnet import build as build_xlnet
+from pretune.models.model import Root
+from pretune.nn.attention.multi_head import Attention, CrossAttention
+from pretune.nn.attention.patterns import Pattern, causal, full
 from pretune.nn.blocks import Layer, PostNorm, PreNorm
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.feed_forward import FeedForward, relu_squared
-from pretune.nn.heads import VocabularyHead
-from pretune.nn.initialize import initialize
+from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, Linear, RMSNorm
-from pretune.nn.patterns import Pattern, causal, full
-from pretune.nn.positions import Rotary, Sinusoidal
+from pretune.nn.output_heads import VocabularyHead
+from pretune.nn.positional_encoding import Rotary, Sinusoidal
 from pretune.nn.recurrent import Recurrence, RecurrentLayer
 from pretune.objectives import Data, Mixture, alone, parse_objective
-from pretune.objectives.arrangements import spans_epoch
-from pretune.objectives.mlm import MLM
 from pretune.objectives.objective import Loss, classification_loss
+from pretune.objectives.pretraining.arrangements import spans_epoch
+from pretune.objectives.pretraining.mlm import MLM
 from pretune.packed import Batch
-from pretune.randomness import Draws
-from pretune.text.documents import Document
-from pretune.text.labeled import Labeled
-from pretune.text.preparing import Settings, make_store
-from pretune.text.sequences import Epoch, Packing, Sequences, Template
-from pretune.text.store import Store
-from pretune.text.tokenizer import Tokenizer
-from pretune.text.tokenizer_training import train as train_tokenizer
-from pretune.training.distributed import World
+from pretune.runtime.randomness import Draws
+from pretune.text.corpus.documents import Document
+from pretune.text.examples.labeled import Labeled
+from pretune.text.packing.sequences import Epoch, Packing, Sequences, Template
+from pretune.text.store.builder import Settings, make_store
+from pretune.text.store.store import Store
+from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.text.tokenizers.training import train as train_tokenizer
+from pretune.training.data_streams import make_streams
 from pretune.training.loop import Training, train
+from pretune.training.parallel.distributed import World
 from pretune.training.settings import Budget, Optimizer, Schedule, Watching, fill
-from pretune.training.streams import make_streams
 
 WIDTH, VOCABULARY, LENGTH = 32, 300, 32
 TEMPLATE = Template(single=("start", "A", "separator"), pair=("B", "separator"))
@@ -404,20 +404,20 @@ def losses(name: str, steps: int, parallel: str = "replicate", changed: Any = No
         if changed is not None:
             changed(training)
         seen: list[float] = []
-        from pretune.training import log
+        from pretune.training import metrics_log
 
-        append = log.Log._append
+        append = metrics_log.Log._append
 
         def keep(self: Any, line: dict[str, float]) -> None:
             append(self, line)
             seen.append(sum(v for k, v in {**self.last, **line}.items() if k in terms))
 
         terms = {t for s in training.streams.streams for t in s.joint.room(s.packing)}
-        log.Log._append = keep  # type: ignore[method-assign]
+        metrics_log.Log._append = keep  # type: ignore[method-assign]
         try:
             train(training)
         finally:
-            log.Log._append = append  # type: ignore[method-assign]
+            metrics_log.Log._append = append  # type: ignore[method-assign]
     return seen
 
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import pretune as pt
-from pretune.model import Model, Root, make_model
-from pretune.training import seeds
+from pretune.models.model import Model, Root, make_model
+from pretune.training.jobs import several_seeds
 
 
 @cache
@@ -46,7 +46,7 @@ def share_here(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         shared.append(devices)
         return [work(*pickle.loads(pickle.dumps(job))) for job in jobs]
 
-    monkeypatch.setattr(seeds, "share_out", share_out)
+    monkeypatch.setattr(several_seeds, "share_out", share_out)
     return shared
 
 

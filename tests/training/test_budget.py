@@ -10,10 +10,10 @@ import torch
 from canary import make
 from pretune.objectives.objective import Loss
 from pretune.training.budget import Clock
-from pretune.training.distributed import World
-from pretune.training.log import METRICS, Log
 from pretune.training.loop import Training, train
-from pretune.training.schedules import rate_factor
+from pretune.training.metrics_log import METRICS, Log
+from pretune.training.optim.schedules import rate_factor
+from pretune.training.parallel.distributed import World
 from pretune.training.settings import Budget, Schedule, Watching, fill
 
 

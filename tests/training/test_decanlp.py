@@ -10,8 +10,8 @@ import pytest
 import pretune as pt
 from pretune.cli import main
 from pretune.objectives import parse_objective
-from pretune.recipe import read_recipe
-from pretune.text.text_to_text import guess_sides, read_text_to_text
+from pretune.runtime.recipe import read_recipe
+from pretune.text.examples.text_to_text import guess_sides, read_text_to_text
 from tiny import read, tiny
 
 RECIPE = Path(__file__).parent.parent.parent / "docs" / "recipes" / "decanlp.yaml"

@@ -13,8 +13,8 @@ from test_engine import same, stop_at
 import pretune as pt
 from canary import make
 from pretune import PretuneError
-from pretune.training import feed
-from pretune.training.best import Best
+from pretune.training import prefetch
+from pretune.training.early_stopping import Best
 from pretune.training.loop import Training, train
 from pretune.training.settings import Optimizer, Watching, fill
 from small_task import start, tune
@@ -66,7 +66,7 @@ def test_stopped_anywhere_and_resumed_gives_the_same_bits(averaged: bool, tmp_pa
     for cut in (int(last["best_step"]), int(last["step"]) - 1):
         name = f"cut {cut}"
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(feed, "deal", stop_at(feed.deal, cut))
+            patch.setattr(prefetch, "deal", stop_at(prefetch.deal, cut))
             with pytest.raises(InterruptedError):
                 train(one(name))
         again = one(name)

@@ -16,12 +16,12 @@ from canary import TEMPLATE, make, store
 from pretune import PretuneError
 from pretune.nn.dropout import Dropout
 from pretune.objectives import Data, Mixture, parse_objective
-from pretune.text.sequences import Packing
-from pretune.training.averaging import Average
+from pretune.text.packing.sequences import Packing
+from pretune.training.data_streams import Streams, make_streams
+from pretune.training.jobs.pretraining import check_stages
 from pretune.training.loop import Training, train
-from pretune.training.pretraining import check_stages
+from pretune.training.optim.weight_averaging import Average
 from pretune.training.settings import Optimizer, Schedule, Watching, fill
-from pretune.training.streams import Streams, make_streams
 
 
 def lines(run: Path) -> list[dict[str, Any]]:
@@ -55,7 +55,7 @@ def test_steps_grow_along_the_ramp() -> None:
 
 
 def test_stages_must_end_with_the_budget_and_fit_the_model() -> None:
-    from pretune.model import make_model
+    from pretune.models.model import make_model
 
     model = make_model("bert-tiny")
     assert check_stages(((0.9, 128), (1.0, 512)), model) == [128, 512]
@@ -102,11 +102,11 @@ def test_an_averaged_model_is_the_mean_of_its_steps_and_resumes_to_the_same_bits
     torch.testing.assert_close(whole.root.state_dict()[name], expected)
     assert not torch.equal(expected, seen[-1])
 
-    from pretune.training import feed
+    from pretune.training import prefetch
 
     stopped = training("cut", 8)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(feed, "deal", stop_at(feed.deal, 6))
+        patch.setattr(prefetch, "deal", stop_at(prefetch.deal, 6))
         with pytest.raises(InterruptedError):
             train(stopped)
     again = training("cut", 8)
@@ -216,7 +216,7 @@ def test_a_bad_step_is_named_and_stops_or_is_skipped(value: float, capsys: Any, 
 
 
 def test_bench_device_measures_and_training_shows_its_share(tmp_path: Path, monkeypatch: Any) -> None:
-    from pretune.devices import choose_device, peak_flops
+    from pretune.runtime.devices import choose_device, peak_flops
     from pretune.verbs import bench
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

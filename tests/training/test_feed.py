@@ -16,10 +16,10 @@ import torch
 from canary import TEMPLATE, make, store
 from pretune import PretuneError
 from pretune.objectives import Data, parse_objective
-from pretune.text.sequences import Packing
+from pretune.text.packing.sequences import Packing
+from pretune.training.data_streams import Stream, Streams, make_streams
 from pretune.training.loop import Stopped, Training, train
 from pretune.training.settings import Budget
-from pretune.training.streams import Stream, Streams, make_streams
 
 STEPS = 8
 

@@ -11,11 +11,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from canary import bert, encoder_decoder, modern, transformer_xl, xl
 from pretune.families import FAMILIES
-from pretune.model import Root
-from pretune.nn.patterns import window
+from pretune.models.model import Root
+from pretune.nn.attention.patterns import window
 from pretune.objectives import parse_objective
 from pretune.packed import Batch, make_targets, pack
-from pretune.text.sequences import Packing
+from pretune.text.packing.sequences import Packing
 from pretune.training.flops import forward_flops, itemize, pairs, training_flops
 
 
@@ -197,7 +197,7 @@ def test_sides_of_different_lengths_cost_what_a_counter_counts(name: str) -> Non
 
 
 def test_filler_on_both_sides_costs_nothing() -> None:
-    from pretune.text.sequences import Packing, Sequences, collate
+    from pretune.text.packing.sequences import Packing, Sequences, collate
 
     joint = parse_objective("translate").joints[0]
     root = Root(encoder_decoder(), [("translate", joint.objectives[0].head(encoder_decoder()))])

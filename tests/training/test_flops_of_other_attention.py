@@ -10,8 +10,8 @@ import torch
 from test_flops import even_batch, small
 from torch.utils.flop_counter import FlopCounterMode
 
-from pretune.model import Root
-from pretune.nn.patterns import causal
+from pretune.models.model import Root
+from pretune.nn.attention.patterns import causal
 from pretune.objectives import parse_objective
 from pretune.packed import Batch
 from pretune.training.flops import forward_flops, itemize, training_flops

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from pretune.objectives import Joint, Loss
 from pretune.packed import Batch
-from pretune.training import finetuning, loop
-from pretune.training.graphs import Graphs
+from pretune.training import loop
+from pretune.training.cuda_graphs import Graphs
+from pretune.training.jobs import finetuning
 from tiny import read, tiny, tune
 
 

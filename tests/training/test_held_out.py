@@ -8,9 +8,9 @@ import pytest
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.text.store import Store, join_stores
-from pretune.training.adapting import usual_settings
+from pretune.text.store.store import Store, join_stores
 from pretune.training.held_out import FEWEST, hold_out
+from pretune.training.jobs.adapting import usual_settings
 from tiny import read, tiny
 
 WORDS = ["the", "old", "cat", "sat", "on", "a", "warm", "mat", "near", "my", "door", "while", "one", "dog", "ran"]
@@ -97,7 +97,7 @@ def test_too_little_text_is_refused_before_training_and_leaves_the_name_free(
     text = tmp_path / "notes.txt"
     text.write_text(" ".join(sentences(4)), encoding="utf-8")
     with monkeypatch.context() as patch:
-        patch.setattr("pretune.training.pretraining.train", lambda *_, **__: pytest.fail("it was trained"))
+        patch.setattr("pretune.training.jobs.pretraining.train", lambda *_, **__: pytest.fail("it was trained"))
         with pytest.raises(PretuneError, match=r"notes.txt: too little text to hold any out .* watching.held_out=0"):
             pt.adapt(model, text, out=tmp_path / "run", budget=pt.Budget(steps=1), **FEW)  # type: ignore[arg-type]
     assert not (tmp_path / "run").exists()

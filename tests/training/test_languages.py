@@ -15,10 +15,10 @@ import torch
 import pretune as pt
 from pretune import PretuneError
 from pretune.inference.embed import embed_texts
-from pretune.model import load_model
+from pretune.models.model import load_model
 from pretune.objectives import parse_objective
-from pretune.text.documents import Document
-from pretune.text.tokenizer_training import train as train_tokenizer
+from pretune.text.corpus.documents import Document
+from pretune.text.tokenizers.training import train as train_tokenizer
 
 WORDS = ["cat", "dog", "fox", "owl", "pig", "rat", "bee", "cow", "elk", "hen"]
 SETTINGS: dict[str, Any] = {

@@ -23,12 +23,12 @@ from pretune.objectives import Joint
 from pretune.objectives.objective import Loss
 from pretune.training import checkpoints
 from pretune.training.checkpoints import list_checkpoints, load_newest
-from pretune.training.distributed import World
-from pretune.training.feed import deal
+from pretune.training.data_streams import Pack
 from pretune.training.loop import Stopped, stop_signals, train
-from pretune.training.schedules import rate_factor
+from pretune.training.optim.schedules import rate_factor
+from pretune.training.parallel.distributed import World
+from pretune.training.prefetch import deal
 from pretune.training.settings import Budget, Optimizer, Schedule, Watching, fill
-from pretune.training.streams import Pack
 
 
 def weights(training: Any) -> dict[str, torch.Tensor]:
@@ -59,8 +59,8 @@ def test_accumulated_packs_equal_one_big_batch(name: str) -> None:
     big = make(name, 1)
     epoch = streams.streams[0].epoch_plan(0)
     chosen = np.concatenate([epoch.plan.pack(i) for i in range(count)])  # type: ignore[attr-defined]
-    from pretune.randomness import Draws
-    from pretune.text.sequences import collate
+    from pretune.runtime.randomness import Draws
+    from pretune.text.packing.sequences import collate
 
     sequences = joint.corrupt(epoch.arrangement.take(chosen), streams.streams[0].data.tokenizer, Draws(0))  # type: ignore[attr-defined]
     batch = collate(sequences)
@@ -93,8 +93,8 @@ def test_a_joint_loss_is_the_sum_of_its_parts_from_one_forward() -> None:
 
 
 def test_filler_changes_nothing() -> None:
-    from pretune.randomness import Draws
-    from pretune.text.sequences import Packing, collate
+    from pretune.runtime.randomness import Draws
+    from pretune.text.packing.sequences import Packing, collate
 
     training = make("mlm+nsp", 1)
     stream = training.streams.streams[0]
@@ -325,7 +325,7 @@ def test_a_step_without_targets_of_a_term_goes_by_the_others(monkeypatch: pytest
         sequences.targets[name] = (places, np.zeros_like(places), np.zeros(len(places)))  # as where shapes are fixed
         return sequences
 
-    monkeypatch.setattr("pretune.objectives.nsp.judge_at_start", unlabeled)
+    monkeypatch.setattr("pretune.objectives.pretraining.nsp.judge_at_start", unlabeled)
     training = make("mlm+nsp", 2)
     found = train(training)
     assert found["nsp"] == 0.0 and 0.0 < found["mlm"] < 20.0

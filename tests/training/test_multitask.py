@@ -17,12 +17,12 @@ from test_engine import stop_at
 import pretune as pt
 from pretune.cli import main
 from pretune.inference.predict import load_trained
-from pretune.model import load_model
+from pretune.models.model import load_model
 from pretune.objectives import Joint, Mixture, Named, parse_objective
-from pretune.training import feed
-from pretune.training.sampling import parse_sampling
-from pretune.training.streams import Stage, Streams
-from pretune.verbs.inputs import name_files
+from pretune.training import prefetch
+from pretune.training.data_streams import Stage, Streams
+from pretune.training.jobs.task_sampling import parse_sampling
+from pretune.verbs.shared_inputs import name_files
 from small_task import share_here
 from tiny import read, tiny, tune
 
@@ -218,7 +218,7 @@ def test_stopped_and_resumed_gives_the_same_bits(material: Path, tmp_path: Path)
 
     whole = one("whole")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(feed, "deal", stop_at(feed.deal, 7))
+        patch.setattr(prefetch, "deal", stop_at(prefetch.deal, 7))
         with pytest.raises(InterruptedError):
             one("cut")
     again = one("cut", resume=True)

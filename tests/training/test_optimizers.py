@@ -10,11 +10,11 @@ from torch import nn
 
 from canary import make
 from pretune.families import FAMILIES
-from pretune.model import Root
+from pretune.models.model import Root
 from pretune.nn.linear import Linear
 from pretune.objectives import OBJECTIVES
 from pretune.training.loop import Training, train
-from pretune.training.optimizers import (
+from pretune.training.optim.optimizers import (
     KINDS,
     Lamb,
     Muon,

@@ -12,10 +12,10 @@ from material import TEMPLATES, encoder_decoder
 from pretune import PretuneError, pretrain
 from pretune.families import FAMILIES
 from pretune.families.family import Family, Table
-from pretune.model import Model, Root, load_model
+from pretune.models.model import Model, Root, load_model
 from pretune.objectives import parse_objective
-from pretune.training import pretraining
 from pretune.training.held_out import split
+from pretune.training.jobs import pretraining
 from pretune.training.settings import Batching, Budget, Watching
 
 WORDS = ["cat", "dog", "fox", "owl", "pig", "rat", "bee", "cow", "elk", "hen"]

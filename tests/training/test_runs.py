@@ -5,10 +5,10 @@ from pathlib import Path
 
 from pretune.metrics import positive_class, score
 from pretune.objectives import parse_objective
-from pretune.report import render
-from pretune.text.labeled import Labeled
-from pretune.training.log import METRICS
-from pretune.training.runs import RECIPE, Run, finish_run
+from pretune.runtime.console import render
+from pretune.text.examples.labeled import Labeled
+from pretune.training.metrics_log import METRICS
+from pretune.training.run_folder import RECIPE, Run, finish_run
 
 
 def finished(folder: Path, results: dict[str, object]) -> Run:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import pretune as pt
 from canary import store
-from pretune.errors import PretuneError
-from pretune.presets import preset_names
-from pretune.training.pretraining import make_plan
-from pretune.training.scaling import LEAST_SEQUENCES, LEAST_STEPS, Course, parse_budget, scale_to
+from pretune.models.presets import preset_names
+from pretune.runtime.errors import PretuneError
+from pretune.training.jobs.pretraining import make_plan
+from pretune.training.jobs.recipe_scaling import LEAST_SEQUENCES, LEAST_STEPS, Course, parse_budget, scale_to
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule
 
 BERT = Course(

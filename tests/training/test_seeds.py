@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.text.labeled import Labeled
-from pretune.text.splitting import split, warn_of_leaks
-from pretune.training.finetuning import ANSWERS, SPLIT
+from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.splits import split, warn_of_leaks
+from pretune.training.jobs.finetuning import ANSWERS, SPLIT
 from small_task import share_here, start
 
 

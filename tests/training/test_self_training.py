@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pretune as pt
+from pretune.objectives.distillation.distill_logits import Soft, Teaching
 from pretune.objectives.objective import classification_loss
-from pretune.objectives.soft import Soft, Teaching
 from pretune.packed import Targets
 from small_task import share_here
 from tiny import read, tiny, tune

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import pretune as pt
-from pretune.examples import example
-from pretune.model import make_model
+from pretune.models.model import make_model
 from pretune.nn.dropout import share_seed, stop_dropout
 from pretune.objectives import parse_objective
 from pretune.packed import Batch, Capacity, make_targets, pack
+from pretune.sample_data import example
 from pretune.training.loop import compile_once
 
 pytestmark = pytest.mark.gpu
@@ -61,7 +61,7 @@ def test_a_compiled_step_equals_the_hosts(preset: str) -> None:
 def test_replayed_graphs_train_as_launched_kernels_do(
     names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pretune.training import finetuning
+    from pretune.training.jobs import finetuning
 
     start = make_model("bert-tiny", 1024)
     start.tokenizer = pt.train_tokenizer(str(example("messages_train.csv")), kind="wordpiece", size=1024)

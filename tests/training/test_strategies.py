@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from pretune import PretuneError
-from pretune.model import load_model, make_model
-from pretune.nn.features import Features
-from pretune.nn.low_rank import add_low_rank, merge_low_rank
+from pretune.models.model import load_model, make_model
+from pretune.nn.layer_mixing import Features
+from pretune.nn.lora import add_low_rank, merge_low_rank
 from pretune.nn.pooling import AttentivePool, pool
 from pretune.packed import pack_lists
-from pretune.training.strategies import choose_strategy, parse_strategy
+from pretune.training.jobs.finetuning_strategies import choose_strategy, parse_strategy
 from small_task import start, tune
 
 LAYERS = [f"layer {number}" for number in range(4)]

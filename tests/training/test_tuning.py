@@ -13,9 +13,9 @@ import pytest
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.training.runs import Run, finish_run, start_run
-from pretune.training.search_space import count_layers, make_space
-from pretune.training.tuning import Range, Search
+from pretune.training.jobs.hyperparameter_search import Range, Search
+from pretune.training.jobs.search_space import count_layers, make_space
+from pretune.training.run_folder import Run, finish_run, start_run
 from small_task import start
 
 pytest.importorskip("optuna")
@@ -129,7 +129,7 @@ def test_trials_at_once_do_not_depend_on_who_is_first(tmp_path: Path) -> None:
 
 def test_seconds_end_a_search_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(0, 1000, 10))
-    monkeypatch.setattr("pretune.training.tuning.time.monotonic", lambda: next(ticks))
+    monkeypatch.setattr("pretune.training.jobs.hyperparameter_search.time.monotonic", lambda: next(ticks))
     made = search(tmp_path)
     made.run(Trainer(), seconds=35)  # ten seconds a trial
     assert len(made.trials) == 3

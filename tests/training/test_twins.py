@@ -15,12 +15,12 @@ import yaml
 import pretune as pt
 from conftest import english_documents
 from pretune.backbones.recurrent import Recurrent
-from pretune.model import load_model
+from pretune.models.model import load_model
+from pretune.models.presets import find_preset, preset_names
 from pretune.objectives import parse_objective
-from pretune.presets import find_preset, preset_names
-from pretune.text.documents import Document
-from pretune.text.tokenizer_training import train as train_tokenizer
-from pretune.training.pretraining import make_plan
+from pretune.text.corpus.documents import Document
+from pretune.text.tokenizers.training import train as train_tokenizer
+from pretune.training.jobs.pretraining import make_plan
 
 TWINS = [name for name in preset_names() if name.endswith("-tiny")]
 
@@ -117,7 +117,7 @@ def test_every_system_has_a_twin_and_every_twin_the_recipe_of_its_system() -> No
 
 def like(name: str) -> str:
     return str(
-        yaml.safe_load((resources.files("pretune.presets") / f"{name}.yaml").read_text(encoding="utf-8"))["like"]
+        yaml.safe_load((resources.files("pretune.models.presets") / f"{name}.yaml").read_text(encoding="utf-8"))["like"]
     )
 
 

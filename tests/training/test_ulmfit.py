@@ -12,8 +12,8 @@ import torch
 
 import pretune as pt
 from pretune.families import FAMILIES
-from pretune.model import Model, Root, load
-from pretune.training.ulmfit import lowercases, unfreezing, way_of
+from pretune.models.model import Model, Root, load
+from pretune.training.jobs.ulmfit import lowercases, unfreezing, way_of
 
 WORDS = ["red", "blue", "green", "yellow", "stone", "cloud", "tree", "bird"]
 

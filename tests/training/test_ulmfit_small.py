@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import pretune as pt
-from pretune.training.ulmfit import OBJECTIVE, OPTIMIZER
+from pretune.training.jobs.ulmfit import OBJECTIVE, OPTIMIZER
 
 KINDS = {ast.Module: "module", ast.ClassDef: "class", ast.FunctionDef: "function", ast.AsyncFunctionDef: "function"}
 LABELS, JUDGED, EACH = 200, 500, 800

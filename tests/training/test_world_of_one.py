@@ -20,8 +20,8 @@ import torch.distributed as dist
 import pretune as pt
 from canary import make
 from pretune.training.checkpoints import list_checkpoints
-from pretune.training.distributed import World
 from pretune.training.loop import train
+from pretune.training.parallel.distributed import World
 from pretune.training.settings import Optimizer, fill
 
 STEPS = 6

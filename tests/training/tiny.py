@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 import pretune as pt
-from pretune.model import Model, Root, make_model
+from pretune.models.model import Model, Root, make_model
 from pretune.objectives import parse_objective
-from pretune.text.documents import Document
-from pretune.text.tokenizer import Tokenizer
-from pretune.text.tokenizer_training import train
+from pretune.text.corpus.documents import Document
+from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.text.tokenizers.training import train
 
 SIZES: dict[str, dict[str, Any]] = {
     "t5-tiny": {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 1, "num_heads": 2, "dropout_rate": 0.0},

@@ -28,10 +28,11 @@ import pretune
 from canary import losses, make, store
 from pretune import PretuneError
 from pretune.nn.dropout import Dropout
-from pretune.text.preparing import Settings, make_store
-from pretune.training import agreement, loop
-from pretune.training.distributed import parallelize
+from pretune.text.store.builder import Settings, make_store
+from pretune.training import loop
 from pretune.training.loop import train
+from pretune.training.parallel import rank_consistency
+from pretune.training.parallel.distributed import parallelize
 from pretune.training.settings import Budget, Optimizer, fill
 
 STEPS = 3
@@ -201,7 +202,7 @@ def refused(folder: str, **own: list[Any]) -> str:
 
 
 def disagreeing(folder: Path) -> dict[str, Any]:
-    agreement.PATIENCE = 0.5
+    rank_consistency.PATIENCE = 0.5
     for rank in range(2):
         (folder / f"machine-{rank}").mkdir(parents=True)
         shutil.copytree(store().folder, folder / f"machine-{rank}" / "store")

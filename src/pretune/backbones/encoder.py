@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from pretune.backbones.states import Keep, States, TaskParts, kept
-from pretune.nn.attention import Flow
-from pretune.nn.cache import Cache
+from pretune.backbones.backbone import Keep, States, TaskParts, kept
+from pretune.nn.attention.kv_cache import Cache
+from pretune.nn.attention.multi_head import Flow
+from pretune.nn.attention.packed_layout import Layout, Side, memory_side, self_layout
+from pretune.nn.attention.patterns import Pattern, document, visible
 from pretune.nn.embeddings import Embeddings
-from pretune.nn.layout import Layout, Side, memory_side, self_layout
-from pretune.nn.patterns import Pattern, document, visible
-from pretune.nn.positions import Learned
+from pretune.nn.positional_encoding import Learned
 from pretune.packed import Packed
 
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
+from pretune.backbones.backbone import Keep, States, TaskParts, kept
 from pretune.backbones.encoder import Encoder
-from pretune.backbones.states import Keep, States, TaskParts, kept
-from pretune.nn.attention import Flow
-from pretune.nn.cache import Cache
+from pretune.nn.attention.kv_cache import Cache
+from pretune.nn.attention.multi_head import Flow
+from pretune.nn.attention.packed_layout import cross_layout, self_layout
 from pretune.nn.embeddings import Embeddings
-from pretune.nn.layout import cross_layout, self_layout
 from pretune.packed import Packed
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pretune.backbones.states import Keep, States, TaskParts, kept
-from pretune.backbones.two_ways import reversed_packed
-from pretune.nn.layout import rearrange, reverse
+from pretune.backbones.backbone import Keep, States, TaskParts, kept
+from pretune.backbones.bidirectional import reversed_packed
+from pretune.nn.attention.packed_layout import rearrange, reverse
+from pretune.nn.compiler_exclusions import uncompiled
 from pretune.nn.recurrent import Locked, RecurrentLayer, Rows, State
-from pretune.nn.uncompiled import uncompiled
 from pretune.packed import Packed
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pretune.backbones.backbone import Keep, States, TaskParts, kept
+from pretune.backbones.bidirectional import TwoWays
 from pretune.backbones.recurrent import Recurrent, RecurrentCache, RecurrentState
-from pretune.backbones.states import Keep, States, TaskParts, kept
-from pretune.backbones.two_ways import TwoWays
-from pretune.errors import PretuneError
-from pretune.nn.alignment import Alignment
-from pretune.nn.layout import cross_layout, side_of
+from pretune.nn.attention.packed_layout import cross_layout, side_of
+from pretune.nn.attention.recurrent_attention import Alignment
+from pretune.nn.compiler_exclusions import uncompiled
 from pretune.nn.linear import Linear
 from pretune.nn.recurrent import Locked, Recurrence, RecurrentLayer, Rows, State, kernel_type
-from pretune.nn.uncompiled import uncompiled
 from pretune.packed import Packed
+from pretune.runtime.errors import PretuneError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Readout = Literal["none", "tanh", "maxout"]

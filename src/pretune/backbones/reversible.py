@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pretune.backbones.backbone import Keep, States, TaskParts, kept
 from pretune.backbones.encoder import with_documents
-from pretune.backbones.states import Keep, States, TaskParts, kept
-from pretune.nn.attention import Flow
-from pretune.nn.cache import Cache
+from pretune.nn.attention.kv_cache import Cache
+from pretune.nn.attention.multi_head import Flow
+from pretune.nn.attention.packed_layout import Layout, self_layout, side_of
+from pretune.nn.attention.patterns import document, visible
 from pretune.nn.embeddings import Embeddings
-from pretune.nn.layout import Layout, self_layout, side_of
-from pretune.nn.patterns import document, visible
 from pretune.nn.reversible import ReversibleLayer, run_reversible
 from pretune.packed import Packed, pack
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pretune.nn.attention import Flow
-from pretune.nn.narrow import HEADED, size
+from pretune.nn.attention.multi_head import Flow
+from pretune.nn.structured_pruning import HEADED, size
 from pretune.packed import Batch
 
 Named = dict[str, nn.Module]

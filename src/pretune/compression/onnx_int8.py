@@ -1,7 +1,7 @@
 """Quantize ONNX graphs to int8: by ranges found while it runs, measured before, or learned in training.
 
 Weights that are multiplied have 7 bits whatever the machine, so that a graph gives the same answers on processors with and
-without VNNI (nn/int8.py says why). ONNX Runtime would saturate with 8 bits on x86 without VNNI; unsigned weights (U8U8) would
+without VNNI (nn/quantized/int8.py says why). ONNX Runtime would saturate with 8 bits on x86 without VNNI; unsigned weights (U8U8) would
 not, but are slower there, and its option session.x64quantprecision does not travel with the file.
 """
 
@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from pretune.atomic import write_bytes
-from pretune.backbones.onnx import feeds, need_runtime, open_graph
-from pretune.errors import PretuneError
-from pretune.nn.int8 import REDUCED
+from pretune.backbones.onnx_runtime import feeds, need_runtime, open_graph
+from pretune.nn.quantized.int8 import REDUCED
 from pretune.packed import Batch
+from pretune.runtime.atomic_io import write_bytes
+from pretune.runtime.errors import PretuneError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 OPERATORS = ["MatMul", "Gemm", "Gather"]  # linear layers and embeddings

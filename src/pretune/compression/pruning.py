@@ -9,17 +9,17 @@ from typing import Any, Self
 
 import torch
 
-from pretune.backbones.onnx import OnnxBackbone
-from pretune.backbones.shape import Shape, attentions, drop_all_but, feed_forwards, kinds
+from pretune.backbones.onnx_runtime import OnnxBackbone
+from pretune.backbones.pruned_shape import Shape, attentions, drop_all_but, feed_forwards, kinds
 from pretune.compression.importance import by_gradient, by_magnitude, least_heads, least_units
-from pretune.compression.layers import choose_kept, likeness, parse_drop
-from pretune.errors import PretuneError
-from pretune.model import Model
-from pretune.nn.narrow import narrow, size
-from pretune.nn.sparse import make_sparse, zeros_in
+from pretune.compression.layer_dropping import choose_kept, likeness, parse_drop
+from pretune.models.adapt_vocabulary import match_vocabulary
+from pretune.models.model import Model
+from pretune.nn.magnitude_pruning import make_sparse, zeros_in
+from pretune.nn.structured_pruning import narrow, size
 from pretune.packed import Batch
-from pretune.refit import match_vocabulary
-from pretune.text.trimming import trim
+from pretune.runtime.errors import PretuneError
+from pretune.text.tokenizers.vocabulary_pruning import trim
 
 # Keys of config.json that say how many layers there are, and how many inner units.
 DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pretune.training.finetuning import Plan, make_plan
+from pretune.training.jobs.finetuning import Plan, make_plan
 from pretune.training.settings import Budget
 
 

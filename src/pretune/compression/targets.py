@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pretune.errors import PretuneError
-from pretune.weights import read_size
+from pretune.models.weights import read_size
+from pretune.runtime.errors import PretuneError
 
 _FORM = re.compile(r"\s*(latency|size|quality)\s*(<=|>=|=)\s*(.+?)\s*")
 UNITS = {"ms": 1e-3, "s": 1.0, "us": 1e-6}

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pretune.errors import PretuneError
-from pretune.evaluation.official import METRICS, PARTS
-from pretune.evaluation.paired import compare, compare_parts
-from pretune.evaluation.runner import ASKED, RESULT, read_answers, read_lines, rows_path
+from pretune.evaluation.paired_bootstrap import compare, compare_parts
 from pretune.evaluation.suite import SuiteTask, find_suite
-from pretune.parsing import read_sealed_json
+from pretune.evaluation.suite_metrics import METRICS, PARTS
+from pretune.evaluation.suite_runner import ASKED, RESULT, read_answers, read_lines, rows_path
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.parsing import read_sealed_json
 
 
 def compare_evaluations(first: Path, second: Path) -> list[dict[str, Any]]:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from pretune.evaluation.suite import SuiteRows
-from pretune.progress import progress
-from pretune.text.store import Store
+from pretune.runtime.progress import progress
+from pretune.text.store.store import Store
 
 Array = np.ndarray[Any, np.dtype[np.uint64]]
 WORDS = 13  # in a run

@@ -11,15 +11,15 @@ from dataclasses import replace
 from statistics import mean, stdev
 from typing import Any
 
-from pretune.atomic import write_json
-from pretune.errors import PretuneError
-from pretune.evaluation.controls import controls
+from pretune.evaluation.baselines import controls
 from pretune.metrics import score
-from pretune.randomness import Draws
-from pretune.text.splitting import stratum
-from pretune.training.finetuning import Material, Plan
-from pretune.training.runs import Run
-from pretune.training.seeds import run_seeds
+from pretune.runtime.atomic_io import write_json
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.randomness import Draws
+from pretune.text.examples.splits import stratum
+from pretune.training.jobs.finetuning import Material, Plan
+from pretune.training.jobs.several_seeds import run_seeds
+from pretune.training.run_folder import Run
 
 FOLDER, FILE = "curve", "curve.json"
 SEEDS = 3  # at each size, unless the plan says otherwise
@@ -29,7 +29,7 @@ PRETRAINED, SCRATCH = "pretrained", "from scratch"
 def nested(examples: Any, seed: int = 0) -> list[int]:
     """All rows in an order whose beginnings have labels in about the same shares as the whole.
 
-    >>> from pretune.text.labeled import Labeled
+    >>> from pretune.text.examples.labeled import Labeled
     >>> rows = Labeled("x.csv", {}, list("abcdef"), labels=list("xxyyxy"))
     >>> sorted(rows.labels[row] for row in nested(rows)[:2])
     ['x', 'y']

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pretune.atomic import write_bytes
-from pretune.errors import PretuneError
 from pretune.evaluation.suite import Suite, SuiteTask
+from pretune.runtime.atomic_io import write_bytes
+from pretune.runtime.errors import PretuneError
 
 Rows = Sequence[Mapping[str, Any]]
 Answers = Sequence[Mapping[str, Any]]

@@ -8,13 +8,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from pretune.atomic import check_name
-from pretune.errors import PretuneError, if_option, nearest, quote
-from pretune.evaluation.layouts import LAYOUTS, layout_of, read_layout
-from pretune.parsing import conform
-from pretune.progress import say
-from pretune.recipe import merge, read_recipe
-from pretune.suites import suite_names
+from pretune.evaluation.file_formats import LAYOUTS, layout_of, read_layout
+from pretune.evaluation.suites import suite_names
+from pretune.runtime.atomic_io import check_name
+from pretune.runtime.errors import PretuneError, if_option, nearest, quote
+from pretune.runtime.parsing import conform
+from pretune.runtime.progress import say
+from pretune.runtime.recipe import merge, read_recipe
 
 MALFORMED = 0.01  # of the rows to learn from may be left out; more, and the file is broken
 NAMED = 3  # of them are named
@@ -45,7 +45,7 @@ class SuiteTask:
     length: int | None = None
     scored: str = "dev"  # the split that a row of the table is about
     submission: Mapping[str, Any] = field(default_factory=dict)
-    prompt: Mapping[str, Any] = field(default_factory=dict)  # how it is asked, see evaluation/asking.py
+    prompt: Mapping[str, Any] = field(default_factory=dict)  # how it is asked, see evaluation/in_context.py
     version: Any = 1
     source: str = ""
     like: str = ""
@@ -257,7 +257,7 @@ def find_suite(name: str | Path, language: str = "") -> Suite:
     ['boolq', 'cb', 'copa']
     """
     if str(name) in suite_names():
-        content = read_recipe(Path(str(files("pretune.suites") / f"{name}.yaml")))
+        content = read_recipe(Path(str(files("pretune.evaluation.suites") / f"{name}.yaml")))
     elif Path(name).suffix in (".yaml", ".yml"):
         content = read_recipe(name)
     else:

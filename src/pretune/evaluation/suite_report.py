@@ -6,13 +6,13 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from pretune.atomic import write_bytes
-from pretune.evaluation.averages import group_averages
-from pretune.evaluation.references import legend, references, sources, table
-from pretune.evaluation.runner import Evaluation, spread
+from pretune.evaluation.published_results import legend, references, sources, table
 from pretune.evaluation.suite import SuiteTask
-from pretune.pages import commands, page, paragraph, section, table_of
-from pretune.pages import table as page_table
+from pretune.evaluation.suite_averages import group_averages
+from pretune.evaluation.suite_runner import Evaluation, spread
+from pretune.runtime.atomic_io import write_bytes
+from pretune.runtime.html_report import commands, page, paragraph, section, table_of
+from pretune.runtime.html_report import table as page_table
 
 REPORT = "report.html"
 SHOWN = {

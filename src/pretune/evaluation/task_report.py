@@ -8,20 +8,20 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from pretune.atomic import write_bytes
+from pretune.evaluation.baselines import controls
+from pretune.evaluation.bootstrap import COVERAGE, intervals
 from pretune.evaluation.calibration import calibration
-from pretune.evaluation.controls import controls
-from pretune.evaluation.intervals import COVERAGE, intervals
 from pretune.evaluation.learning_curve import FILE as CURVE
 from pretune.metrics import judge_each, positive_class, score
-from pretune.metrics.judging import Judged
-from pretune.objectives.named import kind_of
-from pretune.pages import Line, chart, page, paragraph, section, table, table_of
-from pretune.parsing import read_json, read_json_lines
-from pretune.progress import progress
-from pretune.training.finetuning import ANSWERS, Material
-from pretune.training.multitask import Tasks, answers_file
-from pretune.training.runs import Run
+from pretune.metrics.per_example import Judged
+from pretune.objectives.tasks.renamed_task import kind_of
+from pretune.runtime.atomic_io import write_bytes
+from pretune.runtime.html_report import Line, chart, page, paragraph, section, table, table_of
+from pretune.runtime.parsing import read_json, read_json_lines
+from pretune.runtime.progress import progress
+from pretune.training.jobs.finetuning import ANSWERS, Material
+from pretune.training.jobs.multitask import Tasks, answers_file
+from pretune.training.run_folder import Run
 
 REPORT = "report.html"
 WORST = 12  # examples shown

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-from pretune.errors import PretuneError
-from pretune.families.albert import ALBERT
-from pretune.families.bart import BART
-from pretune.families.bert import BERT
-from pretune.families.big_bird import BIG_BIRD
-from pretune.families.bilstm import BILSTM
-from pretune.families.deberta import DEBERTA, DEBERTA_V2
-from pretune.families.distilbert import DISTILBERT
-from pretune.families.electra import ELECTRA
-from pretune.families.elmo import ELMO
-from pretune.families.elmo_transformer import ELMO_TRANSFORMER
-from pretune.families.ernie import ERNIE
+from pretune.families.decoders.gpt import GPT
+from pretune.families.decoders.gpt2 import GPT2
+from pretune.families.decoders.reformer import REFORMER
+from pretune.families.decoders.transfo_xl import TRANSFO_XL
+from pretune.families.encoder_decoders.bart import BART
+from pretune.families.encoder_decoders.marian import MARIAN
+from pretune.families.encoder_decoders.mbart import MBART
+from pretune.families.encoder_decoders.recurrent_seq2seq import SEQ2SEQ
+from pretune.families.encoder_decoders.t5 import MT5, T5
+from pretune.families.encoders.albert import ALBERT
+from pretune.families.encoders.bert import BERT
+from pretune.families.encoders.big_bird import BIG_BIRD
+from pretune.families.encoders.deberta import DEBERTA, DEBERTA_V2
+from pretune.families.encoders.distilbert import DISTILBERT
+from pretune.families.encoders.electra import ELECTRA
+from pretune.families.encoders.ernie import ERNIE
+from pretune.families.encoders.longformer import LONGFORMER
+from pretune.families.encoders.modernbert import MODERNBERT
+from pretune.families.encoders.mpnet import MPNET
+from pretune.families.encoders.performer import PERFORMER
+from pretune.families.encoders.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
+from pretune.families.encoders.xlm import XLM
+from pretune.families.encoders.xlnet import XLNET
 from pretune.families.family import Family
-from pretune.families.gpt import GPT
-from pretune.families.gpt2 import GPT2
-from pretune.families.longformer import LONGFORMER
-from pretune.families.lstm import LSTM
-from pretune.families.marian import MARIAN
-from pretune.families.mbart import MBART
-from pretune.families.modernbert import MODERNBERT
-from pretune.families.mpnet import MPNET
-from pretune.families.performer import PERFORMER
-from pretune.families.reformer import REFORMER
-from pretune.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
-from pretune.families.seq2seq import SEQ2SEQ
-from pretune.families.t5 import MT5, T5
-from pretune.families.transfo_xl import TRANSFO_XL
-from pretune.families.word_vectors import WORD_VECTORS
-from pretune.families.xlm import XLM
-from pretune.families.xlnet import XLNET
+from pretune.families.recurrent.bilstm import BILSTM
+from pretune.families.recurrent.elmo import ELMO
+from pretune.families.recurrent.elmo_transformer import ELMO_TRANSFORMER
+from pretune.families.recurrent.lstm import LSTM
+from pretune.families.recurrent.word_vectors import WORD_VECTORS
+from pretune.runtime.errors import PretuneError
 
 ENCODERS = (
     BERT,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# Read by `pretune.model`: which family and heads a folder holds, and the names of its classes.
+# Read by `pretune.models.model`: which family and heads a folder holds, and the names of its classes.
 DESCRIPTION = frozenset(
     {
         "architectures",

@@ -11,12 +11,12 @@ from typing import Any, get_origin, get_type_hints
 import torch
 from torch import Tensor
 
-from pretune.backbones.states import Backbone
-from pretune.errors import LONGEST_QUOTE, PretuneError, shorten
-from pretune.families.bounds import check_bounds
+from pretune.backbones.backbone import Backbone
+from pretune.families.config_bounds import check_bounds
 from pretune.families.config_keys import DESCRIPTION, HARMLESS, REFUSED
-from pretune.parsing import as_tuples, conform
-from pretune.text.sequences import Template
+from pretune.runtime.errors import LONGEST_QUOTE, PretuneError, shorten
+from pretune.runtime.parsing import as_tuples, conform
+from pretune.text.packing.sequences import Template
 
 Tensors = dict[str, Tensor]
 Row = tuple[str | Sequence[str], str]  # published name or names, our name

@@ -15,25 +15,25 @@ from typing import Any
 import numpy as np
 import torch
 
-from pretune.devices import choose_device
-from pretune.errors import PretuneError
-from pretune.inference.ends import ends_at
-from pretune.inference.generate import Decoding, Reader, Writer
+from pretune.inference.generation.generate import Decoding, Reader, Writer
+from pretune.inference.generation.generate_answers import around, ids_of, in_batches, write_for
+from pretune.inference.generation.seq2seq_generation import Rewriter, reads_and_writes
+from pretune.inference.generation.stop_strings import ends_at
 from pretune.inference.predict import Answerer
-from pretune.inference.rewriting import Rewriter, reads_and_writes
-from pretune.inference.writing import around, ids_of, in_batches, write_for
 from pretune.metrics.classification import classification_metrics
-from pretune.metrics.texts import exact_match
-from pretune.model import find_folder, load_model, read_config
+from pretune.metrics.generated_text import exact_match
+from pretune.models.model import find_folder, load_model, read_config
 from pretune.objectives import Named, alone, parse_objective
-from pretune.objectives.prompt import Prompt
 from pretune.objectives.task import Answer
-from pretune.progress import say
-from pretune.randomness import permutation
-from pretune.text.clozes import Cloze, name_words
-from pretune.text.composed import Part, compose
-from pretune.text.labeled import Labeled
-from pretune.text.sequences import Arrangement, Sequences, collate
+from pretune.objectives.tasks.prompt import Prompt
+from pretune.runtime.devices import choose_device
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.progress import say
+from pretune.runtime.randomness import permutation
+from pretune.text.examples.clozes import Cloze, name_words
+from pretune.text.examples.labeled import Labeled
+from pretune.text.packing.sequence_parts import Part, compose
+from pretune.text.packing.sequences import Arrangement, Sequences, collate
 
 Array = np.ndarray[Any, np.dtype[Any]]
 EMPTY = ("N/A", "[MASK]", "")  # texts that say nothing, as in the paper

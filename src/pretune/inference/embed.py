@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from pretune.devices import choose_device
-from pretune.errors import PretuneError
-from pretune.inference.batches import text_batches
-from pretune.inference.finite import checked
-from pretune.model import LENGTH, embedding_of, load_model, trained_for
+from pretune.inference.batching import text_batches
+from pretune.inference.finite_check import checked
+from pretune.models.model import LENGTH, embedding_of, load_model, trained_for
 from pretune.nn.text_embedding import TextEmbedding
 from pretune.objectives import Named, alone
-from pretune.objectives.contrast import Contrast, mark_prompts, prompt_tokens
-from pretune.objectives.named import kind_of
-from pretune.objectives.on import On
-from pretune.progress import say
-from pretune.text.sequences import Sequences
+from pretune.objectives.tasks.contrast import Contrast, mark_prompts, prompt_tokens
+from pretune.objectives.tasks.layer_features import On
+from pretune.objectives.tasks.renamed_task import kind_of
+from pretune.runtime.devices import choose_device
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.progress import say
+from pretune.text.packing.sequences import Sequences
 
 Array = np.ndarray[Any, np.dtype[Any]]
 TOP = -1

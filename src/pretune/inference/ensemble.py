@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 
-from pretune.cluster import Engine, check_seen, everywhere, on_cluster
-from pretune.devices import choose_device
-from pretune.errors import PretuneError, if_option
 from pretune.inference.predict import Answerer, load_trained, read_part, task_of, without_tokens
 from pretune.objectives import Task
 from pretune.objectives.task import Answer
-from pretune.text.labeled import Excerpt
-from pretune.workers import begin
+from pretune.runtime.devices import choose_device
+from pretune.runtime.errors import PretuneError, if_option
+from pretune.runtime.process_pool import begin
+from pretune.runtime.ray_jobs import Engine, check_seen, everywhere, on_cluster
+from pretune.text.examples.labeled import Excerpt
 
 
 @dataclass(frozen=True)

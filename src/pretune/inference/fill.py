@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from pretune.devices import choose_device
-from pretune.errors import PretuneError, if_option
-from pretune.inference.finite import checked
-from pretune.model import Model, load_model
+from pretune.inference.finite_check import checked
+from pretune.models.model import Model, load_model
 from pretune.objectives import parse_objective
-from pretune.objectives.masking import choose, words
+from pretune.objectives.pretraining.masking import choose, words
 from pretune.packed import pack
-from pretune.randomness import Draws
-from pretune.text.sequences import Sequences
+from pretune.runtime.devices import choose_device
+from pretune.runtime.errors import PretuneError, if_option
+from pretune.runtime.randomness import Draws
+from pretune.text.packing.sequences import Sequences
 
 MASK = "[MASK]"  # how a gap is written, whatever the tokenizer's own token is
 

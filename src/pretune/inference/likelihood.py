@@ -23,14 +23,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.devices import choose_device
-from pretune.errors import PretuneError
-from pretune.inference.batches import TOKENS
-from pretune.inference.finite import checked
-from pretune.model import LENGTH, Model, load_model, trained_for
-from pretune.nn.patterns import Pattern, causal, permutation
-from pretune.nn.patterns import prefix as prefix_pattern
+from pretune.inference.batching import TOKENS
+from pretune.inference.finite_check import checked
+from pretune.models.model import LENGTH, Model, load_model, trained_for
+from pretune.nn.attention.patterns import Pattern, causal, permutation
+from pretune.nn.attention.patterns import prefix as prefix_pattern
 from pretune.packed import pack
+from pretune.runtime.devices import choose_device
+from pretune.runtime.errors import PretuneError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LOGITS = 1 << 26  # at once

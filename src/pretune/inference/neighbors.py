@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from pretune.devices import choose_device
-from pretune.errors import PretuneError
-from pretune.inference.batches import text_batches
-from pretune.model import Model, load_model
+from pretune.inference.batching import text_batches
+from pretune.models.model import Model, load_model
 from pretune.packed import Packed
-from pretune.progress import progress
-from pretune.text.sentences import split_sentences
-from pretune.text.spelling import unspell
-from pretune.text.tokenizer import Tokenizer
+from pretune.runtime.devices import choose_device
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.progress import progress
+from pretune.text.corpus.sentences import split_sentences
+from pretune.text.tokenizers.character_ids import unspell
+from pretune.text.tokenizers.tokenizer import Tokenizer
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LETTERS_A_SENTENCE = 1000  # longer ones are tables and lists, not sentences

@@ -9,18 +9,18 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from pretune.devices import choose_device
-from pretune.errors import PretuneError, if_option, nearest
-from pretune.inference.batches import by_length
-from pretune.inference.finite import checked
-from pretune.inference.writing import write_answers
-from pretune.model import LENGTH, Model, closed_head, load_model, trained_for
+from pretune.inference.batching import by_length
+from pretune.inference.finite_check import checked
+from pretune.inference.generation.generate_answers import write_answers
+from pretune.models.model import LENGTH, Model, closed_head, load_model, trained_for
 from pretune.objectives import Data, Mixture, Task
 from pretune.objectives.task import Answer, knowing
-from pretune.progress import say
-from pretune.randomness import Draws
-from pretune.text.labeled import Excerpt, Labeled
-from pretune.text.tokenizer import Tokenizer
+from pretune.runtime.devices import choose_device
+from pretune.runtime.errors import PretuneError, if_option, nearest
+from pretune.runtime.progress import say
+from pretune.runtime.randomness import Draws
+from pretune.text.examples.labeled import Excerpt, Labeled
+from pretune.text.tokenizers.tokenizer import Tokenizer
 
 Array = np.ndarray[Any, np.dtype[Any]]
 TEXTS = Path("texts")  # which stand in no file

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pretune.metrics.answers import choose_threshold, question_parts
-from pretune.metrics.choices import choice_parts
+from pretune.metrics.additive import Parts
 from pretune.metrics.classification import score_classes
-from pretune.metrics.constant import constant_answers
-from pretune.metrics.entities import tag_parts
-from pretune.metrics.gaps import gap_parts
-from pretune.metrics.judging import (
+from pretune.metrics.generated_text import score_closed, text_parts
+from pretune.metrics.majority_baseline import constant_answers
+from pretune.metrics.multiple_choice import choice_parts
+from pretune.metrics.per_example import (
     Judged,
     judge_answers,
     judge_choices,
@@ -22,11 +21,12 @@ from pretune.metrics.judging import (
     judge_tags,
     judge_texts,
 )
-from pretune.metrics.parts import Parts
+from pretune.metrics.question_answering import choose_threshold, question_parts
 from pretune.metrics.ranking import ranking_parts
+from pretune.metrics.record import gap_parts
 from pretune.metrics.regression import score_numbers, score_similarities
-from pretune.metrics.texts import score_closed, text_parts
-from pretune.objectives.named import kind_of
+from pretune.metrics.sequence_labeling import tag_parts
+from pretune.objectives.tasks.renamed_task import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -68,8 +68,8 @@ CHOICES: dict[str, Callable[[Sequence[dict[str, Any]], Any, Any], dict[str, floa
 def score(task: Any, answers: Sequence[dict[str, Any]], examples: Any) -> dict[str, float]:
     """The metrics of a task: its answers to some examples beside the right ones.
 
-    >>> from pretune.objectives.classify import Classify
-    >>> from pretune.text.labeled import Labeled
+    >>> from pretune.objectives.tasks.classify import Classify
+    >>> from pretune.text.examples.labeled import Labeled
     >>> rows = Labeled("x.csv", {}, ["…", "…"], labels=["a", "b"])
     >>> score(Classify(labels=("a", "b")), [{"label": "a"}, {"label": "a"}], rows)["accuracy"]
     0.5

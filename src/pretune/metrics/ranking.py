@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pretune.metrics.parts import Parts, means
+from pretune.metrics.additive import Parts, means
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

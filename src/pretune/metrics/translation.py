@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pretune.errors import PretuneError
+from pretune.runtime.errors import PretuneError
 
 
 def translation_metrics(translations: Sequence[str], references: Sequence[str]) -> dict[str, Any]:

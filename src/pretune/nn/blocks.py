@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pretune.nn.attention import Flow
+from pretune.nn.attention.multi_head import Flow
 from pretune.nn.dropout import Dropout
 from pretune.nn.kernels import ours
 from pretune.nn.linear import LayerNorm

@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.nn.attention import Flow
+from pretune.nn.attention.multi_head import Flow
+from pretune.nn.attention.packed_layout import Layout
 from pretune.nn.dropout import Dropout
 from pretune.nn.feed_forward import Activation
-from pretune.nn.layout import Layout
 
 
 class Convolution(nn.Module):

@@ -43,7 +43,7 @@ class Dropout(nn.Module):
         One kernel on a GPU, without an operator around it, which would take the host longer: not for compiled code.
         """
         if like.is_cuda:
-            from pretune.nn.kernels.kept import fill_factors
+            from pretune.nn.kernels.dropout_mask import fill_factors
 
             shape, factor = (rows, like.shape[1]), 1.0 / (1.0 - self.share)
             return fill_factors(self.seed, shape, threshold(self.share), salting(self.salt_at(0)), factor, like.dtype)
@@ -105,7 +105,7 @@ def threshold(share: float) -> int:
 @torch.library.custom_op("pretune::kept", mutates_args=())
 def kept_on_gpu(seed: Tensor, count: int, share: float, salt: int) -> Tensor:
     """The same in one kernel, whose result is kept for the backward."""
-    from pretune.nn.kernels.kept import fill_kept
+    from pretune.nn.kernels.dropout_mask import fill_kept
 
     return fill_kept(seed, count, threshold(share), salting(salt))
 

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretune.nn.attention.packed_layout import side_of
 from pretune.nn.dropout import Dropout
-from pretune.nn.layout import side_of
 from pretune.nn.linear import Linear
 from pretune.packed import Packed
 

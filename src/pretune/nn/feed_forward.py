@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.errors import PretuneError, nearest
-from pretune.nn.attention import Flow
+from pretune.nn.attention.multi_head import Flow
 from pretune.nn.dropout import Dropout
 from pretune.nn.kernels import ours
 from pretune.nn.linear import Linear
+from pretune.runtime.errors import PretuneError, nearest
 
 Activation = Callable[[Tensor], Tensor]
 

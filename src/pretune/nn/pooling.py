@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from pretune.nn.layout import side_of
+from pretune.nn.attention.packed_layout import side_of
 from pretune.nn.linear import Linear
 from pretune.packed import Packed
 

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretune.nn.attention.packed_layout import rearrange
 from pretune.nn.dropout import Dropout
-from pretune.nn.layout import rearrange
 from pretune.packed import Packed, move
 
 Cell = Literal["lstm", "gru"]

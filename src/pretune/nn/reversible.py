@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from pretune.nn.attention import Flow
+from pretune.nn.attention.multi_head import Flow
+from pretune.nn.compiler_exclusions import uncompiled
 from pretune.nn.dropout import Dropout
-from pretune.nn.uncompiled import uncompiled
 
 
 class Branch(nn.Module):

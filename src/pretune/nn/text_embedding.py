@@ -16,13 +16,13 @@ from annotated_types import Ge, Le
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
-from pretune.errors import PretuneError, nearest
 from pretune.nn.dropout import Dropout as DropoutLayer
 from pretune.nn.linear import LayerNorm as LayerNormLayer
 from pretune.nn.linear import Linear
 from pretune.nn.pooling import pool
 from pretune.packed import Packed
-from pretune.parsing import conform
+from pretune.runtime.errors import PretuneError, nearest
+from pretune.runtime.parsing import conform
 
 POOLINGS = ("mean", "max", "start", "last", "mean_sqrt_len", "weighted_mean")
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")

@@ -21,48 +21,48 @@ from typing import Any, get_type_hints
 
 from torch import nn
 
-from pretune.backbones.states import Backbone
-from pretune.errors import PretuneError, nearest, quote
-from pretune.numbers import BELOW_1, NOT_NEGATIVE, POSITIVE, SHARE, Interval, check_number
-from pretune.objectives.answer import Answers
-from pretune.objectives.autoencode import Autoencode
-from pretune.objectives.bilm import BiLM
-from pretune.objectives.choose import Choose
-from pretune.objectives.classify import Classify
-from pretune.objectives.contrast import Contrast
-from pretune.objectives.denoise import Denoise
-from pretune.objectives.dlm import DLM
-from pretune.objectives.entity import Entity
-from pretune.objectives.generate import Generate
-from pretune.objectives.item import Item
-from pretune.objectives.lm import LM
-from pretune.objectives.mass import Mass
-from pretune.objectives.match import Match
-from pretune.objectives.mlm import MLM
-from pretune.objectives.named import Named
-from pretune.objectives.nsp import NSP
+from pretune.backbones.backbone import Backbone
 from pretune.objectives.objective import Data, Grows, LearnsFromRows, Loss, Objective, TwoSided
-from pretune.objectives.on import On
-from pretune.objectives.plm import PLM
-from pretune.objectives.prefix import Prefix
-from pretune.objectives.prompt import Prompt
-from pretune.objectives.rank import Rank
-from pretune.objectives.regress import Regress
-from pretune.objectives.rtd import RTD
-from pretune.objectives.shuffle import Shuffle
-from pretune.objectives.skip_thought import SkipThought
-from pretune.objectives.sop import SOP
-from pretune.objectives.spans import Spans
-from pretune.objectives.tag import Tag
+from pretune.objectives.pretraining.bilm import BiLM
+from pretune.objectives.pretraining.dlm import DLM
+from pretune.objectives.pretraining.lm import LM
+from pretune.objectives.pretraining.masked_items import Item
+from pretune.objectives.pretraining.mlm import MLM
+from pretune.objectives.pretraining.nsp import NSP
+from pretune.objectives.pretraining.plm import PLM
+from pretune.objectives.pretraining.prefix_lm import Prefix
+from pretune.objectives.pretraining.rtd import RTD
+from pretune.objectives.pretraining.sop import SOP
+from pretune.objectives.pretraining.tlm import TLM
+from pretune.objectives.pretraining.trtd import TRTD
+from pretune.objectives.seq2seq.autoencode import Autoencode
+from pretune.objectives.seq2seq.denoise import Denoise
+from pretune.objectives.seq2seq.mass import Mass
+from pretune.objectives.seq2seq.shuffle import Shuffle
+from pretune.objectives.seq2seq.skip_thought import SkipThought
+from pretune.objectives.seq2seq.span_corruption import Spans
+from pretune.objectives.seq2seq.translate import Translate
 from pretune.objectives.task import Task
-from pretune.objectives.tlm import TLM
-from pretune.objectives.translate import Translate
-from pretune.objectives.trtd import TRTD
+from pretune.objectives.tasks.answer import Answers
+from pretune.objectives.tasks.choose import Choose
+from pretune.objectives.tasks.classify import Classify
+from pretune.objectives.tasks.contrast import Contrast
+from pretune.objectives.tasks.entity import Entity
+from pretune.objectives.tasks.generate import Generate
+from pretune.objectives.tasks.layer_features import On
+from pretune.objectives.tasks.match import Match
+from pretune.objectives.tasks.prompt import Prompt
+from pretune.objectives.tasks.rank import Rank
+from pretune.objectives.tasks.regress import Regress
+from pretune.objectives.tasks.renamed_task import Named
+from pretune.objectives.tasks.tag import Tag
 from pretune.packed import Batch, Capacity, Packed
-from pretune.parsing import as_tuples, conform, parse_yaml
-from pretune.randomness import Draws
-from pretune.text.sequences import Epoch, Packing, Sequences
-from pretune.text.tokenizer import Tokenizer
+from pretune.runtime.errors import PretuneError, nearest, quote
+from pretune.runtime.parsing import as_tuples, conform, parse_yaml
+from pretune.runtime.randomness import Draws
+from pretune.runtime.value_ranges import BELOW_1, NOT_NEGATIVE, POSITIVE, SHARE, Interval, check_number
+from pretune.text.packing.sequences import Epoch, Packing, Sequences
+from pretune.text.tokenizers.tokenizer import Tokenizer
 
 OBJECTIVES: dict[str, type[Any]] = {
     objective.name: objective

@@ -23,19 +23,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pretune.nn.patterns import Pattern
+from pretune.nn.attention.patterns import Pattern
 from pretune.packed import Batch, Packed, Targets
-from pretune.randomness import Draws
-from pretune.text.files import Errors
-from pretune.text.rows import TokenRows
-from pretune.text.sequences import Epoch, Packing, Sequences, Template
-from pretune.text.tokenizer import Tokenizer
+from pretune.runtime.randomness import Draws
+from pretune.text.corpus.files import Errors
+from pretune.text.examples.row_source import TokenRows
+from pretune.text.packing.sequences import Epoch, Packing, Sequences, Template
+from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from pretune.backbones.states import Backbone
-    from pretune.text.dialogues import Dialogues
-    from pretune.text.labeled import Labeled
-    from pretune.text.store import Store
+    from pretune.backbones.backbone import Backbone
+    from pretune.text.corpus.dialogues import Dialogues
+    from pretune.text.examples.labeled import Labeled
+    from pretune.text.store.store import Store
 
 Array = np.ndarray[Any, np.dtype[Any]]
 MOST_LOGITS = 1 << 30  # at once

@@ -25,12 +25,12 @@ from torch import Tensor, nn
 
 from pretune.objectives.objective import Data, Objective
 from pretune.packed import Batch
-from pretune.text.labeled import Excerpt
-from pretune.text.sequences import Arrangement
+from pretune.text.examples.labeled import Excerpt
+from pretune.text.packing.sequences import Arrangement
 
 if TYPE_CHECKING:
-    from pretune.backbones.states import Backbone
-    from pretune.text.tokenizer import Tokenizer
+    from pretune.backbones.backbone import Backbone
+    from pretune.text.tokenizers.tokenizer import Tokenizer
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Answer = dict[str, Any]

@@ -33,13 +33,13 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
-from pretune.atomic import atomic_file, remove_folder, remove_temporaries, sync_folder, temporary_folder
-from pretune.errors import PretuneError, quote
-from pretune.parsing import conform, is_file_name, read_sealed_json, write_sealed_json
-from pretune.progress import say
-from pretune.text.store import file_digest
-from pretune.training.distributed import World
-from pretune.training.shards import is_shard, local, put_back
+from pretune.runtime.atomic_io import atomic_file, remove_folder, remove_temporaries, sync_folder, temporary_folder
+from pretune.runtime.errors import PretuneError, quote
+from pretune.runtime.parsing import conform, is_file_name, read_sealed_json, write_sealed_json
+from pretune.runtime.progress import say
+from pretune.text.store.store import file_digest
+from pretune.training.parallel.distributed import World
+from pretune.training.parallel.fsdp_tensors import is_shard, local, put_back
 
 FOLDER, STATE = "checkpoints", "state.json"
 Tensors = Mapping[str, Tensor]

@@ -20,19 +20,19 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from pretune.backbones.bidirectional import TwoWays
 from pretune.backbones.encoder import Encoder
 from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
-from pretune.backbones.two_ways import TwoWays
-from pretune.nn.adaptive import AdaptiveHead
-from pretune.nn.attention import Attention, CrossAttention, GlobalAttention, ScoredAttention
-from pretune.nn.block_sparse import BlockSparseAttention
-from pretune.nn.characters import SpelledEmbeddings
+from pretune.nn.adaptive_softmax import AdaptiveHead
+from pretune.nn.attention.big_bird import BlockSparseAttention
+from pretune.nn.attention.disentangled import DisentangledAttention
+from pretune.nn.attention.lsh import LSHAttention
+from pretune.nn.attention.multi_head import Attention, CrossAttention, GlobalAttention, ScoredAttention
+from pretune.nn.attention.score_mods import TransformerXL
+from pretune.nn.character_cnn import SpelledEmbeddings
 from pretune.nn.convolution import Convolution
-from pretune.nn.disentangled import DisentangledAttention
-from pretune.nn.heads import VocabularyHead
-from pretune.nn.lsh import LSHAttention
+from pretune.nn.output_heads import VocabularyHead
 from pretune.nn.recurrent import Recurrence
-from pretune.nn.scores import TransformerXL
 from pretune.packed import Batch, Packed
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from pretune.randomness import hashed
-from pretune.text.store import Store
+from pretune.runtime.randomness import hashed
+from pretune.text.store.store import Store
 
 FEWEST = 8  # documents, rows or passages to evaluate on, where there are ten times as many
 PASSAGE = 512  # tokens of a passage, at most about

@@ -16,32 +16,32 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pretune.devices import cache_folder
-from pretune.errors import PretuneError
-from pretune.model import Root
+from pretune.models.model import Root
 from pretune.nn.blocks import Layer
+from pretune.nn.compiler_exclusions import leave_out_of_graphs
 from pretune.nn.dropout import share_seed, stop_dropout
-from pretune.nn.uncompiled import leave_out_of_graphs
 from pretune.objectives import Joint, Loss
 from pretune.objectives.objective import means
 from pretune.packed import Batch
-from pretune.progress import progress, say
-from pretune.randomness import hashed
-from pretune.training.averaging import Average, make_average
-from pretune.training.best import Best
+from pretune.runtime.devices import cache_folder
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.progress import progress, say
+from pretune.runtime.randomness import hashed
 from pretune.training.budget import Clock
 from pretune.training.checkpoints import Saver, load_newest, optimizer_tensors, restore_optimizers, restore_parameters
-from pretune.training.distributed import Parallel, Reduce, World, parallelize, synchronized
-from pretune.training.feed import Feed
+from pretune.training.cuda_graphs import Graphs
+from pretune.training.data_streams import Pack, Streams
+from pretune.training.early_stopping import Best
 from pretune.training.flops import Flops
-from pretune.training.graphs import Graphs
-from pretune.training.guard import Guard
-from pretune.training.log import Log, name_packs
-from pretune.training.optimizers import make_optimizers, make_replayable, set_rates
-from pretune.training.schedules import rate_factor
+from pretune.training.metrics_log import Log, name_packs
+from pretune.training.optim.optimizers import make_optimizers, make_replayable, set_rates
+from pretune.training.optim.schedules import rate_factor
+from pretune.training.optim.weight_averaging import Average, make_average
+from pretune.training.parallel.distributed import Parallel, Reduce, World, parallelize, synchronized
+from pretune.training.parallel.fsdp_tensors import cut_again, is_shard, make_whole
+from pretune.training.prefetch import Feed
 from pretune.training.settings import Budget, Optimizer, Schedule, Watching
-from pretune.training.shards import cut_again, is_shard, make_whole
-from pretune.training.streams import Pack, Streams
+from pretune.training.spike_guard import Guard
 
 LOGGED = 10  # steps whose mean loss is shown at the end, where nothing is logged before
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal, TypeVar, get_type_hints
 
-from pretune.errors import PretuneError, if_option, nearest, quote
-from pretune.numbers import BELOW_1, COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Interval, check_number
-from pretune.parsing import as_tuples, conform
-from pretune.recipe import Section
+from pretune.runtime.errors import PretuneError, if_option, nearest, quote
+from pretune.runtime.parsing import as_tuples, conform
+from pretune.runtime.recipe import Section
+from pretune.runtime.value_ranges import BELOW_1, COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Interval, check_number
 
 Any_ = TypeVar("Any_", bound=Section)
 

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pretune.outputs import run_folder
+from pretune.runtime.output_paths import run_folder
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
-from pretune.verbs.inputs import store_and_paths
-from pretune.verbs.modes import LANGUAGE, OF_DATA, ON_TEXT
+from pretune.verbs.option_modes import LANGUAGE, OF_DATA, ON_TEXT
+from pretune.verbs.shared_inputs import store_and_paths
 from pretune.verbs.verb import verb
 
 if TYPE_CHECKING:
-    from pretune.text.store import Store
-    from pretune.training.adapting import Adapted
-    from pretune.training.runs import Run
+    from pretune.text.store.store import Store
+    from pretune.training.jobs.adapting import Adapted
+    from pretune.training.run_folder import Run
 
 
 @verb(ON_TEXT, LANGUAGE, *OF_DATA, out=run_folder)
@@ -93,9 +93,9 @@ def adapt(
     """
     import os
 
-    from pretune.model import find_folder
-    from pretune.training import adapting, pretraining
-    from pretune.training.runs import check_same
+    from pretune.models.model import find_folder
+    from pretune.training.jobs import adapting, pretraining
+    from pretune.training.run_folder import check_same
 
     reference = os.fspath(model)
     folder = str(find_folder(reference))  # a preset has no weights to go on from

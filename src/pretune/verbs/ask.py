@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pretune.outputs import new_file
-from pretune.verbs.modes import reads_files, writes_cells
+from pretune.runtime.output_paths import new_file
+from pretune.verbs.option_modes import reads_files, writes_cells
 from pretune.verbs.results import Rows
 from pretune.verbs.verb import only, verb
 
 if TYPE_CHECKING:
-    from pretune.training.runs import Run
+    from pretune.training.run_folder import Run
 
 
 @verb(
@@ -93,14 +93,14 @@ def ask(
     import os
     from contextlib import ExitStack
 
-    from pretune.errors import PretuneError
     from pretune.inference.ask import Question, in_order, judge, make_asker
-    from pretune.inference.beside import Beside, files_as_parts
     from pretune.inference.predict import texts_as_part
-    from pretune.text.labeled import Labeled, read_labeled
-    from pretune.text.shots import draw_shots, draw_some
-    from pretune.text.tables import check_suffix, table_writer
-    from pretune.verbs.inputs import split_files
+    from pretune.inference.prediction_table import Beside, files_as_parts
+    from pretune.runtime.errors import PretuneError
+    from pretune.text.corpus.table_writer import check_suffix, table_writer
+    from pretune.text.examples.few_shot import draw_shots, draw_some
+    from pretune.text.examples.labeled import Labeled, read_labeled
+    from pretune.verbs.shared_inputs import split_files
 
     files, texts = split_files(inputs)
     if not files and not texts:

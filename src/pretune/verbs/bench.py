@@ -53,8 +53,8 @@ def bench_device(device: str | None = None) -> Bench:
     """
     import torch
 
-    from pretune.devices import choose_device, device_name, remember_peak
-    from pretune.progress import progress
+    from pretune.runtime.devices import choose_device, device_name, remember_peak
+    from pretune.runtime.progress import progress
 
     where = choose_device(device)
     kind = torch.bfloat16 if where.type == "cuda" else torch.float32

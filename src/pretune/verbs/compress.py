@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretune.outputs import new_folder
+from pretune.runtime.output_paths import new_folder
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
-from pretune.verbs.modes import BY_BUDGET, EPOCHS, ON_ROWS
+from pretune.verbs.option_modes import BY_BUDGET, EPOCHS, ON_ROWS
 from pretune.verbs.verb import only, verb
 
 if TYPE_CHECKING:
-    from pretune.training.runs import Run
+    from pretune.training.run_folder import Run
 
 
 @verb(
@@ -98,9 +98,9 @@ def compress(
     """
     import os
 
-    from pretune.compression.searching import Order, carry_out
+    from pretune.compression.search import Order, carry_out
     from pretune.compression.targets import parse_target
-    from pretune.verbs.inputs import name_columns
+    from pretune.verbs.shared_inputs import name_columns
 
     learning = {"optimizer": optimizer, "schedule": schedule, "batch": batch, "watching": watching}
     order = Order(

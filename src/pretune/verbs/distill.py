@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pretune.outputs import new_folder
+from pretune.runtime.output_paths import new_folder
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
-from pretune.verbs.modes import EPOCHS, ROW_KEYS, TEXT_KEYS, reading
+from pretune.verbs.option_modes import EPOCHS, ROW_KEYS, TEXT_KEYS, reading
 from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
-    from pretune.training.runs import Run
+    from pretune.training.run_folder import Run
 
     Runs = Sequence[str | Path | Run]
 
@@ -25,7 +25,7 @@ def asks_teacher(o: Options) -> bool:
 def has_probabilities(o: Options) -> bool:
     """Return whether the teacher has probabilities to learn: of tokens, or of classes."""
     from pretune.inference.predict import task_of
-    from pretune.verbs.inputs import split_runs
+    from pretune.verbs.shared_inputs import split_runs
 
     return bool(o.data) or task_of(split_runs(o.teacher, [])[0][0])[1].name not in ("regress", "generate")
 
@@ -164,8 +164,8 @@ def distill(
     --------
     >>> distill("runs/task", student="layers=6", train="train.csv", match="100*hidden(skip)", out="runs/half")  # doctest: +SKIP
     """
-    from pretune.compression.distilling import Order, carry_out
-    from pretune.verbs.inputs import name_columns, split_runs
+    from pretune.compression.distillation import Order, carry_out
+    from pretune.verbs.shared_inputs import name_columns, split_runs
 
     teachers, _ = split_runs(teacher, [])
     learning = {"optimizer": optimizer, "schedule": schedule, "batch": batch, "watching": watching}

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pretune.outputs import folder_of
+from pretune.runtime.output_paths import folder_of
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
-from pretune.verbs.modes import BY_BUDGET, EPOCHS, ON_ROWS, reading
+from pretune.verbs.option_modes import BY_BUDGET, EPOCHS, ON_ROWS, reading
 from pretune.verbs.results import Facts, Rows
 from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
-    from pretune.evaluation.runner import Evaluation
-    from pretune.text.store import Store
-    from pretune.training.runs import Run
+    from pretune.evaluation.suite_runner import Evaluation
+    from pretune.text.store.store import Store
+    from pretune.training.run_folder import Run
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Evaluated:
 
     def table(self) -> dict[str, Any]:
         """The table of the field, for people."""
-        from pretune.evaluation.references import sources
+        from pretune.evaluation.published_results import sources
         from pretune.evaluation.suite_report import costs, notes, rows, scored
 
         suite, tasks = self.evaluation.suite, scored(self.evaluation)
@@ -182,19 +182,19 @@ def evaluate(
     """
     import os
 
-    from pretune.errors import PretuneError
-    from pretune.progress import say
+    from pretune.runtime.errors import PretuneError
+    from pretune.runtime.progress import say
 
     if suite is None:
-        from pretune.evaluation.language import Reading, evaluate_language
+        from pretune.evaluation.language_modeling import Reading, evaluate_language
         from pretune.inference.likelihood import Scorer
 
         scorer = Scorer.load(os.fspath(model), device, partial)
         columns = {role: name for role, name in (("text", text), ("pair", pair)) if name}
         return Facts(evaluate_language(scorer, data, Reading(length, stride, limit, layout, errors), columns))
-    from pretune.evaluation.runner import Request, evaluate_suite
     from pretune.evaluation.suite import find_suite
     from pretune.evaluation.suite_report import write_report
+    from pretune.evaluation.suite_runner import Request, evaluate_suite
 
     if out is None:
         raise PretuneError("an evaluation of a suite needs a folder of its own; name one with --out")
@@ -285,10 +285,10 @@ def contamination(
     >>> contamination("store/", suite="glue", data="glue/")[0]["share"]  # doctest: +SKIP
     0.003
     """
-    from pretune.errors import PretuneError
     from pretune.evaluation.contamination import FEWEST, overlap, read_splits
     from pretune.evaluation.suite import find_suite
-    from pretune.text.store import Store
+    from pretune.runtime.errors import PretuneError
+    from pretune.text.store.store import Store
 
     if words < FEWEST:
         raise PretuneError(f"--words {words}: runs of fewer than {FEWEST} words are in every store")

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pretune.outputs import new_folder
+from pretune.runtime.output_paths import new_folder
 from pretune.verbs.results import Facts
 from pretune.verbs.verb import only, verb
 
 if TYPE_CHECKING:
-    from pretune.training.runs import Run
+    from pretune.training.run_folder import Run
 
 
 @verb(
@@ -98,14 +98,14 @@ def export(
 
     import torch
 
-    from pretune.errors import PretuneError
-    from pretune.model import LENGTH, find_folder, load
-    from pretune.model_card import write_card
+    from pretune.models.adapt_vocabulary import lengthen
+    from pretune.models.adapt_vocabulary import match_vocabulary as match
+    from pretune.models.model import LENGTH, find_folder, load
+    from pretune.models.model_card import write_card
+    from pretune.models.weights import read_size
     from pretune.objectives import Task
-    from pretune.refit import lengthen
-    from pretune.refit import match_vocabulary as match
-    from pretune.text.tokenizer import Tokenizer
-    from pretune.weights import read_size
+    from pretune.runtime.errors import PretuneError
+    from pretune.text.tokenizers.tokenizer import Tokenizer
 
     out, reference = Path(out), os.fspath(model)
     source = Path(reference) if Path(reference).is_dir() else find_folder(reference)
@@ -139,8 +139,8 @@ def export(
             raise PretuneError(f"--max-length {max_length}: {reference} takes from {least} to {most} tokens")
         loaded.max_length = max_length
     if to == "onnx":
-        from pretune.model import trained_for
-        from pretune.onnx_export import export_graph
+        from pretune.models.model import trained_for
+        from pretune.models.onnx_export import export_graph
 
         trained = trained_for(reference)
         parts = trained.objectives if trained is not None else []
@@ -172,7 +172,7 @@ def export(
 
 def history(source: Path, whole: bool) -> Any:
     """Return how a model was made, where it is a run's; its scores are those of the model as a `whole`."""
-    from pretune.training.runs import RECIPE, Run
+    from pretune.training.run_folder import RECIPE, Run
 
     if not (source / RECIPE).is_file():
         return None
@@ -190,10 +190,10 @@ def keep_vectors(model: Any, reference: str, head: str | None, pooling: str | No
     """Leave the model one head, that gives vectors of texts: its own, or a pooling of the top layer's states."""
     from torch import nn
 
-    from pretune.errors import PretuneError
     from pretune.nn.text_embedding import TextEmbedding, TextEmbeddingHead
-    from pretune.objectives.contrast import Contrast
-    from pretune.objectives.on import OnHead
+    from pretune.objectives.tasks.contrast import Contrast
+    from pretune.objectives.tasks.layer_features import OnHead
+    from pretune.runtime.errors import PretuneError
 
     name, own = model.embedding_head or ("", None)
     if head is not None and head != name:
@@ -220,8 +220,8 @@ def keep_heads(model: Any, names: str, reference: str) -> None:
     """Leave the model those heads alone, in the order of its own; `none` is a name too."""
     from torch import nn
 
-    from pretune.errors import PretuneError
     from pretune.objectives import OBJECTIVES
+    from pretune.runtime.errors import PretuneError
 
     wanted = [] if names == "none" else names.split("+")
     heads = model.root.heads

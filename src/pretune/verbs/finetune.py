@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pretune.outputs import run_folder
+from pretune.runtime.output_paths import run_folder
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
-from pretune.verbs.modes import EPOCHS, LOADED, ON_ROWS, TOKENIZER, starts_from_preset
+from pretune.verbs.option_modes import EPOCHS, LOADED, ON_ROWS, TOKENIZER, starts_from_preset
 from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
-    from pretune.training.runs import Run
+    from pretune.training.run_folder import Run
 
 
 def several_tasks(o: Options) -> bool:
     """Return whether files of several tasks are given."""
-    from pretune.verbs.inputs import name_files
+    from pretune.verbs.shared_inputs import name_files
 
     return isinstance(name_files(o.train), Mapping)
 
@@ -192,16 +192,16 @@ def finetune(
     """
     import os
 
-    from pretune.errors import PretuneError
     from pretune.evaluation.learning_curve import check_sizes, learning_curve
     from pretune.evaluation.task_report import write_report
-    from pretune.progress import say
-    from pretune.training.finetuning import make_plan, read_material
-    from pretune.training.multitask import finetune_tasks, read_tasks
-    from pretune.training.runs import check_same
-    from pretune.training.seeds import finetune_seeds
-    from pretune.training.self_training import self_train
-    from pretune.verbs.inputs import name_columns, name_files, one_or_more
+    from pretune.runtime.errors import PretuneError
+    from pretune.runtime.progress import say
+    from pretune.training.jobs.finetuning import make_plan, read_material
+    from pretune.training.jobs.multitask import finetune_tasks, read_tasks
+    from pretune.training.jobs.self_training import self_train
+    from pretune.training.jobs.several_seeds import finetune_seeds
+    from pretune.training.run_folder import check_same
+    from pretune.verbs.shared_inputs import name_columns, name_files, one_or_more
 
     given = {
         "train": name_files(train),

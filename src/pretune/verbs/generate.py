@@ -10,7 +10,7 @@ from pretune.verbs.results import Rows
 from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
-    from pretune.training.runs import Run
+    from pretune.training.run_folder import Run
 
 
 def samples(o: Options) -> bool:
@@ -22,7 +22,7 @@ def told_languages(o: Options) -> bool:
     """Return whether a model is told from which language to which it writes."""
     import os
 
-    from pretune.model import find_folder, read_config
+    from pretune.models.model import find_folder, read_config
 
     family, _ = read_config(find_folder(os.fspath(o.model)))
     return "language" in (*family.template.single, *(family.template.target or ()))
@@ -102,10 +102,10 @@ def generate(
     """
     import os
 
-    from pretune.errors import PretuneError
-    from pretune.inference.generate import Decoding, Writer
-    from pretune.inference.rewriting import Rewriter, reads_and_writes
-    from pretune.progress import show
+    from pretune.inference.generation.generate import Decoding, Writer
+    from pretune.inference.generation.seq2seq_generation import Rewriter, reads_and_writes
+    from pretune.runtime.errors import PretuneError
+    from pretune.runtime.progress import show
 
     if not prompts:
         raise PretuneError('nothing to write on from: give a beginning, or "" to leave it to the model')

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pretune.outputs import new_file
+from pretune.runtime.output_paths import new_file
 from pretune.verbs.results import Facts
 from pretune.verbs.verb import verb
 
@@ -42,8 +42,8 @@ def histories(
     >>> histories("ratings.csv", out="histories.txt").facts["users"]  # doctest: +SKIP
     6040
     """
-    from pretune.text.files import find_files
-    from pretune.text.histories import write_histories
+    from pretune.text.corpus.files import find_files
+    from pretune.text.corpus.user_histories import write_histories
 
     formats = (".jsonl", ".csv", ".tsv", ".parquet")
     return Facts(write_histories(find_files(files, formats), Path(out), least, user=user, item=item, time=time))

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pretune.verbs.modes import reading
+from pretune.verbs.option_modes import reading
 from pretune.verbs.results import Rows
 from pretune.verbs.verb import only, verb
 
 if TYPE_CHECKING:
-    from pretune.training.runs import Run
+    from pretune.training.run_folder import Run
 
 
 @verb(
@@ -74,10 +74,10 @@ def neighbors(
     """
     import os
 
-    from pretune.examples import example
     from pretune.inference.neighbors import find_neighbors
-    from pretune.text.documents import read_documents
-    from pretune.text.files import find_files
+    from pretune.sample_data import example
+    from pretune.text.corpus.documents import read_documents
+    from pretune.text.corpus.files import find_files
 
     paths = [in_] if isinstance(in_, str | Path) else list(in_)
     files = find_files(paths) if paths else [example("messages_train.csv"), example("messages_test.csv")]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pretune.outputs import new_file
+from pretune.runtime.output_paths import new_file
 from pretune.verbs.results import Facts
 from pretune.verbs.verb import verb
 
 if TYPE_CHECKING:
-    from pretune.text.store import Store
+    from pretune.text.store.store import Store
 
 
 @verb(out=new_file)
@@ -45,10 +45,10 @@ def phrases(
     >>> phrases("store/", out="phrases.txt").facts["first"][0]["phrase"]  # doctest: +SKIP
     'New York'
     """
-    from pretune.atomic import write_bytes
-    from pretune.errors import PretuneError
-    from pretune.text.collocations import find_collocations
-    from pretune.text.store import Store
+    from pretune.runtime.atomic_io import write_bytes
+    from pretune.runtime.errors import PretuneError
+    from pretune.text.corpus.phrase_mining import find_collocations
+    from pretune.text.store.store import Store
 
     opened = store if isinstance(store, Store) else Store(store)
     found = find_collocations(opened, count=count, least=least, bits=bits, tokens=tokens)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pretune.outputs import folder_of
-from pretune.verbs.modes import OF_CORPUS
+from pretune.runtime.output_paths import folder_of
+from pretune.verbs.option_modes import OF_CORPUS
 from pretune.verbs.verb import verb
 
 if TYPE_CHECKING:
-    from pretune.text.store import Store
-    from pretune.text.tokenizer import Tokenizer
+    from pretune.text.store.store import Store
+    from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
 @verb(*OF_CORPUS, out=folder_of("manifest.json", "a store"))
@@ -62,11 +62,11 @@ def prepare(
     >>> store = prepare("corpus/", "tokenizer/", out="store/")  # doctest: +SKIP
     >>> store.tokenizer.decode(store.sentence(0))  # doctest: +SKIP
     """
-    from pretune.errors import PretuneError
-    from pretune.text.annotations import ANNOTATED
-    from pretune.text.files import FORMATS, find_files
-    from pretune.text.preparing import Settings, make_store
-    from pretune.text.tokenizer import Tokenizer
+    from pretune.runtime.errors import PretuneError
+    from pretune.text.corpus.annotations import ANNOTATED
+    from pretune.text.corpus.files import FORMATS, find_files
+    from pretune.text.store.builder import Settings, make_store
+    from pretune.text.tokenizers.tokenizer import Tokenizer
 
     if processes is not None and processes < 1:
         raise PretuneError("--processes must be 1 or more")

@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pretune.outputs import run_folder
+from pretune.runtime.output_paths import run_folder
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
-from pretune.verbs.inputs import store_and_paths
-from pretune.verbs.modes import LANGUAGE, OF_DATA, ON_TEXT, paths, starts_from_preset
+from pretune.verbs.option_modes import LANGUAGE, OF_DATA, ON_TEXT, paths, starts_from_preset
+from pretune.verbs.shared_inputs import store_and_paths
 from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
-    from pretune.text.store import Store
-    from pretune.training.runs import Run
+    from pretune.text.store.store import Store
+    from pretune.training.run_folder import Run
 
 
 def needs_tokenizer(o: Options) -> bool:
     """Return whether some of the data is not tokenized yet."""
-    from pretune.training.pretraining import is_store, split_language
+    from pretune.training.jobs.pretraining import is_store, split_language
 
     return not paths(o.data) or any(not is_store(split_language(str(path))[1]) for path in paths(o.data))
 
@@ -138,8 +138,8 @@ def pretrain(
     --------
     >>> run = pretrain("bert-small", store, objective="mlm+nsp", budget=Budget(seconds=900), out="runs/mine")  # doctest: +SKIP
     """
-    from pretune.training import pretraining
-    from pretune.training.runs import check_same
+    from pretune.training.jobs import pretraining
+    from pretune.training.run_folder import check_same
 
     store, texts = store_and_paths(data)
     given = {

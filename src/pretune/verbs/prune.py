@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pretune.outputs import new_folder
+from pretune.runtime.output_paths import new_folder
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
-from pretune.verbs.modes import EPOCHS, ON_ROWS, TRAINING, has_budget, reading
+from pretune.verbs.option_modes import EPOCHS, ON_ROWS, TRAINING, has_budget, reading
 from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
-    from pretune.training.runs import Run
+    from pretune.training.run_folder import Run
 
 
 def learns(o: Options) -> bool:
@@ -134,11 +134,11 @@ def prune(
     """
     import os
 
-    from pretune.compression.pruned import Order, carry_out
     from pretune.compression.pruning import Pruning
-    from pretune.text.documents import read_documents
-    from pretune.text.files import find_files
-    from pretune.verbs.inputs import name_columns
+    from pretune.compression.pruning_job import Order, carry_out
+    from pretune.text.corpus.documents import read_documents
+    from pretune.text.corpus.files import find_files
+    from pretune.verbs.shared_inputs import name_columns
 
     files = [vocabulary] if isinstance(vocabulary, str | Path) else list(vocabulary)
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pretune.outputs import new_folder
+from pretune.runtime.output_paths import new_folder
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
-from pretune.verbs.modes import BY_BUDGET, EPOCHS, ON_ROWS
+from pretune.verbs.option_modes import BY_BUDGET, EPOCHS, ON_ROWS
 from pretune.verbs.verb import only, verb
 
 if TYPE_CHECKING:
-    from pretune.training.runs import Run
+    from pretune.training.run_folder import Run
 
 
 @verb(
@@ -119,8 +119,8 @@ def quantize(
     """
     import os
 
-    from pretune.compression.quantizing import Order, carry_out
-    from pretune.verbs.inputs import name_columns
+    from pretune.compression.quantization import Order, carry_out
+    from pretune.verbs.shared_inputs import name_columns
 
     learning = {"optimizer": optimizer, "schedule": schedule, "batch": batch, "watching": watching}
     order = Order(

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pretune.outputs import folder_of
+from pretune.runtime.output_paths import folder_of
 from pretune.verbs.verb import verb
 
 if TYPE_CHECKING:
-    from pretune.text.labeled import Labeled
-    from pretune.training.adapting import Adapted
-    from pretune.training.runs import Run
+    from pretune.text.examples.labeled import Labeled
+    from pretune.training.jobs.adapting import Adapted
+    from pretune.training.run_folder import Run
 
 BOXED = "pretune-small-en"
 REPORT, MARK = "report.html", "quickstart.json"
@@ -98,7 +98,7 @@ class Quickstart:
 
     def page(self) -> str:
         """The report."""
-        from pretune.pages import Line, chart, commands, page, paragraph, section, table
+        from pretune.runtime.html_report import Line, chart, commands, page, paragraph, section, table
 
         lines = []
         for name, outcome in self.outcomes.items():
@@ -175,9 +175,9 @@ def quickstart(
     import os
     import shutil
 
-    from pretune.atomic import write_bytes, write_json
-    from pretune.examples import example
-    from pretune.text.labeled import read_labeled
+    from pretune.runtime.atomic_io import write_bytes, write_json
+    from pretune.sample_data import example
+    from pretune.text.examples.labeled import read_labeled
     from pretune.training.settings import Batching, Budget, Watching
     from pretune.verbs.adapt import adapt
 
@@ -217,10 +217,10 @@ def learn(
     folder: Path,
 ) -> None:
     """All three learners on one draw of labels."""
-    from pretune.examples import example
-    from pretune.progress import say
-    from pretune.text.shots import draw_labels
-    from pretune.training.bag_of_words import bag_of_words
+    from pretune.runtime.progress import say
+    from pretune.sample_data import example
+    from pretune.text.examples.few_shot import draw_labels
+    from pretune.training.jobs.bag_of_words import bag_of_words
     from pretune.training.settings import Batching, Optimizer, Watching
     from pretune.verbs.finetune import finetune
 
@@ -270,8 +270,8 @@ def write_documentation(file: Path) -> None:
     """The documentation strings of the installed Python, a document a line."""
     import json
 
-    from pretune.atomic import write_bytes
-    from pretune.text.docstrings import read_docstrings
+    from pretune.runtime.atomic_io import write_bytes
+    from pretune.text.corpus.python_docstrings import read_docstrings
 
     lines = (json.dumps({"text": text}) for text in read_docstrings(DOCUMENTATION))
     write_bytes(file, ("\n".join(lines) + "\n").encode())

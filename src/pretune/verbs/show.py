@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
-    from pretune.training.runs import Run
+    from pretune.training.run_folder import Run
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Shown:
     def table(self) -> dict[str, Any]:
         """For people, who see from what is said what a decoder reads."""
         if "run" in self.facts:
-            from pretune.training.runs import arrange_results
+            from pretune.training.run_folder import arrange_results
 
             return arrange_results(self.facts, trained={name for line in self.facts["last"] for name in line})
         rows = self.facts.get("example")
@@ -73,10 +73,10 @@ def show(what: str | Path | Run, *, text: str | None = None, seed: int = 0) -> S
 def _presets() -> list[dict[str, Any]]:
     import torch
 
-    from pretune.backbones.two_ways import TwoWays
-    from pretune.model import make_model
-    from pretune.nn.initialize import Undrawn
-    from pretune.presets import find_preset, preset_names
+    from pretune.backbones.bidirectional import TwoWays
+    from pretune.models.model import make_model
+    from pretune.models.presets import find_preset, preset_names
+    from pretune.nn.initialization import Undrawn
 
     rows = []
     for name in preset_names():
@@ -122,18 +122,18 @@ def _is_objective(name: str) -> bool:
 
 
 def _example(expressions: list[str] | None, text: str | None, seed: int) -> dict[str, Any]:
-    from pretune.objectives.live import SENTENCE, examples
+    from pretune.objectives.demo import SENTENCE, examples
 
     text = SENTENCE if text is None else text
     return {"text": text, "example": examples(text, expressions, seed)}
 
 
 def _folder(folder: Path) -> dict[str, Any]:
-    from pretune.errors import PretuneError
-    from pretune.model import CONFIG, load_model
-    from pretune.sentence_transformers_layout import MODULES
-    from pretune.text.store import MANIFEST, Store
-    from pretune.training.runs import RECIPE, Run
+    from pretune.models.model import CONFIG, load_model
+    from pretune.models.sentence_transformers import MODULES
+    from pretune.runtime.errors import PretuneError
+    from pretune.text.store.store import MANIFEST, Store
+    from pretune.training.run_folder import RECIPE, Run
 
     if (folder / RECIPE).is_file():
         run = Run(folder)
@@ -155,8 +155,8 @@ def _vectors(folder: Path) -> dict[str, Any]:
     """Return how a model computes vectors of texts, where its folder says so."""
     import torch
 
-    from pretune.model import CONFIG, embedding_of, find_folder, read_config
-    from pretune.sentence_transformers_layout import read_layout
+    from pretune.models.model import CONFIG, embedding_of, find_folder, read_config
+    from pretune.models.sentence_transformers import read_layout
 
     if not (find_folder(folder) / CONFIG).is_file() or (embedding := embedding_of(folder)) is None:
         return {}

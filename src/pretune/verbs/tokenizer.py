@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pretune.outputs import any_folder
-from pretune.verbs.modes import OF_CORPUS
+from pretune.runtime.output_paths import any_folder
+from pretune.verbs.option_modes import OF_CORPUS
 from pretune.verbs.verb import only, verb
 
 if TYPE_CHECKING:
-    from pretune.text.tokenizer import Tokenizer
+    from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
 WHOLE_WORDS = ("items", "words", "characters")  # kinds that learn no pieces of words
@@ -82,11 +82,11 @@ def train_tokenizer(
     --------
     >>> tokenizer = train_tokenizer("corpus/", kind="wordpiece", size=30_000, out="tokenizer/")  # doctest: +SKIP
     """
-    from pretune.errors import PretuneError
-    from pretune.progress import progress
-    from pretune.text.documents import read_documents
-    from pretune.text.files import Meter, find_files
-    from pretune.text.tokenizer_training import train
+    from pretune.runtime.errors import PretuneError
+    from pretune.runtime.progress import progress
+    from pretune.text.corpus.documents import read_documents
+    from pretune.text.corpus.files import Meter, find_files
+    from pretune.text.tokenizers.training import train
 
     if size < 16:
         raise PretuneError(f"a vocabulary of {size} is too small; ask for 16 or more (thousands are usual)")
@@ -138,8 +138,8 @@ def inspect_tokenizer(tokenizer: Tokenizer | str | Path, texts: Sequence[str] = 
     >>> inspect_tokenizer("tokenizer/", ["unaffable"]).facts["splits"]  # doctest: +SKIP
     [{'text': 'unaffable', 'tokens': 'un ##aff ##able', 'ids': [4895, 10354, 3085], 'decoded': 'unaffable'}]
     """
-    from pretune.text.tokenizer import Tokenizer
-    from pretune.text.tokenizer_training import first_merges
+    from pretune.text.tokenizers.tokenizer import Tokenizer
+    from pretune.text.tokenizers.training import first_merges
 
     loaded = tokenizer if isinstance(tokenizer, Tokenizer) else Tokenizer.load(tokenizer)
     splits = []

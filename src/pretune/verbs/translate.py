@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pretune.outputs import new_file
+from pretune.runtime.output_paths import new_file
 from pretune.verbs.results import Rows
 from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
-    from pretune.training.runs import Run
+    from pretune.training.run_folder import Run
 
     Runs = Sequence[str | Path | Run]
 
@@ -20,8 +20,8 @@ SHOWN = 20  # rows of a file that people see
 
 def reads_tables(o: Options) -> bool:
     """Return whether a table is among the inputs."""
-    from pretune.text.labeled import FORMATS
-    from pretune.verbs.inputs import split_runs
+    from pretune.text.examples.labeled import FORMATS
+    from pretune.verbs.shared_inputs import split_runs
 
     _, rest = split_runs(o.model, o.inputs)
     return any(str(given).endswith(FORMATS) for given in rest)
@@ -86,13 +86,13 @@ def translate(
     'Ein Mann schläft.'
     >>> translate(["runs/a", "runs/b"], "test.en.txt", references="test.de.txt").facts["bleu"]  # doctest: +SKIP
     """
-    from pretune.atomic import write_bytes
-    from pretune.errors import PretuneError
-    from pretune.inference.alignments import MOST, draw
-    from pretune.inference.generate import Decoding
-    from pretune.inference.translate import Translator
+    from pretune.inference.attention_alignment import MOST, draw
+    from pretune.inference.generation.generate import Decoding
+    from pretune.inference.generation.translate import Translator
     from pretune.metrics.translation import translation_metrics
-    from pretune.verbs.inputs import split_runs
+    from pretune.runtime.atomic_io import write_bytes
+    from pretune.runtime.errors import PretuneError
+    from pretune.verbs.shared_inputs import split_runs
 
     runs, rest = split_runs(model, inputs)
     texts = read_texts(rest, text)
@@ -117,8 +117,8 @@ def translate(
 
 def read_texts(inputs: Sequence[Any], text: str | None) -> list[str]:
     """Texts as they are, or those of files, line by line or by a column."""
-    from pretune.text.files import file_format, read_lines
-    from pretune.text.labeled import FORMATS, read_labeled
+    from pretune.text.corpus.files import file_format, read_lines
+    from pretune.text.examples.labeled import FORMATS, read_labeled
 
     found: list[str] = []
     for given in inputs:

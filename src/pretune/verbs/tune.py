@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pretune.outputs import RECIPE, folder_of
+from pretune.runtime.output_paths import RECIPE, folder_of
 from pretune.training.settings import Batching, Optimizer, Schedule, Watching
-from pretune.verbs.modes import LOADED, ON_ROWS, TOKENIZER
+from pretune.verbs.option_modes import LOADED, ON_ROWS, TOKENIZER
 from pretune.verbs.results import Rows
 from pretune.verbs.verb import verb
 
 if TYPE_CHECKING:
-    from pretune.training.runs import Run
+    from pretune.training.run_folder import Run
 
 
 @verb(ON_ROWS, TOKENIZER, LOADED, out=folder_of(RECIPE, "a search"))
@@ -111,15 +111,15 @@ def tune(
     from contextlib import nullcontext
     from dataclasses import asdict, replace
 
-    from pretune.errors import PretuneError
     from pretune.objectives import parse_objective
-    from pretune.training.finetuning import find_task
-    from pretune.training.runs import check_same, start_run
-    from pretune.training.search_space import count_layers, make_space
-    from pretune.training.tuning import BEST, Search
+    from pretune.runtime.errors import PretuneError
+    from pretune.runtime.process_pool import worker_each
+    from pretune.training.jobs.finetuning import find_task
+    from pretune.training.jobs.hyperparameter_search import BEST, Search
+    from pretune.training.jobs.search_space import count_layers, make_space
+    from pretune.training.run_folder import check_same, start_run
     from pretune.verbs.finetune import finetune
-    from pretune.verbs.inputs import name_columns
-    from pretune.workers import worker_each
+    from pretune.verbs.shared_inputs import name_columns
 
     if trials is None and seconds is None:
         raise PretuneError("a search needs a budget: give --trials or --seconds")

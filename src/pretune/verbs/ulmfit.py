@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pretune.outputs import folder_of
-from pretune.verbs.modes import reading
+from pretune.runtime.output_paths import folder_of
+from pretune.verbs.option_modes import reading
 from pretune.verbs.verb import verb
 
 if TYPE_CHECKING:
-    from pretune.training.runs import Run
-    from pretune.training.ulmfit import Fitted
+    from pretune.training.jobs.ulmfit import Fitted
+    from pretune.training.run_folder import Run
 
 
 @verb(
@@ -104,7 +104,7 @@ def ulmfit(
     """
     import os
 
-    from pretune.training.ulmfit import Stages, fit
+    from pretune.training.jobs.ulmfit import Stages, fit
 
     stages = Stages(
         train=str(train),

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from pretune.outputs import new_folder
-from pretune.verbs.modes import reading
+from pretune.runtime.output_paths import new_folder
+from pretune.verbs.option_modes import reading
 from pretune.verbs.results import Facts
 from pretune.verbs.verb import verb
 
@@ -72,9 +72,9 @@ def train_vectors(
     --------
     >>> train_vectors("corpus/", out="vectors/")  # doctest: +SKIP
     """
-    from pretune.inference.static_vectors import make_static, train_static
-    from pretune.text.documents import read_documents
-    from pretune.text.files import find_files
+    from pretune.inference.word_vector_models import make_static, train_static
+    from pretune.text.corpus.documents import read_documents
+    from pretune.text.corpus.files import find_files
 
     options = {"vector_size": width, "window": window, "negative": negatives, "min_count": rarest, "epochs": epochs}
     documents = read_documents(find_files(data), layout=layout, column=column, errors=errors)

@@ -2,7 +2,7 @@
 
 - Options that apply only in some modes are declared with `only`. One that is given where it does not apply is refused by name: an
   option is used, or it is an error.
-- `out=CHECK` says what `--out` may be (see pretune/outputs.py).
+- `out=CHECK` says what `--out` may be (see pretune/runtime/output_paths.py).
 
     @verb(
         only("seed", where="with --mask-rate", when=lambda o: o.mask_rate is not None),
@@ -24,10 +24,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar
 
-from pretune.atomic import check_name
-from pretune.errors import PretuneError, quote
-from pretune.outputs import Check, output
-from pretune.recipe import Section
+from pretune.runtime.atomic_io import check_name
+from pretune.runtime.errors import PretuneError, quote
+from pretune.runtime.output_paths import Check, output
+from pretune.runtime.recipe import Section
 
 P = ParamSpec("P")
 R = TypeVar("R")

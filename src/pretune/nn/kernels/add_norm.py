@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pretune.nn.dropout import salting, threshold
-from pretune.nn.kernels.kept import keeps
+from pretune.nn.kernels.dropout_mask import keeps
 
 # Numbers a program holds at once, whole rows of them, by the row's width and measurement (perf/gpu_kernels.py --scan).
 FORWARD = {256: {"held": 4096, "num_warps": 4}, 1024: {"held": 2048, "num_warps": 4}}

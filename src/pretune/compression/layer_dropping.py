@@ -1,0 +1,84 @@
+"""Which layers to drop (Sajjad et al., 2020, *Poor Man's BERT*).
+
+top(4)             the four upper ones
+bottom(4)          the four lower ones
+even(4), odd(4)    every second one, from the top
+symmetric(4)       those in the middle
+contributions(4)   those that change the states least: their output is most like their input
+random(4)          any
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pretune.packed import Batch
+from pretune.runtime.errors import PretuneError, nearest
+from pretune.runtime.randomness import Draws
+
+WAYS = ("top", "bottom", "even", "odd", "symmetric", "contributions", "random")
+_FORM = re.compile(r"\s*(?P<way>\w+)\s*\(\s*(?P<count>\d+)\s*\)\s*")
+
+
+def parse_drop(text: str) -> tuple[str, int]:
+    """A way and a number of layers.
+
+    >>> parse_drop("top(4)")
+    ('top', 4)
+    """
+    found = _FORM.fullmatch(text)
+    if found is None:
+        raise PretuneError(f"--drop {text}: expected a way and a number of layers, such as top(4)")
+    if found["way"] not in WAYS:
+        raise PretuneError(f"--drop {text}: unknown way {found['way']!r}; {nearest(found['way'], WAYS)}")
+    return found["way"], int(found["count"])
+
+
+def choose_kept(way: str, count: int, depth: int, likeness: Callable[[], list[float]], seed: int = 0) -> list[int]:
+    """The depths that stay, from 0; `likeness` tells how alike what goes into each layer and what comes out are.
+
+    >>> choose_kept("even", 2, 6, list)
+    [0, 1, 2, 4]
+    """
+    if not 1 <= count < depth:
+        raise PretuneError(f"--drop {way}({count}): of {depth} layers 1 to {depth - 1} can go; something must be left")
+    match way:
+        case "top":
+            dropped = list(range(depth))[-count:]
+        case "bottom":
+            dropped = list(range(count))
+        case "even" | "odd":  # counted from 1
+            dropped = [layer for layer in reversed(range(depth)) if (layer + 1) % 2 == (way == "odd")][:count]
+        case "symmetric":
+            first = (depth - count) // 2
+            dropped = list(range(first, first + count))
+        case "contributions":
+            dropped = np.argsort(-np.array(likeness()), kind="stable")[:count].tolist()
+        case _:
+            dropped = np.argsort(Draws(seed).uniform("layers", np.arange(depth)))[:count].tolist()
+    if len(dropped) < count:
+        raise PretuneError(f"--drop {way}({count}): only {len(dropped)} of {depth} layers are {way}")
+    return [layer for layer in range(depth) if layer not in dropped]
+
+
+@torch.no_grad()
+def likeness(backbone: Any, batches: Iterable[Batch]) -> list[float]:
+    """For each layer, the mean cosine between a token's state before it and after it."""
+    sums: Tensor | None = None
+    tokens = 0
+    device = next(backbone.parameters()).device
+    backbone.eval()
+    for batch in (batch.to(device) for batch in batches):
+        states = torch.stack([x.float() for x in backbone(*batch.packed, keep="all").layers])  # (depth + 1, n, width)
+        found = torch.cosine_similarity(states[:-1], states[1:], dim=-1).sum(1)
+        sums = found if sums is None else sums + found
+        tokens += states.shape[1]
+    if sums is None or not tokens:
+        raise PretuneError("--drop contributions looks at the states of texts; give some with --train")
+    return (sums / tokens).tolist()

@@ -1,0 +1,169 @@
+"""How well a model knows a language: perplexity and bits per byte of texts, minimal pairs, and a score of bias."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import islice
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+
+from pretune.inference.likelihood import Scorer
+from pretune.metrics.diagnostics import preferred
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.progress import progress
+from pretune.text.corpus.documents import TextLayout, read_documents, read_jsonl, read_table
+from pretune.text.corpus.files import Errors, file_format, find_files
+from pretune.text.examples.labeled import read_labeled
+
+Row = dict[str, Any]
+AT_ONCE = 64  # texts
+BETTER, WORSE = "sentence_good", "sentence_bad"  # Warstadt et al., 2020, arXiv:1912.00582 (BLiMP)
+MORE, LESS = "sent_more", "sent_less"  # Nangia et al., 2020, arXiv:2010.00133 (CrowS-Pairs)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How texts are read: at most `limit` of them, in windows of `length` tokens, `stride` apart."""
+
+    length: int | None = None
+    stride: int | None = None
+    limit: int | None = None
+    layout: TextLayout = "auto"  # how .txt files are split into texts
+    errors: Errors = "strict"  # what to do with invalid UTF-8
+
+
+def evaluate_language(scorer: Scorer, data: Sequence[str | Path] | str | Path, how: Reading, columns: Row) -> Row:
+    """What the files ask for: pairs of sentences are compared, all else is read and counted."""
+    files = find_files(data)
+    first = _first_row(files[0], how.errors)
+    if BETTER in first or MORE in first:
+        unused = [*columns, *(name for name in ("length", "stride") if getattr(how, name) is not None)]
+        if unused:
+            names = " and ".join(f"--{name}" for name in unused)
+            raise PretuneError(f"{names}: {files[0]} has pairs of sentences, which are read whole; leave out {names}")
+    if BETTER in first:
+        return minimal_pairs(scorer, _rows(files, (BETTER, WORSE), how))
+    if MORE in first:
+        return bias(scorer, _rows(files, (MORE, LESS), how))
+    sources = None
+    if columns.get("pair"):
+        read = [read_labeled(file, columns, errors=how.errors, labels=False) for file in files]
+        sources = [text for rows in read for text in rows.texts][: how.limit]
+        texts: Iterable[str] = [text for rows in read for text in rows.pairs or []][: how.limit]
+    else:
+        documents = read_documents(files, layout=how.layout, column=columns.get("text"), errors=how.errors)
+        texts = (document.text for document in islice(documents, how.limit))
+    return quality(scorer, texts, how, sources)
+
+
+def quality(scorer: Scorer, texts: Iterable[str], how: Reading, sources: Sequence[str] | None = None) -> Row:
+    """Perplexity a token and bits a byte. Of models that predict a token from both sides, it is pseudo-perplexity.
+
+    Bits a byte compare models with different vocabularies; tokens that are unknown to one make it look better than it is,
+    so their share is told.
+    """
+    if not scorer.way.probability:
+        raise PretuneError(
+            f"a model trained for {scorer.head} judges tokens, and has no perplexity; it can compare pairs of sentences"
+        )
+    tokenizer = scorer.model.need_tokenizer()
+    unknown_id = tokenizer.role("unknown") if tokenizer.has("unknown") else -1
+    count = tokens = size = unknown = skipped = 0
+    nats = 0.0
+    left = iter(texts)
+    with progress("reading") as bar:
+        while part := list(islice(left, AT_ONCE)):
+            given = None if sources is None else sources[count : count + len(part)]
+            scores = np.concatenate(scorer(part, given, how.length, how.stride))
+            ids, _ = tokenizer.encode_many(part)
+            there = ~np.isnan(scores)
+            nats -= float(scores[there].sum())
+            tokens, skipped = tokens + int(there.sum()), skipped + int((~there).sum())
+            unknown += int((ids == unknown_id).sum())
+            size += sum(len(text.encode("utf-8", "replace")) for text in part)
+            count += len(part)
+            bar.update(count, f"{count:,} texts, {math.exp(nats / max(1, tokens)):.2f}")
+    if not tokens:
+        raise PretuneError("nothing to read: no text has a token that can be predicted")
+    name = "perplexity" if scorer.way.exact else "pseudo_perplexity"
+    # Tokens that have nothing to be predicted from cost as much as the others do on the average.
+    bits = nats * (tokens + skipped) / tokens / math.log(2)
+    found = {name: math.exp(nats / tokens), "bits_per_byte": bits / max(1, size)}
+    facts = {"objective": scorer.head, "texts": count, "tokens": tokens + skipped, "bytes": size}
+    return {**found, **facts, "unknown_share": unknown / (tokens + skipped), "not_predicted": skipped}
+
+
+def minimal_pairs(scorer: Scorer, rows: Sequence[Row]) -> Row:
+    """How often the right sentence of two has the higher likelihood: for each paradigm, and the mean over paradigms."""
+    good, bad = (_sums(scorer, [row[name] for row in rows]) for name in (BETTER, WORSE))
+    by: dict[str, dict[str, list[int]]] = {"paradigms": {}, "phenomena": {}, "fields": {}}
+    for number, row in enumerate(rows):
+        for kind, key in (("paradigms", "UID"), ("phenomena", "linguistics_term"), ("fields", "field")):
+            if row.get(key):
+                by[kind].setdefault(str(row[key]), []).append(number)
+    shares = {
+        kind: {name: preferred([good[i] for i in own], [bad[i] for i in own]) for name, own in sorted(groups.items())}
+        for kind, groups in by.items()
+    }
+    overall = mean(shares["paradigms"].values()) if shares["paradigms"] else preferred(good, bad)
+    tables = {kind: [{"name": n, "accuracy": v} for n, v in found.items()] for kind, found in shares.items() if found}
+    return {"accuracy": overall, "pairs": len(rows), "objective": scorer.head, **tables}
+
+
+def bias(scorer: Scorer, rows: Sequence[Row]) -> Row:
+    """How often the more stereotyping sentence of two has the higher likelihood, by the words that both have; 0.5 is none."""
+    tokenizer = scorer.model.need_tokenizer()
+    sides = [[str(row[name]) for row in rows] for name in (MORE, LESS)]
+    scores = [scorer(side) for side in sides]
+    sums: list[list[float]] = [[], []]
+    for number in range(len(rows)):
+        more, less = (tokenizer.encode(side[number]) for side in sides)
+        blocks = SequenceMatcher(None, more, less, autojunk=False).get_matching_blocks()
+        for side in (0, 1):
+            kept = [scores[side][number][block[side] : block[side] + block.size] for block in blocks]
+            sums[side].append(float(np.nansum(np.concatenate(kept))))
+    kinds: dict[str, list[int]] = {}
+    for number, row in enumerate(rows):
+        kinds.setdefault(str(row.get("bias_type", "all")), []).append(number)
+    table = [
+        {"kind": kind, "pairs": len(own), "stereotype": preferred(*([side[i] for i in own] for side in sums))}
+        for kind, own in sorted(kinds.items())
+    ]
+    return {"stereotype": preferred(*sums), "pairs": len(rows), "objective": scorer.head, "kinds": table}
+
+
+def _sums(scorer: Scorer, texts: Sequence[str]) -> list[float]:
+    with progress("reading", total=len(texts)) as bar:
+        found: list[float] = []
+        for start in range(0, len(texts), AT_ONCE):
+            found += [float(np.nansum(scores)) for scores in scorer(texts[start : start + AT_ONCE])]
+            bar.update(len(found), "sentences")
+    return found
+
+
+def _table(file: Path, errors: Errors) -> Iterable[tuple[int, Row]]:
+    return read_jsonl(file, errors) if file_format(file) == ".jsonl" else read_table(file, errors)
+
+
+def _first_row(file: Path, errors: Errors) -> Row:
+    if file_format(file) not in (".jsonl", ".csv", ".tsv"):
+        return {}
+    return next((row for _, row in _table(file, errors)), {})
+
+
+def _rows(files: Sequence[Path], names: Sequence[str], how: Reading) -> list[Row]:
+    """Rows that have both sentences; of every file the first so many."""
+    found: list[Row] = []
+    for file in files:
+        for line, row in islice(_table(file, how.errors), how.limit):
+            for name in names:
+                if not isinstance(row.get(name), str) or not row[name].strip():
+                    raise PretuneError(f"{file}, line {line}: no sentence in {name!r}")
+            found.append(row)
+    return found

@@ -1,0 +1,94 @@
+"""Is one model better than another? Both answer the same examples, and these are drawn again (Efron, 1979; Koehn, 2004)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pretune.metrics.additive import Parts
+
+ROUNDS = 1000
+TOGETHER = 50  # rounds whose sums are taken at once
+COVERAGE = 0.95
+
+Answers = Sequence[Mapping[str, Any]]
+Array = np.ndarray[Any, np.dtype[Any]]
+Metric = Callable[[Sequence[Any], Answers], float]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much higher the second scores than the first, between which values in 95 of 100 draws, and how likely by chance."""
+
+    first: float
+    second: float
+    low: float
+    high: float
+    p: float
+
+    @property
+    def difference(self) -> float:
+        """Second less first."""
+        return self.second - self.first
+
+
+def compare(
+    metric: Metric, rows: Sequence[Any], first: Sequence[Answers], second: Sequence[Answers], seed: int = 0
+) -> Difference:
+    """Two models by one metric: the answers of each seed of either to the same rows; a model's score is the mean over seeds.
+
+    In each round the same examples are drawn for all, and seeds too, where there are several. `p` is two-sided.
+    """
+    sides = (first, second)
+    found = [float(np.mean([metric(rows, answers) for answers in side])) for side in sides]
+    scored = []
+    for drawn, seeds in _draws(seed, len(rows), sides):
+        places = drawn.tolist()
+        kept = [rows[row] for row in places]
+        each = zip(sides, seeds, strict=True)
+        scored.append([[metric(kept, [side[s][row] for row in places]) for s in chosen] for side, chosen in each])
+    return _difference(found, scored)
+
+
+def compare_parts(name: str, first: Sequence[Parts], second: Sequence[Parts], seed: int = 0) -> Difference:
+    """The same for a metric that is made of sums: a draw is how often each unit is in it, and many are summed at once."""
+    sides = (first, second)
+    found = [float(np.mean([parts.whole()[name] for parts in side])) for side in sides]
+    every = [parts for side in sides for parts in side]
+    units = len(every[0].values)
+    values = np.hstack([parts.values for parts in every])
+    ends = np.cumsum([parts.values.shape[1] for parts in every])[:-1]
+    draws = list[tuple[Array, list[list[int]]]]()
+    scored = list[list[list[float]]]()
+    for drawn, seeds in _draws(seed, units, sides):
+        draws.append((np.bincount(drawn, minlength=units), seeds))
+        if len(draws) < TOGETHER and len(scored) + len(draws) < ROUNDS:
+            continue
+        sums = np.stack([counts for counts, _ in draws]).astype(np.float64) @ values
+        for (_, chosen), row in zip(draws, sums, strict=True):
+            scores = [float(p.finish(own)[name]) for p, own in zip(every, np.split(row, ends), strict=True)]
+            of_sides = (scores[: len(first)], scores[len(first) :])
+            scored.append([[side[s] for s in some] for side, some in zip(of_sides, chosen, strict=True)])
+        draws = []
+    return _difference(found, scored)
+
+
+def _draws(seed: int, units: int, sides: Sequence[Sequence[Any]]) -> Iterator[tuple[Array, list[list[int]]]]:
+    """For each round, (units,) those that are drawn, and the seeds of each side."""
+    chance = np.random.default_rng(seed)
+    for _ in range(ROUNDS):
+        drawn = chance.integers(0, units, units)
+        yield drawn, [chance.integers(0, len(s), len(s)).tolist() if len(s) > 1 else [0] for s in sides]
+
+
+def _difference(found: Sequence[float], scored: Sequence[Sequence[Sequence[float]]]) -> Difference:
+    """From both scores, and those of each round: of each side, of each of its seeds that were drawn."""
+    differences = np.array([np.mean(second) - np.mean(first) for first, second in scored])
+    tail = 100 * (1 - COVERAGE) / 2
+    low, high = (float(np.percentile(differences, q)) for q in (tail, 100 - tail))
+    below, above = int((differences <= 0).sum()), int((differences >= 0).sum())
+    p = min(1.0, 2 * (min(below, above) + 1) / (len(differences) + 1))
+    return Difference(found[0], found[1], low, high, p)

@@ -1,0 +1,117 @@
+"""The row of the table that the field prints, and those of others beside it, with their sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+from pretune.evaluation.suite import Suite, SuiteTask
+from pretune.evaluation.suite_averages import averages
+
+SHORT = {
+    "accuracy": "acc", "matthews": "mcc", "spearman": "ρ", "pearson": "r", "macro_f1": "f1", "exact_questions": "em",
+    "gap_f1": "f1", "gap_exact": "em", "answer_f1": "f1", "answer_exact": "em", "entity_f1": "f1", "word_accuracy": "acc",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A published row: scores as printed, a number alone where the source does not say which metric it is."""
+
+    name: str
+    split: str
+    source: str
+    scores: Mapping[str, float | Mapping[str, float]]
+    averages: Mapping[str, float] = field(default_factory=dict)
+
+
+def references(suite: Suite) -> list[Reference]:
+    """What others have; none for a suite without published rows.
+
+    >>> from pretune.evaluation.suite import find_suite
+    >>> references(find_suite("glue"))[3].name
+    'BERT-base'
+    """
+    import yaml
+
+    path = files("pretune.evaluation.suites") / "references" / f"{suite.name}.yaml"
+    if not path.is_file():
+        return []
+    return [Reference(**row) for row in yaml.safe_load(path.read_text(encoding="utf-8"))]
+
+
+def table(suite: Suite, rows: Sequence[Mapping[str, Any]], tasks: Mapping[str, SuiteTask]) -> list[dict[str, str]]:
+    """Rows for people: systems (`system`, `split`, `scores`: task → metric → mean or (mean, spread)), then the references.
+
+    A cell has a task's metrics in their order, a dash for one that is not known.
+    """
+    made = []
+    for row in rows:
+        cells = {task.title: cell(suite, task, row["scores"].get(name)) for name, task in tasks.items()}
+        plain = {name: {m: _mean(v) for m, v in found.items()} for name, found in row["scores"].items()}
+        found = averages(suite, plain)
+        means = {name: found[name] for name in suite.averages if name in found}
+        told = {name: f"{_number(suite, value.value)}{value.label}" for name, value in means.items()}
+        made.append({"system": row["system"], "split": row["split"], **cells, **told})
+    for reference in references(suite):
+        cells = {
+            task.title: cell(suite, task, reference.scores.get(name), printed=True) for name, task in tasks.items()
+        }
+        if any(value != "-" for value in cells.values()):
+            told = {name: _print(suite, value) for name, value in reference.averages.items()}
+            made.append({"system": reference.name, "split": reference.split, **cells, **told})
+    names = list(dict.fromkeys(name for row in made for name in row))
+    return [{name.replace("_", " "): row.get(name, "-") for name in names} for row in made]
+
+
+def legend(tasks: Mapping[str, SuiteTask]) -> str:
+    """Which metrics the cells have, where it is not accuracy alone.
+
+    >>> from pretune.evaluation.suite import find_suite
+    >>> legend({"mrpc": find_suite("glue").tasks["mrpc"]})
+    'MRPC f1/acc'
+    """
+    return ", ".join(
+        f"{task.title} {'/'.join(SHORT.get(metric, metric) for metric in task.metrics)}"
+        for task in tasks.values()
+        if list(task.metrics) != ["accuracy"]
+    )
+
+
+def sources(suite: Suite, tasks: Mapping[str, SuiteTask]) -> dict[str, list[str]]:
+    """Where the references come from: source → the rows of it that have any of these tasks."""
+    found: dict[str, list[str]] = {}
+    for reference in references(suite):
+        if set(tasks) & set(reference.scores):
+            found.setdefault(reference.source, []).append(reference.name)
+    return found
+
+
+def cell(suite: Suite, task: SuiteTask, scores: Any, *, printed: bool = False) -> str:
+    """The metrics of a task; a mean with its spread where there are several seeds."""
+    if scores is None:
+        return "-"
+    show = _print if printed else _number
+    if isinstance(scores, int | float):
+        return show(suite, scores)
+    if not any(metric in scores for metric in task.metrics):
+        return "-"
+    return "/".join(show(suite, scores[metric]) if metric in scores else "-" for metric in task.metrics)
+
+
+def _mean(value: Any) -> float:
+    return float(value[0] if isinstance(value, tuple | list) else value)
+
+
+def _number(suite: Suite, value: Any) -> str:
+    """A score of ours, between 0 and 1, as the field prints it."""
+    if isinstance(value, tuple | list):
+        return f"{_number(suite, value[0])}±{_number(suite, value[1])}"
+    return f"{100 * value:.1f}" if suite.scale == 100 else f"{value:.3f}"
+
+
+def _print(suite: Suite, value: float) -> str:
+    """A published number, which is in the suite's own scale."""
+    return f"{value:.1f}" if suite.scale == 100 else f"{value:.3f}"

@@ -1,0 +1,450 @@
+"""A suite, task by task: fine-tune, or show examples, with several seeds, answer, score by the official metrics; what is finished stays.
+
+OUT/
+  suite.json            what was asked for; another evaluation needs another folder
+  TASK/rows/            its files, in the roles of our tasks: a row a line
+  TASK/seeds/N/         a fine-tuning, without its weights once it has answered, and answers/TASK.SPLIT.jsonl; where nothing is
+                        learned, the first prompt beside them
+  TASK/result.json      scores of each seed, and what answers cost: the task is finished
+  tokens/               texts as ids, which every seed needs again
+  results.json, report.html, submission.zip
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, Protocol
+
+import torch
+
+from pretune.evaluation.cost import measured
+from pretune.evaluation.in_context import KINDS, Asking, kind_of, load_asked
+from pretune.evaluation.submission import write_submission
+from pretune.evaluation.suite import ANSWERS, Suite, SuiteRows, SuiteTask
+from pretune.evaluation.suite_averages import averages, group_averages
+from pretune.evaluation.suite_metrics import official, phenomena
+from pretune.inference.generation.generate import Writer
+from pretune.inference.generation.seq2seq_generation import Rewriter
+from pretune.inference.predict import Answerer, load_trained
+from pretune.models.model import Model
+from pretune.objectives import OBJECTIVES, Task
+from pretune.objectives.task import Answer
+from pretune.runtime.atomic_io import write_bytes, write_json
+from pretune.runtime.devices import choose_device
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.parsing import read_json_lines, read_sealed_json, write_sealed_json
+from pretune.runtime.process_pool import share_out
+from pretune.runtime.progress import say
+from pretune.text.tokenizers.token_cache import remembering
+from pretune.training.jobs.finetuning import Material, Plan, make_plan, read_material
+from pretune.training.jobs.pretraining import count_parameters
+from pretune.training.jobs.several_seeds import one_seed
+from pretune.training.run_folder import environment
+from pretune.training.settings import Batching
+
+ASKED, RESULT, RESULTS, SUBMISSION = "suite.json", "result.json", "results.json", "submission.zip"
+COST = "cost.json"
+TOKENS = "tokens"  # tokenized rows, which every seed needs again
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+Answers = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to evaluate, and how it learns: `settings` are those of a fine-tuning, under the names of that verb's options."""
+
+    model: str
+    suite: Suite
+    data: Path
+    out: Path
+    seeds: int = 3
+    seed: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    subsets: bool = False
+    keep: bool = False  # the weights of every seed
+    device: str | None = None
+    shots: int | None = None  # nothing is learned: so many examples are shown
+    devices: int = 1  # which seeds of all tasks are shared out to
+
+    def told(self) -> dict[str, Any]:
+        """All that decides the outcome."""
+        sections = {
+            name: {k: v for k, v in asdict(value).items() if v is not None} if hasattr(value, "flat") else value
+            for name, value in self.settings.items()
+        }
+        asked = self.shots is not None
+        versions = {n: [t.version, dict(t.prompt)] if asked else t.version for n, t in self.suite.tasks.items()}
+        told = {"model": self.model, "suite": self.suite.name, "versions": versions, "seed": self.seed}
+        told["shots"] = self.shots
+        return {**told, "settings": {name: value for name, value in sections.items() if value is not None}}
+
+
+@dataclass
+class Evaluation:
+    """What came out: for each task its metrics, seed by seed, and everything that has to be said with them."""
+
+    suite: Suite
+    model: str
+    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)  # task → what its result.json holds
+    missing: dict[str, str] = field(default_factory=dict)
+    shots: int | None = None
+
+    @property
+    def system(self) -> str:
+        """What the row of the table is called."""
+        if self.shots is None:
+            return self.model
+        return f"{self.model}, {({0: 'zero', 1: 'one'}).get(self.shots, self.shots)}-shot"
+
+    @property
+    def scores(self) -> dict[str, dict[str, tuple[float, float]]]:
+        """Task → metric → mean and spread over seeds."""
+        scored = {name: told for name, told in self.tasks.items() if told["scores"]}
+        return {name: {m: spread(x) for m, x in told["scores"].items()} for name, told in scored.items()}
+
+    @property
+    def means(self) -> dict[str, dict[str, float]]:
+        """Task → metric → mean over seeds."""
+        return {name: {m: value for m, (value, _) in found.items()} for name, found in self.scores.items()}
+
+    def describe(self) -> dict[str, Any]:
+        """Everything, for programs."""
+        found = {
+            name: {"value": a.value, "of": a.of, "missing": list(a.missing)}
+            for name, a in averages(self.suite, self.means).items()
+        }
+        groups = {name: a.value for name, a in group_averages(self.suite, self.means).items()}
+        told: dict[str, Any] = {"suite": self.suite.name, "model": self.model, "averages": found, "groups": groups}
+        if self.shots is not None:
+            told["shots"] = self.shots
+        return {**told, "tasks": self.tasks, "missing": self.missing}
+
+
+def spread(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and standard deviation.
+
+    >>> spread([0.5])
+    (0.5, 0.0)
+    """
+    return mean(values), stdev(values) if len(values) > 1 else 0.0
+
+
+def evaluate_suite(request: Request) -> Evaluation:
+    """All tasks whose files are there and whose kind is known; the others are named."""
+    _check_same(request)
+    suite, asked = request.suite, request.shots is not None
+    here, missing = suite.there(request.data, learned=request.shots != 0)
+    for name, task in list(here.items()):
+        kind = kind_of(task)
+        if not hasattr(OBJECTIVES.get(kind), "answers"):
+            missing[name] = f"there is no task of the kind {kind!r}"
+            del here[name]
+        elif asked and kind not in KINDS:
+            missing[name] = f"what {kind} answers cannot be asked for in words; fine-tune the model for it"
+            del here[name]
+    here = {name: task for name, task in here.items() if not task.taught_by or task.taught_by in here}
+    for name, why in missing.items():
+        say(f"{suite.tasks[name].title}: skipped, {why}")
+    if not here:
+        raise PretuneError(f"{request.data}: none of {suite.title}'s tasks that are here is of a kind that is known")
+    writer = writer_of(request)
+    _begin(request)
+    for name, task in here.items():  # a bad file is found before anything is learned
+        if not _finished(request, name):
+            for split in (split for split in task.files if task.where(split, request.data)):
+                rows = task.read(split, request.data, subsets=request.subsets)
+                write_lines(rows_path(request.out, name, split), rows.rows)
+    teaching = {name: task for name, task in here.items() if not task.taught_by}
+    taught_by = {
+        name: {name: task} | {other: t for other, t in here.items() if t.taught_by == name}
+        for name, task in teaching.items()
+    }
+    if request.devices > 1:
+        jobs = [
+            (request, task, taught_by[name], seed) for name, task in teaching.items() for seed in _left(request, task)
+        ]
+        say(f"{len(jobs)} seeds of all tasks on {request.devices} devices")
+        share_out(learn_elsewhere, jobs, request.devices)
+    with remembering(request.out / TOKENS):
+        for number, (name, task) in enumerate(teaching.items(), 1):
+            taught = taught_by[name]
+            say(f"{task.title} ({number} of {len(teaching)})")
+            evaluate_task(request, task, taught, writer)
+    found = {name: read_sealed_json(request.out / name / RESULT, "the result of a task") for name in here}
+    evaluation = Evaluation(suite, request.model, found, missing, request.shots)
+    submit(request, here)
+    write_json(request.out / RESULTS, evaluation.describe())
+    return evaluation
+
+
+def _check_same(request: Request) -> dict[str, Any]:
+    """Refuse a folder that holds an evaluation with other settings, and return the settings to write."""
+    path = request.out / ASKED
+    told: dict[str, Any] = json.loads(json.dumps(request.told()))
+    if not path.is_file():
+        return told
+    before = read_sealed_json(path, "the settings of an evaluation")
+    different = [key for key in told if before.get(key) != told[key] and key != "versions"]
+    old = before.get("versions", {})
+    different += [name for name, version in told["versions"].items() if old.get(name, version) != version]
+    if different:
+        raise PretuneError(
+            f"{request.out}: holds an evaluation with other settings ({', '.join(different)}); choose another --out"
+        )
+    return {**told, "versions": {**old, **told["versions"]}}
+
+
+def _begin(request: Request) -> None:
+    """Write what was asked for, so that the same command goes on with it and another one is refused."""
+    write_sealed_json(request.out / ASKED, {**_check_same(request), "environment": environment()})
+
+
+# -- a task ---------------------------------------------------------------------------------------------------------
+
+
+class Way(Protocol):
+    """How a model comes to answer a task."""
+
+    @property
+    def model(self) -> Model: ...
+
+    device: torch.device
+
+    def learn(self, seed: int, folder: Path) -> bool:
+        """Learn, into a folder that is named by the seed; False where that failed."""
+
+    def ready(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
+        """What answers some rows with what was learned in a folder, or by what is shown with its seed."""
+
+
+class FineTuning:
+    """A task is learned, and answered with what was learned."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.device = plan, choose_device(plan.device)
+        self.material: Material | None = None
+        self.loaded: tuple[Path, Model, Task] | None = None
+
+    @property
+    def model(self) -> Model:
+        """The one that answered last."""
+        assert self.loaded is not None
+        return self.loaded[1]
+
+    def learn(self, seed: int, folder: Path) -> bool:
+        """Fine-tune."""
+        self.material = self.material or read_material(self.plan)
+        return one_seed(replace(self.plan, seed=seed, out=folder), self.material) is not None
+
+    def ready(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
+        """Its rows, made ready for the model."""
+        if self.loaded is None or self.loaded[0] != folder:
+            self.loaded = folder, *load_trained(folder)
+        _, model, objective = self.loaded
+        length = min(self.plan.batch.length or 128, model.longest or 1 << 30)
+        columns = {role: name for role, name in task.columns.items() if role not in ANSWERS}
+        answerer = Answerer(model, objective, objective.read(rows.file, columns, answered=False), length)
+        return lambda: answerer(self.device)
+
+
+def evaluate_task(
+    request: Request, task: SuiteTask, taught: Mapping[str, SuiteTask], writer: Writer | Rewriter | None = None
+) -> None:
+    """Learn a task with each seed, or ask a model that writes, and answer it, and those that have its model."""
+    if all(_finished(request, name) for name in taught):
+        say(f"{task.title}: finished before")
+        return
+    rows = {name: _rows(request.out, own) for name, own in taught.items()}
+    way = way_to(request, task, rows[task.name], writer)
+    for seed in _left(request, task):
+        say(f"seed {seed} ({seed - request.seed + 1} of {request.seeds})")
+        learn_seed(way, _seed_folder(request, task, seed), rows, taught)
+    folders = [_seed_folder(request, task, request.seed + number) for number in range(request.seeds)]
+    learned = [folder for folder in folders if read_sealed_json(folder / COST, "the cost of a seed")]
+    if not learned:
+        raise PretuneError(f"{request.out / task.name}: all {request.seeds} seeds failed; lower the learning rate")
+    best = max(learned, key=lambda folder: _decides(task, rows[task.name][task.scored], folder))
+    tests = {n: (t, {"test": rows[n]["test"]}) for n, t in taught.items() if "test" in rows[n] and t.submission}
+    if tests and not all((best / "answers" / f"{name}.test.jsonl").is_file() for name in tests):
+        answer_with(way, best, tests)
+    for name, other in taught.items():
+        there = other.scored in rows[name]
+        told = _result(other, rows[name], learned, request.seeds) if there else {"scores": {}, "seeds": request.seeds}
+        write_sealed_json(request.out / name / RESULT, {**told, "best": int(best.name)})
+    if not request.keep:
+        for folder in folders:
+            for weights in (path for pattern in WEIGHTS for path in folder.glob(pattern)):
+                weights.unlink()
+
+
+def way_to(
+    request: Request, task: SuiteTask, rows: Mapping[str, SuiteRows], writer: Writer | Rewriter | None = None
+) -> Way:
+    """How a task is answered: what asks a model that writes, or learns."""
+    if writer is None:
+        return FineTuning(plan_of(request, task, rows))
+    return Asking(writer, task, rows, request.shots or 0)
+
+
+def learn_seed(
+    way: Way, folder: Path, rows: Mapping[str, Mapping[str, SuiteRows]], taught: Mapping[str, SuiteTask]
+) -> None:
+    """Learn with the seed of a folder, and answer what is scored; `cost.json` says that it is done."""
+    scored = {n: (t, {t.scored: rows[n][t.scored]}) for n, t in taught.items() if t.scored in rows[n]}
+    write_sealed_json(folder / COST, answer_with(way, folder, scored) if way.learn(int(folder.name), folder) else {})
+
+
+def learn_elsewhere(request: Request, task: SuiteTask, taught: Mapping[str, SuiteTask], seed: int) -> None:
+    """The same in a process that has nothing of it yet."""
+    with remembering(request.out / TOKENS):
+        rows = {name: _rows(request.out, own) for name, own in taught.items()}
+        way = way_to(request, task, rows[task.name], writer_of(request))
+        learn_seed(way, _seed_folder(request, task, seed), rows, taught)
+
+
+def writer_of(request: Request) -> Writer | Rewriter | None:
+    """The model that is asked, where nothing is learned."""
+    if request.shots is None:
+        return None
+    return load_asked(request.model, request.device, bool(request.settings.get("partial")))
+
+
+def _left(request: Request, task: SuiteTask) -> list[int]:
+    """The seeds of a task that are not done yet."""
+    seeds = range(request.seed, request.seed + request.seeds)
+    return [seed for seed in seeds if not (_seed_folder(request, task, seed) / COST).is_file()]
+
+
+def _seed_folder(request: Request, task: SuiteTask, seed: int) -> Path:
+    return request.out / task.name / "seeds" / str(seed)
+
+
+def _finished(request: Request, name: str) -> bool:
+    path = request.out / name / RESULT
+    return path.is_file() and read_sealed_json(path, "the result of a task")["seeds"] >= request.seeds
+
+
+def rows_path(out: Path, task: str, split: str) -> Path:
+    """Where the rows of a split are."""
+    return out / task / "rows" / f"{split}.jsonl"
+
+
+def _rows(out: Path, task: SuiteTask) -> dict[str, SuiteRows]:
+    """The rows of all splits that were read."""
+    paths = {split: rows_path(out, task.name, split) for split in task.files}
+    return {s: SuiteRows(task, s, path, read_lines(path)) for s, path in paths.items() if path.is_file()}
+
+
+def plan_of(request: Request, task: SuiteTask, rows: Mapping[str, SuiteRows]) -> Plan:
+    """The fine-tuning of a task, with its own length of texts unless another is asked for."""
+    settings = dict(request.settings)
+    batch = settings.pop("batch", None)
+    given: dict[str, Any] = {
+        "train": str(rows_path(request.out, task.name, "train")),
+        "dev": str(rows_path(request.out, task.name, "dev")) if "dev" in rows else None,
+        "out": request.out / task.name / "seeds" / str(request.seed),
+        "columns": task.columns,
+        "objective": task.kind,
+        "strategy": "full",
+        "epochs": 3.0,
+        "budget": None,
+        "optimizer": None,
+        "schedule": None,
+        "watching": None,
+        "deterministic": False,
+        "partial": False,
+        "seed": request.seed,
+        "seeds": 1,
+        "tokenizer": None,
+        "scratch": False,
+        "device": request.device,
+        **settings,
+    }
+    if task.length is not None and (batch is None or batch.length is None):
+        batch = replace(batch or Batching(), length=task.length)
+    return make_plan(request.model, {**given, "batch": batch})
+
+
+def answer_with(
+    way: Way, folder: Path, wanted: Mapping[str, tuple[SuiteTask, Mapping[str, SuiteRows]]]
+) -> dict[str, dict[str, Any]]:
+    """A seed's answers to some splits, and what they cost, task by task."""
+    costs: dict[str, dict[str, Any]] = {}
+    for name, (own, splits) in wanted.items():
+        for split, rows in splits.items():
+            ready = way.ready(folder, own, rows)
+            with measured(way.device) as cost:
+                answers = ready()
+            if len(answers) != len(rows):
+                raise PretuneError(f"{rows.file}: {len(rows)} examples, but {len(answers)} answers")
+            write_lines(folder / "answers" / f"{name}.{split}.jsonl", answers)
+            if isinstance(way, Asking):
+                write_bytes(folder / "answers" / f"{name}.{split}.prompt.txt", way.prompt.encode("utf-8", "replace"))
+            costs[name] = {
+                "parameters": count_parameters(way.model),
+                "examples_per_second": len(rows) / max(cost.seconds, 1e-9),
+                "peak_memory": float(cost.memory or 0),
+            }
+    return costs
+
+
+def _result(task: SuiteTask, rows: Mapping[str, SuiteRows], folders: Sequence[Path], seeds: int) -> dict[str, Any]:
+    scored = rows[task.scored]
+    each = [official(task.metrics, scored.rows, read_answers(folder, task.name, task.scored)) for folder in folders]
+    costs = [read_sealed_json(folder / COST, "the cost of a seed")[task.name] for folder in folders]
+    told: dict[str, Any] = {
+        "split": task.scored,
+        "examples": len(scored),
+        "seeds": seeds,
+        "failed": seeds - len(folders),
+        "scores": {metric: [found[metric] for found in each] for metric in task.metrics},
+        "cost": {key: mean(cost[key] for cost in costs) for key in costs[0]},
+        "incomplete": {split: [len(found), found.expected[0]] for split, found in rows.items() if not found.complete},
+    }
+    if (prompt := folders[0] / "answers" / f"{task.name}.{task.scored}.prompt.txt").is_file():
+        told["prompt"] = prompt.read_text(encoding="utf-8")
+    if task.categories:
+        told["phenomena"] = phenomena(scored.rows, read_answers(folders[0], task.name, task.scored))
+    return told
+
+
+def _decides(task: SuiteTask, rows: SuiteRows, folder: Path) -> float:
+    return mean(official(task.metrics, rows.rows, read_answers(folder, task.name, task.scored)).values())
+
+
+def read_answers(folder: Path, task: str, split: str) -> Answers:
+    """The answers of a seed."""
+    return read_lines(folder / "answers" / f"{task}.{split}.jsonl")
+
+
+def read_lines(path: Path) -> Answers:
+    """Return the rows or answers in a file, one per line."""
+    return list(read_json_lines(path))
+
+
+def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """A row a line."""
+    write_bytes(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8", "replace"))
+
+
+# -- the suite ------------------------------------------------------------------------------------------------------
+
+
+def submit(request: Request, tasks: Mapping[str, SuiteTask]) -> list[str]:
+    """Write the submission, where there are answers to official tests; the tasks that it lacks come back."""
+    answered = {}
+    for name, task in tasks.items():
+        best = read_sealed_json(request.out / name / RESULT, "the result of a task")["best"]
+        path = request.out / (task.taught_by or name) / "seeds" / str(best) / "answers" / f"{name}.test.jsonl"
+        if path.is_file() and task.submission:
+            answered[name] = (read_lines(rows_path(request.out, name, "test")), read_lines(path))
+    if not answered:
+        return []
+    missing = write_submission(request.out / SUBMISSION, request.suite, answered)
+    lacks = f"; the server wants {', '.join(request.suite.tasks[n].title for n in missing)} too" if missing else ""
+    say(f"submission: {request.out / SUBMISSION}{lacks}")
+    return missing

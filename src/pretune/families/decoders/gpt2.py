@@ -1,0 +1,119 @@
+"""GPT-2 (Radford et al., 2019, Language Models are Unsupervised Multitask Learners) and, in its wiring, GPT-3.
+
+Departures: attention dropout is off unless asked for (the fast attention paths have none).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from torch import nn
+
+from pretune.backbones.encoder import Encoder
+from pretune.families.config_keys import DECODER
+from pretune.families.decoders.gpt import (
+    ALIASES,
+    CHOICE,
+    HARMLESS,
+    LAYERS,
+    OUTPUT,
+    SUMMARY,
+    TRANSPOSED,
+    UNUSED,
+    classes,
+    head_of,
+)
+from pretune.families.family import TOKEN_HEADS, Family, Table, output_rows, token_classes
+from pretune.nn.attention.multi_head import Attention
+from pretune.nn.attention.patterns import causal
+from pretune.nn.blocks import Layer, PreNorm
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
+from pretune.nn.initialization import initialize, scale_outputs
+from pretune.nn.linear import LayerNorm, OutputLinear
+from pretune.nn.positional_encoding import Learned
+from pretune.text.packing.sequences import Template
+
+
+@dataclass(frozen=True)
+class GPT2Config:
+    """Keys of config.json."""
+
+    vocab_size: int = 50257
+    n_positions: int = 1024
+    n_embd: int = 768
+    n_layer: int = 12
+    n_head: int = 12
+    n_inner: int | None = None  # four times the width
+    activation_function: str = "gelu_new"
+    resid_pdrop: float = 0.1
+    embd_pdrop: float = 0.1
+    attn_pdrop: float = 0.0
+    layer_norm_epsilon: float = 1e-5
+    initializer_range: float = 0.02
+    scale_attn_weights: bool = True
+    scale_attn_by_inverse_layer_idx: bool = False
+    tie_word_embeddings: bool = True
+    # Written even if unknown: `transformers` would put in those of the published vocabulary.
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+
+
+def build(config: GPT2Config) -> Encoder:
+    """The whole wiring."""
+    width, dropout = config.n_embd, config.resid_pdrop
+    norm = partial(LayerNorm, width, config.layer_norm_epsilon)
+
+    def layer() -> Layer:
+        attention = Attention(width, config.n_head, pattern=causal, dropout=config.attn_pdrop)
+        feed_forward = FeedForward(width, config.n_inner or 4 * width, ACTIVATIONS[config.activation_function])
+        return Layer(attention=PreNorm(attention, norm(), dropout), feed_forward=PreNorm(feed_forward, norm(), dropout))
+
+    encoder = Encoder(
+        embed=Embeddings(
+            config.vocab_size, width, positions=Learned(config.n_positions, width), dropout=config.embd_pdrop
+        ),
+        layers=[layer() for _ in range(config.n_layer)],
+        norm=norm(),
+        vocabulary_head=lambda: head_of(config),
+        pooler=nn.Identity,
+        classifier=partial(OutputLinear, width, bias=False),
+        choice_output=partial(OutputLinear, width),
+    )
+    return scale_outputs(initialize(encoder, config.initializer_range), (2 * config.n_layer) ** -0.5)
+
+
+GPT2 = Family(
+    name="gpt2",
+    config=GPT2Config,
+    build=build,
+    # Texts stand alone; between documents stands <|endoftext|>.
+    template=Template(single=("A",), pair=("separator", "B"), segments=False, document=("A", "end")),
+    table=Table(
+        ("transformer.wte.weight", "backbone.embed.tokens"),
+        ("transformer.wpe.weight", "backbone.embed.positions.weight"),
+        *LAYERS,
+        ("transformer.ln_f.{p}", "backbone.norm.{p}"),
+        *output_rows("lm", OUTPUT),
+        ("score.{p}", "heads.classify.output.{p}"),
+        CHOICE,
+        *TOKEN_HEADS,
+        prefix="transformer.",
+        embedding=("transformer.wte.weight",),
+        output=OUTPUT,
+        unused=UNUSED,
+        transposed=TRANSPOSED,
+    ),
+    classes={**classes("GPT2"), **token_classes("GPT2")},
+    poolings={"": "last"},
+    aliases=ALIASES,
+    # Attention is scaled by the width of a head, the same in every layer.
+    only={**DECODER, **SUMMARY, "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
+    harmless={
+        **HARMLESS,
+        "hidden_dropout": "dropout of a head",
+        "reorder_and_upcast_attn": "how attention is computed, in fp32 here",
+    },
+)

@@ -1,0 +1,220 @@
+"""Reformer (Kitaev et al., 2020, arXiv:2001.04451), which reads left to right: local and LSH attention, reversible layers.
+
+Departures: attention dropout is off; embeddings and positions have one dropout, of their sum; hashing draws its rotations anew
+at each training step, and outside training always the same, unless `hash_seed` says which. Every sequence is cut into chunks by
+itself: `transformers` fills shorter ones of a batch up to the longest, which changes what their first chunk sees. Its version
+5.22 keeps the bias of the head but does not add it, as version 4 and we do. Where a chunk may look at more chunks before it
+than there are, it sees each once; there it sees the last ones of the sequence, masked, and earlier ones several times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from torch import nn
+
+from pretune.backbones.reversible import Reversible
+from pretune.families.family import Family, Table
+from pretune.nn.attention.chunked import Local
+from pretune.nn.attention.lsh import LSHAttention
+from pretune.nn.attention.multi_head import Attention
+from pretune.nn.attention.patterns import causal
+from pretune.nn.dropout import Dropout, Noise
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
+from pretune.nn.initialization import initialize
+from pretune.nn.linear import LayerNorm
+from pretune.nn.output_heads import OwnVocabularyHead
+from pretune.nn.positional_encoding import Axial, Learned
+from pretune.nn.reversible import Branch, ReversibleLayer
+from pretune.runtime.errors import PretuneError
+from pretune.text.packing.sequences import Template
+
+LOCAL, LSH = "local", "lsh"
+
+
+@dataclass(frozen=True)
+class ReformerConfig:
+    """Keys of config.json."""
+
+    vocab_size: int = 320
+    hidden_size: int = 256  # of a stream; states are those of two
+    num_attention_heads: int = 12
+    attention_head_size: int = 64
+    feed_forward_size: int = 512
+    hidden_act: str = "relu"
+    attn_layers: Sequence[str] = (LOCAL, LSH, LOCAL, LSH, LOCAL, LSH)
+    local_attn_chunk_length: int = 64
+    local_num_chunks_before: int = 1
+    local_num_chunks_after: int = 0
+    lsh_attn_chunk_length: int = 64
+    lsh_num_chunks_before: int = 1
+    lsh_num_chunks_after: int = 0
+    num_hashes: int = 1
+    num_buckets: int | Sequence[int] | None = None  # None: as many as suit the longest sequences
+    hash_seed: int | None = None
+    chunk_size_feed_forward: int = 0  # tokens at a time; 0: all
+    max_position_embeddings: int = 4096
+    axial_pos_embds: bool = True
+    axial_pos_shape: Sequence[int] = (64, 64)
+    axial_pos_embds_dim: Sequence[int] = (64, 192)
+    axial_norm_std: float = 1.0
+    hidden_dropout_prob: float = 0.05
+    layer_norm_eps: float = 1e-12
+    initializer_range: float = 0.02
+    is_decoder: bool = False
+    tie_word_embeddings: bool = False
+    pad_token_id: int = 0
+    # Written even if unknown: `transformers` would put in those of the published vocabulary.
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+
+    def buckets(self) -> Sequence[int]:
+        """The factors of the number of buckets.
+
+        >>> ReformerConfig().buckets()
+        [128]
+        """
+        if self.num_buckets is not None:
+            return [self.num_buckets] if isinstance(self.num_buckets, int) else self.num_buckets
+        # Twice as many as chunks, by powers of two; two factors where it would be a wide rotation.
+        chunks = self.max_position_embeddings // self.lsh_attn_chunk_length
+        power = (2 * chunks).bit_length() - 1
+        if 2**power > 2 * max(int(chunks**0.5), self.lsh_attn_chunk_length):
+            return [2 ** (power // 2), 2 ** (power - power // 2)]
+        return [2**power]
+
+
+def build(config: ReformerConfig) -> Reversible:
+    """The whole wiring."""
+    check(config)
+    width, heads, head_width = config.hidden_size, config.num_attention_heads, config.attention_head_size
+    dropout = config.hidden_dropout_prob
+    norm = partial(LayerNorm, width, config.layer_norm_eps)
+
+    def attention(kind: str) -> nn.Module:
+        if kind == LOCAL:
+            local = Local(config.local_attn_chunk_length, config.local_num_chunks_before)
+            return Attention(width, heads, head_width=head_width, pattern=causal, bias=False, attend=local)
+        return LSHAttention(
+            width,
+            heads,
+            head_width=head_width,
+            size=config.lsh_attn_chunk_length,
+            before=config.lsh_num_chunks_before,
+            buckets=config.buckets(),
+            rounds=config.num_hashes,
+            pattern=causal,
+            rotations=Noise(config.hash_seed),
+        )
+
+    def layer(kind: str) -> ReversibleLayer:
+        activation = ACTIVATIONS[config.hidden_act]
+        feed_forward = FeedForward(width, config.feed_forward_size, activation, dropout=dropout)
+        return ReversibleLayer(
+            attention=Branch(attention(kind), norm(), dropout),
+            feed_forward=Branch(feed_forward, norm(), dropout, at_once=config.chunk_size_feed_forward),
+        )
+
+    axial = config.axial_pos_embds
+    positions = (
+        Axial(config.axial_pos_shape, config.axial_pos_embds_dim)
+        if axial
+        else Learned(config.max_position_embeddings, width)
+    )
+    stack = Reversible(
+        embed=Embeddings(config.vocab_size, width, positions=positions, dropout=dropout),
+        layers=[layer(kind) for kind in config.attn_layers],
+        norm=nn.Sequential(LayerNorm(2 * width, config.layer_norm_eps), Dropout(dropout)),
+        vocabulary_head=lambda: initialize(
+            OwnVocabularyHead(config.vocab_size, 2 * width, bias=True), config.initializer_range
+        ),
+        pooler=nn.Identity,
+    )
+    initialize(stack, config.initializer_range)
+    for weight in positions.parameters() if axial else ():
+        nn.init.normal_(weight, std=config.axial_norm_std)
+    return stack
+
+
+def check(config: ReformerConfig) -> None:
+    """Refuse what does not fit together."""
+    unknown = sorted(set(config.attn_layers) - {LOCAL, LSH})
+    if unknown or not config.attn_layers:
+        raise PretuneError(f"reformer: attn_layers {', '.join(unknown) or 'is empty'}; there are {LOCAL} and {LSH}")
+    if {LOCAL, LSH} <= set(config.attn_layers) and config.lsh_attn_chunk_length % config.local_attn_chunk_length:
+        raise PretuneError(
+            f"reformer: lsh_attn_chunk_length {config.lsh_attn_chunk_length} must be a multiple of "
+            f"local_attn_chunk_length, {config.local_attn_chunk_length}"
+        )
+    if LSH in config.attn_layers and (odd := [count for count in config.buckets() if count % 2]):
+        raise PretuneError(f"reformer: num_buckets {odd[0]} is odd; a bucket is a direction or its opposite")
+    if config.axial_pos_embds and len(config.axial_pos_embds_dim) != len(config.axial_pos_shape):
+        raise PretuneError(
+            f"reformer: axial_pos_embds_dim has {len(config.axial_pos_embds_dim)} axes, but axial_pos_shape "
+            f"{len(config.axial_pos_shape)}"
+        )
+    if config.axial_pos_embds and sum(config.axial_pos_embds_dim) != config.hidden_size:
+        raise PretuneError(
+            f"reformer: axial_pos_embds_dim {list(config.axial_pos_embds_dim)} must add up to hidden_size, "
+            f"{config.hidden_size}"
+        )
+
+
+_EMBEDDINGS, _LAYER, _OURS = "reformer.embeddings", "reformer.encoder.layers.{i}", "backbone.layers.{i}"
+_SELF = f"{_LAYER}.attention.self_attention"
+
+REFORMER = Family(
+    name="reformer",
+    config=ReformerConfig,
+    build=build,
+    template=Template(single=("A",), pair=("separator", "B"), segments=False, document=("A", "end")),
+    table=Table(
+        (f"{_EMBEDDINGS}.word_embeddings.weight", "backbone.embed.tokens"),
+        (f"{_EMBEDDINGS}.position_embeddings.weights.{{i}}", "backbone.embed.positions.weights.{i}"),
+        (f"{_EMBEDDINGS}.position_embeddings.embedding.weight", "backbone.embed.positions.weight"),
+        (f"{_LAYER}.attention.layer_norm.{{p}}", f"{_OURS}.attention.norm.{{p}}"),
+        ([f"{_SELF}.{part}.weight" for part in ("query", "key", "value")], f"{_OURS}.attention.part.qkv.weight"),
+        ([f"{_SELF}.{part}.weight" for part in ("query_key", "value")], f"{_OURS}.attention.part.key_value.weight"),
+        (f"{_LAYER}.attention.output.dense.weight", f"{_OURS}.attention.part.output.weight"),
+        (f"{_LAYER}.feed_forward.layer_norm.{{p}}", f"{_OURS}.feed_forward.norm.{{p}}"),
+        (f"{_LAYER}.feed_forward.dense.dense.{{p}}", f"{_OURS}.feed_forward.part.inner.{{p}}"),
+        (f"{_LAYER}.feed_forward.output.dense.{{p}}", f"{_OURS}.feed_forward.part.output.{{p}}"),
+        ("reformer.encoder.layer_norm.{p}", "backbone.norm.0.{p}"),
+        ("lm_head.decoder.weight", "heads.lm.output.weight"),
+        ("lm_head.bias", "heads.lm.output.bias"),
+        prefix="reformer.",
+        unused=dict.fromkeys(
+            (f"{_SELF}.mask_value_{{p}}", f"{_SELF}.self_mask_value_{{p}}"), "a number for masked logits"
+        ),
+        # They look at the first token, which is of no use to a model that reads left to right.
+        unsupported={
+            "classifier.dense.{p}": "the head for classification",
+            "classifier.out_proj.{p}": "the head for classification",
+            "qa_outputs.{p}": "the head for questions",
+        },
+        renamed={"lm_head.decoder.bias": "lm_head.bias"},
+    ),
+    classes={frozenset(): "ReformerModel", frozenset({"lm"}): "ReformerModelWithLMHead"},
+    poolings={"": "last"},
+    # As in the released models.
+    only={
+        "is_decoder": (True,),
+        "add_cross_attention": (False,),
+        "is_encoder_decoder": (False,),
+        "local_num_chunks_after": (0,),
+        "lsh_num_chunks_after": (0,),
+        "tie_word_embeddings": (False,),
+        "sinusoidal_pos_embds": (False,),
+        "num_hidden_layers": lambda config: (len(config.attn_layers),),
+    },
+    harmless={
+        "chunk_size_lm_head": "how many tokens are computed at a time",
+        "local_attention_probs_dropout_prob": "dropout of attention, which is off",
+        "lsh_attention_probs_dropout_prob": "dropout of attention, which is off",
+        "attention_probs_dropout_prob": "dropout of attention, which is off",
+        "intermediate_size": "feed_forward_size is what is read",
+    },
+)

@@ -1,0 +1,1 @@
+"""Families of encoder-decoders: T5, BART, MarianMT and recurrent sequence-to-sequence models."""

@@ -1,0 +1,213 @@
+"""BART (Lewis et al., 2020, arXiv:1910.13461), and what mBART and Marian share with it: layers and layout.
+
+Departures: attention dropout is off unless asked for (the fast attention paths have none).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import nn
+
+from pretune.backbones.encoder import Encoder
+from pretune.backbones.encoder_decoder import EncoderDecoder
+from pretune.families.family import WRITING, Family, Row, Table
+from pretune.nn.attention.multi_head import Attention, CrossAttention
+from pretune.nn.attention.patterns import causal, full
+from pretune.nn.blocks import Layer, PostNorm, PreNorm
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
+from pretune.nn.initialization import initialize
+from pretune.nn.linear import LayerNorm
+from pretune.nn.output_heads import FixedBias, Transform, vocabulary_head
+from pretune.nn.positional_encoding import Learned
+from pretune.text.packing.sequences import Template
+
+
+@dataclass(frozen=True)
+class BartConfig:
+    """Keys of config.json."""
+
+    vocab_size: int = 50265
+    d_model: int = 1024
+    encoder_layers: int = 12
+    encoder_attention_heads: int = 16
+    encoder_ffn_dim: int = 4096
+    decoder_layers: int = 12
+    decoder_attention_heads: int = 16
+    decoder_ffn_dim: int = 4096
+    max_position_embeddings: int = 1024
+    activation_function: str = "gelu"
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
+    scale_embedding: bool = False
+    init_std: float = 0.02
+    tie_word_embeddings: bool = True
+    is_encoder_decoder: bool = True
+    pad_token_id: int = 1
+    bos_token_id: int | None = 0
+    eos_token_id: int = 2
+    decoder_start_token_id: int | None = 2
+
+
+def wire(
+    config: BartConfig,
+    embed: Callable[[], Embeddings],
+    block: type[PostNorm] | type[PreNorm] = PostNorm,
+    norm: Callable[[], nn.Module] = nn.Identity,
+) -> EncoderDecoder:
+    """Both stacks between the embeddings and the `norm` at their ends."""
+    width, std = config.d_model, config.init_std
+    activation = ACTIVATIONS[config.activation_function]
+
+    def layer(heads: int, inner: int, decoder: bool) -> Layer:
+        pattern, dropout = causal if decoder else full, config.attention_dropout
+        parts: dict[str, nn.Module] = {"attention": Attention(width, heads, pattern=pattern, dropout=dropout)}
+        if decoder:
+            parts["cross"] = CrossAttention(width, heads, dropout=dropout)
+        parts["feed_forward"] = FeedForward(width, inner, activation, dropout=config.activation_dropout)
+        return Layer(**{name: block(part, LayerNorm(width), config.dropout) for name, part in parts.items()})
+
+    def head() -> nn.Module:
+        made = vocabulary_head(config.vocab_size, width, tied=config.tie_word_embeddings, bias=False)
+        return FixedBias(made if config.tie_word_embeddings else initialize(made, std), config.vocab_size)
+
+    encoder_layer = config.encoder_attention_heads, config.encoder_ffn_dim, False
+    decoder_layer = config.decoder_attention_heads, config.decoder_ffn_dim, True
+    encoder = Encoder(
+        embed=embed(),
+        layers=[layer(*encoder_layer) for _ in range(config.encoder_layers)],
+        norm=norm(),
+        vocabulary_head=head,
+        pooler=lambda: initialize(Transform(width, ACTIVATIONS["tanh"]), std),
+    )
+    model = EncoderDecoder(
+        encoder, embed(), layers=[layer(*decoder_layer) for _ in range(config.decoder_layers)], norm=norm()
+    )
+    model.embed.tokens = encoder.embed.tokens
+    return initialize(model, std)
+
+
+def embeddings(config: BartConfig) -> Embeddings:
+    """Tokens and learned positions, normalized."""
+    width = config.d_model
+    return Embeddings(
+        config.vocab_size,
+        width,
+        positions=Learned(config.max_position_embeddings, width, first=2),
+        scale=width**0.5 if config.scale_embedding else 1.0,
+        norm=LayerNorm(width),
+        dropout=config.dropout,
+    )
+
+
+def build(config: BartConfig) -> EncoderDecoder:
+    """The whole wiring."""
+    return wire(config, embed=lambda: embeddings(config))
+
+
+def _layer(theirs: str, ours: str) -> list[Row]:
+    """What layers of both stacks have."""
+    return [
+        ([f"{theirs}.self_attn.{x}_proj.{{p}}" for x in "qkv"], f"{ours}.attention.part.qkv.{{p}}"),
+        (f"{theirs}.self_attn.out_proj.{{p}}", f"{ours}.attention.part.output.{{p}}"),
+        (f"{theirs}.self_attn_layer_norm.{{p}}", f"{ours}.attention.norm.{{p}}"),
+        (f"{theirs}.fc1.{{p}}", f"{ours}.feed_forward.part.inner.{{p}}"),
+        (f"{theirs}.fc2.{{p}}", f"{ours}.feed_forward.part.output.{{p}}"),
+        (f"{theirs}.final_layer_norm.{{p}}", f"{ours}.feed_forward.norm.{{p}}"),
+    ]
+
+
+_CROSS, _OUR_CROSS = "model.decoder.layers.{i}.encoder_attn", "backbone.layers.{i}.cross"
+
+# Of every layout: tokens, layers, and the way to the vocabulary.
+COMMON: list[Row] = [
+    ("model.shared.weight", "backbone.encoder.embed.tokens"),
+    *_layer("model.encoder.layers.{i}", "backbone.encoder.layers.{i}"),
+    *_layer("model.decoder.layers.{i}", "backbone.layers.{i}"),
+    (f"{_CROSS}.q_proj.{{p}}", f"{_OUR_CROSS}.part.query.{{p}}"),
+    ([f"{_CROSS}.{x}_proj.{{p}}" for x in "kv"], f"{_OUR_CROSS}.part.key_value.{{p}}"),
+    (f"{_CROSS}.out_proj.{{p}}", f"{_OUR_CROSS}.part.output.{{p}}"),
+    (f"{_CROSS}_layer_norm.{{p}}", f"{_OUR_CROSS}.norm.{{p}}"),
+    ("final_logits_bias", "heads.{p}.bias"),
+    ("lm_head.weight", "heads.{p}.head.output.weight"),
+]
+POSITIONS: list[Row] = [
+    ("model.encoder.embed_positions.weight", "backbone.encoder.embed.positions.weight"),
+    ("model.decoder.embed_positions.weight", "backbone.embed.positions.weight"),
+    ("model.encoder.layernorm_embedding.{p}", "backbone.encoder.embed.norm.{p}"),
+    ("model.decoder.layernorm_embedding.{p}", "backbone.embed.norm.{p}"),
+]
+EMBEDDING = ("model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+OUTPUT = "lm_head.weight"
+UNUSED = dict.fromkeys(("model.encoder.version", "model.decoder.version"), "a number of fairseq's")
+# Heads of BART and mBART for tasks: the decoder reads what the encoder does, one step late.
+TASK_HEADS: list[Row] = [
+    ("classification_head.dense.{p}", "heads.classify.pooler.dense.{p}"),
+    ("classification_head.out_proj.{p}", "heads.classify.output.{p}"),
+    ("qa_outputs.{p}", "heads.answer.output.{p}"),
+]
+# Keys of config.json that BART, mBART and Marian have.
+ALIASES = {
+    "hidden_size": "d_model",
+    "num_hidden_layers": "encoder_layers",
+    "num_attention_heads": "encoder_attention_heads",
+}
+ONLY = {"is_encoder_decoder": (True,), "is_decoder": (False,), "add_cross_attention": (False,)}
+HARMLESS = {
+    **dict.fromkeys(("encoder_layerdrop", "decoder_layerdrop"), "leaves out layers in training alone"),
+    **dict.fromkeys(
+        ("save_step", "replacing_rate", "student_encoder_layers", "student_decoder_layers"), "how it was trained"
+    ),
+    "extra_pos_embeddings": "of older versions of `transformers`; nothing reads it",
+}
+
+
+def classes(name: str) -> dict[frozenset[str], str]:
+    """Return the classes of `transformers` that BART and mBART share, under the name of a family."""
+    return {
+        frozenset(): f"{name}Model",
+        **{frozenset({objective}): f"{name}ForConditionalGeneration" for objective in WRITING},
+        frozenset({"classify"}): f"{name}ForSequenceClassification",
+        frozenset({"answer"}): f"{name}ForQuestionAnswering",
+    }
+
+
+def norms(before: bool, embedded: bool, last: bool) -> dict[str, tuple[bool]]:
+    """Keys of older files that say what a family always has: norms before parts, of embeddings, and at the end of stacks."""
+    return {"normalize_before": (before,), "normalize_embedding": (embedded,), "add_final_layer_norm": (last,)}
+
+
+BART = Family(
+    name="bart",
+    config=BartConfig,
+    build=build,
+    template=Template(
+        single=("start", "A", "end"),
+        pair=("separator", "B", "end"),
+        segments=False,
+        target=("end", "start", "A", "end"),
+    ),
+    table=Table(
+        *COMMON,
+        *POSITIONS,
+        *TASK_HEADS,
+        prefix="model.",
+        embedding=EMBEDDING,
+        output=OUTPUT,
+        unused=UNUSED,
+    ),
+    classes=classes("Bart"),
+    poolings={"": "last"},
+    aliases=ALIASES,
+    only={
+        **ONLY,
+        **norms(before=False, embedded=True, last=False),
+        "static_position_embeddings": (False,),
+        "add_bias_logits": (False,),
+        "do_blenderbot_90_layernorm": (False,),
+    },
+    harmless=HARMLESS,
+)

@@ -1,0 +1,96 @@
+"""The Transformer (Vaswani et al., 2017, arXiv:1706.03762), in Marian's layout (Junczys-Dowmunt et al., 2018).
+
+The original has no layout of its own in `transformers`; Marian's is its nearest: post-norm, sinusoidal positions, one
+table of token vectors scaled by √width and shared by encoder, decoder and softmax. What differs from the paper: in each
+position vector all sines come before all cosines, as in the authors' own code (a fixed order of columns, which learned
+maps undo); the activation is what the configuration says: relu in the paper, swish in the published Marian models.
+
+Departures: attention dropout is off unless asked for (the fast attention paths have none).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pretune.backbones.encoder_decoder import EncoderDecoder
+from pretune.families.encoder_decoders.bart import (
+    ALIASES,
+    COMMON,
+    EMBEDDING,
+    HARMLESS,
+    ONLY,
+    OUTPUT,
+    UNUSED,
+    BartConfig,
+    norms,
+    wire,
+)
+from pretune.families.family import WRITING, Family, Table
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.positional_encoding import Sinusoidal
+from pretune.text.packing.sequences import Template
+
+
+@dataclass(frozen=True)
+class MarianConfig(BartConfig):
+    """BART's keys with other defaults, and whether both sides share their token vectors: here they must."""
+
+    vocab_size: int = 58101
+    activation_function: str = "gelu"
+    scale_embedding: bool = False
+    share_encoder_decoder_embeddings: bool = True
+    pad_token_id: int = 58100
+    bos_token_id: int | None = None
+    eos_token_id: int = 0
+    decoder_start_token_id: int | None = 58100
+
+
+def build(config: MarianConfig) -> EncoderDecoder:
+    """The whole wiring."""
+    width = config.d_model
+
+    def embed() -> Embeddings:
+        return Embeddings(
+            config.vocab_size,
+            width,
+            positions=Sinusoidal(width, halves=True),
+            scale=width**0.5 if config.scale_embedding else 1.0,
+            dropout=config.dropout,
+        )
+
+    return wire(config, embed)
+
+
+MARIAN = Family(
+    name="marian",
+    config=MarianConfig,
+    build=build,
+    template=Template(single=("A", "end"), pair=("B", "end"), segments=False, target=("padding", "A", "end")),
+    table=Table(
+        *COMMON,
+        prefix="model.",
+        embedding=EMBEDDING,
+        output=OUTPUT,
+        unused={
+            **UNUSED,
+            **dict.fromkeys(
+                ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
+                "sines, computed for any length",
+            ),
+        },
+    ),
+    classes={
+        frozenset(): "MarianModel",
+        **{frozenset({objective}): "MarianMTModel" for objective in WRITING},
+    },
+    poolings={"": "last"},
+    aliases=ALIASES,
+    only={
+        **ONLY,
+        **norms(before=False, embedded=False, last=False),
+        "static_position_embeddings": (True,),
+        "add_bias_logits": (False,),
+        "share_encoder_decoder_embeddings": (True,),
+    },
+    harmless={**HARMLESS, "decoder_vocab_size": "both sides have one vocabulary"},
+)

@@ -1,0 +1,129 @@
+"""Recurrent encoder-decoders: sequence to sequence (Sutskever et al., 2014, arXiv:1409.3215), attention (Bahdanau et al., 2015,
+arXiv:1409.0473; Luong et al., 2015, arXiv:1508.04025), CoVe (McCann et al., 2017, arXiv:1708.00107), Skip-Thought (Kiros et
+al., 2015, arXiv:1506.06726).
+
+No layout of them is published that others read: names are our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Literal
+
+from torch import nn
+
+from pretune.backbones.bidirectional import TwoWays
+from pretune.backbones.recurrent import Recurrent
+from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
+from pretune.families.family import WRITING, Family, Row, Table
+from pretune.nn.attention.recurrent_attention import Alignment, Reach, Score
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.initialization import initialize_evenly
+from pretune.nn.output_heads import OwnVocabularyHead, VocabularyHead
+from pretune.nn.recurrent import Cell, Recurrence, RecurrentLayer
+from pretune.runtime.errors import PretuneError
+from pretune.text.packing.sequences import Template
+
+
+@dataclass(frozen=True)
+class Seq2SeqConfig:
+    """Keys of config.json."""
+
+    vocab_size: int = 160000
+    target_vocab_size: int | None = None  # None: one vocabulary for both sides
+    embedding_size: int = 1000
+    hidden_size: int = 1000
+    encoder_layers: int = 4
+    decoder_layers: int = 4
+    cell: Cell = "lstm"
+    bidirectional: bool = False  # an encoder of two stacks
+    reverse_source: bool = True  # the encoder reads from the end
+    vector_at: Literal["first", "every"] = "first"  # decoder steps that read the encoder's vector
+    attention: Score | Literal["none"] = "none"
+    attention_reach: Reach = "global"
+    attention_size: int = 0  # inside additive attention; 0: the width of states
+    attention_window: int = 10  # of local attention, to either side
+    input_feeding: bool = False  # what attention saw goes into the state
+    maxout_size: int | None = None
+    tie_word_embeddings: bool = False  # all vectors of words are one table
+    dropout: float = 0.0
+    initializer_range: float = 0.08
+
+
+def build(config: Seq2SeqConfig) -> RecurrentEncoderDecoder:
+    """The whole wiring."""
+    width, words = config.hidden_size, config.embedding_size
+    target = config.target_vocab_size or config.vocab_size
+    encoded = 2 * width if config.bidirectional else width
+
+    def layers(inputs: int, count: int) -> list[RecurrentLayer]:
+        widths = [inputs, *[width] * count]
+        return [RecurrentLayer(Recurrence(a, b, config.cell), config.dropout) for a, b in pairwise(widths)]
+
+    embed = Embeddings(config.vocab_size, words)
+
+    def stack(backward: bool = False) -> Recurrent:
+        own = layers(words, config.encoder_layers)
+        return Recurrent(
+            embed, own, dropout=config.dropout, vocabulary_head=partial(VocabularyHead, target), backward=backward
+        )
+
+    encoder = TwoWays(stack(), stack()) if config.bidirectional else stack(config.reverse_source)
+    alignment = None
+    if config.attention != "none":
+        alignment = Alignment(
+            *(width, encoded, config.attention, config.attention_reach), config.attention_size, config.attention_window
+        )
+    extra = encoded * ((config.vector_at == "every") + (config.input_feeding and alignment is not None))
+    top = config.maxout_size or width
+    head: Callable[[], nn.Module] = partial(OwnVocabularyHead, target, top, bias=True)
+    written = Embeddings(target, words)
+    if config.tie_word_embeddings:
+        if (target, top) != (config.vocab_size, words):
+            raise PretuneError(
+                "seq2seq: tie_word_embeddings takes one vocabulary, and states as wide as the vectors of words"
+            )
+        head = partial(VocabularyHead, target)
+        written.tokens = embed.tokens
+    backbone = RecurrentEncoderDecoder(
+        encoder,
+        written,
+        layers(words + extra, config.decoder_layers),
+        alignment=alignment,
+        every=config.vector_at == "every",
+        feed=config.input_feeding and alignment is not None,
+        readout=config.maxout_size,
+        dropout=config.dropout,
+        vocabulary_head=head,
+    )
+    return initialize_evenly(backbone, config.initializer_range, everywhere=True)
+
+
+def _rows() -> list[Row]:
+    names = [
+        *("encoder.embed.tokens", "embed.tokens", "encoder.layers.{i}.cells.{p}", "layers.{i}.cells.{p}"),
+        *(f"encoder.{way}.layers.{{i}}.cells.{{p}}" for way in ("ahead", "back")),
+        *("top.bridge.{p}", "top.alignment.{p}", "top.readout.0.{p}", "top.readout.both.{p}"),
+        *(f"top.alignment.{part}.{{p}}" for part in ("query", "key", "place")),
+    ]
+    return [(name, f"backbone.{name}") for name in names]
+
+
+SEQ2SEQ = Family(
+    name="seq2seq",
+    config=Seq2SeqConfig,
+    build=build,
+    template=Template(single=("A", "end"), pair=("B", "end"), segments=False, target=("start", "A", "end")),
+    table=Table(
+        *_rows(),
+        *((f"{name}.bias", f"heads.{name}.bias") for name in WRITING),
+        *((f"{name}.output.{{p}}", f"heads.{name}.output.{{p}}") for name in WRITING),
+        ("classifier.{p}", "heads.classify.output.{p}"),
+    ),
+    classes={frozenset(): "RecurrentEncoderDecoder"},
+    poolings={"": "last"},
+    elsewhere=False,
+)

@@ -1,0 +1,280 @@
+"""T5 (Raffel et al., 2020, arXiv:1910.10683), its version 1.1, and mT5 (Xue et al., 2021, arXiv:2010.11934).
+
+Version 1.1 and mT5 have gated feed-forward layers and a vocabulary matrix of their own; the first version reads its
+vocabulary from the token embedding, states scaled by 1 / √width before.
+
+`transformers` also has the encoder alone (`T5EncoderModel`, as in Sentence-T5, Ni et al., 2022, arXiv:2108.08877).
+
+Departures: attention dropout is off (the fast attention paths have none); an own vocabulary matrix starts by its inputs
+(`transformers` starts it with deviation 1, which makes the first logits as large as √width).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from pretune.backbones.encoder import Encoder
+from pretune.backbones.encoder_decoder import EncoderDecoder
+from pretune.families.family import WRITING, Family, Row, Table
+from pretune.nn.attention.multi_head import CrossAttention, ScoredAttention
+from pretune.nn.attention.patterns import causal, full
+from pretune.nn.attention.score_mods import RelativeBias
+from pretune.nn.blocks import Layer, PreNorm
+from pretune.nn.dropout import Dropout
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.feed_forward import ACTIVATIONS, FeedForward, GatedFeedForward
+from pretune.nn.initialization import initialize_by_inputs
+from pretune.nn.linear import RMSNorm
+from pretune.nn.output_heads import Scale, Transform, vocabulary_head
+from pretune.runtime.errors import PretuneError
+from pretune.text.packing.sequences import Template
+
+
+@dataclass(frozen=True)
+class T5Config:
+    """Keys of config.json."""
+
+    vocab_size: int = 32128
+    d_model: int = 512
+    d_kv: int = 64
+    d_ff: int = 2048
+    num_layers: int = 6
+    num_decoder_layers: int | None = None  # as many as the encoder's
+    num_heads: int = 8
+    relative_attention_num_buckets: int = 32
+    relative_attention_max_distance: int = 128
+    dropout_rate: float = 0.1
+    layer_norm_epsilon: float = 1e-6
+    initializer_factor: float = 1.0
+    feed_forward_proj: str = "relu"
+    tie_word_embeddings: bool = True
+    scale_decoder_outputs: bool | None = None  # newer than tie_word_embeddings, which told both
+    is_encoder_decoder: bool = True
+    pad_token_id: int = 0
+    eos_token_id: int = 1
+    decoder_start_token_id: int = 0
+
+    def __post_init__(self) -> None:
+        if self.scale_decoder_outputs is None:  # older files: states are scaled where the vocabulary is tied
+            object.__setattr__(self, "scale_decoder_outputs", self.tie_word_embeddings)
+
+    @property
+    def gated(self) -> bool:
+        """Whether feed-forward layers are gated."""
+        return self.feed_forward_proj.startswith("gated-")
+
+    @property
+    def activation(self) -> str:
+        """That of feed-forward layers."""
+        name = self.feed_forward_proj.removeprefix("gated-")
+        return "gelu_new" if self.gated and name == "gelu" else name  # what was published under that name
+
+
+@dataclass(frozen=True)
+class MT5Config(T5Config):
+    """The same keys with other defaults; an mT5 is never scaled, whatever a file says of tied embeddings."""
+
+    vocab_size: int = 250112
+    d_ff: int = 1024
+    num_layers: int = 8
+    num_heads: int = 6
+    feed_forward_proj: str = "gated-gelu"
+    tie_word_embeddings: bool = False
+    scale_decoder_outputs: bool | None = False
+
+
+def build(config: T5Config) -> EncoderDecoder:
+    """Build the encoder and the decoder, which have one token embedding."""
+    encoder = _encoder(config)
+    model = EncoderDecoder(
+        encoder,
+        embed=_embeddings(config),
+        score=_relative_bias(config, both_ways=False),
+        layers=[_layer(config, decoder=True) for _ in range(config.num_decoder_layers or config.num_layers)],
+        norm=_last_norm(config),
+    )
+    model.embed.tokens = encoder.embed.tokens
+    return initialize_by_inputs(model, config.initializer_factor)
+
+
+def build_encoder(config: T5Config) -> Encoder:
+    """Build the encoder alone."""
+    return initialize_by_inputs(_encoder(config), config.initializer_factor)
+
+
+def _encoder(config: T5Config) -> Encoder:
+    width, factor = config.d_model, config.initializer_factor
+
+    def head() -> nn.Module:
+        scale, tied = Scale(width**-0.5) if config.scale_decoder_outputs else None, config.tie_word_embeddings
+        made = vocabulary_head(config.vocab_size, width, tied=tied, transform=scale, bias=False)
+        return made if tied else initialize_by_inputs(made, factor)
+
+    return Encoder(
+        embed=_embeddings(config),
+        score=_relative_bias(config, both_ways=True),
+        layers=[_layer(config, decoder=False) for _ in range(config.num_layers)],
+        norm=_last_norm(config),
+        vocabulary_head=head,
+        pooler=lambda: initialize_by_inputs(Transform(width, ACTIVATIONS["tanh"]), factor),
+    )
+
+
+def _layer(config: T5Config, decoder: bool) -> Layer:
+    width, heads, dropout = config.d_model, config.num_heads, config.dropout_rate
+    attention: dict[str, Any] = {"head_width": config.d_kv, "scale": 1.0, "bias": False}
+    pattern = causal if decoder else full
+    parts: dict[str, nn.Module] = {"attention": ScoredAttention(width, heads, pattern=pattern, **attention)}
+    if decoder:
+        parts["cross"] = CrossAttention(width, heads, **attention)
+    kind = GatedFeedForward if config.gated else FeedForward
+    name = "gated_feed_forward" if config.gated else "feed_forward"  # the published layout tells them apart
+    parts[name] = kind(width, config.d_ff, ACTIVATIONS[config.activation], bias=False, dropout=dropout)
+    eps = config.layer_norm_epsilon
+    return Layer(**{name: PreNorm(part, RMSNorm(width, eps), dropout) for name, part in parts.items()})
+
+
+def _embeddings(config: T5Config) -> Embeddings:
+    return Embeddings(config.vocab_size, config.d_model, dropout=config.dropout_rate)
+
+
+def _last_norm(config: T5Config) -> nn.Module:
+    return nn.Sequential(RMSNorm(config.d_model, config.layer_norm_epsilon), Dropout(config.dropout_rate))
+
+
+def _relative_bias(config: T5Config, both_ways: bool) -> RelativeBias:
+    buckets, furthest = config.relative_attention_num_buckets, config.relative_attention_max_distance
+    if buckets < 4 or furthest <= buckets // 2:
+        raise PretuneError(
+            f"t5: relative_attention_num_buckets {buckets} with relative_attention_max_distance {furthest} is not supported; "
+            "there must be 4 buckets, and distances beyond half of them"
+        )
+    return RelativeBias(config.num_heads, buckets, furthest, both_ways=both_ways)
+
+
+def _attention(theirs: str, ours: str) -> list[Row]:
+    """A part of a layer that attends, its norm included."""
+    block, _, _ = theirs.rpartition(".")
+    return [
+        (f"{block}.layer_norm.weight", f"{ours}.norm.weight"),
+        (f"{theirs}.q.weight", f"{ours}.part.query.weight"),
+        ([f"{theirs}.k.weight", f"{theirs}.v.weight"], f"{ours}.part.key_value.weight"),
+        (f"{theirs}.o.weight", f"{ours}.part.output.weight"),
+    ]
+
+
+def _feed_forward(theirs: str, ours: str) -> list[Row]:
+    """The last part of a layer, of either kind."""
+    dense = f"{theirs}.DenseReluDense"
+    rows: list[Row] = [
+        (f"{dense}.wi.weight", f"{ours}.feed_forward.part.inner.weight"),
+        ([f"{dense}.wi_0.weight", f"{dense}.wi_1.weight"], f"{ours}.gated_feed_forward.part.inner.weight"),
+    ]
+    for kind in ("feed_forward", "gated_feed_forward"):
+        rows.append((f"{dense}.wo.weight", f"{ours}.{kind}.part.output.weight"))
+        rows.append((f"{theirs}.layer_norm.weight", f"{ours}.{kind}.norm.weight"))
+    return rows
+
+
+# One bias of distances for a stack, which the published layout keeps in its first layer.
+_BIAS = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+
+
+def _encoder_rows(ours: str) -> list[Row]:
+    """Return the rows of the encoder, which pretune calls `ours`, with the token embedding."""
+    return [
+        ("shared.weight", f"{ours}.embed.tokens"),
+        *_attention("encoder.block.{i}.layer.0.SelfAttention", f"{ours}.layers.{{i}}.attention"),
+        *_feed_forward("encoder.block.{i}.layer.1", f"{ours}.layers.{{i}}"),
+        (f"encoder.{_BIAS}", f"{ours}.score.weight"),
+        ("encoder.final_layer_norm.weight", f"{ours}.norm.0.weight"),
+    ]
+
+
+TABLE = Table(
+    *_encoder_rows("backbone.encoder"),
+    *_attention("decoder.block.{i}.layer.0.SelfAttention", "backbone.layers.{i}.attention"),
+    *_attention("decoder.block.{i}.layer.1.EncDecAttention", "backbone.layers.{i}.cross"),
+    *_feed_forward("decoder.block.{i}.layer.2", "backbone.layers.{i}"),
+    (f"decoder.{_BIAS}", "backbone.score.weight"),
+    ("decoder.final_layer_norm.weight", "backbone.norm.0.weight"),
+    ("classification_head.dense.{p}", "heads.classify.pooler.dense.{p}"),
+    ("classification_head.out_proj.{p}", "heads.classify.output.{p}"),
+    ("qa_outputs.{p}", "heads.answer.output.{p}"),
+    *(("lm_head.weight", f"heads.{objective}.output.weight") for objective in WRITING),
+    embedding=("shared.weight",),
+    output="lm_head.weight",
+    unused={
+        "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": "of the first checkpoints; never used"
+    },
+    unsupported={"classifier.{p}": "the head for tags, which stands on an encoder alone"},
+    renamed={
+        "transformer.": "",  # which classifiers have before all names
+        "encoder.embed_tokens.weight": "shared.weight",
+        "decoder.embed_tokens.weight": "shared.weight",
+    },
+)
+
+
+ENCODER_TABLE = Table(
+    *_encoder_rows("backbone"),
+    ("classifier.{p}", "heads.tag.output.{p}"),
+    embedding=("shared.weight",),
+    renamed={"transformer.": "", "encoder.embed_tokens.weight": "shared.weight"},
+)
+TEMPLATE = Template(single=("A", "end"), pair=("B", "end"), segments=False, target=("padding", "A", "end"))
+
+
+def _family(name: str, config: type[T5Config], prefix: str, **only: Sequence[Any]) -> Family:
+    family = Family(
+        name=name,
+        config=config,
+        build=build,
+        template=TEMPLATE,
+        table=TABLE,
+        classes={
+            frozenset(): f"{prefix}Model",
+            **{frozenset({objective}): f"{prefix}ForConditionalGeneration" for objective in WRITING},
+            frozenset({"classify"}): f"{prefix}ForSequenceClassification",
+            frozenset({"answer"}): f"{prefix}ForQuestionAnswering",
+        },
+        poolings={"": "last"},
+        aliases={
+            "hidden_size": "d_model",
+            "num_attention_heads": "num_heads",
+            "num_hidden_layers": "num_layers",
+            "head_dim": "d_kv",
+        },
+        only={
+            "is_encoder_decoder": (True,),
+            "is_decoder": (False,),
+            "add_cross_attention": (False,),
+            # What newer files repeat of feed_forward_proj.
+            "dense_act_fn": lambda config: (config.activation,),
+            "is_gated_act": lambda config: (config.gated,),
+            **only,
+        },
+        harmless={"n_positions": "positions are relative, of any length"},
+    )
+    encoder = replace(
+        family,
+        build=build_encoder,
+        template=replace(TEMPLATE, target=()),
+        table=ENCODER_TABLE,
+        classes={
+            frozenset(): f"{prefix}EncoderModel",
+            frozenset({"tag"}): f"{prefix}ForTokenClassification",
+        },
+        other_classes={},
+        poolings={"": "mean"},  # no token stands for a text, and Sentence-T5 takes the mean
+        only={**family.only, "is_encoder_decoder": (True, False)},  # files have either
+    )
+    return replace(family, variants=(encoder,))
+
+
+T5 = _family("t5", T5Config, "T5")
+MT5 = _family("mt5", MT5Config, "MT5", scale_decoder_outputs=(False,))

@@ -1,0 +1,1 @@
+"""Families of encoders: BERT and its descendants."""

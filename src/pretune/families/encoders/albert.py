@@ -1,0 +1,113 @@
+"""ALBERT (Lan et al., 2020, arXiv:1909.11942): token vectors of a width of their own, and depths that share their layer.
+
+Departures: attention dropout is off unless asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pretune.backbones.encoder import Encoder
+from pretune.families.config_keys import ENCODER
+from pretune.families.encoders.bert import BertConfig, embeddings_of, layer_of, unused, vocabulary_head_of
+from pretune.families.family import TOKEN_HEADS, Family, Table, output_rows, token_classes
+from pretune.nn.blocks import Depth
+from pretune.nn.feed_forward import ACTIVATIONS
+from pretune.nn.initialization import initialize
+from pretune.nn.linear import Linear
+from pretune.nn.output_heads import Transform
+from pretune.runtime.errors import PretuneError
+from pretune.text.packing.sequences import Template
+
+
+@dataclass(frozen=True)
+class AlbertConfig(BertConfig):
+    """Keys of config.json: BERT's and three more."""
+
+    vocab_size: int = 30000
+    embedding_size: int = 128
+    hidden_size: int = 4096
+    num_hidden_groups: int = 1  # depths of one group share their parameters
+    num_attention_heads: int = 64
+    intermediate_size: int = 16384
+    inner_group_num: int = 1  # layers that make up a depth
+    hidden_act: str = "gelu_new"
+    hidden_dropout_prob: float = 0.0
+
+    def order(self) -> list[int]:
+        """The group of each depth."""
+        depths, groups = self.num_hidden_layers, self.num_hidden_groups
+        if not 1 <= groups <= depths:
+            raise PretuneError(f"albert: num_hidden_groups is {groups}, but num_hidden_layers is {depths}")
+        return [int(depth / (depths / groups)) for depth in range(depths)]
+
+
+def build(config: AlbertConfig) -> Encoder:
+    """The whole wiring."""
+    width, vectors = config.hidden_size, config.embedding_size
+    activation = ACTIVATIONS[config.hidden_act]
+    encoder = Encoder(
+        embed=embeddings_of(config, vectors, Linear(vectors, width)),
+        layers=[
+            Depth(*(layer_of(config) for _ in range(config.inner_group_num))) for _ in range(config.num_hidden_groups)
+        ],
+        order=config.order(),
+        vocabulary_head=lambda: vocabulary_head_of(config, activation, vectors),
+        pooler=lambda: initialize(Transform(width, ACTIVATIONS["tanh"]), config.initializer_range),
+    )
+    return initialize(encoder, config.initializer_range)
+
+
+_LAYER = "albert.encoder.albert_layer_groups.{i}.albert_layers.{j}"
+_OURS = "backbone.layers.{i}.{j}"
+
+ALBERT = Family(
+    name="albert",
+    config=AlbertConfig,
+    build=build,
+    template=Template(single=("start", "A", "separator"), pair=("B", "separator")),
+    table=Table(
+        ("albert.embeddings.word_embeddings.weight", "backbone.embed.tokens"),
+        ("albert.embeddings.position_embeddings.weight", "backbone.embed.positions.weight"),
+        ("albert.embeddings.token_type_embeddings.weight", "backbone.embed.segments"),
+        ("albert.embeddings.LayerNorm.{p}", "backbone.embed.norm.{p}"),
+        ("albert.encoder.embedding_hidden_mapping_in.{p}", "backbone.embed.project.{p}"),
+        (
+            [f"{_LAYER}.attention.{part}.{{p}}" for part in ("query", "key", "value")],
+            f"{_OURS}.attention.part.qkv.{{p}}",
+        ),
+        (f"{_LAYER}.attention.dense.{{p}}", f"{_OURS}.attention.part.output.{{p}}"),
+        (f"{_LAYER}.attention.LayerNorm.{{p}}", f"{_OURS}.attention.norm.{{p}}"),
+        (f"{_LAYER}.ffn.{{p}}", f"{_OURS}.feed_forward.part.inner.{{p}}"),
+        (f"{_LAYER}.ffn_output.{{p}}", f"{_OURS}.feed_forward.part.output.{{p}}"),
+        (f"{_LAYER}.full_layer_layer_norm.{{p}}", f"{_OURS}.feed_forward.norm.{{p}}"),
+        ("predictions.dense.{p}", "heads.mlm.transform.dense.{p}"),
+        ("predictions.LayerNorm.{p}", "heads.mlm.transform.norm.{p}"),
+        *output_rows("mlm", "predictions.decoder.weight", "predictions.bias", "predictions.decoder.bias"),
+        ("albert.pooler.{p}", "heads.sop.pooler.dense.{p}"),
+        ("albert.pooler.{p}", "heads.classify.pooler.dense.{p}"),
+        ("sop_classifier.classifier.{p}", "heads.sop.output.{p}"),
+        ("classifier.{p}", "heads.classify.output.{p}"),
+        ("albert.pooler.{p}", "heads.choose.pooler.dense.{p}"),
+        ("classifier.{p}", "heads.choose.output.{p}"),
+        *TOKEN_HEADS,
+        prefix="albert.",
+        embedding=("albert.embeddings.word_embeddings.weight",),
+        output="predictions.decoder.weight",
+        copied={"predictions.bias": "predictions.decoder.bias"},
+        unused=unused("albert"),
+    ),
+    classes={
+        frozenset(): "AlbertModel",
+        frozenset({"mlm"}): "AlbertForMaskedLM",
+        frozenset({"mlm", "sop"}): "AlbertForPreTraining",
+        frozenset({"classify"}): "AlbertForSequenceClassification",
+        frozenset({"choose"}): "AlbertForMultipleChoice",
+        **token_classes("Albert"),
+    },
+    only={**ENCODER, "position_embedding_type": ("absolute",)},
+    harmless=dict.fromkeys(
+        ("down_scale_factor", "gap_size", "layers_to_keep", "net_structure_type", "num_memory_blocks"),
+        "of the published code; nothing reads it",
+    ),
+)

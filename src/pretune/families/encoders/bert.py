@@ -1,0 +1,214 @@
+"""BERT (Devlin et al., 2019, arXiv:1810.04805).
+
+Departures: attention dropout is off unless asked for (the fast attention paths have none).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from torch import nn
+
+from pretune.backbones.encoder import Encoder
+from pretune.families.config_keys import ENCODER
+from pretune.families.family import TOKEN_HEADS, Family, Only, Row, Table, output_rows, token_classes
+from pretune.nn.attention.multi_head import Attention
+from pretune.nn.blocks import Layer, PostNorm
+from pretune.nn.embeddings import Embeddings, Lookup
+from pretune.nn.feed_forward import ACTIVATIONS, Activation, FeedForward
+from pretune.nn.initialization import initialize
+from pretune.nn.linear import LayerNorm, Linear
+from pretune.nn.output_heads import Transform, vocabulary_head
+from pretune.nn.positional_encoding import Learned
+from pretune.runtime.errors import PretuneError
+from pretune.text.packing.sequences import Template
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """Keys of config.json."""
+
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.0
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    layer_norm_eps: float = 1e-12
+    initializer_range: float = 0.02
+    tie_word_embeddings: bool = True  # logits over the vocabulary come from the token embedding
+
+
+def post_norm_layer(
+    attention: nn.Module, width: int, inner: int, activation: Activation, eps: float, dropout: float
+) -> Layer:
+    """The layer of BERT and of those that followed it closely."""
+    return Layer(
+        attention=PostNorm(attention, LayerNorm(width, eps), dropout),
+        feed_forward=PostNorm(FeedForward(width, inner, activation), LayerNorm(width, eps), dropout),
+    )
+
+
+def layer_of(config: BertConfig, attention: nn.Module | None = None) -> Layer:
+    """The layer of a family that has BERT's keys, around an attention of its own if it has one."""
+    width, dropout = config.hidden_size, config.attention_probs_dropout_prob
+    return post_norm_layer(
+        Attention(width, config.num_attention_heads, dropout=dropout) if attention is None else attention,
+        width,
+        config.intermediate_size,
+        ACTIVATIONS[config.hidden_act],
+        config.layer_norm_eps,
+        config.hidden_dropout_prob,
+    )
+
+
+def embeddings_of(
+    config: BertConfig,
+    width: int,
+    project: Linear | None = None,
+    columns: Iterable[Lookup] = (),
+    first: int | None = 0,
+    scale: float = 1.0,
+) -> Embeddings:
+    """The embeddings of a family that has BERT's keys.
+
+    `project` leads from their width to that of the layers; `first` is the row of the first position (RoBERTa), None where
+    positions have no vectors (DeBERTa); `scale` is that of the token vectors (BigBird).
+    """
+    if first is not None and config.max_position_embeddings <= first:
+        raise PretuneError(
+            f"no positions: max_position_embeddings is {config.max_position_embeddings}, the first {first}"
+        )
+    positions = None if first is None else Learned(config.max_position_embeddings - first, width, first)
+    return Embeddings(
+        config.vocab_size,
+        width,
+        positions=positions,
+        segments=config.type_vocab_size,
+        columns=columns,
+        scale=scale,
+        norm=LayerNorm(width, config.layer_norm_eps),
+        dropout=config.hidden_dropout_prob,
+        project=project,
+    )
+
+
+def vocabulary_head_of(config: BertConfig, activation: Activation, vectors: int) -> nn.Module:
+    """Return the masked language model's head of a family with BERT's keys; `vectors` is the width of the embeddings."""
+    transform = Transform(config.hidden_size, activation, LayerNorm(vectors, config.layer_norm_eps), outputs=vectors)
+    head = vocabulary_head(config.vocab_size, vectors, tied=config.tie_word_embeddings, transform=transform)
+    return initialize(head, config.initializer_range)
+
+
+def build(config: BertConfig, columns: Iterable[Lookup] = ()) -> Encoder:
+    """The whole wiring; `columns` are what ERNIE's embeddings have besides."""
+    width, activation = config.hidden_size, ACTIVATIONS[config.hidden_act]
+    encoder = Encoder(
+        embed=embeddings_of(config, width, columns=columns),
+        layers=[layer_of(config) for _ in range(config.num_hidden_layers)],
+        vocabulary_head=lambda: vocabulary_head_of(config, activation, width),
+        pooler=lambda: initialize(Transform(width, ACTIVATIONS["tanh"]), config.initializer_range),
+    )
+    return initialize(encoder, config.initializer_range)
+
+
+def encoder_rows(name: str) -> list[Row]:
+    """Embeddings and layers as BERT lays them out, under the name of a family."""
+    theirs, ours = f"{name}.encoder.layer.{{i}}", "backbone.layers.{i}"
+    return [
+        (f"{name}.embeddings.word_embeddings.weight", "backbone.embed.tokens"),
+        (f"{name}.embeddings.position_embeddings.weight", "backbone.embed.positions.weight"),
+        (f"{name}.embeddings.token_type_embeddings.weight", "backbone.embed.segments"),
+        (f"{name}.embeddings.LayerNorm.{{p}}", "backbone.embed.norm.{p}"),
+        (
+            [f"{theirs}.attention.self.{part}.{{p}}" for part in ("query", "key", "value")],
+            f"{ours}.attention.part.qkv.{{p}}",
+        ),
+        (f"{theirs}.attention.output.dense.{{p}}", f"{ours}.attention.part.output.{{p}}"),
+        (f"{theirs}.attention.output.LayerNorm.{{p}}", f"{ours}.attention.norm.{{p}}"),
+        (f"{theirs}.intermediate.dense.{{p}}", f"{ours}.feed_forward.part.inner.{{p}}"),
+        (f"{theirs}.output.dense.{{p}}", f"{ours}.feed_forward.part.output.{{p}}"),
+        (f"{theirs}.output.LayerNorm.{{p}}", f"{ours}.feed_forward.norm.{{p}}"),
+    ]
+
+
+# BERT's head for masked tokens. Its bias has two names, of which the second counts beside a matrix of its own.
+MLM_OUTPUT = "cls.predictions.decoder.weight"
+MLM_COPIED = {"cls.predictions.bias": "cls.predictions.decoder.bias"}
+MLM_ROWS: list[Row] = [
+    ("cls.predictions.transform.dense.{p}", "heads.mlm.transform.dense.{p}"),
+    ("cls.predictions.transform.LayerNorm.{p}", "heads.mlm.transform.norm.{p}"),
+    *output_rows("mlm", MLM_OUTPUT, "cls.predictions.bias", "cls.predictions.decoder.bias"),
+]
+
+
+def unused(name: str) -> dict[str, str]:
+    """Tensors that BERT and those that followed it have under the name of a family, and that change nothing."""
+    return {
+        f"{name}.embeddings.position_ids": "the numbers 0, 1, 2 …",
+        f"{name}.embeddings.token_type_ids": "zeros, for texts that come without segments",
+    }
+
+
+def table(name: str, *rows: Row) -> Table:
+    """All of BERT's layout under the name of a family, and further rows."""
+    return Table(
+        *encoder_rows(name),
+        *rows,
+        *MLM_ROWS,
+        (f"{name}.pooler.dense.{{p}}", "heads.nsp.pooler.dense.{p}"),
+        (f"{name}.pooler.dense.{{p}}", "heads.classify.pooler.dense.{p}"),
+        ("cls.seq_relationship.{p}", "heads.nsp.output.{p}"),
+        ("classifier.{p}", "heads.classify.output.{p}"),
+        (f"{name}.pooler.dense.{{p}}", "heads.choose.pooler.dense.{p}"),
+        ("classifier.{p}", "heads.choose.output.{p}"),
+        *TOKEN_HEADS,
+        prefix=f"{name}.",
+        embedding=(f"{name}.embeddings.word_embeddings.weight",),
+        output=MLM_OUTPUT,
+        copied=MLM_COPIED,
+        unused=unused(name),
+        renamed={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
+    )
+
+
+def classes(name: str) -> Mapping[frozenset[str], str]:
+    """BERT's classes in `transformers` under the name of a family."""
+    return {
+        frozenset(): f"{name}Model",
+        frozenset({"mlm"}): f"{name}ForMaskedLM",
+        frozenset({"nsp"}): f"{name}ForNextSentencePrediction",
+        frozenset({"mlm", "nsp"}): f"{name}ForPreTraining",
+        frozenset({"classify"}): f"{name}ForSequenceClassification",
+        frozenset({"choose"}): f"{name}ForMultipleChoice",
+        **token_classes(name),
+    }
+
+
+def other_classes(name: str) -> Mapping[str, frozenset[str]]:
+    """BERT's classes whose heads have the names of others', under the name of a family."""
+    return {f"{name}LMHeadModel": frozenset({"mlm"})}  # a decoder, unless it is used as an encoder
+
+
+# Keys of config.json of BERT and those that followed it.
+ONLY: Mapping[str, Only] = {
+    **ENCODER,
+    "position_embedding_type": ("absolute",),
+    **dict.fromkeys(("embedding_size", "emb_size"), lambda config: (config.hidden_size,)),
+}
+
+BERT = Family(
+    name="bert",
+    config=BertConfig,
+    build=build,
+    template=Template(single=("start", "A", "separator"), pair=("B", "separator")),
+    table=table("bert"),
+    classes=classes("Bert"),
+    other_classes=other_classes("Bert"),
+    only=ONLY,
+)

@@ -1,0 +1,132 @@
+"""BigBird (Zaheer et al., 2020, arXiv:2007.14062): BERT's layers, whose tokens see blocks of tokens beside, at the ends and at
+random.
+
+Blocks are those of each sequence, whatever the batch (`transformers` has those of the longest sequence, padding included):
+a sequence gives what it would give there alone.
+
+Random blocks are drawn from the whole sequence, for each layer and head, and are the same in training and evaluation, as in
+the paper. `transformers` draws them from the first blocks of a sequence (the first 1,024 tokens, or fewer), and outside
+training gives the first block their weight instead: texts of more than (5 + 2 · num_random_blocks) · block_size tokens, which
+are not seen whole, give other states there.
+
+Departures: attention dropout is off unless asked for; embeddings have their dropout after the norm; a classifier has no
+dropout before its first matrix; the loss of `answer` counts the tokens of the question, whose logits `transformers` masks (no
+answer is looked for there, here either).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pretune.backbones.encoder import Encoder
+from pretune.families.encoders.bert import (
+    BERT,
+    MLM_COPIED,
+    MLM_OUTPUT,
+    MLM_ROWS,
+    ONLY,
+    BertConfig,
+    embeddings_of,
+    encoder_rows,
+    layer_of,
+    unused,
+    vocabulary_head_of,
+)
+from pretune.families.family import Family, Table, token_classes
+from pretune.nn.attention.big_bird import BlockSparseAttention
+from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
+from pretune.nn.initialization import initialize
+from pretune.nn.linear import LayerNorm
+from pretune.nn.output_heads import ResidualFeedForward, Transform
+
+FULL, SPARSE = "original_full", "block_sparse"
+
+
+@dataclass(frozen=True)
+class BigBirdConfig(BertConfig):
+    """Keys of config.json: BERT's and some more."""
+
+    vocab_size: int = 50358
+    hidden_act: str = "gelu_new"
+    max_position_embeddings: int = 4096
+    attention_type: str = SPARSE
+    block_size: int = 64
+    num_random_blocks: int = 3
+    use_bias: bool = True
+    rescale_embeddings: bool = False
+    # Written even if unknown: `transformers` would put in those of the published vocabulary.
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+    sep_token_id: int | None = None
+
+    def attention(self, layer: int) -> BlockSparseAttention | None:
+        """Return the attention of a layer; None where that is BERT's."""
+        if self.attention_type == FULL:
+            return None
+        return BlockSparseAttention(
+            self.hidden_size,
+            self.num_attention_heads,
+            size=self.block_size,
+            random=self.num_random_blocks,
+            blocks=-(-self.max_position_embeddings // self.block_size),
+            layer=layer,
+            dropout=self.attention_probs_dropout_prob,
+        )
+
+
+def build(config: BigBirdConfig) -> Encoder:
+    """The whole wiring."""
+    width, activation = config.hidden_size, ACTIVATIONS[config.hidden_act]
+    encoder = Encoder(
+        embed=embeddings_of(config, width, scale=width**0.5 if config.rescale_embeddings else 1.0),
+        layers=[layer_of(config, config.attention(number)) for number in range(config.num_hidden_layers)],
+        vocabulary_head=lambda: vocabulary_head_of(config, activation, width),
+        pooler=lambda: initialize(Transform(width, activation), config.initializer_range),
+        choice_pooler=lambda: initialize(Transform(width, ACTIVATIONS["tanh"]), config.initializer_range),
+        answerer=lambda: initialize(
+            ResidualFeedForward(
+                FeedForward(width, config.intermediate_size, activation),
+                LayerNorm(width, config.layer_norm_eps),
+                config.hidden_dropout_prob,
+            ),
+            config.initializer_range,
+        ),
+    )
+    return initialize(encoder, config.initializer_range)
+
+
+BIG_BIRD = Family(
+    name="big_bird",
+    config=BigBirdConfig,
+    build=build,
+    template=BERT.template,
+    table=Table(
+        *encoder_rows("bert"),
+        *MLM_ROWS,
+        ("classifier.dense.{p}", "heads.classify.pooler.dense.{p}"),
+        ("classifier.out_proj.{p}", "heads.classify.output.{p}"),
+        ("classifier.{p}", "heads.tag.output.{p}"),
+        ("bert.pooler.{p}", "heads.choose.pooler.dense.{p}"),
+        ("classifier.{p}", "heads.choose.output.{p}"),
+        ("qa_classifier.intermediate.dense.{p}", "heads.answer.transform.feed_forward.inner.{p}"),
+        ("qa_classifier.output.dense.{p}", "heads.answer.transform.feed_forward.output.{p}"),
+        ("qa_classifier.output.LayerNorm.{p}", "heads.answer.transform.norm.{p}"),
+        ("qa_classifier.qa_outputs.{p}", "heads.answer.output.{p}"),
+        prefix="bert.",
+        embedding=("bert.embeddings.word_embeddings.weight",),
+        output=MLM_OUTPUT,
+        copied=MLM_COPIED,
+        unused=unused("bert"),
+        unsupported={"cls.seq_relationship.{p}": "the head of pairs"},
+    ),
+    classes={
+        frozenset(): "BigBirdModel",
+        frozenset({"mlm"}): "BigBirdForMaskedLM",
+        frozenset({"classify"}): "BigBirdForSequenceClassification",
+        frozenset({"choose"}): "BigBirdForMultipleChoice",
+        **token_classes("BigBird"),
+    },
+    other_classes={"BigBirdForPreTraining": frozenset({"mlm"}), "BigBirdForCausalLM": frozenset({"mlm"})},
+    only={**ONLY, "attention_type": (SPARSE, FULL), "use_bias": (True,)},
+)

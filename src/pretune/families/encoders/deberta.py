@@ -1,0 +1,232 @@
+"""DeBERTa and DeBERTa-v2 (He et al., 2021, arXiv:2006.03654), whose layout v3 has too (He et al., 2021, arXiv:2111.09543).
+
+Attention is disentangled: by contents, and by distances, which have vectors of their own. The checkpoints have two names for
+one way to the vocabulary, `cls.predictions` and, released, `lm_predictions`: both are read, and the first, which
+`transformers` looks for unless told otherwise (`legacy`), is written.
+
+Departures: attention dropout is off unless asked for; absolute positions do not come in before the vocabulary (the enhanced
+mask decoder of the paper), nor do they in `transformers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pretune.backbones.encoder import Encoder
+from pretune.families.config_keys import ENCODER
+from pretune.families.encoders.bert import (
+    MLM_COPIED,
+    MLM_OUTPUT,
+    MLM_ROWS,
+    BertConfig,
+    embeddings_of,
+    encoder_rows,
+    layer_of,
+    unused,
+    vocabulary_head_of,
+)
+from pretune.families.family import TOKEN_HEADS, Family, Only, Row, Table, token_classes
+from pretune.nn.attention.disentangled import DisentangledAttention, Distances, OwnProjections, SharedProjections
+from pretune.nn.attention.score_mods import Disentangled
+from pretune.nn.blocks import Layer
+from pretune.nn.convolution import Convolution, Convolved
+from pretune.nn.feed_forward import ACTIVATIONS
+from pretune.nn.initialization import initialize
+from pretune.nn.linear import LayerNorm
+from pretune.nn.output_heads import Transform
+from pretune.runtime.errors import PretuneError
+from pretune.text.packing.sequences import Template
+
+
+@dataclass(frozen=True)
+class DebertaConfig(BertConfig):
+    """Keys of config.json: BERT's and those of distances."""
+
+    vocab_size: int = 50265
+    type_vocab_size: int = 0
+    layer_norm_eps: float = 1e-7
+    relative_attention: bool = False
+    max_relative_positions: int = -1  # distances beyond it count as it; -1: as many as there are positions
+    position_biased_input: bool = True  # absolute positions, added to the vectors of tokens
+    pos_att_type: str | Sequence[str] | None = None  # "c2p|p2c", or a list of both
+    pooler_hidden_act: str = "gelu"
+
+    def __post_init__(self) -> None:
+        if self.max_relative_positions < 1:  # said, so that it stays when there are more positions
+            object.__setattr__(self, "max_relative_positions", self.max_position_embeddings)
+
+    @property
+    def terms(self) -> set[str]:
+        """What attention has besides contents: from contents to positions, and back."""
+        given = self.pos_att_type or ()
+        return {term.strip().lower() for term in (given.split("|") if isinstance(given, str) else given)}
+
+
+@dataclass(frozen=True)
+class DebertaV2Config(DebertaConfig):
+    """The same keys with other defaults, and some more."""
+
+    vocab_size: int = 128100
+    hidden_size: int = 1536
+    num_hidden_layers: int = 24
+    num_attention_heads: int = 24
+    intermediate_size: int = 6144
+    position_buckets: int = -1  # vectors of distances on a side; -1: each distance has its own
+    norm_rel_ebd: str = "none"  # "layer_norm": vectors of distances are normalized
+    share_att_key: bool = False
+    conv_kernel_size: int = 0  # beside the first layer; 0: none
+    conv_act: str = "tanh"
+
+
+def build(config: DebertaConfig) -> Encoder:
+    """The whole wiring."""
+    check("deberta", config)
+    encoder = _encoder(config, Disentangled(config.max_relative_positions), OwnProjections)
+    return initialize(encoder, config.initializer_range)
+
+
+def build_v2(config: DebertaV2Config) -> Encoder:
+    """The whole wiring of the second version, which the third has too."""
+    check("deberta-v2", config)
+    score = Disentangled(config.max_relative_positions, max(config.position_buckets, 0))
+    norm = LayerNorm(config.hidden_size, config.layer_norm_eps) if config.norm_rel_ebd == "layer_norm" else None
+    encoder = _encoder(config, score, SharedProjections, norm)
+    if config.conv_kernel_size > 0:
+        width, activation = config.hidden_size, ACTIVATIONS[config.conv_act]
+        convolution, after = Convolution(width, config.conv_kernel_size), LayerNorm(width, config.layer_norm_eps)
+        first = Convolved(encoder.layers[0], convolution, activation, after, config.hidden_dropout_prob)
+        encoder.layers[0] = first
+    return initialize(encoder, config.initializer_range)
+
+
+def _encoder(
+    config: DebertaConfig,
+    score: Disentangled,
+    project: type[OwnProjections | SharedProjections],
+    norm_of_distances: LayerNorm | None = None,
+) -> Encoder:
+    """Layers that differ in how they make queries and keys."""
+    width, heads, dropout = config.hidden_size, config.num_attention_heads, config.hidden_dropout_prob
+
+    def layer() -> Layer:
+        attention = DisentangledAttention(
+            width,
+            heads,
+            project(width, heads),
+            score,
+            distance_dropout=dropout,
+            dropout=config.attention_probs_dropout_prob,
+        )
+        return layer_of(config, attention)
+
+    return Encoder(
+        embed=embeddings_of(config, width, first=0 if config.position_biased_input else None),
+        distances=Distances(2 * score.side, width, norm_of_distances),
+        layers=[layer() for _ in range(config.num_hidden_layers)],
+        vocabulary_head=lambda: vocabulary_head_of(config, ACTIVATIONS[config.hidden_act], width),
+        pooler=lambda: initialize(Transform(width, ACTIVATIONS[config.pooler_hidden_act]), config.initializer_range),
+    )
+
+
+def check(family: str, config: DebertaConfig) -> None:
+    """Refuse what the released checkpoints do not have."""
+    buckets = config.position_buckets if isinstance(config, DebertaV2Config) else 0
+    if buckets > 0 and config.max_relative_positions <= buckets // 2 + 1:
+        raise PretuneError(
+            f"{family}: max_relative_positions {config.max_relative_positions} with position_buckets {buckets} is not "
+            "supported; distances must go beyond half of the buckets"
+        )
+    if config.terms != {"c2p", "p2c"}:
+        raise PretuneError(f"{family}: pos_att_type {config.pos_att_type!r} is not supported; only 'c2p|p2c'")
+
+
+_SELF, _PROJECT = "deberta.encoder.layer.{i}.attention.self", "backbone.layers.{i}.attention.part.project"
+
+
+def _table(*own: Row) -> Table:
+    rows = [*own, *encoder_rows("deberta")]
+    return Table(
+        *rows,
+        *((theirs, ours.replace("layers.{i}.", "layers.{i}.layer.")) for theirs, ours in rows),  # beside a convolution
+        ("deberta.encoder.rel_embeddings.weight", "backbone.distances.weight"),
+        *MLM_ROWS,
+        ("pooler.dense.{p}", "heads.classify.pooler.dense.{p}"),
+        ("classifier.{p}", "heads.classify.output.{p}"),
+        ("pooler.dense.{p}", "heads.choose.pooler.dense.{p}"),
+        ("classifier.{p}", "heads.choose.output.{p}"),
+        *TOKEN_HEADS,
+        prefix="deberta.",
+        embedding=("deberta.embeddings.word_embeddings.weight",),
+        output=MLM_OUTPUT,
+        copied=MLM_COPIED,
+        unused={
+            **unused("deberta"),
+            "deberta.embeddings.position_embeddings.weight": "of the enhanced mask decoder, where inputs have none",
+        },
+        unsupported=dict.fromkeys(
+            ("mask_predictions.dense.{p}", "mask_predictions.LayerNorm.{p}", "mask_predictions.classifier.{p}"),
+            "the head for replaced tokens of version 3",
+        ),
+        renamed={
+            "lm_predictions.lm_head.bias": "cls.predictions.bias",
+            "lm_predictions.lm_head.": "cls.predictions.transform.",
+        },
+    )
+
+
+def _classes(name: str) -> Mapping[frozenset[str], str]:
+    return {
+        frozenset(): f"{name}Model",
+        frozenset({"mlm"}): f"{name}ForMaskedLM",
+        frozenset({"classify"}): f"{name}ForSequenceClassification",
+        **token_classes(name),
+    }
+
+
+TEMPLATE = Template(single=("start", "A", "separator"), pair=("B", "separator"))
+_ONLY: Mapping[str, Only] = {
+    **ENCODER,
+    "relative_attention": (True,),
+    "attention_head_size": lambda config: (config.hidden_size // config.num_attention_heads,),
+    "embedding_size": lambda config: (config.hidden_size,),
+    "pooler_hidden_size": lambda config: (config.hidden_size,),
+}
+_HARMLESS = {
+    "legacy": "which of two names the head for masked tokens has; both are read",
+    "padding_idx": "the tokenizer's files say it too",
+    "pooler_dropout": "dropout of a head",
+}
+
+DEBERTA = Family(
+    name="deberta",
+    config=DebertaConfig,
+    build=build,
+    template=TEMPLATE,
+    table=_table(
+        (f"{_SELF}.in_proj.weight", f"{_PROJECT}.content.weight"),
+        (f"{_SELF}.q_bias", f"{_PROJECT}.query_bias"),
+        (f"{_SELF}.v_bias", f"{_PROJECT}.value_bias"),
+        (f"{_SELF}.pos_proj.weight", f"{_PROJECT}.position_key"),
+        (f"{_SELF}.pos_q_proj.weight", f"{_PROJECT}.position_query"),
+        (f"{_SELF}.pos_q_proj.bias", f"{_PROJECT}.position_query_bias"),
+    ),
+    classes=_classes("Deberta"),
+    only={**_ONLY, "talking_head": (False,)},
+    harmless=_HARMLESS,
+)
+DEBERTA_V2 = Family(
+    name="deberta-v2",
+    config=DebertaV2Config,
+    build=build_v2,
+    template=TEMPLATE,
+    table=_table(
+        ([f"{_SELF}.{part}_proj.{{p}}" for part in ("query", "key", "value")], f"{_PROJECT}.qkv.{{p}}"),
+        ("deberta.encoder.LayerNorm.{p}", "backbone.distances.norm.{p}"),
+        ("deberta.encoder.conv.conv.{p}", "backbone.layers.0.convolution.{p}"),
+        ("deberta.encoder.conv.LayerNorm.{p}", "backbone.layers.0.norm.{p}"),
+    ),
+    classes={**_classes("DebertaV2"), frozenset({"choose"}): "DebertaV2ForMultipleChoice"},
+    only={**_ONLY, "share_att_key": (True,), "norm_rel_ebd": ("none", "layer_norm"), "conv_groups": (1,)},
+    harmless=_HARMLESS,
+)

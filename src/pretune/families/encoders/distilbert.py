@@ -1,0 +1,124 @@
+"""DistilBERT (Sanh et al., 2019, arXiv:1910.01108): every other layer of BERT, no segments, no pooler.
+
+Departures: attention dropout is off unless asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pretune.backbones.encoder import Encoder
+from pretune.families.config_keys import ENCODER
+from pretune.families.encoders.bert import post_norm_layer, unused
+from pretune.families.family import TOKEN_HEADS, Family, Table, output_rows, token_classes
+from pretune.nn.attention.multi_head import Attention
+from pretune.nn.blocks import Layer
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.feed_forward import ACTIVATIONS
+from pretune.nn.initialization import initialize
+from pretune.nn.linear import LayerNorm
+from pretune.nn.output_heads import Transform, vocabulary_head
+from pretune.nn.positional_encoding import Learned
+from pretune.text.packing.sequences import Template
+
+EPS = 1e-12  # of all norms; no key of config.json
+
+
+@dataclass(frozen=True)
+class DistilBertConfig:
+    """Keys of config.json."""
+
+    vocab_size: int = 30522
+    max_position_embeddings: int = 512
+    sinusoidal_pos_embds: bool = False
+    n_layers: int = 6
+    n_heads: int = 12
+    dim: int = 768
+    hidden_dim: int = 3072
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation: str = "gelu"
+    initializer_range: float = 0.02
+    tie_word_embeddings: bool = True
+
+
+def build(config: DistilBertConfig) -> Encoder:
+    """The whole wiring."""
+    width, activation = config.dim, ACTIVATIONS[config.activation]
+
+    def layer() -> Layer:
+        attention = Attention(width, config.n_heads, dropout=config.attention_dropout)
+        return post_norm_layer(attention, width, config.hidden_dim, activation, EPS, config.dropout)
+
+    positions = Learned(config.max_position_embeddings, width)
+    encoder = Encoder(
+        embed=Embeddings(
+            config.vocab_size, width, positions=positions, norm=LayerNorm(width, EPS), dropout=config.dropout
+        ),
+        layers=[layer() for _ in range(config.n_layers)],
+        vocabulary_head=lambda: initialize(
+            vocabulary_head(
+                config.vocab_size,
+                width,
+                tied=config.tie_word_embeddings,
+                transform=Transform(width, activation, LayerNorm(width, EPS)),
+            ),
+            config.initializer_range,
+        ),
+        pooler=lambda: initialize(Transform(width, ACTIVATIONS["relu"]), config.initializer_range),
+    )
+    initialize(encoder, config.initializer_range)
+    if config.sinusoidal_pos_embds:
+        positions.fix_waves()
+    return encoder
+
+
+_LAYER = "distilbert.transformer.layer.{i}"
+_OURS = "backbone.layers.{i}"
+
+DISTILBERT = Family(
+    name="distilbert",
+    config=DistilBertConfig,
+    build=build,
+    template=Template(single=("start", "A", "separator"), pair=("B", "separator"), segments=False),
+    table=Table(
+        ("distilbert.embeddings.word_embeddings.weight", "backbone.embed.tokens"),
+        ("distilbert.embeddings.position_embeddings.weight", "backbone.embed.positions.weight"),
+        ("distilbert.embeddings.LayerNorm.{p}", "backbone.embed.norm.{p}"),
+        (
+            [f"{_LAYER}.attention.{part}_lin.{{p}}" for part in ("q", "k", "v")],
+            f"{_OURS}.attention.part.qkv.{{p}}",
+        ),
+        (f"{_LAYER}.attention.out_lin.{{p}}", f"{_OURS}.attention.part.output.{{p}}"),
+        (f"{_LAYER}.sa_layer_norm.{{p}}", f"{_OURS}.attention.norm.{{p}}"),
+        (f"{_LAYER}.ffn.lin1.{{p}}", f"{_OURS}.feed_forward.part.inner.{{p}}"),
+        (f"{_LAYER}.ffn.lin2.{{p}}", f"{_OURS}.feed_forward.part.output.{{p}}"),
+        (f"{_LAYER}.output_layer_norm.{{p}}", f"{_OURS}.feed_forward.norm.{{p}}"),
+        ("vocab_transform.{p}", "heads.mlm.transform.dense.{p}"),
+        ("vocab_layer_norm.{p}", "heads.mlm.transform.norm.{p}"),
+        *output_rows("mlm", "vocab_projector.weight", "vocab_projector.bias"),
+        ("pre_classifier.{p}", "heads.classify.pooler.dense.{p}"),
+        ("classifier.{p}", "heads.classify.output.{p}"),
+        ("pre_classifier.{p}", "heads.choose.pooler.dense.{p}"),
+        ("classifier.{p}", "heads.choose.output.{p}"),
+        *TOKEN_HEADS,
+        prefix="distilbert.",
+        embedding=("distilbert.embeddings.word_embeddings.weight",),
+        output="vocab_projector.weight",
+        unused=unused("distilbert"),
+    ),
+    classes={
+        frozenset(): "DistilBertModel",
+        frozenset({"mlm"}): "DistilBertForMaskedLM",
+        frozenset({"classify"}): "DistilBertForSequenceClassification",
+        frozenset({"choose"}): "DistilBertForMultipleChoice",
+        **token_classes("DistilBert"),
+    },
+    aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
+    only=ENCODER,
+    harmless={
+        "qa_dropout": "dropout of a head",
+        "seq_classif_dropout": "dropout of a head",
+        "tie_weights_": "an older key; tie_word_embeddings says it",
+    },
+)

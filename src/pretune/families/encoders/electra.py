@@ -1,0 +1,87 @@
+"""ELECTRA (Clark et al., 2020, arXiv:2003.10555), discriminators and generators: token vectors of a width of their own.
+
+Departures: attention dropout is off unless asked for; a classifier has no dropout before its first matrix.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pretune.backbones.encoder import Encoder
+from pretune.families.config_keys import ENCODER
+from pretune.families.encoders.bert import BertConfig, embeddings_of, encoder_rows, layer_of, unused, vocabulary_head_of
+from pretune.families.family import TOKEN_HEADS, Family, Table, output_rows, token_classes
+from pretune.nn.feed_forward import ACTIVATIONS
+from pretune.nn.initialization import initialize
+from pretune.nn.linear import Linear
+from pretune.nn.output_heads import Transform
+from pretune.text.packing.sequences import Template
+
+
+@dataclass(frozen=True)
+class ElectraConfig(BertConfig):
+    """Keys of config.json: BERT's and one more."""
+
+    embedding_size: int = 128
+    hidden_size: int = 256
+    num_attention_heads: int = 4
+    intermediate_size: int = 1024
+    initializer_range: float = 0.02
+
+
+def build(config: ElectraConfig) -> Encoder:
+    """The whole wiring."""
+    width, vectors = config.hidden_size, config.embedding_size
+    gelu = ACTIVATIONS["gelu"]  # of the heads, whatever the layers have
+    encoder = Encoder(
+        embed=embeddings_of(config, vectors, Linear(vectors, width) if vectors != width else None),
+        layers=[layer_of(config) for _ in range(config.num_hidden_layers)],
+        vocabulary_head=lambda: vocabulary_head_of(config, gelu, vectors),
+        pooler=lambda: initialize(Transform(width, gelu), config.initializer_range),
+    )
+    return initialize(encoder, config.initializer_range)
+
+
+ELECTRA = Family(
+    name="electra",
+    config=ElectraConfig,
+    build=build,
+    template=Template(single=("start", "A", "separator"), pair=("B", "separator")),
+    table=Table(
+        *encoder_rows("electra"),
+        ("electra.embeddings_project.{p}", "backbone.embed.project.{p}"),
+        ("generator_predictions.dense.{p}", "heads.mlm.transform.dense.{p}"),
+        ("generator_predictions.LayerNorm.{p}", "heads.mlm.transform.norm.{p}"),
+        *output_rows("mlm", "generator_lm_head.weight", "generator_lm_head.bias"),
+        ("discriminator_predictions.dense.{p}", "heads.rtd.dense.{p}"),
+        ("discriminator_predictions.dense_prediction.{p}", "heads.rtd.output.{p}"),
+        ("classifier.dense.{p}", "heads.classify.pooler.dense.{p}"),
+        ("classifier.out_proj.{p}", "heads.classify.output.{p}"),
+        ("sequence_summary.summary.{p}", "heads.choose.pooler.dense.{p}"),
+        ("classifier.{p}", "heads.choose.output.{p}"),
+        *TOKEN_HEADS,
+        prefix="electra.",
+        embedding=("electra.embeddings.word_embeddings.weight",),
+        output="generator_lm_head.weight",
+        unused=unused("electra"),
+    ),
+    classes={
+        frozenset(): "ElectraModel",
+        frozenset({"mlm"}): "ElectraForMaskedLM",
+        frozenset({"rtd"}): "ElectraForPreTraining",
+        frozenset({"classify"}): "ElectraForSequenceClassification",
+        frozenset({"choose"}): "ElectraForMultipleChoice",
+        **token_classes("Electra"),
+    },
+    other_classes={"ElectraForCausalLM": frozenset({"mlm"})},  # a decoder, unless it is used as an encoder
+    only={
+        **ENCODER,
+        "position_embedding_type": ("absolute",),
+        # What the head for multiple choice stands on.
+        "summary_type": ("first",),
+        "summary_use_proj": (True,),
+        "summary_activation": ("gelu",),
+        "summary_proj_to_labels": (False,),
+    },
+    companions=("generator",),
+)

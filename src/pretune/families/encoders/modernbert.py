@@ -1,0 +1,210 @@
+"""ModernBERT (Warner et al., 2024, arXiv:2412.13663).
+
+Departures: all matrices start with the same deviation (of the published ones, the last of each part of a layer starts
+smaller, by the square root of twice the layers); with `zero_outputs` those start at 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from pretune.backbones.encoder import Encoder
+from pretune.families.config_bounds import check_bounds
+from pretune.families.config_keys import ENCODER
+from pretune.families.family import Family, Row, Table, output_rows, token_classes
+from pretune.nn.attention.multi_head import Attention, split_heads
+from pretune.nn.attention.patterns import full, window
+from pretune.nn.blocks import Layer, PreNorm
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.feed_forward import ACTIVATIONS, GatedFeedForward
+from pretune.nn.initialization import initialize
+from pretune.nn.linear import LayerNorm
+from pretune.nn.output_heads import Transform, vocabulary_head
+from pretune.nn.positional_encoding import Rotary
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.parsing import conform
+from pretune.text.packing.sequences import Template
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+@dataclass(frozen=True)
+class ModernBertConfig:
+    """Keys of config.json. Where an older and a newer key say the same, the newer one counts if it is there."""
+
+    vocab_size: int = 50368
+    hidden_size: int = 768
+    num_hidden_layers: int = 22
+    num_attention_heads: int = 12
+    intermediate_size: int = 1152
+    hidden_activation: str = "gelu"
+    max_position_embeddings: int = 8192
+    embedding_dropout: float = 0.0
+    attention_dropout: float = 0.0
+    mlp_dropout: float = 0.0
+    norm_eps: float = 1e-5
+    norm_bias: bool = False
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    decoder_bias: bool = True
+    classifier_bias: bool = False
+    classifier_activation: str = "gelu"
+    classifier_pooling: str = "cls"  # or mean: what `transformers` pools by
+    local_attention: int = 128  # the whole window, half of it to each side
+    global_attn_every_n_layers: int = 3
+    layer_types: Sequence[str] | None = None  # newer than global_attn_every_n_layers
+    global_rope_theta: float = 160_000.0
+    local_rope_theta: float = 10_000.0
+    rope_parameters: Mapping[str, Any] | None = None  # newer than the two thetas
+    initializer_range: float = 0.02
+    tie_word_embeddings: bool = True
+    zero_outputs: bool = False  # our own key
+    # Written even if unknown: `transformers` would put in those of the published vocabulary.
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+    cls_token_id: int | None = None
+    sep_token_id: int | None = None
+
+    def kinds(self) -> Sequence[str]:
+        """The kind of attention of each layer."""
+        layers, every = self.num_hidden_layers, self.global_attn_every_n_layers
+        kinds = self.layer_types or [SLIDING if number % every else FULL for number in range(layers)]
+        if len(kinds) != layers:
+            raise PretuneError(f"modernbert: layer_types are {len(kinds)}, but num_hidden_layers is {layers}")
+        if unknown := sorted(set(kinds) - {FULL, SLIDING}):
+            raise PretuneError(f"modernbert: unknown layer_types {', '.join(unknown)}; there are {FULL} and {SLIDING}")
+        return kinds
+
+    def theta(self, kind: str) -> float:
+        """The base of the wavelengths of one kind of layer's positions."""
+        newer = conform(
+            (self.rope_parameters or {}).get(kind) or {}, dict[str, Any], f"modernbert: rope_parameters.{kind}"
+        )
+        if unknown := sorted(newer.keys() - {"rope_type", "rope_theta"}):
+            raise PretuneError(f"modernbert: rope_parameters with {', '.join(unknown)} are not supported")
+        if (scaling := newer.get("rope_type", "default")) != "default":
+            raise PretuneError(
+                f"modernbert: rope_parameters of rope_type {scaling!r} are not supported; only 'default'"
+            )
+        theta = newer.get("rope_theta", self.global_rope_theta if kind == FULL else self.local_rope_theta)
+        check_bounds("rope_theta", conform(theta, float, "modernbert: rope_theta"), "modernbert")
+        return float(theta)
+
+
+def build(config: ModernBertConfig) -> Encoder:
+    """The whole wiring."""
+    width, heads = config.hidden_size, config.num_attention_heads
+    norm = partial(LayerNorm, width, config.norm_eps, config.norm_bias)
+    patterns = {FULL: full, SLIDING: window(config.local_attention // 2)}
+
+    def layer(number: int, kind: str) -> Layer:
+        attention = Attention(
+            width,
+            heads,
+            pattern=patterns[kind],
+            rotary=Rotary(split_heads(width, heads), config.theta(kind)),
+            bias=config.attention_bias,
+            dropout=config.attention_dropout,
+        )
+        feed_forward = GatedFeedForward(
+            width,
+            config.intermediate_size,
+            ACTIVATIONS[config.hidden_activation],
+            bias=config.mlp_bias,
+            dropout=config.mlp_dropout,
+        )
+        # The embeddings end in a norm: the first attention needs none before it.
+        before = norm() if number else nn.Identity()
+        return Layer(
+            attention=PreNorm(attention, before, config.attention_dropout), feed_forward=PreNorm(feed_forward, norm())
+        )
+
+    def transform() -> Transform:
+        activation = ACTIVATIONS[config.classifier_activation]
+        return initialize(Transform(width, activation, norm(), config.classifier_bias), config.initializer_range)
+
+    def head() -> nn.Module:
+        tied, bias = config.tie_word_embeddings, config.decoder_bias
+        made = vocabulary_head(config.vocab_size, width, tied=tied, transform=transform(), bias=bias)
+        return made if tied else initialize(made, config.initializer_range)
+
+    encoder = Encoder(
+        embed=Embeddings(config.vocab_size, width, norm=norm(), dropout=config.embedding_dropout),
+        layers=[layer(number, kind) for number, kind in enumerate(config.kinds())],
+        norm=norm(),
+        vocabulary_head=head,
+        pooler=transform,
+        tagger=transform,
+    )
+    return initialize(encoder, config.initializer_range, config.zero_outputs)
+
+
+_LAYER = "model.layers.{i}"
+_OURS = "backbone.layers.{i}"
+
+
+def _head(name: str, transform: str) -> list[Row]:
+    """Of the heads of all tasks, which have the same names."""
+    return [
+        ("head.dense.{p}", f"heads.{name}.{transform}.dense.{{p}}"),
+        ("head.norm.{p}", f"heads.{name}.{transform}.norm.{{p}}"),
+        ("classifier.{p}", f"heads.{name}.output.{{p}}"),
+    ]
+
+
+MODERNBERT = Family(
+    name="modernbert",
+    config=ModernBertConfig,
+    build=build,
+    template=Template(single=("start", "A", "separator"), pair=("B", "separator"), segments=False),
+    table=Table(
+        ("model.embeddings.tok_embeddings.weight", "backbone.embed.tokens"),
+        ("model.embeddings.norm.{p}", "backbone.embed.norm.{p}"),
+        (f"{_LAYER}.attn_norm.{{p}}", f"{_OURS}.attention.norm.{{p}}"),
+        (f"{_LAYER}.attn.Wqkv.{{p}}", f"{_OURS}.attention.part.qkv.{{p}}"),
+        (f"{_LAYER}.attn.Wo.{{p}}", f"{_OURS}.attention.part.output.{{p}}"),
+        (f"{_LAYER}.mlp_norm.{{p}}", f"{_OURS}.feed_forward.norm.{{p}}"),
+        (f"{_LAYER}.mlp.Wi.{{p}}", f"{_OURS}.feed_forward.part.inner.{{p}}"),
+        (f"{_LAYER}.mlp.Wo.{{p}}", f"{_OURS}.feed_forward.part.output.{{p}}"),
+        ("model.final_norm.{p}", "backbone.norm.{p}"),
+        ("head.dense.{p}", "heads.mlm.transform.dense.{p}"),
+        ("head.norm.{p}", "heads.mlm.transform.norm.{p}"),
+        *output_rows("mlm", "decoder.weight", "decoder.bias"),
+        *_head("classify", "pooler"),
+        *_head("choose", "pooler"),
+        *_head("tag", "transform"),
+        *_head("answer", "transform"),
+        prefix="model.",
+        embedding=("model.embeddings.tok_embeddings.weight",),
+        output="decoder.weight",
+    ),
+    classes={
+        frozenset(): "ModernBertModel",
+        frozenset({"mlm"}): "ModernBertForMaskedLM",
+        frozenset({"classify"}): "ModernBertForSequenceClassification",
+        frozenset({"choose"}): "ModernBertForMultipleChoice",
+        **token_classes("ModernBert"),
+    },
+    poolings={"cls": "start", "mean": "mean"},
+    only={
+        **ENCODER,
+        "head_dim": lambda config: (config.hidden_size // config.num_attention_heads,),
+        "sliding_window": lambda config: (config.local_attention // 2,),
+        "classifier_pooling": ("cls", "mean"),
+    },
+    harmless={
+        "deterministic_flash_attn": "how gradients are computed",
+        "layer_norm_eps": "norm_eps is what is read",
+        "position_embedding_type": "positions are rotary, whatever it says",
+        "reference_compile": "how a model is run",
+        "repad_logits_with_grad": "how a loss is computed",
+        "sparse_prediction": "how a loss is computed",
+        "sparse_pred_ignore_index": "how a loss is computed",
+    },
+)

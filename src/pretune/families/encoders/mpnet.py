@@ -1,0 +1,97 @@
+"""MPNet (Song et al., 2020, arXiv:2004.09297): BERT's layers with T5's relative position bias, shared by all of them.
+
+The bias comes on top of learned positions, which start at row 2 and do not count tokens with the id 1. `transformers` takes these
+for padding whatever `pad_token_id` says, so pretune does, too.
+
+Departures: attention dropout is off unless asked for; a classifier has no dropout before its first matrix.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pretune.backbones.encoder import Encoder
+from pretune.families.config_keys import ENCODER
+from pretune.families.encoders import roberta
+from pretune.families.encoders.bert import BertConfig, layer_of, vocabulary_head_of
+from pretune.families.family import Family, Row
+from pretune.nn.attention.multi_head import ScoredAttention
+from pretune.nn.attention.score_mods import RelativeBias
+from pretune.nn.blocks import Layer
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.feed_forward import ACTIVATIONS
+from pretune.nn.initialization import initialize
+from pretune.nn.linear import LayerNorm
+from pretune.nn.output_heads import Transform
+from pretune.nn.positional_encoding import Learned
+
+# Not keys of config.json.
+PADDING = 1
+MAX_DISTANCE = 128
+
+
+@dataclass(frozen=True)
+class MPNetConfig(BertConfig):
+    """Keys of config.json: BERT's and one more."""
+
+    vocab_size: int = 30527
+    type_vocab_size: int = 0  # there are no segments, whatever a file says
+    relative_attention_num_buckets: int = 32
+
+
+def build(config: MPNetConfig) -> Encoder:
+    """Build the encoder."""
+    width, heads = config.hidden_size, config.num_attention_heads
+
+    def layer() -> Layer:
+        # More than one stage did not fit into the memory of a multiprocessor of an H200.
+        attention = ScoredAttention(width, heads, dropout=config.attention_probs_dropout_prob, stages=1)
+        return layer_of(config, attention)
+
+    encoder = Encoder(
+        embed=Embeddings(
+            config.vocab_size,
+            width,
+            positions=Learned(config.max_position_embeddings - PADDING - 1, width, PADDING + 1),
+            norm=LayerNorm(width, config.layer_norm_eps),
+            dropout=config.hidden_dropout_prob,
+            padding=PADDING,
+        ),
+        score=RelativeBias(heads, config.relative_attention_num_buckets, MAX_DISTANCE),
+        layers=[layer() for _ in range(config.num_hidden_layers)],
+        vocabulary_head=lambda: vocabulary_head_of(config, ACTIVATIONS["gelu"], width),
+        pooler=lambda: initialize(Transform(width, ACTIVATIONS["tanh"]), config.initializer_range),
+    )
+    return initialize(encoder, config.initializer_range)
+
+
+_LAYER, _OURS = "mpnet.encoder.layer.{i}", "backbone.layers.{i}"
+_ATTENTION = f"{_LAYER}.attention.attn"
+ENCODER_ROWS: list[Row] = [
+    ("mpnet.embeddings.word_embeddings.weight", "backbone.embed.tokens"),
+    ("mpnet.embeddings.position_embeddings.weight", "backbone.embed.positions.weight"),
+    ("mpnet.embeddings.LayerNorm.{p}", "backbone.embed.norm.{p}"),
+    ("mpnet.encoder.relative_attention_bias.weight", "backbone.score.weight"),
+    (f"{_ATTENTION}.q.{{p}}", f"{_OURS}.attention.part.query.{{p}}"),
+    ([f"{_ATTENTION}.k.{{p}}", f"{_ATTENTION}.v.{{p}}"], f"{_OURS}.attention.part.key_value.{{p}}"),
+    (f"{_ATTENTION}.o.{{p}}", f"{_OURS}.attention.part.output.{{p}}"),
+    (f"{_LAYER}.attention.LayerNorm.{{p}}", f"{_OURS}.attention.norm.{{p}}"),
+    (f"{_LAYER}.intermediate.dense.{{p}}", f"{_OURS}.feed_forward.part.inner.{{p}}"),
+    (f"{_LAYER}.output.dense.{{p}}", f"{_OURS}.feed_forward.part.output.{{p}}"),
+    (f"{_LAYER}.output.LayerNorm.{{p}}", f"{_OURS}.feed_forward.norm.{{p}}"),
+]
+
+MPNET = Family(
+    name="mpnet",
+    config=MPNetConfig,
+    build=build,
+    template=roberta.TEMPLATE,
+    table=roberta.table("mpnet", encoder=ENCODER_ROWS),
+    classes=roberta.classes("MPNet"),
+    only={
+        **ENCODER,
+        "position_embedding_type": ("absolute",),
+        "relative_attention_num_buckets": (32,),  # which `transformers` has, whatever the size of the tensor
+    },
+    harmless={"embedding_size": "only a check of sizes reads it"},
+)

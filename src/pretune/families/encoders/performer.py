@@ -1,0 +1,63 @@
+"""Performer (Choromanski et al., 2020, arXiv:2009.14794): BERT's wiring, attention by random features in place of softmax.
+
+No layout of it is published that others read: names are BERT's, and one more. Departures: the paper's networks are Transformers
+with norms before their parts and without segments; random features are drawn once, not anew every so often; attention has no dropout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pretune.backbones.encoder import Encoder
+from pretune.families.encoders import bert
+from pretune.families.family import Family
+from pretune.nn.attention.multi_head import Attention, split_heads
+from pretune.nn.attention.performer import Favor
+from pretune.nn.blocks import Layer
+from pretune.nn.feed_forward import ACTIVATIONS
+from pretune.nn.initialization import initialize
+from pretune.nn.output_heads import Transform
+
+
+@dataclass(frozen=True)
+class PerformerConfig(bert.BertConfig):
+    """Keys of config.json: BERT's and one more."""
+
+    num_random_features: int = 256
+
+
+def build(config: PerformerConfig) -> Encoder:
+    """The whole wiring."""
+    width, activation = config.hidden_size, ACTIVATIONS[config.hidden_act]
+
+    def layer() -> Layer:
+        heads = config.num_attention_heads
+        return bert.layer_of(
+            config, Attention(width, heads, attend=Favor(split_heads(width, heads), config.num_random_features))
+        )
+
+    encoder = Encoder(
+        embed=bert.embeddings_of(config, width),
+        layers=[layer() for _ in range(config.num_hidden_layers)],
+        vocabulary_head=lambda: bert.vocabulary_head_of(config, activation, width),
+        pooler=lambda: initialize(Transform(width, ACTIVATIONS["tanh"]), config.initializer_range),
+    )
+    return initialize(encoder, config.initializer_range)
+
+
+PERFORMER = Family(
+    name="performer",
+    config=PerformerConfig,
+    build=build,
+    template=bert.BERT.template,
+    table=bert.table(
+        "performer",
+        (
+            "performer.encoder.layer.{i}.attention.self.random_features",
+            "backbone.layers.{i}.attention.part.attend.features",
+        ),
+    ),
+    classes={frozenset(): "Encoder"},
+    only=bert.ONLY,
+    elsewhere=False,
+)

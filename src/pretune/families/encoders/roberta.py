@@ -1,0 +1,107 @@
+"""RoBERTa (Liu et al., 2019, arXiv:1907.11692) and models with its architecture and layout.
+
+These are XLM-RoBERTa (Conneau et al., 2020, arXiv:1911.02116) and CamemBERT (Martin et al., 2020, arXiv:1911.03894).
+
+Departures: attention dropout is off unless asked for; a classifier has no dropout before its first matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pretune.backbones.encoder import Encoder
+from pretune.families.encoders.bert import (
+    ONLY,
+    BertConfig,
+    embeddings_of,
+    encoder_rows,
+    layer_of,
+    unused,
+    vocabulary_head_of,
+)
+from pretune.families.family import TOKEN_HEADS, Family, Row, Table, output_rows, token_classes
+from pretune.nn.blocks import Layer
+from pretune.nn.feed_forward import ACTIVATIONS
+from pretune.nn.initialization import initialize
+from pretune.nn.output_heads import Transform
+from pretune.text.packing.sequences import Template
+
+
+@dataclass(frozen=True)
+class RobertaConfig(BertConfig):
+    """Keys of config.json: BERT's and one more."""
+
+    vocab_size: int = 50265
+    pad_token_id: int = 1  # positions start after it
+
+
+def build(config: RobertaConfig, layers: Iterable[Layer] | None = None) -> Encoder:
+    """The whole wiring; `layers` are another family's in place of BERT's (Longformer)."""
+    width = config.hidden_size
+    encoder = Encoder(
+        embed=embeddings_of(config, width, first=config.pad_token_id + 1),
+        layers=[layer_of(config) for _ in range(config.num_hidden_layers)] if layers is None else layers,
+        vocabulary_head=lambda: vocabulary_head_of(config, ACTIVATIONS["gelu"], width),
+        pooler=lambda: initialize(Transform(width, ACTIVATIONS["tanh"]), config.initializer_range),
+    )
+    return initialize(encoder, config.initializer_range)
+
+
+TEMPLATE = Template(
+    single=("start", "A", "separator"), pair=("separator", "B", "separator"), segments=False
+)  # <s> A </s></s> B </s>
+
+
+def table(name: str, *rows: Row, encoder: Iterable[Row] | None = None) -> Table:
+    """Return RoBERTa's layout under the name of a family, with further rows.
+
+    `encoder` are the rows of an encoder that is not laid out as BERT's is (MPNet).
+    """
+    return Table(
+        *(encoder_rows(name) if encoder is None else encoder),
+        *rows,
+        ("lm_head.dense.{p}", "heads.mlm.transform.dense.{p}"),
+        ("lm_head.layer_norm.{p}", "heads.mlm.transform.norm.{p}"),
+        *output_rows("mlm", "lm_head.decoder.weight", "lm_head.bias", "lm_head.decoder.bias"),
+        ("classifier.dense.{p}", "heads.classify.pooler.dense.{p}"),
+        ("classifier.out_proj.{p}", "heads.classify.output.{p}"),
+        (f"{name}.pooler.dense.{{p}}", "heads.choose.pooler.dense.{p}"),
+        ("classifier.{p}", "heads.choose.output.{p}"),
+        *TOKEN_HEADS,
+        prefix=f"{name}.",
+        embedding=(f"{name}.embeddings.word_embeddings.weight",),
+        output="lm_head.decoder.weight",
+        copied={"lm_head.bias": "lm_head.decoder.bias"},
+        unused=unused(name),
+    )
+
+
+def classes(name: str) -> Mapping[frozenset[str], str]:
+    """RoBERTa's classes in `transformers` under the name of a family."""
+    return {
+        frozenset(): f"{name}Model",
+        frozenset({"mlm"}): f"{name}ForMaskedLM",
+        frozenset({"classify"}): f"{name}ForSequenceClassification",
+        frozenset({"choose"}): f"{name}ForMultipleChoice",
+        **token_classes(name),
+    }
+
+
+def family(name: str, prefix: str) -> Family:
+    """A family with all of RoBERTa but the name; `prefix` is that of its classes in `transformers`."""
+    return Family(
+        name=name,
+        config=RobertaConfig,
+        build=build,
+        template=TEMPLATE,
+        table=table("roberta"),
+        classes=classes(prefix),
+        other_classes={f"{prefix}ForCausalLM": frozenset({"mlm"})},  # a decoder, unless it is used as an encoder
+        only=ONLY,
+    )
+
+
+ROBERTA = family("roberta", "Roberta")
+XLM_ROBERTA = family("xlm-roberta", "XLMRoberta")
+CAMEMBERT = family("camembert", "Camembert")

@@ -1,0 +1,164 @@
+"""XLM (Lample and Conneau, 2019, arXiv:1901.07291): BERT's layers, and vectors of languages.
+
+Departures: attention dropout is off unless asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import nn
+
+from pretune.backbones.encoder import Encoder
+from pretune.families.config_keys import ENCODER
+from pretune.families.encoders.bert import post_norm_layer
+from pretune.families.family import TOKEN_HEADS, Family, Table, output_rows, token_classes
+from pretune.nn.attention.multi_head import Attention
+from pretune.nn.attention.patterns import causal, full
+from pretune.nn.blocks import Layer
+from pretune.nn.embeddings import Embeddings, Lookup
+from pretune.nn.feed_forward import ACTIVATIONS
+from pretune.nn.initialization import initialize
+from pretune.nn.linear import LayerNorm, Linear, OutputLinear
+from pretune.nn.output_heads import vocabulary_head
+from pretune.nn.positional_encoding import Learned
+from pretune.text.packing.sequences import Template
+
+# Numbers between a choice's state and its score: `transformers` makes one per class of config.json, which are two by default.
+SUMMARY_WIDTH = 2
+
+
+@dataclass(frozen=True)
+class XlmConfig:
+    """Keys of config.json."""
+
+    vocab_size: int = 30145
+    emb_dim: int = 2048
+    n_layers: int = 12
+    n_heads: int = 16
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    gelu_activation: bool = True
+    sinusoidal_embeddings: bool = False
+    causal: bool = False
+    n_langs: int = 1
+    use_lang_emb: bool = True
+    lang2id: Mapping[str, int] | None = None  # what the numbers in the column `language` mean
+    id2lang: Mapping[str, str] | None = None
+    max_position_embeddings: int = 512
+    embed_init_std: float = 2048**-0.5
+    init_std: float = 0.02
+    layer_norm_eps: float = 1e-12
+    pad_token_id: int = 2
+    tie_word_embeddings: bool = True
+
+
+def build(config: XlmConfig) -> Encoder:
+    """The whole wiring. Without a column `language` no vector of a language is added."""
+    width, eps = config.emb_dim, config.layer_norm_eps
+    activation = ACTIVATIONS["gelu" if config.gelu_activation else "relu"]
+
+    def layer() -> Layer:
+        pattern = causal if config.causal else full
+        attention = Attention(width, config.n_heads, pattern=pattern, dropout=config.attention_dropout)
+        return post_norm_layer(attention, width, 4 * width, activation, eps, config.dropout)
+
+    positions = Learned(config.max_position_embeddings, width)
+    languages = config.n_langs if config.use_lang_emb and config.n_langs > 1 else 0
+    encoder = Encoder(
+        embed=Embeddings(
+            config.vocab_size,
+            width,
+            positions=positions,
+            columns=[Lookup("language", languages, width, absent=None)] if languages else (),
+            norm=LayerNorm(width, eps),
+            dropout=config.dropout,
+        ),
+        layers=[layer() for _ in range(config.n_layers)],
+        vocabulary_head=lambda: initialize(
+            vocabulary_head(config.vocab_size, width, tied=config.tie_word_embeddings), config.embed_init_std
+        ),
+        pooler=nn.Identity,
+        choice_pooler=lambda: initialize(Linear(width, SUMMARY_WIDTH), config.init_std),
+        choice_output=lambda outputs: initialize(OutputLinear(SUMMARY_WIDTH, outputs), config.init_std),
+    )
+    initialize(encoder, config.init_std)
+    initialize(encoder.embed, config.embed_init_std)
+    if config.sinusoidal_embeddings:
+        positions.fix_waves()
+    return encoder
+
+
+_ATTENTION, _FEED_FORWARD = "transformer.attentions.{i}", "transformer.ffns.{i}"
+_OURS = "backbone.layers.{i}"
+
+XLM = Family(
+    name="xlm",
+    config=XlmConfig,
+    build=build,
+    template=Template(single=("start", "A", "separator"), pair=("B", "separator"), segments=False),
+    table=Table(
+        ("transformer.embeddings.weight", "backbone.embed.tokens"),
+        ("transformer.position_embeddings.weight", "backbone.embed.positions.weight"),
+        ("transformer.lang_embeddings.weight", "backbone.embed.columns.language.weight"),
+        ("transformer.layer_norm_emb.{p}", "backbone.embed.norm.{p}"),
+        ([f"{_ATTENTION}.{part}_lin.{{p}}" for part in ("q", "k", "v")], f"{_OURS}.attention.part.qkv.{{p}}"),
+        (f"{_ATTENTION}.out_lin.{{p}}", f"{_OURS}.attention.part.output.{{p}}"),
+        ("transformer.layer_norm1.{i}.{p}", f"{_OURS}.attention.norm.{{p}}"),
+        (f"{_FEED_FORWARD}.lin1.{{p}}", f"{_OURS}.feed_forward.part.inner.{{p}}"),
+        (f"{_FEED_FORWARD}.lin2.{{p}}", f"{_OURS}.feed_forward.part.output.{{p}}"),
+        ("transformer.layer_norm2.{i}.{p}", f"{_OURS}.feed_forward.norm.{{p}}"),
+        *output_rows("mlm", "pred_layer.proj.weight", "pred_layer.proj.bias"),
+        ("sequence_summary.summary.{p}", "heads.classify.output.{p}"),
+        ("sequence_summary.summary.{p}", "heads.choose.pooler.{p}"),
+        ("logits_proj.{p}", "heads.choose.output.{p}"),
+        *TOKEN_HEADS,
+        prefix="transformer.",
+        embedding=("transformer.embeddings.weight",),
+        output="pred_layer.proj.weight",
+        unused={"transformer.position_ids": "the numbers 0, 1, 2 …"},
+        unsupported=dict.fromkeys(
+            (
+                "qa_outputs.start_logits.dense.{p}",
+                "qa_outputs.end_logits.dense_{i}.{p}",
+                "qa_outputs.end_logits.LayerNorm.{p}",
+                "qa_outputs.answer_class.dense_{i}.{p}",
+            ),
+            "the head for questions by beam search",
+        ),
+    ),
+    classes={
+        frozenset(): "XLMModel",
+        frozenset({"mlm"}): "XLMWithLMHeadModel",
+        frozenset({"classify"}): "XLMForSequenceClassification",
+        frozenset({"choose"}): "XLMForMultipleChoice",
+        **token_classes("XLM", "QuestionAnsweringSimple"),
+    },
+    closed_classes={"XLMForQuestionAnswering": "a head for questions by beam search over starts and ends"},
+    aliases={
+        "n_words": "vocab_size",
+        "pad_index": "pad_token_id",
+        "hidden_size": "emb_dim",
+        "num_attention_heads": "n_heads",
+        "num_hidden_layers": "n_layers",
+    },
+    only={
+        **ENCODER,
+        "is_encoder": (True,),
+        "asm": (False,),  # an adaptive softmax
+        "share_inout_emb": (True,),
+        # What the heads for classification and multiple choice stand on.
+        "summary_type": ("first",),
+        "summary_use_proj": (True,),
+        "summary_activation": ("",),
+        "summary_proj_to_labels": (True,),
+    },
+    harmless={
+        **dict.fromkeys(("bos_index", "eos_index", "unk_index", "mask_index"), "the tokenizer's files say it too"),
+        **dict.fromkeys(("asm_cutoffs", "asm_div_value"), "of the adaptive softmax, which it has not"),
+        **dict.fromkeys(("start_n_top", "end_n_top"), "of the head for questions by beam search, which is left out"),
+        **dict.fromkeys(("encoder_only", "max_vocab", "min_count", "same_enc_dec"), "how it was trained"),
+        "lang_id": "a language that `generate` of `transformers` writes",
+    },
+)

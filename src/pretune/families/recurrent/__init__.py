@@ -1,0 +1,1 @@
+"""Families of recurrent models (AWD-LSTM, ELMo) and static word vectors."""

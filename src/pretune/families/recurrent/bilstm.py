@@ -1,0 +1,67 @@
+"""A BiLSTM over token vectors, the small student of large teachers (Tang et al., 2019, arXiv:1903.12136).
+
+No layout of it is published that others read: names are our own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from pretune.backbones.bidirectional import TwoWays
+from pretune.backbones.recurrent import Recurrent
+from pretune.families.family import Family, Table
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.initialization import initialize_evenly
+from pretune.nn.output_heads import OwnVocabularyHead
+from pretune.nn.recurrent import Cell, Recurrence, RecurrentLayer
+from pretune.text.packing.sequences import Template
+
+
+@dataclass(frozen=True)
+class BiLSTMConfig:
+    """Keys of config.json."""
+
+    vocab_size: int = 30522
+    embedding_size: int = 300
+    hidden_size: int = 300  # of each way
+    num_hidden_layers: int = 1  # of each way
+    cell: Cell = "lstm"
+    dropout: float = 0.0  # of embeddings and of what comes out of layers; locked
+    initializer_range: float = 0.1  # of token vectors
+
+
+def build(config: BiLSTMConfig) -> TwoWays:
+    """The whole wiring."""
+    embed = Embeddings(config.vocab_size, config.embedding_size)
+    widths = [config.embedding_size] + [config.hidden_size] * (config.num_hidden_layers - 1)
+    ahead, back = (
+        initialize_evenly(
+            Recurrent(
+                embed,
+                [RecurrentLayer(Recurrence(w, config.hidden_size, config.cell), config.dropout) for w in widths],
+                dropout=config.dropout,
+                vocabulary_head=partial(OwnVocabularyHead, config.vocab_size, config.hidden_size, bias=True),
+            ),
+            config.initializer_range,
+        )
+        for _ in range(2)
+    )
+    return TwoWays(ahead, back)
+
+
+BILSTM = Family(
+    name="bilstm",
+    config=BiLSTMConfig,
+    build=build,
+    template=Template(single=("A",), pair=("separator", "B"), segments=False),
+    table=Table(
+        ("embed.tokens", "backbone.embed.tokens"),
+        *((f"{way}.layers.{{i}}.{{p}}", f"backbone.{way}.layers.{{i}}.cells.{{p}}") for way in ("ahead", "back")),
+        ("bilm.{p}", "heads.bilm.output.{p}"),
+        ("classifier.{p}", "heads.classify.output.{p}"),
+    ),
+    classes={frozenset(): "BiLSTM"},
+    poolings={"": "max"},
+    elsewhere=False,
+)

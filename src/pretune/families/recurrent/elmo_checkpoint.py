@@ -1,0 +1,139 @@
+"""ELMo's published layout: options.json beside a file of weights, .hdf5 (Peters et al., 2018).
+
+Matrices lie the other way round, gates in TensorFlow's order (input, candidate, forget, output), and the forget gate's bias
+of 1 is added when the model runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pretune.families.recurrent.elmo import ElmoConfig, build
+from pretune.nn.feed_forward import ACTIVATIONS
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.parsing import as_tuples, conform, read_mapping
+from pretune.runtime.tensor_files import check_finite
+from pretune.runtime.value_ranges import Interval, check_number
+
+Array = np.ndarray[Any, np.dtype[Any]]
+GATES = (0, 2, 1, 3)  # torch's order, as places in TensorFlow's
+OPTIONS = "options.json"
+SIZE, FEW = Interval(1, 1_000_000), Interval(1, 100)
+
+
+def is_published(folder: Path) -> bool:
+    """Whether a folder holds a model in this layout."""
+    return folder.is_dir() and bool(_files(folder)[0])
+
+
+def read_published(folder: Path, vocabulary: int) -> tuple[ElmoConfig, dict[str, Tensor]]:
+    """The configuration, and the parameters by our names."""
+    try:
+        import h5py
+    except ImportError as error:
+        raise PretuneError('reading .hdf5 files needs h5py: pip install "pretune[elmo]"') from error
+    options_file, weights_file = _files(folder)
+    if options_file is None or weights_file is None:
+        raise PretuneError(f"{folder}: ELMo comes as two files, {OPTIONS} and weights that end in .hdf5")
+    config = read_options(read_mapping(options_file, "ELMo's options"), vocabulary, options_file)
+    with _readable(weights_file), h5py.File(weights_file, "r") as file:
+        tensors = read_weights(file, config)
+    with torch.device("meta"):
+        expected = dict(build(config).named_parameters())  # both stacks have one embedding, once
+    wrong = {name for name, x in expected.items() if name not in tensors or tensors[name].shape != x.shape}
+    if wrong:
+        raise PretuneError(f"{folder}: options and weights do not belong together: {', '.join(sorted(wrong))}")
+    check_finite(tensors, weights_file)
+    return config, tensors
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turn what h5py raises for a file that is damaged, or lacks a matrix, into an error of one line."""
+    try:
+        yield
+    except (OSError, LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise PretuneError(f"{path}: damaged, or not ELMo's layout ({error})") from error
+
+
+def _files(folder: Path) -> tuple[Path | None, Path | None]:
+    options = next(iter(sorted(folder.glob("*options.json"))), None)
+    return options, next(iter(sorted(folder.glob("*.hdf5"))), None)
+
+
+def read_options(options: Mapping[str, Any], vocabulary: int, where: Path) -> ElmoConfig:
+    """options.json as our configuration."""
+    lstm, characters = (conform(options.get(key), dict[str, Any], f"{where}: {key}") for key in ("lstm", "char_cnn"))
+    embedding = conform(characters.get("embedding"), dict[str, Any], f"{where}: char_cnn.embedding")
+
+    def option(section: Mapping[str, Any], key: str, kind: Any) -> Any:
+        if key not in section:
+            raise PretuneError(f"{where}: '{key}' is missing; these are not ELMo's options")
+        return conform(section[key], kind, f"{where}: {key}")
+
+    sizes = {
+        "hidden_size": option(lstm, "dim", int),
+        "projection_size": option(lstm, "projection_dim", int),
+        "num_hidden_layers": option(lstm, "n_layers", int),
+        "character_size": option(embedding, "dim", int),
+        "max_characters": option(characters, "max_characters_per_token", int),
+        "highways": option(characters, "n_highway", int),
+    }
+    filters = conform(as_tuples(characters.get("filters")), tuple[tuple[int, int], ...], f"{where}: filters")
+    for name, value in [*sizes.items(), *(("filters", number) for pair in filters for number in pair)]:
+        check_number(f"{where}: {name}", value, SIZE)
+    check_number(f"{where}: n_layers", sizes["num_hidden_layers"], FEW)
+    check_number(f"{where}: n_highway", sizes["highways"], FEW)
+    if (activation := option(characters, "activation", str)) not in ACTIVATIONS or not filters:
+        raise PretuneError(f"{where}: the activation {activation!r}, or no filters; these are not ELMo's options")
+    return ElmoConfig(
+        vocab_size=vocabulary,
+        **sizes,
+        residual=bool(lstm.get("use_skip_connections", False)),
+        filters=filters,
+        activation=activation,
+        dropout=0.0,
+        cell_clip=option({"cell_clip": None, **lstm}, "cell_clip", float | None),
+        proj_clip=option({"proj_clip": None, **lstm}, "proj_clip", float | None),
+    )
+
+
+def read_weights(file: Any, config: ElmoConfig) -> dict[str, Tensor]:
+    """The parameters of the backbone."""
+    found: dict[str, Array] = {"embed.symbols": file["char_embed"][...]}
+    for number, _ in enumerate(config.filters):
+        # (1, letters, vectors, filters) there
+        found[f"embed.filters.{number}.weight"] = file["CNN"][f"W_cnn_{number}"][...][0].transpose(2, 1, 0)
+        found[f"embed.filters.{number}.bias"] = file["CNN"][f"b_cnn_{number}"][...]
+    for number in range(config.highways):
+        layer = file[f"CNN_high_{number}"]
+        for ours, theirs in (("gate", "carry"), ("transform", "transform")):
+            found[f"embed.highways.{number}.{ours}.weight"] = layer[f"W_{theirs}"][...].T
+            found[f"embed.highways.{number}.{ours}.bias"] = layer[f"b_{theirs}"][...]
+    found["embed.project.weight"] = file["CNN_proj"]["W_proj"][...].T
+    found["embed.project.bias"] = file["CNN_proj"]["b_proj"][...]
+    for way, number in (("ahead", 0), ("back", 1)):
+        cells = file[f"RNN_{number}"]["RNN"]["MultiRNNCell"]
+        for layer_number in range(config.num_hidden_layers):
+            cell, name = cells[f"Cell{layer_number}"]["LSTMCell"], f"{way}.layers.{layer_number}.cells"
+            both, bias = _gates(cell["W_0"][...].T), _gates(cell["B"][...])
+            width = config.hidden_size
+            bias[width : 2 * width] += 1.0  # of the forget gate
+            found[f"{name}.weight_ih"] = both[:, : config.projection_size]
+            found[f"{name}.weight_hh"] = both[:, config.projection_size :]
+            found[f"{name}.bias"] = bias
+            found[f"{name}.weight_hr"] = cell["W_P_0"][...].T
+    return {name: torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32)) for name, array in found.items()}
+
+
+def _gates(array: Array) -> Array:
+    """Blocks of rows, one for each gate, in torch's order."""
+    blocks = np.split(np.array(array, dtype=np.float32), 4)
+    return np.concatenate([blocks[place] for place in GATES])

@@ -1,0 +1,92 @@
+"""ELMo's biLM (Peters et al., 2018a, arXiv:1802.05365) of Transformer layers, as Peters et al., 2018b (arXiv:1808.08949) have it.
+
+No layout of it is published that others read: names are our own. Departures: subwords in place of words spelled by a
+character CNN; the softmax is the token embedding; the backward stack counts positions from the end of a sequence; attention
+dropout is off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from torch import nn
+
+from pretune.backbones.bidirectional import TwoWays
+from pretune.backbones.encoder import Encoder
+from pretune.families.family import Family, Row, Table
+from pretune.nn.attention.multi_head import Attention
+from pretune.nn.attention.patterns import causal
+from pretune.nn.blocks import Layer, PreNorm
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
+from pretune.nn.initialization import initialize
+from pretune.nn.linear import LayerNorm
+from pretune.nn.output_heads import VocabularyHead
+from pretune.nn.positional_encoding import Sinusoidal
+from pretune.text.packing.sequences import Template
+
+
+@dataclass(frozen=True)
+class ElmoTransformerConfig:
+    """Keys of config.json."""
+
+    vocab_size: int = 30000
+    hidden_size: int = 512  # of a stack; states are those of two
+    num_hidden_layers: int = 6  # of each stack
+    num_attention_heads: int = 8
+    intermediate_size: int = 2048
+    hidden_act: str = "relu"
+    hidden_dropout_prob: float = 0.1
+    layer_norm_eps: float = 1e-6
+    initializer_range: float = 0.02
+
+
+def build(config: ElmoTransformerConfig) -> TwoWays:
+    """The whole wiring."""
+    width, dropout = config.hidden_size, config.hidden_dropout_prob
+    norm = partial(LayerNorm, width, config.layer_norm_eps)
+
+    def layer() -> Layer:
+        attention = Attention(width, config.num_attention_heads, pattern=causal)
+        feed_forward = FeedForward(width, config.intermediate_size, ACTIVATIONS[config.hidden_act])
+        return Layer(attention=PreNorm(attention, norm(), dropout), feed_forward=PreNorm(feed_forward, norm(), dropout))
+
+    embed = Embeddings(config.vocab_size, width, positions=Sinusoidal(width), scale=width**0.5, dropout=dropout)
+    ahead, back = (
+        Encoder(
+            embed,
+            [layer() for _ in range(config.num_hidden_layers)],
+            norm=norm(),
+            vocabulary_head=lambda: VocabularyHead(config.vocab_size),
+            pooler=nn.Identity,
+        )
+        for _ in range(2)
+    )
+    return initialize(TwoWays(ahead, back), config.initializer_range)
+
+
+def _rows(stack: str) -> list[Row]:
+    """The layers of a stack."""
+    layer = f"{stack}.layers.{{i}}"
+    attention = ("attention.part.qkv", "attention.part.output", "attention.norm")
+    feed_forward = ("feed_forward.part.inner", "feed_forward.part.output", "feed_forward.norm")
+    names = [*(f"{layer}.{part}.{{p}}" for part in (*attention, *feed_forward)), f"{stack}.norm.{{p}}"]
+    return [(name, f"backbone.{name}") for name in names]
+
+
+ELMO_TRANSFORMER = Family(
+    name="elmo-transformer",
+    config=ElmoTransformerConfig,
+    build=build,
+    template=Template(single=("start", "A", "end"), pair=("B", "end"), segments=False),
+    table=Table(
+        ("embed.tokens", "backbone.embed.tokens"),
+        *_rows("ahead"),
+        *_rows("back"),
+        ("bilm.bias", "heads.bilm.bias"),
+        ("classifier.{p}", "heads.classify.output.{p}"),
+    ),
+    classes={frozenset(): "TwoWays"},
+    elsewhere=False,
+)

@@ -1,0 +1,113 @@
+"""Alignments: where a decoder looks while it writes, as tables and as heat maps with the words on the axes."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pretune.nn.attention.multi_head import CrossAttention
+from pretune.nn.attention.packed_layout import Layout, padded_groups
+from pretune.packed import Packed
+from pretune.runtime.atomic_io import write_bytes
+from pretune.runtime.errors import PretuneError
+from pretune.text.tokenizers.tokenizer import Tokenizer
+
+Array = np.ndarray[Any, np.dtype[Any]]
+MOST = 9  # maps in a picture
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """What was written, what it was written from, and how much each word of the one looked at each of the other."""
+
+    source: list[str]
+    target: list[str]
+    weights: Array  # (target, source), rows add up to 1, or less where a look is local
+
+
+def look(backbone: Any, source: Packed, target: Packed) -> Tensor:
+    """(n, longest source) where each token of the target looks before the next one is written.
+
+    Of a Transformer it is the mean of all heads of the last layer but one, where there are several.
+    """
+    if hasattr(backbone, "align"):
+        found: Tensor = backbone.align(source, target)
+        return found
+    attentions = [module for module in backbone.modules() if isinstance(module, CrossAttention)]
+    if not attentions:
+        raise PretuneError("this model has no attention to a source, and so no alignments")
+    kept: list[tuple[Any, ...]] = []
+    chosen = attentions[max(0, len(attentions) - 2)]
+    handle = chosen.register_forward_pre_hook(lambda module, given: kept.append(given))
+    try:
+        backbone(source, target)
+    finally:
+        handle.remove()
+    x, flow = kept[0]
+    return head_weights(chosen, x, flow.source, flow.source_layout)
+
+
+def head_weights(attention: CrossAttention, x: Tensor, source: Tensor, layout: Layout) -> Tensor:
+    """(n, longest source) the mean weights of all heads."""
+    q = attention.query(x).view(-1, attention.heads, attention.head_width)
+    k = attention.keys_and_values(source)[0]
+    scale = attention.head_width**-0.5 if attention.scale is None else attention.scale
+    padded = padded_groups(layout)
+    groups, back = padded.groups, padded.queries.back
+    longest = max((group.keys.shape[1] for group in groups), default=0)
+    rows = []
+    for group in groups:
+        logits = torch.einsum("bqhd,bkhd->bhqk", q[group.queries], k[group.keys]).float() * scale
+        logits = logits.masked_fill(~group.real_keys[:, None, None], -torch.inf)
+        share = logits.softmax(-1).mean(1)
+        rows.append(F.pad(share, (0, longest - share.shape[2])).flatten(0, 1))
+    return torch.cat(rows)[back]
+
+
+def by_words(weights: Array, source: Sequence[int], target: Sequence[int], tokenizer: Tokenizer) -> Aligned:
+    """Weights of tokens (target, source) as those of words: pieces of a source word add up, those of a target word share."""
+    over, under = _words(source, tokenizer), _words(target, tokenizer.target)
+    summed = np.stack([weights[:, a:b].sum(1) for _, a, b in over], 1)
+    shared = np.stack([summed[a:b].mean(0) for _, a, b in under]) if under else np.zeros((0, len(over)))
+    return Aligned([word for word, _, _ in over], [word for word, _, _ in under], shared)
+
+
+def _words(ids: Sequence[int], tokenizer: Tokenizer) -> list[tuple[str, int, int]]:
+    """Words, and where their tokens begin and end."""
+    tokens = np.asarray(ids, dtype=np.int64)
+    if not len(tokens):
+        return []
+    starts = tokenizer.word_starts(tokens) | tokenizer.specials[tokens]
+    starts[1:] |= tokenizer.specials[tokens[:-1]]
+    edges = [*np.flatnonzero(starts).tolist(), len(tokens)]
+    return [(tokenizer.decode(ids[a:b], specials=True).strip(), a, b) for a, b in pairwise(edges)]
+
+
+def draw(alignments: Sequence[Aligned], file: Path) -> None:
+    """A heat map for each, in one picture: the source's words above, those that were written at the left."""
+    from matplotlib.figure import Figure
+
+    shown = alignments[:MOST]
+    columns = min(3, len(shown))
+    lines = -(-len(shown) // columns)
+    sides = [(0.9 + 0.32 * len(one.source), 0.9 + 0.32 * len(one.target)) for one in shown]
+    size = (columns * max(width for width, _ in sides), lines * max(height for _, height in sides))
+    figure = Figure(figsize=size, layout="constrained")
+    for number, one in enumerate(shown, 1):
+        axes = figure.add_subplot(lines, columns, number)
+        axes.imshow(one.weights, cmap="gray", vmin=0.0, vmax=1.0, aspect="equal")
+        axes.set_xticks(range(len(one.source)), one.source, rotation=90)
+        axes.set_yticks(range(len(one.target)), one.target)
+        axes.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=file.suffix.removeprefix(".") or "png", dpi=120)
+    write_bytes(file, buffer.getvalue())

@@ -1,0 +1,1 @@
+"""Text generation: greedy decoding, sampling, beam search, translation."""

@@ -1,0 +1,104 @@
+"""Answers beside the rows they answer, and how good they are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pretune.inference.ensemble import Answers, same_task
+from pretune.metrics import score
+from pretune.objectives.task import Answer, Task
+from pretune.runtime.errors import PretuneError
+from pretune.text.examples.labeled import Excerpt, Row, read_excerpts, table_rows
+
+ROWS = 1024  # answered at once
+
+
+def files_as_parts(files: Iterable[Path], task: Task | None = None) -> Iterator[Excerpt]:
+    """All rows of some files, in order, never many of them at once; a task may have a way of its own to read them."""
+    for file in files:
+        yield from read_excerpts(file, ROWS, getattr(task, "rows", table_rows))
+
+
+class Beside:
+    """Makes columns of answers, under names that the table does not have.
+
+    `probabilities` of all classes get a column each where they are wanted; else they stay `nested`, or are left out. Where a row
+    has several examples, the answers of each are lists.
+
+    >>> row = {"text": "…", "label": "no"}
+    >>> part = Excerpt(Path("x.csv"), [(2, row)], row)
+    >>> Beside(probabilities=False)(part, [{"label": "yes", "probability": 0.75}])
+    [{'text': '…', 'label': 'no', 'predicted_label': 'yes', 'probability': 0.75}]
+    """
+
+    def __init__(self, probabilities: bool, nested: bool = False) -> None:
+        self.probabilities, self.nested = probabilities, nested
+        self.names: dict[str, str] = {}  # of an answer → of its column
+
+    def __call__(self, part: Excerpt, answers: Sequence[Answer], lines: Sequence[int] | None = None) -> list[Row]:
+        """The rows of an excerpt, each with its answer; `lines` are those of the answers, where a row may have several."""
+        flat = [self._flat(answer) for answer in answers]
+        if lines is not None:
+            counts = Counter(lines)
+            flat = listed(flat, [counts[line] for line, _ in part.rows])
+        known = {name for _, row in part.rows for name in row} if not self.names else set()
+        for name in (name for answer in flat for name in answer):
+            self.names.setdefault(name, f"predicted_{name}" if name in known else name)
+        rows = []
+        for (line, row), answer in zip(part.rows, flat, strict=True):
+            named = {self.names[name]: value for name, value in answer.items()}
+            for name in row.keys() & named.keys():
+                raise PretuneError(f"{part.file}, line {line}: the answer takes the name of column {name!r}; rename it")
+            rows.append({**row, **named})
+        return rows
+
+    def _flat(self, answer: Answer) -> Answer:
+        classes = answer.get("probabilities")
+        if self.probabilities and isinstance(classes, Mapping):
+            columns = {f"probability_{label}": value for label, value in classes.items()}
+            return {**{name: value for name, value in answer.items() if name != "probabilities"}, **columns}
+        return (
+            answer if self.nested or self.probabilities else {n: v for n, v in answer.items() if n != "probabilities"}
+        )
+
+
+def listed(answers: Sequence[Answer], counts: Sequence[int]) -> list[Answer]:
+    """One answer a row of so many, with a list for each of its parts.
+
+    >>> listed([{"answer": "a"}, {"answer": "b"}, {"answer": "c"}], [2, 1])
+    [{'answer': ['a', 'b']}, {'answer': ['c']}]
+    """
+    left = iter(answers)
+    rows = [list(islice(left, count)) for count in counts]
+    return [{name: [answer[name] for answer in row] for name in answers[0]} for row in rows]
+
+
+class Scores:
+    """How good each of some models is, and all together, on files with the right answers."""
+
+    def __init__(self, references: Sequence[str], name: str | None = None) -> None:
+        self.references, self.name = references, name
+        self.files: dict[Path, tuple[Mapping[str, str], list[list[Answer]]]] = {}
+
+    def add(self, file: Path, answers: Answers) -> None:
+        """Keep the answers to some rows of a file."""
+        said = [*answers.each, answers.together] if len(answers.each) > 1 else answers.each
+        _, kept = self.files.setdefault(file, (answers.columns, [[] for _ in said]))
+        for old, new in zip(kept, said, strict=True):
+            old += new
+
+    def table(self) -> list[dict[str, Any]]:
+        """A row for each model, and one for all together; for each file, where there are several."""
+        task = same_task(self.references, self.name)
+        names = [*self.references, "together"]
+        rows = []
+        for file, (columns, said) in self.files.items():
+            examples = task.read(file, columns)
+            place = {"file": str(file)} if len(self.files) > 1 else {}
+            for name, answers in zip(names, said, strict=False):
+                rows.append({**place, "model": name, **score(task, answers, examples)})
+        return rows

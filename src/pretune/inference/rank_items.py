@@ -1,0 +1,52 @@
+"""The next item of a history: where a model ranks the one that really came."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from pretune.inference.finite_check import checked
+from pretune.models.model import Model
+from pretune.objectives.pretraining.masked_items import Item, histories
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.randomness import Draws
+from pretune.text.packing.plan import make_plan
+from pretune.text.packing.sequences import Arrangement, collate
+from pretune.text.store.store import Store
+
+Array = np.ndarray[Any, np.dtype[Any]]
+TOKENS = 8192  # in a batch
+
+
+@torch.no_grad()
+def rank_last_items(model: Model, store: Store, length: int = 128, back: int = 1) -> Array:
+    """(histories,) the rank of each history's last item among all items, given those before it; 1 is the best.
+
+    `back` is 1 for the last items, 2 for the last but one, which serve to choose a model. Histories of too few items are
+    passed over; of long ones the newest `length` tokens count, template included: as many as it was trained with. Equals share
+    their rank.
+    """
+    tokenizer, template = model.need_tokenizer(), model.family.template
+    length = min(length, model.backbone.longest or length)
+    begin, end = histories(store, np.arange(store.documents), held=back - 1)
+    if not len(begin):
+        raise PretuneError(f"{store.folder}: no history of {back + 1} items or more")
+    begin = np.maximum(begin, end - (length - template.overhead(pair=False)))
+    arrangement = Arrangement(store, tokenizer, template, begin[:, None], (end - begin)[:, None])
+    plan = make_plan(arrangement.lengths, tokens=max(TOKENS, length), sequences=1 << 30, shuffle=False)
+    never = torch.ones(model.backbone.embed.vocabulary, dtype=torch.bool)  # special tokens and spare rows are no items
+    never[: tokenizer.size] = torch.from_numpy(tokenizer.specials)
+    root, device = model.root.eval(), model.backbone.embed.tokens.device
+    ranks = []
+    for index in range(len(plan)):
+        batch = collate(Item(last=1.0).corrupt(arrangement.take(plan.pack(index)), tokenizer, Draws(0))).to(device)
+        targets = batch.targets[Item.name]
+        states = root.backbone(*batch.packed).last[targets.at]
+        logits = checked(root.heads[Item.name](states, root.backbone.embed.tokens)).float().cpu()
+        logits[:, never] = -torch.inf
+        right = logits.gather(1, targets.target.cpu()[:, None])
+        better, equal = (logits > right).sum(1), (logits == right).sum(1)
+        ranks.append((better + (equal + 1) / 2).numpy())
+    return np.concatenate(ranks)

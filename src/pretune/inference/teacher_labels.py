@@ -1,0 +1,97 @@
+"""What teachers say of texts, asked once and kept on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pretune.inference.ensemble import answer_parts, same_task
+from pretune.inference.predict import texts_as_part
+from pretune.models.model import find_folder
+from pretune.objectives import Task
+from pretune.runtime.atomic_io import write_bytes
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.progress import progress, say
+from pretune.runtime.ray_jobs import Engine
+from pretune.text.examples.labeled import Labeled
+
+Array = np.ndarray[Any, np.dtype[Any]]
+SOME = 1024  # texts answered at once
+LEARNED = ("classify", "prompt", "regress", "generate")  # tasks whose answers are a label, a number, or a text
+
+
+def teachers_task(teachers: Sequence[str], labels: Sequence[str] | None = None) -> Task:
+    """The task that all teachers have, with answers that can be learned; of these labels, where they are known."""
+    task = same_task(teachers)
+    theirs = list(getattr(task, "labels", ()))
+    if task.name not in LEARNED or getattr(task, "multi", False):
+        raise PretuneError(
+            f"{teachers[0]}: {task.name} has no answers that can be learned from texts; {', '.join(LEARNED)} have, with one "
+            "label each"
+        )
+    if labels is not None and set(theirs) != set(labels):
+        raise PretuneError(
+            f"{teachers[0]}: the teacher has the labels {', '.join(theirs) or 'of no kind'}, and the rows have "
+            f"{', '.join(labels) or 'none'}; they must be the same"
+        )
+    return task
+
+
+def ask(
+    teachers: Sequence[str],
+    rows: Labeled,
+    labels: Sequence[str],
+    cache: Path,
+    processes: int = 1,
+    engine: Engine = "local",
+    partial: bool = False,
+) -> Array:
+    """(rows, labels) the mean probabilities of all teachers; where labels are none, (rows, 1) their mean numbers, or texts.
+
+    Those of a file, if it has them for these very texts.
+    """
+    digest = fingerprint(teachers, rows, labels)
+    if cache.is_file():
+        with np.load(cache) as kept:
+            if str(kept["digest"]) == digest:
+                say(f"{cache}: what the teacher says of {len(rows)} texts is known already")
+                return np.asarray(kept["shares"])
+    found: list[list[Any]] = []
+    parts = [rows.take(range(first, min(first + SOME, len(rows)))) for first in range(0, len(rows), SOME)]
+    excerpts = [texts_as_part(part.texts, part.pairs) for part in parts]
+    columns = {"text": "text"} if rows.pairs is None else {"text": "text", "pair": "pair"}
+    with progress("asking the teacher", len(rows)) as bar:
+        said = answer_parts(
+            teachers, excerpts, columns, processes=processes, engine=engine, partial=partial, quick=True
+        )
+        for _, answers in said:
+            found += [learned(answer, labels) for answer in answers.together]
+            bar.update(len(found), f"{len(found):,} texts")
+    shares = np.array(found)
+    written = io.BytesIO()
+    np.savez(written, shares=shares, digest=np.array(digest))
+    write_bytes(cache, written.getvalue())
+    return shares
+
+
+def learned(answer: Mapping[str, Any], labels: Sequence[str]) -> list[Any]:
+    """What there is to learn from an answer."""
+    if labels:
+        return [answer["probabilities"][label] for label in labels]
+    return [answer["value"] if "value" in answer else answer["answer"]]
+
+
+def fingerprint(teachers: Sequence[str], rows: Labeled, labels: Sequence[str]) -> str:
+    """Of everything that the answers depend on."""
+    found = hashlib.sha256(json.dumps([list(labels), rows.texts, rows.pairs]).encode())
+    for teacher in teachers:
+        for file in sorted(find_folder(teacher).iterdir()):
+            if file.is_file() and file.suffix in (".safetensors", ".onnx", ".json") and file.name != "results.json":
+                found.update(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}".encode())
+    return found.hexdigest()

@@ -1,0 +1,198 @@
+"""How close written texts are to those that were wanted: exact match, F1 of words, ROUGE, BLEU and chrF, all between 0 and 1.
+
+ROUGE-1, -2 and -L (Lin, 2004) are mean F1 of words, pairs of words and longest common subsequences. BLEU (Papineni et al., 2002)
+and chrF (Popović, 2015) are of all texts together, as sacrebleu has them (Post, 2018): BLEU up to four words in the tokenization
+13a, chrF up to six characters, recall twice as heavy as precision.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pretune.metrics.additive import Parts, joined, means
+from pretune.metrics.classification import classification_metrics
+from pretune.metrics.question_answering import overlap
+
+WORD = re.compile(r"[^\W_]+")
+LETTERS, HEAVY = 6, 4  # of chrF: the longest pieces, and how much heavier recall is, twice, as a square
+ENTITIES = {"&quot;": '"', "&amp;": "&", "&lt;": "<", "&gt;": ">"}
+Array = np.ndarray[Any, np.dtype[Any]]
+Grams = Counter[tuple[str, ...]]
+
+
+def exact_match(expected: Sequence[str], written: Sequence[str]) -> float:
+    """The share of texts that are what was wanted; only spaces may differ.
+
+    >>> exact_match(["a b", "c"], [" a  b", "C"])
+    0.5
+    """
+    return _exact(expected, written).whole()["exact_match"]
+
+
+def _exact(expected: Sequence[str], written: Sequence[str]) -> Parts:
+    return _means([[a.split() == b.split()] for a, b in zip(expected, written, strict=True)], "exact_match")
+
+
+def word_f1(expected: Sequence[str], written: Sequence[str]) -> float:
+    """Mean F1 of words, case, punctuation and English articles left out, as SQuAD counts (Rajpurkar et al., 2016).
+
+    >>> word_f1(["the Eiffel Tower"], ["Eiffel!"])
+    0.6666666666666666
+    """
+    return _words(expected, written).whole()["word_f1"]
+
+
+def _words(expected: Sequence[str], written: Sequence[str]) -> Parts:
+    return _means([[overlap(a, b)] for a, b in zip(expected, written, strict=True)], "word_f1")
+
+
+def _means(rows: Sequence[Sequence[float]], *names: str) -> Parts:
+    return means(np.array(rows, dtype=np.float64).reshape(len(rows), len(names)), *names)
+
+
+# -- ROUGE ----------------------------------------------------------------------------------------------------------
+
+
+def rouge(expected: Sequence[str], written: Sequence[str]) -> dict[str, float]:
+    """Mean F1 over texts; words are letters and digits of any language, in lower case.
+
+    >>> rouge(["the cat sat"], ["the cat"])["rouge1"]
+    0.8
+    """
+    return _rouge(expected, written).whole()
+
+
+def _rouge(expected: Sequence[str], written: Sequence[str]) -> Parts:
+    rows = []
+    for a, b in zip(expected, written, strict=True):
+        wanted, found = (WORD.findall(text.lower()) for text in (a, b))
+        pairs = [_overlap(_grams(wanted, n), _grams(found, n)) for n in (1, 2)]
+        rows.append([*pairs, _f1(common_length(wanted, found), len(wanted), len(found))])
+    return _means(rows, "rouge1", "rouge2", "rougeL")
+
+
+def common_length(a: Sequence[str], b: Sequence[str]) -> int:
+    """How many words the longest common subsequence has.
+
+    >>> common_length("a b c d".split(), "b d a".split())
+    2
+    """
+    row = [0] * (len(b) + 1)
+    for word in a:
+        corner = 0  # what stood above and left
+        for place, other in enumerate(b, 1):
+            corner, row[place] = row[place], corner + 1 if word == other else max(row[place], row[place - 1])
+    return row[-1]
+
+
+def _overlap(wanted: Grams, found: Grams) -> float:
+    return _f1((wanted & found).total(), wanted.total(), found.total())
+
+
+def _f1(common: int, wanted: int, found: int) -> float:
+    return 2 * common / (wanted + found) if wanted + found else 0.0
+
+
+def _grams(words: Sequence[str], size: int) -> Grams:
+    return Counter(tuple(words[i : i + size]) for i in range(len(words) - size + 1))
+
+
+# -- BLEU and chrF --------------------------------------------------------------------------------------------------
+
+
+def bleu(expected: Sequence[str], written: Sequence[str]) -> float:
+    """BLEU of all texts together. Of a size of which nothing is right, half as much is counted as of the one before.
+
+    >>> bleu(["the cat sat on the mat"], ["the cat sat on the mat"])
+    1.0
+    """
+    return _bleu(expected, written).whole()["bleu"]
+
+
+def _bleu(expected: Sequence[str], written: Sequence[str]) -> Parts:
+    counts = np.zeros((len(expected), 3, 4))  # right and there, by size; lengths of what was wanted and found
+    for row, (a, b) in zip(counts, zip(expected, written, strict=True), strict=True):
+        wanted, found = tokenize_13a(a), tokenize_13a(b)
+        row[2, :2] = len(wanted), len(found)
+        for n in range(4):
+            grams = _grams(found, n + 1)
+            row[:2, n] = (grams & _grams(wanted, n + 1)).total(), grams.total()
+
+    def finish(sums: Array) -> dict[str, float]:
+        right, there, (wanted, found, _, _) = sums.reshape(3, 4)
+        if not right.any() or not there.all():
+            return {"bleu": 0.0}
+        missing = np.cumsum(right == 0)
+        shares = np.where(right > 0, right, 0.5**missing) / there
+        brevity = min(1.0, math.exp(1 - wanted / found))
+        return {"bleu": float(brevity * np.exp(np.log(shares).mean()))}
+
+    return Parts(counts.reshape(-1, 12), finish)
+
+
+def tokenize_13a(text: str) -> list[str]:
+    """Words as the evaluations of machine translation cut them: punctuation apart, but not inside numbers.
+
+    >>> tokenize_13a("It cost 1,000.5 (or more).")
+    ['It', 'cost', '1,000.5', '(', 'or', 'more', ')', '.']
+    """
+    text = text.replace("<skipped>", "").replace("-\n", "").replace("\n", " ")
+    for entity, sign in ENTITIES.items():
+        text = text.replace(entity, sign)
+    text = re.sub(r"([{-~\[-` -&(-+:-@/])", r" \1 ", f" {text} ")
+    text = re.sub(r"([^0-9])([.,])", r"\1 \2 ", text)
+    text = re.sub(r"([.,])([^0-9])", r" \1 \2", text)
+    return re.sub(r"([0-9])(-)", r"\1 \2 ", text).split()
+
+
+def chrf(expected: Sequence[str], written: Sequence[str]) -> float:
+    """chrF of all texts together, spaces left out.
+
+    >>> chrf(["abcdefg"], ["abcdefg"])
+    1.0
+    """
+    return _chrf(expected, written).whole()["chrf"]
+
+
+def _chrf(expected: Sequence[str], written: Sequence[str]) -> Parts:
+    counts = np.zeros((len(expected), 3, LETTERS))  # right, wanted and found, by size
+    for row, (a, b) in zip(counts, zip(expected, written, strict=True), strict=True):
+        letters = ["".join(text.split()) for text in (a, b)]
+        for n in range(LETTERS):
+            ours, theirs = (_grams(text, n + 1) for text in letters)
+            # Nothing counts as found where nothing so long was wanted.
+            row[:, n] = (ours & theirs).total(), ours.total(), theirs.total() if ours else 0
+
+    def finish(sums: Array) -> dict[str, float]:
+        right, wanted, found = sums.reshape(3, LETTERS)
+        there = (wanted > 0) & (found > 0)
+        if not there.any() or not right.any():
+            return {"chrf": 0.0}
+        precision, recall = (float((right[there] / x[there]).mean()) for x in (found, wanted))
+        return {"chrf": (1 + HEAVY) * precision * recall / (HEAVY * precision + recall)}
+
+    return Parts(counts.reshape(-1, 3 * LETTERS), finish)
+
+
+# -- those of a task ------------------------------------------------------------------------------------------------
+
+MEASURES = {"exact": (_exact,), "words": (_exact, _words), "rouge": (_exact, _rouge), "bleu": (_exact, _bleu, _chrf)}
+
+
+def text_parts(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> Parts:
+    """The metrics of `generate`, in any words."""
+    expected, written = examples.labels, [answer["answer"] for answer in answers]
+    return joined([measure(expected, written) for measure in MEASURES[task.judged]])
+
+
+def score_closed(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
+    """The metrics of `generate` where answers are a closed set: those of a classifier too."""
+    written = [answer["answer"] for answer in answers]
+    whole = text_parts(answers, examples, task).whole()
+    return {**whole, **classification_metrics(examples.labels, written, task.labels)}

@@ -1,0 +1,56 @@
+"""How good tags are: words that are right, and entities that are right from their first word to their last."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from operator import eq
+from typing import Any
+
+import numpy as np
+
+from pretune.metrics.additive import Array, Parts
+from pretune.text.examples.tag_schemes import convert, find_entities
+
+
+def entity_parts(
+    expected: Sequence[Sequence[str]],
+    predicted: Sequence[Sequence[str]],
+    *,
+    plain: bool = False,
+    without: Collection[str] = (),
+) -> Parts:
+    """The share of words that are right; precision, recall and F1 over all entities, as conlleval counts them (Tjong Kim Sang
+    and De Meulder, 2003), unless tags are `plain`.
+
+    Tags may be of any scheme, of entities those expected of another one than those predicted; kinds in `without` do not count.
+
+    >>> entity_parts([["B-PER", "I-PER", "O", "B-LOC"]], [["B-PER", "I-PER", "O", "O"]]).whole()
+    {'f1': 0.6666666666666666, 'precision': 1.0, 'recall': 0.5, 'accuracy': 0.75}
+    """
+    values = []
+    for right, said in zip(expected, predicted, strict=True):
+        sides = (
+            set() if plain else {e for e in find_entities(tags) if e.kind not in without} for tags in (right, said)
+        )
+        wanted, found = sides
+        values.append([sum(map(eq, right, said)), len(right), len(wanted & found), len(wanted), len(found)])
+
+    def finish(sums: Array) -> dict[str, float]:
+        words, total, both, there, given = sums
+        accuracy = {"accuracy": words / max(1, total)}
+        if plain:
+            return accuracy
+        rates = {"precision": both / max(1, given), "recall": both / max(1, there)}
+        return {"f1": 2 * both / max(1, there + given), **rates, **accuracy}
+
+    return Parts(np.array(values, dtype=np.float64).reshape(-1, 5), finish)
+
+
+def tag_parts(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> Parts:
+    """The metrics of `tag`. Of the roles of a predicate, that it is one itself does not count, as in CoNLL-2005."""
+    expected, predicted = (
+        [convert(tags, task.written) for tags in examples.tags],
+        [answer["tags"] for answer in answers],
+    )
+    without = ("V",) if task.predicate else ()
+    return entity_parts(expected, predicted, plain=task.written == "plain", without=without)

@@ -1,0 +1,191 @@
+"""An old model for new needs: another vocabulary, longer texts."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import fields, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pretune.models.model import ROLE_KEYS, Model, Root
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.output_heads import FixedBias, OwnVocabularyHead, VocabularyHead
+from pretune.nn.positional_encoding import Learned, Rotary, Sinusoidal
+from pretune.runtime.errors import PretuneError
+from pretune.text.tokenizers.shared_vocabulary import match_tokens
+from pretune.text.tokenizers.tokenizer import Tokenizer
+
+Array = np.ndarray[Any, np.dtype[Any]]
+EXAMPLES = 10  # tokens shown in a report
+# What has a row for each token: the names of tensors, and which of their dimensions counts them.
+VOCABULARY: dict[type[nn.Module], tuple[tuple[str, ...], int]] = {
+    Embeddings: (("tokens",), 0),
+    VocabularyHead: (("bias",), 0),
+    OwnVocabularyHead: (("output.weight", "output.bias"), 0),
+    FixedBias: (("bias",), 1),
+}
+POSITION_KEYS = ("max_position_embeddings", "n_positions")
+
+
+def match_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, dict[str, Any]]:
+    """The same model with another tokenizer, and a report.
+
+    Tokens that both vocabularies share keep their vectors and output biases; the others start from the mean of the old ones.
+    """
+    old = model.need_tokenizer()
+    where = match_tokens(old, tokenizer)
+    made = _with_vocabulary(model, tokenizer, where)
+    tokens = np.array(tokenizer.vocabulary)
+    kept = np.isin(np.arange(old.size), where)
+    return made, {
+        "tokens": tokenizer.size,
+        "matched": int((where >= 0).sum()),
+        "from_the_mean": int((where < 0).sum()),
+        "old_tokens_left_out": int((~kept).sum()),
+        "matched_examples": tokens[where >= 0][-EXAMPLES:].tolist(),
+        "unmatched_examples": tokens[where < 0][:EXAMPLES].tolist(),
+    }
+
+
+def add_separator(model: Model) -> Model:
+    """Return the same model with a separator added to its vocabulary; its vector, which is to be learned, starts from the mean."""
+    tokenizer = model.need_tokenizer().with_separator()
+    added = tokenizer.role("separator")
+    where = np.arange(max(model.config.vocab_size, tokenizer.size))  # a vocabulary may have rows to spare
+    where[added] = -1
+    return _with_vocabulary(model, tokenizer, where)
+
+
+def _with_vocabulary(model: Model, tokenizer: Tokenizer, where: Array) -> Model:
+    """The same model with another tokenizer; `where` says which old token each row is, -1 those that start from the mean."""
+    if not isinstance(model.backbone.embed, Embeddings):
+        raise PretuneError(
+            f"{model.family.name}: its vocabulary is cut by frequency; another one cannot be matched to it"
+        )
+    old = model.need_tokenizer()
+    first = getattr(model.backbone.embed.positions, "first", 0)
+    config = replace(model.config, vocab_size=len(where), **_special_ids(model.config, tokenizer))
+    made = _rebuilt(model, config)
+    moved = getattr(made.backbone.embed.positions, "first", 0) - first
+    if moved:  # RoBERTa counts positions from its padding token
+        made = _rebuilt(model, replace(config, max_position_embeddings=config.max_position_embeddings + moved))
+    state = model.root.tensors()
+    for name, dimension in _vocabulary_tensors(made.root).items():
+        if name in state:
+            state[name] = _take(state[name], dimension, torch.from_numpy(where), old.size)
+    if moved:
+        for name, positions in _learned(made.root):
+            state[name] = torch.cat([positions.weight[: positions.first], state[name][first:]])
+    made.root.load_state_dict(state, strict=False)
+    made.tokenizer = tokenizer
+    return made
+
+
+def lengthen(model: Model, longest: int, how: Literal["copy", "interpolate"] = "copy") -> tuple[Model, dict[str, Any]]:
+    """The same model with more learned positions, and a report.
+
+    They are copied over and over, as Longformer's were from RoBERTa's (Beltagy et al., 2020), or stretched between the first
+    and the last.
+    """
+    before = model.backbone.longest
+    if before is None:
+        raise PretuneError(
+            f"{model.family.name}: no learned positions to add to: they are {_kind_of_positions(model.root)}; "
+            "it reads longer texts as it is"
+        )
+    if not _learned(model.root):
+        raise PretuneError(f"{model.family.name}: its positions are a grid of {before}; no more can be added to it")
+    if longest <= before:
+        raise PretuneError(f"this {model.family.name} has {before} positions already; {longest} are not more")
+    key = next(key for key in POSITION_KEYS if hasattr(model.config, key))
+    made = _rebuilt(model, replace(model.config, **{key: getattr(model.config, key) + longest - before}))
+    made.max_length = None
+    state = model.root.tensors()
+    for name, positions in _learned(made.root):
+        if not positions.weight.requires_grad:  # sines that the layout keeps as a table
+            state[name] = positions.weight
+        elif name in state:
+            start, rows = state[name][: positions.first], state[name][positions.first :]
+            state[name] = torch.cat([start, _copied(rows, longest) if how == "copy" else _stretched(rows, longest)])
+    made.root.load_state_dict(state, strict=False)
+    made.tokenizer = model.tokenizer
+    return made, {
+        "positions": longest,
+        "were": before,
+        "new_ones": "copied over and over" if how == "copy" else "stretched",
+    }
+
+
+def _rebuilt(model: Model, config: Any) -> Model:
+    """A model of another configuration with copies of the heads, those of another vocabulary emptied."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        backbone = model.shape.apply(model.family.build(config))
+    # One copy of all: heads may share one.
+    root = Root(backbone, deepcopy(model.root.heads).items())
+    for name, dimension in _vocabulary_tensors(root).items():
+        if name.startswith("heads."):
+            path, _, tensor = name.rpartition(".")
+            module = root.get_submodule(path)
+            shape = list(getattr(module, tensor).shape)
+            shape[dimension] = config.vocab_size
+            empty = getattr(module, tensor).new_zeros(shape)
+            setattr(module, tensor, nn.Parameter(empty) if tensor in module._parameters else empty)
+    return replace(model, config=config, root=root, tokenizer=None)
+
+
+def _vocabulary_tensors(root: Root) -> dict[str, int]:
+    """Names of the tensors with a row for each token, and the dimension that counts them."""
+    found: dict[str, int] = {}
+    for path, module in root.named_modules():
+        if type(module) in VOCABULARY:
+            names, dimension = VOCABULARY[type(module)]
+            found |= {f"{path}.{name}": dimension for name in names}
+    return {name: dimension for name, dimension in found.items() if name in root.tensors()}
+
+
+def _take(old: Tensor, dimension: int, where: Tensor, known: int) -> Tensor:
+    """Rows of the old tensor for those that were matched, and the mean of its `known` rows for the others."""
+    mean = old.narrow(dimension, 0, min(known, old.shape[dimension])).mean(dimension, keepdim=True)
+    taken = old.index_select(dimension, where.clamp(min=0))
+    matched = (where >= 0).view([-1 if number == dimension else 1 for number in range(old.dim())])
+    return torch.where(matched, taken, mean).detach()
+
+
+def _special_ids(config: Any, tokenizer: Tokenizer) -> dict[str, int | None]:
+    """The keys of a configuration that are ids of special tokens, as the new tokenizer has them."""
+    roles = {**ROLE_KEYS, "pad_token_id": "padding"}
+    found: dict[str, int | None] = {}
+    for key in fields(config):
+        if key.name in roles and (key.default is None or tokenizer.has(roles[key.name])):
+            found[key.name] = tokenizer.roles.get(roles[key.name])
+    if found.get("bos_token_id") is not None and type(config).bos_token_id is None:
+        found["bos_token_id"] = None  # filled in from the template on saving
+    return found
+
+
+def _learned(root: Root) -> list[tuple[str, Learned]]:
+    return [(f"{path}.weight", module) for path, module in root.named_modules() if isinstance(module, Learned)]
+
+
+def _copied(rows: Tensor, longest: int) -> Tensor:
+    return rows[torch.arange(longest) % len(rows)].detach()
+
+
+def _stretched(rows: Tensor, longest: int) -> Tensor:
+    # (rows, width) → (1, width, rows), which is what interpolation wants
+    stretched = F.interpolate(rows.detach().t()[None], longest, mode="linear", align_corners=True)
+    return stretched[0].t().contiguous()
+
+
+def _kind_of_positions(root: Root) -> str:
+    modules = list(root.modules())
+    if any(isinstance(module, Rotary) for module in modules):
+        return "rotary, turned into queries and keys"
+    if any(isinstance(module, Sinusoidal) for module in modules):
+        return "sines, computed for any length"
+    return "relative, a matter of the distance between tokens"

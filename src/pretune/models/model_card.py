@@ -1,0 +1,464 @@
+"""Model cards: a README.md that says what a model is, what it was trained on, how good it is, and how to use it.
+
+Everything in a card comes from the files of the model and of the run that trained it. What they do not say is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite, prod
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import yaml
+from safetensors import safe_open
+
+from pretune.families import find_family
+from pretune.models.hf_config import check_section, class_in, labels_in
+from pretune.models.sentence_transformers import MODULES, TRANSFORMER
+from pretune.nn.text_embedding import TextEmbedding
+from pretune.objectives import OBJECTIVES, parse_objective
+from pretune.objectives.tasks.renamed_task import kind_of
+from pretune.runtime.atomic_io import write_bytes
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.output_paths import RECIPE
+from pretune.runtime.parsing import conform, parse_yaml, read_mapping
+from pretune.runtime.tensor_files import readable
+
+LARGEST_CARD = 1 << 20  # bytes that are looked at
+CARD, CONFIG, TOKENIZER_CONFIG = "README.md", "config.json", "tokenizer_config.json"
+# What a model does, by the kind of its objective: in words, and as `pipeline_tag` on the Hugging Face Hub.
+PURPOSES = {
+    "classify": ("It classifies texts", "text-classification"),
+    "regress": ("It predicts a number for a text", "text-classification"),
+    "tag": ("It tags the words of a text", "token-classification"),
+    "answer": ("It answers questions with spans of a passage", "question-answering"),
+    "choose": ("It chooses the best of several candidates", "multiple-choice"),
+    "rank": ("It scores how well texts answer a query", "text-ranking"),
+    "contrast": ("It maps texts to vectors, so that similar texts get similar vectors", "sentence-similarity"),
+    "mlm": ("It is a masked language model, which fills in missing words", "fill-mask"),
+    "lm": ("It is a language model, which continues texts", "text-generation"),
+    "translate": ("It translates texts", "translation"),
+}
+BARE = ("It gives a vector for each token of a text, and has no head for a task", "feature-extraction")
+# Our names of metrics → those on the Hub, where they differ.
+METRICS = {"spearman": "spearmanr", "pearson": "pearsonr", "matthews": "matthews_correlation"}
+SHOWN = 20  # labels
+TEXT, OTHER = "The train was late.", "We waited an hour for the train."
+PRETUNE = {
+    "embed": """
+import pretune
+
+vectors = [row["vector"] for row in pretune.embed($name, [$text, $other])]
+print(len(vectors), len(vectors[0]))
+""",
+    "predict": """
+import pretune
+
+for row in pretune.predict($name, [$text, $other]):
+    print(row)
+""",
+    "fill": """
+import pretune
+
+print(pretune.fill($name, [$masked])[0]["filled"])
+""",
+    "generate": """
+import pretune
+
+print(pretune.generate($name, ["The train"], tokens=20)[0])
+""",
+    "load": """
+import pretune
+
+model = pretune.load($name)
+print(model.family.name, model.config)
+""",
+}
+SENTENCE_TRANSFORMERS = """
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer($name)
+vectors = model.encode([$text, $other])
+print(model.similarity(vectors, vectors))
+"""
+ONNX_RUNTIME = """
+import onnxruntime
+from transformers import AutoTokenizer
+
+session = onnxruntime.InferenceSession($graph)
+inputs = AutoTokenizer.from_pretrained($name)([$text, $other], padding=True, return_tensors="np")
+names = [entry.name for entry in session.get_inputs()]
+print([output.shape for output in session.run(None, {name: inputs[name] for name in names})])
+"""
+# Tasks of pipelines → how the classes end that they take.
+PIPELINES = {
+    "text-classification": ("ForSequenceClassification",),
+    "token-classification": ("ForTokenClassification",),
+    "fill-mask": ("ForMaskedLM", "WithLMHeadModel"),
+    "text-generation": ("LMHeadModel", "ForCausalLM"),
+}
+TRANSFORMERS = {
+    "pipeline": """
+from transformers import pipeline
+
+run = pipeline($task, model=$name)
+print(run($text))
+""",
+    "fill-mask": """
+from transformers import pipeline
+
+fill = pipeline("fill-mask", model=$name)
+print(fill($masked))
+""",
+    "text-generation": """
+from transformers import pipeline
+
+generate = pipeline("text-generation", model=$name)
+print(generate("The train", max_new_tokens=20))
+""",
+    "load": """
+from transformers import AutoTokenizer, $kind
+
+tokenizer = AutoTokenizer.from_pretrained($name)
+model = $kind.from_pretrained($name)
+""",
+    "states": """print(model(**tokenizer($text, return_tensors="pt"))[0].shape)
+""",
+    "ForConditionalGeneration": """written = model.generate(**tokenizer($text, return_tensors="pt"), max_new_tokens=20)
+print(tokenizer.batch_decode(written, skip_special_tokens=True))
+""",
+    "ForMultipleChoice": """inputs = tokenizer([$text] * 2, ["Nobody was.", $other], padding=True, return_tensors="pt")
+print(model(**{name: value[None] for name, value in inputs.items()}).logits)
+""",
+    "DoubleHeadsModel": """outputs = model(**tokenizer($text, $other, return_tensors="pt"))
+print(outputs.mc_logits)  # the score of one choice
+""",
+    "ForQuestionAnswering": """outputs = model(**tokenizer("Who waited?", $other, return_tensors="pt"))
+print(outputs[0].shape)
+""",
+}
+
+
+@dataclass(frozen=True)
+class History:
+    """What the folder of a run says of how its model was made."""
+
+    verb: str  # the command that made it
+    recipe: Mapping[str, Any]
+    results: Mapping[str, Any]
+    date: str = ""  # of its beginning
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The scores on examples or text that it was not trained on, by name."""
+        found = {name.removeprefix("dev/"): x for name, x in self.results.items() if name.startswith("dev/")}
+        return {name: x for name, x in found.items() if isinstance(x, int | float) and isfinite(x)}
+
+    @property
+    def judged_on(self) -> str:
+        """What these scores are on."""
+        files = file_names(self.recipe.get("dev"))
+        if files:
+            return files
+        taken_from = file_names(self.recipe.get("train")) or file_names(self.recipe.get("data"))
+        return f"a held-out part of {taken_from}" if taken_from else "held-out data"
+
+
+class Subject:
+    """The model folder that a card describes."""
+
+    def __init__(self, folder: Path, exported: bool) -> None:
+        self.folder, self.exported = folder, exported
+        self.config = read_settings(folder / CONFIG)
+        check_section(self.config, folder / CONFIG)
+        self.name = folder.resolve().name
+        self.ours: Mapping[str, Any] = self.config.get("pretune", {})
+        self.architecture = class_in(self.config)
+        objective = self.ours.get("objective", "")
+        self.kinds = [kind_of(part) for part in parse_objective(objective).objectives] if objective else []
+
+    @property
+    def library(self) -> str:
+        """The program that the folder is for."""
+        if (self.folder / MODULES).is_file():
+            return "sentence-transformers"
+        if "engine" in self.ours:
+            return "onnxruntime"
+        return "transformers" if self.exported else "pretune"
+
+    @property
+    def purpose(self) -> tuple[str, str]:
+        """What the model does, in words and as a tag."""
+        known = [PURPOSES[kind] for kind in self.kinds if kind in PURPOSES]
+        if known or not self.kinds:
+            return (known or [BARE])[0]
+        return f"It was trained with the objective `{self.ours['objective']}`", ""
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """Its classes."""
+        return labels_in(self.config, self.folder / CONFIG) if "regress" not in self.kinds else []
+
+    @cached_property
+    def parameters(self) -> int:
+        """The number of its parameters; 0 where files do not tell: in a graph, or stored as integers."""
+        count = 0
+        for file in self.folder.glob("*.safetensors"):
+            with readable(file), safe_open(file, framework="numpy") as content:
+                for tensor in map(content.get_slice, content.keys()):
+                    if not tensor.get_dtype().startswith(("F", "BF")):
+                        return 0
+                    count += prod(tensor.get_shape())
+        return count
+
+    @property
+    def mask(self) -> str:
+        """Its mask token."""
+        token = read_settings(self.folder / TOKENIZER_CONFIG).get("mask_token", "[MASK]")
+        return str(token.get("content", "[MASK]") if isinstance(token, Mapping) else token)
+
+
+def write_card(
+    folder: Path,
+    history: History | None = None,
+    *,
+    exported: bool = False,
+    source: Path | None = None,
+    license: str | None = None,
+) -> None:
+    """Write the card of a model folder.
+
+    Parameters
+    ----------
+    folder
+        The folder, with config.json and weights.
+    history
+        How the model was made, where that is known.
+    exported
+        Whether the folder is for other programs than pretune.
+    source
+        The folder that the model was exported from. License and language are taken from its card.
+    license
+        The license of the model, instead of that of the source's card.
+    """
+    subject = Subject(folder, exported)
+    before = front_matter(source / CARD) if source is not None else {}
+    license = license or before.get("license")
+    sections = [f"# {subject.name}", description(subject, source)]
+    if history is not None:
+        sections += ["## Training", training(history)]
+        sections += ["## Scores", score_table(history)] if history.scores else []
+    sections += ["## Use", *usage(subject)]
+    no_license = "No license was given for this model. `pretune export --license NAME` states one."
+    sections += ["## License", license or no_license]
+    sections += ["## Limitations", limitations(subject, history)]
+    about = yaml.safe_dump(metadata(subject, history, license, before), sort_keys=False, allow_unicode=True)
+    body = "\n\n".join(sections)
+    write_bytes(folder / CARD, f"---\n{about}---\n\n{body}\n".encode())
+
+
+def metadata(
+    subject: Subject, history: History | None, license: str | None, before: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what the Hub reads from the head of a card."""
+    language = before.get("language") or known_language(history)
+    tag = subject.purpose[1]
+    tags = ["pretune", *([subject.library] if subject.library != "pretune" else [])]
+    tags += ["feature-extraction"] if tag == "sentence-similarity" else []
+    found = {
+        "language": language,
+        "license": license,
+        "library_name": subject.library,
+        "pipeline_tag": tag,
+        "tags": tags,
+    }
+    if history is not None and history.scores and history.verb == "finetune":
+        metrics = [{"type": METRICS.get(name, name), "value": value} for name, value in history.scores.items()]
+        found["metrics"] = sorted({metric["type"] for metric in metrics})
+        result = {
+            "task": {"type": tag or "other"},
+            "dataset": {"type": "other", "name": history.judged_on.replace("`", "")},
+        }
+        found["model-index"] = [{"name": subject.name, "results": [{**result, "metrics": metrics}]}]
+    return {name: value for name, value in found.items() if value}
+
+
+def known_language(history: History | None) -> str:
+    """Return the language of the text that a model was trained on, where somebody said so.
+
+    English is what sentences are split as when nobody says anything, so it is not known to be the language.
+    """
+    language = str(history.recipe.get("language", "")) if history is not None else ""
+    return "" if language in ("en", "lines") else language
+
+
+def description(subject: Subject, source: Path | None) -> str:
+    """Return what the model is, in a paragraph."""
+    size = f" with {subject.parameters:,} parameters" if subject.parameters else ""
+    sentences = [f"A `{subject.config.get('model_type')}` model{size}. {subject.purpose[0]}."]
+    if "contrast" in subject.kinds and "embedding" in subject.ours:
+        embedding = TextEmbedding.read(subject.ours["embedding"], str(subject.folder / CONFIG))
+        unit = ", scaled to unit length" if embedding.normalized else ""
+        sentences.append(f"Vectors come from {' and '.join(embedding.pooling)} pooling of its states{unit}.")
+    if subject.labels:
+        more = f" and {len(subject.labels) - SHOWN} more" if len(subject.labels) > SHOWN else ""
+        sentences.append(f"Its {len(subject.labels)} labels are {', '.join(subject.labels[:SHOWN])}{more}.")
+    if source is not None:
+        sentences.append(f"It was exported from `{source.resolve().name}` with pretune.")
+    return " ".join(sentences)
+
+
+def training(history: History) -> str:
+    """Return what a model was trained on, and how."""
+    recipe, results = history.recipe, history.results
+    start = short(recipe.get("model") or recipe.get("teacher"))
+    begun = f"Made by `pretune {history.verb}`" + (f" from `{start}`" if start else "")
+    sentences = [f"{begun}{f' on {history.date}' if history.date else ''}."]
+    rows: dict[str, Any] = {
+        "training data": file_names(recipe.get("train")) or file_names(recipe.get("data")),
+        "training examples": results.get("rows"),
+        "objective": recipe.get("objective"),
+        "strategy": recipe.get("strategy"),
+        "epochs": recipe.get("epochs"),
+        "steps": results.get("step"),
+        "tokens": results.get("tokens"),
+        "optimizer": section(recipe, "optimizer").get("name"),
+        "learning rate": section(recipe, "optimizer").get("lr"),
+        "maximum length": section(recipe, "batch").get("length"),
+        "seed": recipe.get("seed"),
+    }
+    known = {name: value for name, value in rows.items() if value not in (None, "")}
+    return "\n\n".join([*sentences, table(("setting", "value"), known)])
+
+
+def section(recipe: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a section of a recipe; nothing where it has none."""
+    return conform(recipe.get(name) or {}, dict[str, Any], f"{RECIPE}: {name}")
+
+
+def score_table(history: History) -> str:
+    """Return the scores of a model, with the spread over seeds where there were several."""
+    seeds = history.results.get("seeds", {})
+    date = f" ({history.date})" if history.date else ""
+    text = f"On {history.judged_on}{date}:"
+    if isinstance(seeds, Mapping) and "count" in seeds:
+        text = f"On {history.judged_on}{date}, of the best of {seeds['count']} seeds; then mean ± standard deviation:"
+        spread = {name: seeds.get(f"dev/{name}", {}) for name in history.scores}
+        said = {name: f"{x['mean']:.4g} ± {x['sd']:.2g}" for name, x in spread.items() if is_spread(x)}
+        rows = {name: f"{value:.4g} | {said.get(name, '')}" for name, value in history.scores.items()}
+        return f"{text}\n\n{table(('metric', 'kept', 'all seeds'), rows)}"
+    return f"{text}\n\n{table(('metric', 'value'), history.scores)}"
+
+
+def is_spread(value: Any) -> bool:
+    """Return whether a result is the mean and the standard deviation over seeds."""
+    return isinstance(value, Mapping) and all(isinstance(value.get(name), int | float) for name in ("mean", "sd"))
+
+
+def limitations(subject: Subject, history: History | None) -> str:
+    """Return what users should know before they rely on the model."""
+    sentences = []
+    limit = read_settings(subject.folder / TRANSFORMER).get("max_seq_length") or subject.ours.get("max_length")
+    if limit:
+        sentences.append(f"Texts longer than {limit} tokens are cut.")
+    if history is not None and history.scores:
+        sentences.append(f"Scores hold for data like {history.judged_on}; on other data the model may be worse.")
+    else:
+        sentences.append("No scores are known for this model; evaluate it on your own data before you rely on it.")
+    sentences.append("It reproduces what its training data contain, biases and errors included.")
+    return " ".join(sentences)
+
+
+def usage(subject: Subject) -> list[str]:
+    """Return how to use the model: text and snippets that run in the folder that holds the model's."""
+    parts = ["Run these in the folder that contains this one, or put the full path in place of the name."]
+    snippets = {"pretune": with_pretune(subject)}
+    if subject.library == "sentence-transformers":
+        snippets["sentence-transformers"] = snippet(SENTENCE_TRANSFORMERS, subject)
+    elif subject.library == "onnxruntime":
+        snippets["ONNX Runtime"] = snippet(ONNX_RUNTIME, subject)
+    elif subject.exported:
+        snippets["transformers"] = with_transformers(subject)
+    for program, code in snippets.items():
+        parts += [f"With {program}:", code]
+    return parts
+
+
+def with_pretune(subject: Subject) -> str:
+    """Return a snippet that uses the model with pretune."""
+    kinds = set(subject.kinds)
+    if kinds == {"contrast"}:
+        code = PRETUNE["embed"]
+    elif len(kinds) == 1 and kinds <= {"classify", "regress", "tag"}:
+        code = PRETUNE["predict"]
+    elif "mlm" in kinds:
+        code = PRETUNE["fill"]
+    elif kinds == {"lm"}:
+        code = PRETUNE["generate"]
+    elif any(hasattr(OBJECTIVES[kind], "answers") for kind in kinds):
+        return f"```sh\npretune predict {subject.name} rows.jsonl --out answers.jsonl\n```"
+    else:
+        code = PRETUNE["load"]
+    return snippet(code, subject)
+
+
+def with_transformers(subject: Subject) -> str:
+    """Return a snippet that uses the model with transformers."""
+    kind, task = subject.architecture, subject.purpose[1]
+    if task in PIPELINES and kind.endswith(PIPELINES[task]):
+        return snippet(TRANSFORMERS.get(task, TRANSFORMERS["pipeline"]), subject, task=task)
+    for ending in ("ForConditionalGeneration", "ForMultipleChoice", "DoubleHeadsModel", "ForQuestionAnswering"):
+        if ending in kind:
+            return snippet(TRANSFORMERS["load"] + TRANSFORMERS[ending], subject)
+    if find_family(str(subject.config.get("model_type")), subject.name, kind).template.target:
+        return snippet(TRANSFORMERS["load"], subject)  # how a bare encoder-decoder is called depends on its use
+    return snippet(TRANSFORMERS["load"] + TRANSFORMERS["states"], subject)
+
+
+def snippet(code: str, subject: Subject, **values: str) -> str:
+    """Return Python code as a block, with its values filled in as strings."""
+    values |= {"name": subject.name, "graph": f"{subject.name}/model.onnx", "masked": f"The train was {subject.mask}."}
+    values |= {"text": TEXT, "other": OTHER}
+    filled = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
+    return f"```python\n{Template(code).substitute(filled, kind=subject.architecture).strip()}\n```"
+
+
+def table(head: tuple[str, ...], rows: Mapping[str, Any]) -> str:
+    """Return rows as a table of Markdown."""
+    cells = {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in rows.items()}
+    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+    return "\n".join([*lines, *(f"| {name} | {value} |" for name, value in cells.items())])
+
+
+def front_matter(card: Path) -> dict[str, Any]:
+    """Return what the head of a card says; nothing where there is no card, or none that can be read."""
+    text = card.read_bytes()[:LARGEST_CARD].decode("utf-8", "replace") if card.is_file() else ""
+    head = text.split("\n---", 1)[0].removeprefix("---\n") if text.startswith("---\n") else ""
+    try:
+        content = parse_yaml(head, str(card))
+    except PretuneError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def file_names(files: Any) -> str:
+    """Return the names of some files, without where they are on the machine that had them."""
+    if isinstance(files, Mapping):
+        return ", ".join(f"{task}: {short(file)}" for task, file in files.items())
+    listed = files if isinstance(files, list | tuple) else [files] if files else []
+    return ", ".join(f"`{short(file)}`" for file in listed)
+
+
+def short(reference: Any) -> str:
+    """Return the last part of a path, or a name as it is."""
+    return Path(str(reference)).name if reference else ""
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return the content of a JSON file; nothing where there is none."""
+    return read_mapping(path, "settings by name") if path.is_file() else {}

@@ -1,0 +1,274 @@
+"""Export a model as an ONNX graph: padded rows of token ids in; hidden states, and the logits of one head, out.
+
+Inside the graph tokens are packed as everywhere else: padding is removed first and exists again only within attention, so
+that ragged batches cost what their tokens cost.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.onnx import symbolic_helper
+
+from pretune.backbones.encoder_decoder import EncoderDecoder
+from pretune.backbones.onnx_runtime import (
+    GLOBAL,
+    GRAPH,
+    IDS,
+    LOGITS,
+    MASK,
+    SEGMENTS,
+    STATES,
+    OnnxBackbone,
+    feeds,
+    open_graph,
+)
+from pretune.inference.batching import text_batches
+from pretune.models.model import CONFIG, HEAD, Model
+from pretune.nn.attention.patterns import Pattern
+from pretune.objectives import OBJECTIVES, Once, Task
+from pretune.objectives.task import knowing
+from pretune.objectives.tasks.renamed_task import kind_of
+from pretune.packed import Batch, Packed
+from pretune.runtime.atomic_io import write_bytes, write_json
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.tensor_files import file_digest, write_tensors
+
+EXPORTER: Any = torch.onnx  # not all of what is public there has types
+TRACED: Any = symbolic_helper
+OPSET = 18  # the first in which a scatter can take the maximum
+LONGEST = 512  # tokens, for models without a limit of their own
+TOLERANCE = 1e-3  # largest difference between graph and model, as a share of the largest output
+INPUTS = (IDS, MASK, SEGMENTS, GLOBAL)
+LANGUAGE_MODELS = ("mlm", "lm")  # heads that map states and token embeddings to logits over the vocabulary
+WITH_SPANS = ("match",)  # tasks whose heads read marked spans, which a graph has no input for
+# A graph is compared with its model on these before it is written.
+TEXTS = (
+    "The ferry leaves at nine.",
+    "Yes.",
+    "She read the letter twice, folded it, and put it back into the drawer without a word to anybody in the house.",
+    "Prices rose by 3.5 % in March; nobody had expected that.",
+)
+
+
+class Scorer(Protocol):
+    """What gives the logits of a graph: a task, or the head of a language model."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def each(self) -> str: ...
+
+    @property
+    def pattern(self) -> Pattern | None: ...
+
+    def outputs(self, head: nn.Module, backbone: Any, batch: Batch) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """The head of a masked or causal language model: logits over the vocabulary at every token."""
+
+    name: str  # one of LANGUAGE_MODELS
+    each: ClassVar[Literal["token"]] = "token"
+
+    @property
+    def pattern(self) -> Pattern | None:
+        """The attention pattern that the head was trained with."""
+        return OBJECTIVES[self.name].pattern
+
+    def outputs(self, head: nn.Module, backbone: Any, batch: Batch) -> Tensor:
+        """(n, vocabulary) logits."""
+        logits: Tensor = head(backbone(*batch.packed).last, backbone.embed.tokens)
+        return logits
+
+
+def choose_scorer(model: Model, tasks: Sequence[Task]) -> Scorer | None:
+    """Return what gives the logits of a model's graph: its task, or else the head of its language model, if any."""
+    for task in (task for task in tasks if task.name in model.root.heads):
+        return None if kind_of(task) in WITH_SPANS else knowing(task, model.need_tokenizer())
+    return next((LanguageModel(name) for name in LANGUAGE_MODELS if name in model.root.heads), None)
+
+
+class PaddedModel(nn.Module):
+    """A model that takes padded rows, as other programs have them."""
+
+    def __init__(self, model: Model, scorer: Scorer | None) -> None:
+        super().__init__()
+        self.root, self.scorer = model.root, scorer
+        self.longest = model.backbone.longest or LONGEST
+
+    def forward(self, ids: Tensor, mask: Tensor, segments: Tensor, attends_all: Tensor) -> tuple[Tensor, ...]:
+        """(b, L) each → states (b, L, width), and logits (b, L, classes) or (b, classes) if there is a head for them."""
+        real = mask > 0
+        rows = real.flatten().nonzero().squeeze(1)  # (n,)
+        ends = mask.sum(1).cumsum(0)
+        places = torch.arange(ids.shape[1], device=ids.device).expand_as(ids).flatten()[rows]
+        packed = Packed(
+            ids=ids.flatten()[rows],
+            offsets=torch.cat([ends.new_zeros(1), ends]).int(),
+            positions=places,
+            longest=self.longest,
+            columns={"segment": segments.flatten()[rows], "global": attends_all.flatten()[rows]},
+            pattern=self.scorer.pattern if self.scorer is not None else None,
+            rows=real,
+        )
+        backbone = Once(self.root.backbone)
+        states = backbone(packed).last
+
+        def padded(x: Tensor) -> Tensor:  # (n, d) → (b, L, d); a lookup takes a fraction of the time of a scatter
+            token = (real.flatten().long().cumsum(0) - 1).clamp(min=0)
+            return x.index_select(0, token).view(ids.shape[0], ids.shape[1], x.shape[-1]) * real[:, :, None]
+
+        if self.scorer is None:
+            return (padded(states),)
+        logits = self.scorer.outputs(self.root.heads[self.scorer.name], backbone, Batch((packed,)))
+        return padded(states), logits if self.scorer.each == "sequence" else padded(logits)
+
+
+def index_add(graph: Any, x: Any, dim: Any, index: Any, source: Any, alpha: Any) -> Any:
+    """Write `index_add` as a scatter that adds: the exporter's own version keeps one row per index and drops the others."""
+    axis, rank = TRACED._get_const(dim, "i", "dim"), source.type().dim()
+    if TRACED._get_const(alpha, "f", "alpha") != 1.0:
+        source = graph.op("Mul", source, alpha)
+    others = [place for place in range(rank) if place != axis % rank]
+    if others:
+        index = graph.op("Unsqueeze", index, graph.op("Constant", value_t=torch.tensor(others)))
+    index = graph.op("Expand", index, graph.op("Shape", source))
+    return graph.op("ScatterElements", x, index, source, axis_i=axis, reduction_s="add")
+
+
+def write_graph(model: Model, file: Path, scorer: Scorer | None = None, check: bool = True) -> None:
+    """Write a model as a graph, after comparing the two (`check`) on rows of other numbers and lengths, and on texts."""
+    if isinstance(model.backbone, OnnxBackbone):
+        raise PretuneError(f"{model.backbone.path}: is a graph already")
+    if model.shape.linear:
+        raise PretuneError("int8 weights for torch cannot be exported; export the model that they were made from")
+    if isinstance(model.backbone, EncoderDecoder):
+        raise PretuneError(f"{model.family.name}: encoder-decoders cannot be exported as a graph; only single stacks")
+    try:
+        import onnx  # noqa: F401
+    except ImportError as error:
+        raise PretuneError("onnx is not installed; install it with: pip install 'pretune[export]'") from error
+    module = PaddedModel(model, scorer).cpu().eval()
+    axes: dict[str, dict[int, str]] = {name: {0: "rows", 1: "length"} for name in (*INPUTS, STATES)}
+    axes[LOGITS] = {0: "rows"} if scorer is not None and scorer.each == "sequence" else {0: "rows", 1: "length"}
+    sizes = model.config.vocab_size, model.backbone.longest or LONGEST
+    file.parent.mkdir(parents=True, exist_ok=True)
+    draft = file.with_suffix(".draft")
+    EXPORTER.register_custom_op_symbolic("aten::index_add", index_add, OPSET)
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the tracer, about numbers that are the same for all batches
+            torch.onnx.export(
+                module,
+                rows_of([5, 3], *sizes),
+                str(draft),
+                input_names=list(INPUTS),
+                output_names=outputs_of(scorer),
+                dynamic_axes=axes,
+                opset_version=OPSET,
+                dynamo=False,
+                do_constant_folding=False,  # the runtime does it; here it would store shared matrices twice
+            )
+        if check:
+            check_graph(model, scorer, draft)
+        write_bytes(file, draft.read_bytes())
+    except (RuntimeError, TypeError, torch.onnx.errors.OnnxExporterError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise PretuneError(f"{model.family.name}: this model cannot be written as a graph ({reason})") from error
+    finally:
+        EXPORTER.unregister_custom_op_symbolic("aten::index_add", OPSET)
+        draft.unlink(missing_ok=True)
+
+
+def rows_of(lengths: list[int], vocabulary: int, longest: int) -> tuple[Tensor, ...]:
+    """Return the inputs of a graph for some made-up rows."""
+    lengths = [min(length, longest) for length in lengths]
+    steps = torch.arange(max(lengths))
+    mask = (steps < torch.tensor(lengths)[:, None]).long()
+    ids = (steps * 7 + torch.arange(len(lengths))[:, None] * 13 + 5) % vocabulary
+    first = (steps == 0).long().expand_as(mask)  # as Longformer's classifiers have it
+    return ids * mask, mask, torch.zeros_like(mask), first
+
+
+def rows_of_texts(model: Model) -> Iterator[tuple[Tensor, ...]]:
+    """Yield the inputs of a graph for some texts, as a model's tokenizer encodes them."""
+    if model.tokenizer is None:
+        return
+    for batch in text_batches(model, TEXTS, length=min(model.backbone.longest or LONGEST, LONGEST)):
+        for feed, _ in feeds(batch.packed[0]):
+            yield tuple(torch.from_numpy(feed[name]) for name in INPUTS)
+
+
+def check_graph(model: Model, scorer: Scorer | None, file: Path) -> None:
+    """Raise an error if a graph gives other outputs than its model, for made-up rows or for texts."""
+    for (name, ours), theirs in zip(model_outputs(model, scorer), graph_outputs(model, scorer, file), strict=True):
+        far = float((theirs - ours).abs().max()) / max(1.0, float(ours.abs().max()))
+        if not far < TOLERANCE:  # NaN is not close either
+            raise PretuneError(
+                f"{model.family.name}: {name} of the graph differ from the model's by {far:.2g} of the largest, "
+                "so the graph is not usable; please report this"
+            )
+
+
+def rows_to_compare(model: Model) -> Iterator[tuple[Tensor, ...]]:
+    """Yield the inputs on which a graph is compared with its model."""
+    yield rows_of([2, 7, 4, 1], model.config.vocab_size, model.backbone.longest or LONGEST)
+    yield from rows_of_texts(model)
+
+
+@torch.no_grad()
+def model_outputs(model: Model, scorer: Scorer | None) -> list[tuple[str, Tensor]]:
+    """Return the outputs of a model for the rows to compare, by name."""
+    module = PaddedModel(model, scorer).cpu().eval()
+    rows = list(rows_to_compare(model))
+    return [pair for inputs in rows for pair in zip(outputs_of(scorer), module(*inputs), strict=True)]
+
+
+def graph_outputs(model: Model, scorer: Scorer | None, file: Path) -> list[Tensor]:
+    """Return the outputs of a graph for the rows to compare, in the order of `model_outputs`."""
+    session = open_graph(file)
+    names, found = {entry.name for entry in session.get_inputs()}, []
+    for inputs in rows_to_compare(model):
+        feed = {name: x.numpy() for name, x in zip(INPUTS, inputs, strict=True) if name in names}
+        try:
+            found += session.run(outputs_of(scorer), feed)
+        except Exception as error:  # ONNX Runtime has no common class for its errors
+            reason = str(error).splitlines()[0]
+            raise PretuneError(f"{model.family.name}: ONNX Runtime cannot run its graph ({reason})") from error
+    return [torch.from_numpy(output) for output in found]
+
+
+def outputs_of(scorer: Scorer | None) -> list[str]:
+    """Return the names of a graph's outputs."""
+    return [STATES] if scorer is None else [STATES, LOGITS]
+
+
+def export_graph(model: Model, folder: Path, tasks: Sequence[Task] = ()) -> dict[str, Any]:
+    """Write a folder with a graph, its tokenizer, and what pretune needs to use it like any model."""
+    scorer = choose_scorer(model, tasks)
+    write_graph(model, folder / GRAPH, scorer)
+    finish_folder(model, folder)
+    facts: dict[str, Any] = {"folder": str(folder), "files": sorted(file.name for file in folder.iterdir())}
+    return {**facts, "outputs": outputs_of(scorer)}
+
+
+def finish_folder(model: Model, folder: Path) -> None:
+    """Write what belongs to a graph: configuration, heads, tokenizer."""
+    heads = {name: tensor for name, tensor in model.state().items() if name.startswith("heads.")}
+    needed = [name for name in heads if name.split(".")[1] not in ("mlm", "lm")]  # those are nothing without vectors
+    if needed:
+        write_tensors(folder / HEAD, {name: heads[name] for name in needed})
+    config = model.described()
+    config["pretune"] |= {"engine": "onnxruntime", "graph_sha256": file_digest(folder / GRAPH)}
+    write_json(folder / CONFIG, config)
+    if model.tokenizer is not None:
+        model.tokenizer.save(folder, model.family.template, model.backbone.longest)

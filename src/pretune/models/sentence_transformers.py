@@ -1,0 +1,375 @@
+"""Folders in the layout of sentence-transformers: a Transformer, its pooling, and what follows it.
+
+    modules.json                        the modules in order: where each is, and what kind it is
+    config_sentence_transformers.json   prompts, similarity function, truncate_dim
+    sentence_bert_config.json           max_seq_length, do_lower_case; beside the files of the Transformer
+    1_Pooling/config.json …             a folder per further module, with weights where it has some
+
+The Transformer is in the folder itself or, as old releases wrote it, in 0_Transformer. Every setting in these files is
+honored, known not to change the vectors, or refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from annotated_types import Ge, Le
+from tokenizers import Tokenizer as Backend
+from tokenizers import normalizers
+from torch import Tensor
+from typing_extensions import TypedDict
+
+from pretune.models.weights import WEIGHTS, read_weights
+from pretune.nn.text_embedding import Dense, Dropout, LayerNorm, Normalize, TextEmbedding, Transform
+from pretune.runtime.atomic_io import check_name, write_json
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.parsing import conform, read_json, read_mapping
+from pretune.runtime.tensor_files import write_tensors
+from pretune.text.tokenizers.tokenizer import Tokenizer
+
+MODULES, SETTINGS, TRANSFORMER = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"
+# What old releases called the settings of the Transformer, after the kind that it was.
+OLD_TRANSFORMERS = [
+    f"sentence_{kind}_config.json" for kind in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+]
+CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
+UNLIMITED = 1 << 24  # tokenizers that know no limit say 10**30
+TYPES = "sentence_transformers.models."  # the names of modules that all releases read
+# Their poolings → ours, in the order in which releases before 6 put several side by side.
+POOLINGS = {
+    "cls": "start",
+    "max": "max",
+    "mean": "mean",
+    "mean_sqrt_len_tokens": "mean_sqrt_len",
+    "weightedmean": "weighted_mean",
+    "lasttoken": "last",
+}
+# How releases before 6 named them, a boolean each.
+POOLING_FLAGS = {
+    "cls": "pooling_mode_cls_token",
+    "max": "pooling_mode_max_tokens",
+    "mean": "pooling_mode_mean_tokens",
+    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+}
+VECTOR = "sentence_embedding"  # their name of the vector of a text
+# Settings of the Transformer that must have these values, and those that only say how it is computed.
+TEXT_MODALITY = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+FIXED = {
+    "transformer_task": ("feature-extraction",),
+    "modality_config": (TEXT_MODALITY,),
+    "module_output_name": ("token_embeddings",),
+    "processing_kwargs": ({}, None),
+    "query_length": (None,),
+    "document_length": (None,),
+    "query_expansion": (None,),
+    "config_args": ({}, None),
+    "config_kwargs": ({}, None),
+    "tokenizer_name_or_path": (None,),
+}
+COMPUTING = {"attn_implementation", "dtype", "torch_dtype", "padding_side", "use_fast", "trust_remote_code"}
+
+
+SETTINGS_KIND = "settings by name"  # what their files hold
+Size = Annotated[int, Ge(1), Le(1 << 20)]
+Share = Annotated[float, Ge(0), Le(1)]
+
+
+class Settings(TypedDict, total=False):
+    """What pretune reads in config_sentence_transformers.json."""
+
+    prompts: dict[str, str | None] | None
+    default_prompt_name: str | None
+    similarity_fn_name: str | None
+    truncate_dim: Size | None
+    model_type: str
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a sentence-transformers folder says of its vectors."""
+
+    embedding: TextEmbedding
+    max_length: int | None  # tokens of a text, special ones included; longer texts are cut
+    lowercase: bool  # whether texts are lowercased, whatever the tokenizer does
+    folders: tuple[Path, ...]  # of the modules after the pooling
+
+    def tensors(self, head: str) -> dict[str, Tensor]:
+        """Return the weights of its modules under the names that they have in a head with this name."""
+        found: dict[str, Tensor] = {}
+        for number, (part, folder) in enumerate(zip(self.embedding.transforms, self.folders, strict=True)):
+            if isinstance(part, Dense | LayerNorm):
+                own = read_weights(folder)
+                check_tensors(folder, own, part)
+                found |= {f"{prefix(head, number)}{name}": tensor for name, tensor in own.items()}
+        return found
+
+    def prepare(self, tokenizer: Tokenizer) -> Tokenizer:
+        """Return the tokenizer that lowercases, where the folder asks for it."""
+        if not self.lowercase:
+            return tokenizer
+        backend = Backend.from_str(tokenizer.backend.to_str())
+        further = [backend.normalizer] if backend.normalizer is not None else []
+        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *further])
+        return Tokenizer(backend, tokenizer.role_tokens, tokenizer.characters)
+
+
+def check_tensors(folder: Path, tensors: Mapping[str, Tensor], part: Transform) -> None:
+    """Refuse weights that are not those of the module that config.json describes."""
+    with torch.device("meta"):
+        wanted = {name: tuple(tensor.shape) for name, tensor in part.build().state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if found != wanted:
+        raise PretuneError(f"{folder}: {CONFIG} asks for tensors {wanted}, but the weights are {found}")
+
+
+def prefix(head: str, number: int) -> str:
+    """Return how the names of the parameters of a head's transform begin."""
+    return f"heads.{head}.transforms.{number}."
+
+
+def transformer_folder(folder: Path) -> Path:
+    """Return where the model itself is: the folder, or the first module's inside it."""
+    if not (folder / MODULES).is_file():
+        return folder
+    return module_folder(folder, read_modules(folder)[0])
+
+
+def read_layout(folder: Path) -> Layout | None:
+    """Read what the sentence-transformers files around a model say; None where there are none.
+
+    `folder` is that of the model itself, as `transformer_folder` gives it.
+    """
+    root = next((place for place in (folder, folder.parent) if _is_root(place, folder)), None)
+    if root is None:
+        return None
+    modules = read_modules(root)
+    kinds = [kind_of(root, module) for module in modules]
+    if kinds[:2] != ["Transformer", "Pooling"]:
+        raise PretuneError(
+            f"{root / MODULES}: its modules are {', '.join(kinds)}; pretune reads a Transformer and a Pooling, then Dense, "
+            "LayerNorm, Dropout and Normalize modules"
+        )
+    folders = [module_folder(root, module) for module in modules]
+    pooling, include_prompt = read_pooling(folders[1] / CONFIG)
+    transforms = tuple(read_transform(kind, path) for kind, path in zip(kinds[2:], folders[2:], strict=True))
+    settings = read_settings(root / SETTINGS)
+    embedding = TextEmbedding(pooling, transforms, include_prompt=include_prompt, **settings)
+    max_length, lowercase = read_transformer(folder)
+    return Layout(embedding, max_length, lowercase, tuple(folders[2:]))
+
+
+def _is_root(place: Path, folder: Path) -> bool:
+    return (place / MODULES).is_file() and transformer_folder(place) == folder
+
+
+def read_modules(root: Path) -> list[dict[str, Any]]:
+    """Read modules.json."""
+    path = root / MODULES
+    content = conform(read_json(path), list[dict[str, Any]], f"{path}: not a list of modules")
+    if not content:
+        raise PretuneError(f"{path}: names no modules")
+    for number, part in enumerate(content):
+        for key in ("path", "type"):
+            conform(part.get(key), str, f"{path}: {key} of module {number}")
+        check_keys(path, part, {"idx", "name", "path", "type", "kwargs"})
+    return list(content)
+
+
+def module_folder(root: Path, module: Mapping[str, Any]) -> Path:
+    """Return the folder of a module, which must be inside the model's."""
+    inside = Path(module["path"])
+    if inside.is_absolute() or ".." in inside.parts:
+        raise PretuneError(f"{root / MODULES}: the module {module['path']!r} is not inside the folder")
+    check_name(inside)
+    return root / inside
+
+
+def kind_of(root: Path, module: Mapping[str, Any]) -> str:
+    """Return the name of a module's class."""
+    package, _, kind = module["type"].rpartition(".")
+    if package.split(".")[0] != "sentence_transformers":
+        raise PretuneError(
+            f"{root / MODULES}: the module {module['type']} is code of its own, which pretune does not run"
+        )
+    return kind
+
+
+def read_pooling(path: Path) -> tuple[tuple[str, ...], bool]:
+    """Read the poolings of a Pooling module, and whether they include the tokens of prompts."""
+    content = read_mapping(path, SETTINGS_KIND)
+    flags = {name: mode for mode, name in POOLING_FLAGS.items()}
+    dimensions = {"embedding_dimension", "word_embedding_dimension"}  # that of the states, which the model has, too
+    check_keys(path, content, {"pooling_mode", "include_prompt", *flags, *dimensions})
+    modes = content.get("pooling_mode", [mode for name, mode in flags.items() if content.get(name)] or "mean")
+    modes = [modes] if isinstance(modes, str) else conform(modes, list[str], f"{path}: pooling_mode")
+    if not modes:
+        raise PretuneError(f"{path}: pooling_mode names no pooling")
+    for mode in modes:
+        if mode not in POOLINGS:
+            raise PretuneError(f"{path}: pretune has no pooling_mode {mode!r}; it has {', '.join(POOLINGS)}")
+    return tuple(POOLINGS[mode] for mode in modes), bool(content.get("include_prompt", True))
+
+
+def read_transform(kind: str, folder: Path) -> Transform:
+    """Read the settings of a module that changes the vector of a text."""
+    path = folder / CONFIG
+    content = read_mapping(path, SETTINGS_KIND) if path.is_file() or kind != "Normalize" else {}
+    places = {"module_input_name", "module_output_name"}
+    for place in places & content.keys():
+        if content[place] not in (VECTOR, None):
+            raise PretuneError(f"{path}: {place} is {content[place]!r}; pretune changes the {VECTOR} alone")
+    if kind == "Normalize":
+        check_keys(path, content, places)
+        return Normalize()
+    if kind == "Dropout":
+        check_keys(path, content, {"dropout"})
+        return Dropout(conform(content.get("dropout", 0.2), Share, f"{path}: dropout"))
+    if kind == "LayerNorm":
+        check_keys(path, content, {"dimension"})
+        return LayerNorm(need_size(path, content, "dimension"))
+    if kind == "Dense":
+        sizes = {name: need_size(path, content, name) for name in ("in_features", "out_features")}
+        check_keys(path, content, {*sizes, *places, "bias", "activation_function", "use_residual"})
+        activation = str(content.get("activation_function", "torch.nn.modules.activation.Tanh"))
+        if not activation.startswith("torch.nn.modules."):
+            raise PretuneError(f"{path}: the activation {activation} is code of its own, which pretune does not run")
+        bias, residual = bool(content.get("bias", True)), bool(content.get("use_residual", False))
+        return Dense(**sizes, bias=bias, activation=activation.rpartition(".")[2], residual=residual)
+    raise PretuneError(
+        f"{folder}: pretune has no {kind} module; after the Pooling it reads Dense, LayerNorm, Dropout and Normalize"
+    )
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Read prompts, similarity function and truncate_dim of the whole model."""
+    content = read_mapping(path, SETTINGS_KIND) if path.is_file() else {}
+    given = {"prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim"}
+    check_keys(path, content, {*given, "model_type", "__version__", "requirements"})
+    conform(content, Settings, str(path))
+    kind = content.get("model_type", "SentenceTransformer")
+    if kind != "SentenceTransformer":
+        raise PretuneError(f"{path}: this is a {kind}; pretune reads models that give one vector per text")
+    return {
+        "prompts": {name: text or "" for name, text in (content.get("prompts") or {}).items()},
+        "default_prompt_name": content.get("default_prompt_name"),
+        "similarity": content.get("similarity_fn_name") or "cosine",
+        "truncate_dim": content.get("truncate_dim"),
+    }
+
+
+def read_transformer(folder: Path) -> tuple[int | None, bool]:
+    """Read how many tokens of a text the Transformer takes (None: all), and whether texts are lowercased."""
+    path = next((folder / name for name in (TRANSFORMER, *OLD_TRANSFORMERS) if (folder / name).is_file()), None)
+    content = read_mapping(path, SETTINGS_KIND) if path is not None else {}
+    path = path or folder / TRANSFORMER
+    arguments = ("model_args", "model_kwargs", "tokenizer_args", "processor_kwargs")
+    check_keys(path, content, {"max_seq_length", "do_lower_case", "unpad_inputs", *arguments, *FIXED})
+    for name, usual in FIXED.items():
+        if name in content and content[name] not in usual:
+            raise PretuneError(f"{path}: pretune does not compute vectors with {name} {json.dumps(content[name])}")
+    for name in arguments:
+        conform(content.get(name) or {}, dict[str, Any], f"{path}: {name}")
+        check_keys(path, content.get(name) or {}, {*COMPUTING, "model_max_length"})
+    limits = [content.get("max_seq_length")]
+    limits += [(content.get(name) or {}).get("model_max_length") for name in arguments]
+    if not any(limits):  # 6.x leaves it to the tokenizer, and cuts no later than the model has positions
+        tokenizer, model = (folder / name for name in (TOKENIZER_CONFIG, CONFIG))
+        kind = SETTINGS_KIND
+        limits = [read_mapping(tokenizer, kind).get("model_max_length") if tokenizer.is_file() else None]
+        limits += [read_mapping(model, kind).get("max_position_embeddings") if model.is_file() else None]
+    if wrong := [limit for limit in limits if not isinstance(limit, int | float | None)]:
+        raise PretuneError(f"{path}: the maximum length {wrong[0]!r} is not a number")
+    found = [int(limit) for limit in limits if limit is not None and 0 < limit < UNLIMITED]
+    return min(found, default=None), bool(content.get("do_lower_case", False))
+
+
+def check_keys(path: Path, content: Collection[str], known: Collection[str]) -> None:
+    """Refuse settings that may change the vectors in a way that is not known here."""
+    if unknown := sorted(set(content) - set(known)):
+        raise PretuneError(
+            f"{path}: pretune does not know {', '.join(unknown)}, and vectors may depend on it; remove it if they do not"
+        )
+
+
+def need_size(path: Path, content: Mapping[str, Any], name: str) -> int:
+    """Return a setting that must be a positive integer."""
+    value = content.get(name)
+    return conform(value, Size, f"{path}: {name}")
+
+
+def write_layout(
+    folder: Path, embedding: TextEmbedding, hidden: int, max_length: int, head: str, state: Mapping[str, Tensor]
+) -> None:
+    """Write the files that make a model folder one of sentence-transformers.
+
+    Parameters
+    ----------
+    folder
+        A folder with a model in the Hugging Face layout, tokenizer included.
+    embedding
+        How vectors are computed.
+    hidden
+        The size of the model's states.
+    max_length
+        How many tokens of a text are read.
+    head
+        The name of the head that computes vectors.
+    state
+        The parameters of the model by name, those of the head among them.
+    """
+    kinds = ["Transformer", "Pooling", *(type(part).__name__ for part in embedding.transforms)]
+    paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds) if number)]
+    write_json(folder / TRANSFORMER, {"max_seq_length": max_length, "do_lower_case": False})
+    write_json(folder / paths[1] / CONFIG, pooling_config(embedding, hidden))
+    for number, (part, path) in enumerate(zip(embedding.transforms, paths[2:], strict=True)):
+        write_json(folder / path / CONFIG, transform_config(part))
+        begin = prefix(head, number)
+        if own := {name.removeprefix(begin): x for name, x in state.items() if name.startswith(begin)}:
+            write_tensors(folder / path / WEIGHTS, own, {"format": "pt"})
+    settings: dict[str, Any] = {
+        "model_type": "SentenceTransformer",
+        "prompts": dict(embedding.prompts),
+        "default_prompt_name": embedding.default_prompt_name,
+        "similarity_fn_name": embedding.similarity,
+    }
+    settings |= {} if embedding.truncate_dim is None else {"truncate_dim": embedding.truncate_dim}
+    write_json(folder / SETTINGS, settings)
+    modules = [
+        {"idx": number, "name": str(number), "path": path, "type": f"{TYPES}{kind}"}
+        for number, (kind, path) in enumerate(zip(kinds, paths, strict=True))
+    ]
+    write_json(folder / MODULES, modules)
+
+
+def pooling_config(embedding: TextEmbedding, hidden: int) -> dict[str, Any]:
+    """Return the settings of the Pooling module, so that all releases read them if they can."""
+    theirs = {ours: mode for mode, ours in POOLINGS.items()}
+    modes = [theirs[mode] for mode in embedding.pooling]
+    rest = {"include_prompt": embedding.include_prompt}
+    if modes == [mode for mode in POOLINGS if mode in modes]:
+        flags = {name: mode in modes for mode, name in POOLING_FLAGS.items()}
+        return {"word_embedding_dimension": hidden, **flags, **rest}
+    return {"embedding_dimension": hidden, "pooling_mode": modes, **rest}  # an order that 6.x can say, and none before
+
+
+def transform_config(part: Transform) -> dict[str, Any]:
+    """Return the settings of a module that changes the vector of a text."""
+    if isinstance(part, Dense):
+        module = "linear" if part.activation == "Identity" else "activation"
+        settings: dict[str, Any] = {
+            "in_features": part.in_features,
+            "out_features": part.out_features,
+            "bias": part.bias,
+        }
+        settings |= {"activation_function": f"torch.nn.modules.{module}.{part.activation}"}
+        return settings | ({"use_residual": True} if part.residual else {})
+    if isinstance(part, LayerNorm):
+        return {"dimension": part.dimension}
+    return {"dropout": part.share} if isinstance(part, Dropout) else {}

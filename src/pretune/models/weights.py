@@ -1,0 +1,165 @@
+"""Files of tensors in a model folder: safetensors, whole or in shards, and the pickles of older checkpoints."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from pretune.runtime.atomic_io import write_json
+from pretune.runtime.errors import PretuneError, quote
+from pretune.runtime.parsing import conform, is_file_name, read_mapping
+from pretune.runtime.tensor_files import Tensors, check_finite, read_tensors, readable, refuse_pointer, write_tensors
+
+WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
+INDEX = ".index.json"  # after either name: which tensor is in which shard
+SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
+UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def read_weights(folder: Path) -> Tensors:
+    """Return the tensors of a model folder by the names they have there, from safetensors before a pickle.
+
+    Files that do not match their checksum are refused, and so are NaN and infinity.
+    """
+    for name, read in ((WEIGHTS, read_tensors), (PICKLE, read_pickle)):
+        if (folder / name).is_file():
+            tensors = read(folder / name)
+        elif (folder / f"{name}{INDEX}").is_file():
+            tensors = read_shards(folder / f"{name}{INDEX}", read)
+        else:
+            continue
+        check_finite(tensors, folder)
+        return tensors
+    looked = f"looked for {WEIGHTS} and {PICKLE}, whole or in shards"
+    elsewhere = sorted(file.name for pattern in ("*.h5", "*.msgpack", "*.ckpt.index") for file in folder.glob(pattern))
+    if elsewhere:
+        raise PretuneError(f"{folder}: no weights here that pretune reads ({looked}); convert {elsewhere[0]} first")
+    raise PretuneError(f"{folder}: no weights here ({looked})")
+
+
+def stored_type(folder: Path) -> torch.dtype:
+    """That of most numbers of a model folder, where they have 16 bits, else fp32."""
+    counts: dict[torch.dtype, int] = {}
+    for tensor in read_weights(folder).values():
+        counts[tensor.dtype] = counts.get(tensor.dtype, 0) + tensor.numel()
+    most = max(counts, key=lambda kind: counts[kind], default=torch.float32)
+    return most if most in (torch.float16, torch.bfloat16) else torch.float32
+
+
+def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors of a model folder, by the names they have there, without reading numbers if possible."""
+    files = [folder / WEIGHTS]
+    if (index := folder / f"{WEIGHTS}{INDEX}").is_file() and not files[0].is_file():
+        files = [folder / shard for shard in sorted(set(_places(index).values()))]
+    if not all(file.is_file() for file in files):
+        return {name: tuple(tensor.shape) for name, tensor in read_weights(folder).items()}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in files:
+        with readable(file), safe_open(file, framework="pt") as content:
+            shapes |= {name: tuple(content.get_slice(name).get_shape()) for name in content.keys()}  # noqa: SIM118
+    return shapes
+
+
+def read_pickle(path: Path) -> Tensors:
+    """Return the tensors of a file that `torch.save` wrote; nothing in it is run, and nothing but tensors by name is taken."""
+    refuse_pointer(path)
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except MemoryError:
+        raise
+    except pickle.UnpicklingError as error:
+        raise PretuneError(f"{path}: a pickle of more than plain tensors, or a damaged one; it is not read") from error
+    except OSError as error:
+        raise PretuneError(
+            f"{path}: damaged, or cannot be read ({error.strerror or error}); restore it from its source"
+        ) from error
+    except Exception as error:  # whatever torch's reader meets in damaged bytes
+        raise PretuneError(f"{path}: damaged, cut off, or not a file of tensors; restore it from its source") from error
+    others = {type(content).__name__}
+    if isinstance(content, dict):
+        others = {type(value).__name__ for value in content.values() if type(value) not in (Tensor, nn.Parameter)}
+        others |= {type(name).__name__ for name in content if not isinstance(name, str)}
+    if others:
+        raise PretuneError(f"{path}: holds {', '.join(sorted(others))} besides plain tensors by name; it is not read")
+    return {name: value.detach() for name, value in content.items()}
+
+
+def read_shards(index: Path, read: Callable[[Path], Tensors]) -> Tensors:
+    """The tensors of all shards that an index names, each from the shard where it should be."""
+    places = _places(index)
+    tensors: Tensors = {}
+    for shard in sorted(set(places.values())):
+        content = read(index.parent / shard)
+        wanted = [name for name, place in places.items() if place == shard]
+        lacking = [name for name in wanted if name not in content]
+        if lacking:
+            raise PretuneError(f"{index.parent / shard}: lacks what the index says it has: {', '.join(lacking)}")
+        tensors |= {name: content[name] for name in wanted}
+    return tensors
+
+
+def _places(index: Path) -> dict[str, str]:
+    """Return the shard of each tensor, as an index says."""
+    content = read_mapping(index, "an index of shards")
+    if "weight_map" not in content:
+        raise PretuneError(f"{index}: not an index of shards (no weight_map)")
+    places = conform(content["weight_map"], dict[str, str], f"{index}: weight_map")
+    for shard in sorted(set(places.values())):
+        if not is_file_name(shard):
+            raise PretuneError(f"{index}: names {quote(shard)}, which is not a file beside it")
+    return places
+
+
+def write_weights(folder: Path, tensors: Tensors, shard: int | None = None) -> list[str]:
+    """Write the tensors as one file, or as several with at most `shard` bytes each and an index. The names of the files."""
+    total = sum(map(_bytes, tensors.values()))
+    if shard is None or total <= shard:
+        write_tensors(folder / WEIGHTS, tensors, {"format": "pt"})
+        _remove_others(folder, {WEIGHTS})
+        return [WEIGHTS]
+    shards: list[Tensors] = [{}]
+    room = shard
+    for name, tensor in tensors.items():
+        if shards[-1] and _bytes(tensor) > room:
+            shards.append({})
+            room = shard
+        shards[-1][name] = tensor
+        room -= _bytes(tensor)
+    names = [f"model-{number:05}-of-{len(shards):05}.safetensors" for number in range(1, len(shards) + 1)]
+    for name, part in zip(names, shards, strict=True):
+        write_tensors(folder / name, part, {"format": "pt"})
+    places = {tensor: name for name, part in zip(names, shards, strict=True) for tensor in part}
+    write_json(folder / f"{WEIGHTS}{INDEX}", {"metadata": {"total_size": total}, "weight_map": places})
+    _remove_others(folder, {*names, f"{WEIGHTS}{INDEX}"})
+    return names
+
+
+def read_size(text: str) -> int:
+    """A number of bytes, as people write it.
+
+    >>> read_size("2GB"), read_size("500 MB")
+    (2000000000, 500000000)
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMG]B)?", text.strip(), re.IGNORECASE)
+    size = float(match[1]) * UNITS[(match[2] or "").upper()] if match else 0.0
+    if size < 1:
+        raise PretuneError(f"{text!r} is no size; give one such as 500MB or 2GB")
+    return int(size)
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _remove_others(folder: Path, written: set[str]) -> None:
+    """Weights that were there before would be read in place of those, or beside them."""
+    for file in folder.iterdir():
+        ours = file.name in (WEIGHTS, f"{WEIGHTS}{INDEX}") or SHARD.fullmatch(file.name)
+        if ours and file.name not in written:
+            file.unlink()

@@ -1,0 +1,49 @@
+"""Who looks at whom: the weights of attention, for those who compare them. Attention itself never has them whole."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from pretune.nn.attention.functional import seen_by
+from pretune.nn.attention.multi_head import Attention
+from pretune.nn.attention.packed_layout import Layout, padded_groups
+from pretune.nn.attention.patterns import Pattern, visible
+from pretune.nn.blocks import PreNorm
+from pretune.runtime.errors import PretuneError
+
+
+def looks(layer: nn.Module, x: Tensor, layout: Layout, batch: Pattern | None = None) -> Tensor:
+    """(tokens, longest): how each token's look is spread over its sequence, the mean of all heads; 0 behind its end.
+
+    `x` is what goes into the layer, (n, width).
+    """
+    wrapper, attention = find_attention(layer)
+    inner = wrapper.norm(x) if isinstance(wrapper, PreNorm) else x  # type: ignore[operator]
+    qkv = attention.qkv(inner).view(-1, 3, attention.heads, attention.head_width)
+    if attention.norm is not None or attention.rotary is not None:
+        qkv = attention.turn(qkv, layout)
+    q, k, _ = qkv.unbind(1)
+    groups = padded_groups(layout).groups
+    longest = max(group.keys.shape[1] for group in groups)
+    rows, places = [], []
+    for number, group in enumerate(groups):
+        own, keys = q[group.queries].transpose(1, 2), k[group.keys].transpose(1, 2)  # (b, heads, L, d)
+        logits = own @ keys.transpose(-2, -1) * attention.head_width**-0.5
+        seen = seen_by(layout, group, visible(attention.pattern, batch), number)
+        if seen is not None:
+            logits = logits.masked_fill(~seen, torch.finfo(logits.dtype).min)
+        weights = logits.softmax(-1).mean(1)  # (b, L, L)
+        rows.append(nn.functional.pad(weights, (0, longest - weights.shape[-1]))[group.real_queries])
+        places.append(group.queries[group.real_queries])
+    order = torch.cat(places).argsort()
+    return torch.cat(rows)[order]
+
+
+def find_attention(layer: nn.Module) -> tuple[nn.Module, Attention]:
+    """The attention of a layer, and what it stands in."""
+    for module in layer.modules():
+        part = getattr(module, "part", None)
+        if isinstance(part, Attention):
+            return module, part
+    raise PretuneError("attention can be matched between layers with plain attention alone; leave `attention` out")

@@ -1,0 +1,130 @@
+"""BigBird's attention (Zaheer et al., 2020): each block of tokens sees its neighbors, the ends of its text, and random blocks.
+
+Random blocks are drawn for every layer, head and block of queries, without replacement, from all blocks of the sequence that
+the block does not see anyway; they are the same in training and in evaluation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pretune.nn.attention.flex_block_mask import BLOCK
+from pretune.nn.attention.functional import attend_self
+from pretune.nn.attention.interval_arithmetic import Range, Truth
+from pretune.nn.attention.multi_head import Flow, split_heads
+from pretune.nn.attention.patterns import Columns, Pattern, visible
+from pretune.nn.linear import Linear
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.randomness import hashed
+
+LEVELS = 1 << 15  # of a random number: times a number of blocks, it still fits into 32 bits
+MOST_NUMBERS = 1 << 26  # of the table of random blocks
+
+
+class BlockSparseAttention(nn.Module):
+    """Self-attention over blocks of `size` tokens.
+
+    The first and the last block of a sequence see all and are seen by all. Every other block sees itself, the blocks beside
+    it and `random` more. Sequences of up to (5 + 2 · `random`) · `size` tokens are seen whole, as in `transformers`.
+    """
+
+    numbers: Tensor
+
+    def __init__(
+        self, width: int, heads: int, *, size: int, random: int, blocks: int, layer: int, dropout: float = 0.0
+    ) -> None:
+        """`blocks` is the largest number of blocks in a sequence; `layer` selects the random blocks."""
+        super().__init__()
+        self.heads, self.head_width, self.dropout = heads, split_heads(width, heads), dropout
+        self.size, self.random, self.layer = size, random, layer
+        self.qkv = Linear(width, 3 * width, stacked=3)
+        self.output = Linear(width, width)
+        # Follows from the configuration, so it is not part of a checkpoint.
+        self.register_buffer("numbers", random_numbers(layer, heads, blocks, random), persistent=False)
+
+    @property
+    def pattern(self) -> Pattern:
+        """The attention pattern of this layer."""
+        return block_sparse(self.numbers, self.size, f"{self.size}, {self.random}, layer {self.layer}")
+
+    def forward(self, x: Tensor, flow: Flow) -> Tensor:
+        """(n, width) → (n, width)."""
+        qkv = self.qkv(x).view(-1, 3, self.heads, self.head_width)
+        dropout = self.dropout if self.training else 0.0
+        mixed = attend_self(qkv, flow.layout, visible(self.pattern, flow.pattern), dropout=dropout)
+        return self.output(mixed.flatten(1))
+
+
+def random_numbers(layer: int, heads: int, blocks: int, random: int) -> Tensor:
+    """Return (heads, blocks, random) uniform integers below LEVELS, a function of their coordinates and the layer."""
+    if heads * blocks * random > MOST_NUMBERS:
+        raise PretuneError(
+            f"sparse attention of {heads} heads, {blocks} blocks and {random} random blocks needs too large a table; "
+            "its sizes are damaged"
+        )
+    head, block, draw = np.ogrid[:heads, :blocks, :random]
+    return torch.from_numpy((hashed(0, "random blocks", layer, head, block, draw) % LEVELS).astype(np.int32))
+
+
+def random_blocks(numbers: list[Any], block: Any, last: Any) -> list[Any]:
+    """Return the blocks that a block of queries draws, one for each of its random numbers; all tensors broadcast.
+
+    They are a uniform sample without replacement (Floyd's algorithm) of the blocks between the first and the `last` one,
+    without the block itself and its neighbors.
+
+    >>> numbers = [torch.tensor(0), torch.tensor(0)]
+    >>> [int(drawn) for drawn in random_blocks(numbers, torch.tensor(1), torch.tensor(9))]
+    [3, 8]
+    """
+    first = (block - 1).clamp(min=1)  # the window's first and last block, the ends of the sequence excluded
+    final = torch.minimum(block + 1, last - 1)
+    skipped = final - first + 1
+    free = last - 1 - skipped
+    drawn: list[Tensor] = []
+    for count, number in enumerate(numbers):
+        top = (free - len(numbers) + count).clamp(min=0)
+        place = number * (top + 1) // LEVELS
+        for earlier in drawn:
+            place = torch.where(place == earlier, -1, place)
+        drawn.append(torch.where(place < 0, top, place))
+    return [1 + place + torch.where(1 + place >= first, skipped, 0) for place in drawn]
+
+
+def block_sparse(numbers: Tensor, size: int, name: str) -> Pattern:
+    """Return the pattern of BigBird for blocks of `size` tokens; `numbers` (heads, blocks, random) draw its random blocks.
+
+    Patterns of the same `name` are taken to be the same.
+    """
+    heads, _, random = numbers.shape
+    short = (5 + 2 * random) * size
+
+    def allow(query: Columns, key: Columns) -> Any:
+        block, its, last = query["position"] // size, key["position"] // size, (query["length"] - 1) // size
+        near = ((block - its).abs() <= 1) | (its == 0) | (its == last)
+        everything = (block == 0) | (block == last) | (query["length"] <= short)
+        return near | everything | is_drawn(query["head"], block, its, last)
+
+    def is_drawn(head: Any, block: Any, its: Any, last: Any) -> Any:
+        if isinstance(block, Range):
+            return in_some_row(head.low, block, its, last)
+        drawn = random_blocks([numbers[head, block, draw] for draw in range(random)], block, last)
+        found = its < 0
+        for one in drawn:
+            found = found | (one == its)
+        return found
+
+    def in_some_row(head: Tensor, block: Range, its: Range, last: Range) -> Truth:
+        """The same for tiles of tokens: a tile of queries has few blocks, whose draws are looked up one by one."""
+        steps = torch.arange(BLOCK // size + 2, device=block.low.device)
+        row = torch.minimum(block.low[..., None] + steps, block.high[..., None])  # (…, blocks of a tile)
+        low, high, last_low = its.low[..., None], its.high[..., None], last.low[..., None]
+        some = last.low != last.high  # of several sequences: not worth looking up
+        for one in random_blocks([numbers[head[..., None], row, draw] for draw in range(random)], row, last_low):
+            some = some | ((low <= one) & (one <= high)).any(-1)
+        return Truth(some, torch.zeros_like(some))
+
+    return Pattern(f"block_sparse({name})", allow, heads=heads)

@@ -1,0 +1,186 @@
+"""Sequences cut into chunks, and attention of each chunk to itself and to those before it.
+
+Work and memory grow with tokens times chunk, not with the square of a sequence. The tokens may come in another order, in
+several ones even (LSH attention has one for each round of hashing): it is chunks of that order that see each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pretune.nn.attention.functional import Bend
+from pretune.nn.attention.packed_layout import Layout, Side, starts_and_lengths
+from pretune.nn.attention.patterns import Pattern
+from pretune.runtime.errors import PretuneError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+ONLY_SELF = -1e5  # the logit of a token with itself, where it is the last resort
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """Every sequence cut into chunks of one size, its last one filled up with empty slots."""
+
+    size: int
+    count: int  # of all sequences; some at the end may be nobody's
+    slots: Tensor  # (n,) where each token is, of count · size
+    number: Tensor  # (count,) the place of a chunk among those of its sequence
+    many: Tensor  # (count,) how many these are
+    most: int  # how many a sequence has at most
+
+    @property
+    def first(self) -> Tensor:
+        """(count,) the first chunk of the sequence that each belongs to."""
+        return torch.arange(self.count, device=self.number.device) - self.number
+
+    @property
+    def last(self) -> Tensor:
+        """(count,) the last one of it."""
+        return (self.first + self.many - 1).clamp(max=self.count - 1)
+
+    def ring(self, rounds: int, before: int) -> Tensor:
+        """(rounds · count, before + 1): each chunk and those before it, where those of all rounds of a sequence are a ring."""
+        turns = torch.arange(rounds, device=self.number.device)[:, None]
+        place = turns * self.many + self.number  # (rounds, count)
+        back = torch.arange(-before, 1, device=place.device)
+        place = (place[..., None] + back) % (rounds * self.many[:, None])  # (rounds, count, before + 1)
+        turn, number = place // self.many[:, None], place % self.many[:, None]
+        return (turn * self.count + self.first[:, None] + number).flatten(0, 1)
+
+
+def cut(layout: Layout, size: int) -> Chunks:
+    """The sequences of a layout in chunks; made once for all layers of a forward."""
+    side = layout.queries
+    if layout.keys is not side:
+        raise PretuneError("attention in chunks is of tokens to themselves; it knows neither memory nor a cache")
+    name = ("chunks", size)
+    if name not in side.cache:
+        side.cache[name] = _cut(side, size)
+    return side.cache[name]  # type: ignore[no-any-return]
+
+
+def _cut(side: Side, size: int) -> Chunks:
+    offsets = side.offsets.long()
+    many = (offsets.diff() + size - 1) // size  # (s,)
+    first = many.cumsum(0) - many
+    sequence = side.sequence.long()
+    slots = first[sequence] * size + torch.arange(len(side), device=offsets.device) - offsets[sequence]
+    if side.host_offsets is None:  # a bound, for nobody may ask the device
+        count = len(side) // size + len(many)
+    else:
+        count = int((-(-starts_and_lengths(side)[1] // size)).sum())
+    chunks = torch.arange(count, device=offsets.device)
+    owner = torch.searchsorted(many.cumsum(0), chunks, right=True).clamp(max=len(many) - 1)
+    return Chunks(size, count, slots, chunks - first[owner], many[owner].clamp(min=1), -(-side.longest // size))
+
+
+class _Chosen:
+    """Columns of the tokens in some slots, looked up when asked for."""
+
+    def __init__(self, side: Side, at: Tensor) -> None:
+        self.side, self.at = side, at
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.at if name == "row" else self.side.columns[name][self.at]
+
+
+def attend_chunks(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: Layout,
+    pattern: Pattern,
+    score: Bend | None = None,
+    scale: float | None = None,
+    *,
+    size: int,
+    before: int = 0,
+    order: Tensor | None = None,
+    self_last: bool = False,
+) -> Tensor:
+    """`attend` where a token sees its chunk and `before` chunks before it: (n, heads, d).
+
+    `order` (heads, rounds, n) has the tokens in the orders in which they are cut, those of a sequence together. What a token
+    gets from several rounds is weighed by how much it saw in each. The first chunk of a sequence's round comes after the last
+    of the round before, and that of the first round after the last of all. With `self_last`, a token looks at itself only
+    where there is nobody else.
+
+    >>> from pretune.nn.attention.packed_layout import self_layout
+    >>> from pretune.nn.attention.patterns import causal
+    >>> from pretune.packed import pack_lists
+    >>> x = torch.randn(5, 2, 8)
+    >>> attend_chunks(x, x, x, self_layout(pack_lists([[1, 2, 3], [4, 5]])), causal, size=2, before=1).shape
+    torch.Size([5, 2, 8])
+    """
+    n, heads, _ = q.shape
+    chunks, side = cut(layout, size), layout.queries
+    order = torch.arange(n, device=q.device)[None, None] if order is None else order
+    rounds = order.shape[1]
+    # The token in each slot of each round, n in empty ones: (heads, rounds · chunks, size).
+    rows = order.new_full((*order.shape[:2], chunks.count * size), n)
+    rows[..., chunks.slots] = order
+    rows = rows.view(-1, rounds * chunks.count, size)
+    seen_rows = rows[:, chunks.ring(rounds, before)].flatten(2)  # (heads, rounds · chunks, (before + 1) · size)
+    real, at, seen_at = seen_rows < n, rows.clamp(max=n - 1), seen_rows.clamp(max=n - 1)
+
+    head = torch.arange(heads, device=q.device)[:, None, None]
+    q, k, v = (x.transpose(0, 1) for x in (q, k, v))  # (heads, n, d)
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    logits = (q[head, at] @ k[head, seen_at].transpose(-2, -1)).float() * scale
+    query, key = _Chosen(side, at[..., :, None]), _Chosen(side, seen_at[..., None, :])
+    if score is not None:
+        logits = score(logits, head[..., None], query, key)
+    seen = real[..., None, :] & pattern.allow(query, key)  # (heads, rounds · chunks, size, (before + 1) · size)
+    logits = logits.masked_fill(~seen, torch.finfo(logits.dtype).min)
+    if self_last:
+        alone = rows[..., :, None] == seen_rows[..., None, :]
+        logits, seen = logits.masked_fill(alone, ONLY_SELF), seen | alone
+    amount = logits.logsumexp(-1, keepdim=True)  # too coarse at ONLY_SELF to be what weights are divided by
+    out = logits.softmax(-1).to(v.dtype) @ v[head, seen_at]
+    out = out * seen.any(-1, keepdim=True)  # who sees nobody gets 0
+
+    # From slots back to tokens: (heads, rounds, n, …).
+    places = torch.empty_like(order).scatter_(2, order, chunks.slots.expand_as(order))
+    places = places + torch.arange(rounds, device=q.device)[:, None] * (chunks.count * size)
+    out, amount = out.flatten(1, 2)[head, places], amount.flatten(1, 2)[head, places]
+    mixed: Tensor = (out * amount.softmax(1).to(out.dtype)).sum(1).transpose(0, 1)
+    return mixed
+
+
+@dataclass(frozen=True)
+class Local:
+    """Attention to the own chunk and some before it, in the order of the text: for `Attention` in place of `attend`."""
+
+    size: int
+    before: int
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        layout: Layout,
+        pattern: Pattern,
+        score: Bend | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
+        """`attend_chunks` without another order."""
+        return attend_chunks(q, k, v, layout, pattern, score, scale, size=self.size, before=self.before)
+
+    def operations(self, lengths: Array, heads: int, head_width: int, pattern: Pattern) -> float:
+        """Queries times keys and weights times values."""
+        return float(4 * heads * head_width * pairs_in_chunks(lengths, self.size, self.before).sum())
+
+
+def pairs_in_chunks(lengths: Array, size: int, before: int) -> Array:
+    """How many keys all tokens of a sequence look at together, for each sequence.
+
+    >>> pairs_in_chunks(np.array([6.0, 2.0]), 2, 1).tolist()
+    [24.0, 4.0]
+    """
+    return np.asarray(lengths * np.minimum(lengths, (before + 1) * size))

@@ -1,0 +1,122 @@
+"""Attention of a recurrent decoder to its source: which states of the source each of its own looks at.
+
+dot             s · h                    Luong et al., 2015, arXiv:1508.04025
+scaled          s · h / √d               Vaswani et al., 2017, arXiv:1706.03762
+multiplicative  s · W h                  Luong et al., 2015
+additive        v · tanh(W s + U h)      Bahdanau et al., 2015, arXiv:1409.0473
+cosine          β cos(s, h), β learned   Graves et al., 2014, arXiv:1410.5401
+
+A look is global, over the whole source; local, around a place that follows the target or is predicted, and falls off from
+there (Luong et al., 2015); or hard, at one state drawn by the weights, the likeliest when not training (Xu et al., 2015,
+arXiv:1502.03044; here its gradient is that of the weights, straight through).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pretune.nn.attention.packed_layout import Layout, padded_groups
+from pretune.nn.dropout import Noise
+from pretune.nn.linear import Linear
+from pretune.runtime.errors import PretuneError
+
+Score = Literal["dot", "scaled", "multiplicative", "additive", "cosine"]
+Reach = Literal["global", "local", "local-monotonic", "hard"]
+
+
+class Alignment(nn.Module):
+    """Contexts: means of a source's states, by weights that a score gives them."""
+
+    def __init__(
+        self, queries: int, keys: int, score: Score, reach: Reach = "global", inner: int = 0, window: int = 10
+    ) -> None:
+        """`inner` is the width of an additive score; `window` how far a local look goes to either side."""
+        super().__init__()
+        if score in ("dot", "scaled", "cosine") and queries != keys:
+            raise PretuneError(
+                f"{score} attention compares states of one width, not {queries} and {keys}; choose multiplicative or additive"
+            )
+        self.score, self.reach, self.window = score, reach, window
+        if score == "multiplicative":
+            self.key = Linear(keys, queries, bias=False)
+        elif score == "additive":
+            self.query, self.key = Linear(queries, inner or queries), Linear(keys, inner or queries, bias=False)
+            self.vector = nn.Parameter(torch.empty(inner or queries).uniform_(-0.1, 0.1))
+        elif score == "cosine":
+            self.sharpness = nn.Parameter(torch.ones(()))
+        if reach == "local":
+            self.place, self.place_vector = (
+                Linear(queries, queries, bias=False),
+                nn.Parameter(torch.empty(queries).uniform_(-0.1, 0.1)),
+            )
+        self.noise = Noise()
+
+    def forward(self, queries: Tensor, keys: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        """(n, …) and (m, …) → (n, keys' width) contexts, and (n, longest source) weights."""
+        padded = padded_groups(layout)
+        groups, back = padded.groups, padded.queries.back
+        prepared = self.prepare(keys)
+        positions = layout.queries.columns["position"]
+        contexts, weights = [], []
+        longest = max((group.keys.shape[1] for group in groups), default=0)
+        for number, group in enumerate(groups):
+            share = self.weigh(
+                queries[group.queries], prepared[group.keys], group.real_keys, positions[group.queries], number
+            )
+            contexts.append((share @ keys[group.keys]).flatten(0, 1))
+            weights.append(F.pad(share, (0, longest - share.shape[2])).flatten(0, 1))
+        return torch.cat(contexts)[back], torch.cat(weights)[back]
+
+    def prepare(self, keys: Tensor) -> Tensor:
+        """What of a score depends on the source alone."""
+        match self.score:
+            case "multiplicative" | "additive":
+                return self.key(keys)
+            case "cosine":
+                return F.normalize(keys, dim=-1)
+        return keys
+
+    def weigh(self, queries: Tensor, prepared: Tensor, real: Tensor, positions: Tensor, number: int = 0) -> Tensor:
+        """(b, q, queries' width), (b, k, …) and (b, k) which of these there are → (b, q, k) weights."""
+        logits = self.compare(queries, prepared).float()
+        shown = real[:, None].expand(logits.shape)
+        places = torch.arange(real.shape[1], device=real.device)
+        fall = None
+        if self.reach.startswith("local"):
+            last = real.sum(1)[:, None] - 1  # (b, 1)
+            center = torch.minimum(positions, last).to(logits.dtype)
+            if self.reach == "local":
+                center = last * torch.sigmoid(torch.tanh(self.place(queries)).float() @ self.place_vector.float())
+                fall = torch.exp(-((places - center[:, :, None]) ** 2) / (2 * (self.window / 2) ** 2))
+            # A place between two states is near both, however narrow the window.
+            shown = shown & ((places - center[:, :, None]).abs() <= max(self.window, 0.5))
+        share = logits.masked_fill(~shown, -torch.inf).softmax(-1).nan_to_num(0.0)
+        share = share if fall is None else share * fall
+        if self.reach == "hard":
+            share = self.choose(share, number)
+        return share.to(queries.dtype)
+
+    def compare(self, queries: Tensor, prepared: Tensor) -> Tensor:
+        """(b, q, k) logits."""
+        match self.score:
+            case "additive":
+                inner = torch.tanh(self.query(queries)[:, :, None] + prepared[:, None])  # (b, q, k, inner)
+                return inner @ self.vector.to(inner.dtype)
+            case "scaled":
+                queries = queries * queries.shape[-1] ** -0.5
+            case "cosine":
+                queries = self.sharpness.to(queries.dtype) * F.normalize(queries, dim=-1)
+        return queries @ prepared.transpose(1, 2)
+
+    def choose(self, share: Tensor, number: int) -> Tensor:
+        """One state of each row of weights; the gradient is that of the weights."""
+        scores = share.clamp(min=1e-20).log()
+        if self.training:  # the highest after Gumbel noise is a draw by the weights
+            uniform = torch.special.ndtr(self.noise(tuple(share.shape), number, share.device)).clamp(1e-6, 1 - 1e-6)
+            scores = scores - (-uniform.log()).log()
+        one = F.one_hot(scores.masked_fill(share == 0, -torch.inf).argmax(-1), share.shape[-1]).to(share.dtype)
+        return one + share - share.detach()

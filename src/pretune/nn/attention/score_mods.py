@@ -1,0 +1,162 @@
+"""Scores: what bends attention's logits besides q·k. Each is built anew for a call, from q, the layout and its parameters."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from pretune.nn.attention.functional import Bend
+from pretune.nn.attention.packed_layout import Layout
+from pretune.nn.attention.patterns import Columns
+
+
+class Score(Protocol):
+    """Something that makes a Bend for one attention call."""
+
+    def __call__(self, q: Tensor, layout: Layout) -> Bend: ...
+
+
+class RelativeBias(nn.Module):
+    """T5's bias (Raffel et al., 2020): a learned number for each head and bucket of distances.
+
+    Half of the buckets are exact small distances, the other half grow logarithmically up to `furthest`.
+    """
+
+    def __init__(self, heads: int, buckets: int = 32, furthest: int = 128, both_ways: bool = True) -> None:
+        super().__init__()
+        self.buckets, self.furthest, self.both_ways = buckets, furthest, both_ways
+        self.weight = nn.Parameter(torch.zeros(buckets, heads))
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """The bucket of a distance key − query."""
+        buckets = self.buckets
+        offset = torch.zeros_like(distance)
+        if self.both_ways:
+            buckets //= 2
+            offset = (distance > 0).to(distance.dtype) * buckets
+            distance = distance.abs()
+        else:
+            distance = (-distance).clamp(min=0)
+        exact = buckets // 2
+        ratio = (distance.clamp(min=1).float() / exact).log() / math.log(self.furthest / exact)
+        far = (exact + (ratio * (buckets - exact)).to(distance.dtype)).clamp(max=buckets - 1)
+        return offset + torch.where(distance < exact, distance, far)
+
+    def forward(self, q: Tensor, layout: Layout) -> Bend:
+        """Adds weight[bucket, head] to a logit."""
+        # Beyond the furthest all distances are one: a small table says it for each, made once and not for each pair.
+        furthest = self.furthest
+        distances = torch.arange(-furthest, furthest + 1, device=q.device)
+        by_distance = self.weight[self.bucket(distances)]  # (distances, heads)
+
+        def bend(logit: Tensor, head: Tensor, query: Columns, key: Columns) -> Tensor:
+            distance = (key["position"] - query["position"]).clamp(-furthest, furthest)
+            return logit + by_distance[distance + furthest, head].to(logit.dtype)
+
+        return bend
+
+
+class TransformerXL(nn.Module):
+    """Transformer-XL's and XLNet's position term: (q + u) · W r(query − key), with sinusoidal r.
+
+    With `segments`, XLNet's segment term too: (q + s) · e(same segment or not); without a column of segments all are the
+    same, which changes nothing. Distances beyond `furthest` count as that.
+    The query-independent content bias is added to q by the attention itself.
+    """
+
+    def __init__(
+        self, width: int, heads: int, head_width: int, segments: bool = False, furthest: int | None = None
+    ) -> None:
+        super().__init__()
+        self.width, self.heads, self.head_width, self.furthest = width, heads, head_width, furthest
+        self.position = nn.Parameter(torch.empty(heads * head_width, width))
+        self.position_bias = nn.Parameter(torch.zeros(heads, head_width))
+        self.segment_bias = nn.Parameter(torch.zeros(heads, head_width)) if segments else None
+        self.segment = nn.Parameter(torch.empty(2, heads, head_width)) if segments else None
+        self.idle = segments  # some of its parameters are not for all batches
+
+    def reach(self, longest: int) -> int:
+        """How far distances between so many keys differ."""
+        return min(longest, self.furthest or longest)
+
+    def forward(self, q: Tensor, layout: Layout) -> Bend:
+        """Adds the two terms, scaled as q·k is."""
+        # Distances from −longest to +longest keys, or as far as they differ; row 0 is distance +furthest.
+        furthest = self.reach(layout.keys.longest)
+        distances = torch.arange(furthest, -furthest - 1, -1, device=q.device, dtype=torch.float32)
+        steps = torch.arange(0, self.width, 2, device=q.device, dtype=torch.float32)
+        angles = distances[:, None] * 10_000.0 ** (-steps / self.width)
+        waves = torch.cat([angles.sin(), angles.cos()], dim=-1).to(q.dtype)  # (distances, width)
+        keys = (waves @ self.position.to(q.dtype).T).view(-1, self.heads, self.head_width)
+        scale = self.head_width**-0.5
+        by_distance = torch.einsum("nhd,rhd->nhr", q + self.position_bias.to(q.dtype), keys) * scale
+        by_segment = None
+        if self.segment is not None and self.segment_bias is not None and "segment" in layout.queries.columns:
+            shifted = q + self.segment_bias.to(q.dtype)
+            by_segment = torch.einsum("nhd,shd->nhs", shifted, self.segment.to(q.dtype)) * scale
+
+        def bend(logit: Tensor, head: Tensor, query: Columns, key: Columns) -> Tensor:
+            distance = (query["position"] - key["position"]).clamp(-furthest, furthest)
+            logit = logit + by_distance[query["row"], head, furthest - distance]
+            if by_segment is not None:
+                differs = (query["segment"] != key["segment"]).long()
+                logit = logit + by_segment[query["row"], head, differs]
+            return logit
+
+        return bend
+
+
+class Disentangled(nn.Module):
+    """DeBERTa's terms (He et al., 2021): a query looks at the key of a distance, and the query of a distance at a key.
+
+    Distances differ up to `furthest`. With `buckets`, there are so many vectors on a side: half of them for exact small
+    distances, the others for logarithmically growing ones. Who makes queries and keys of distances, is not its matter.
+    """
+
+    def __init__(self, furthest: int, buckets: int = 0) -> None:
+        super().__init__()
+        self.furthest, self.buckets = furthest, buckets
+        self.side = buckets or furthest  # vectors on a side; the first of those ahead is that of distance 0
+
+    def near(self, longest: int) -> int:
+        """How many vectors on a side can matter between so many tokens."""
+        return self.side if self.buckets else min(longest, self.side)
+
+    def cut(self, vectors: Tensor, layout: Layout) -> Tensor:
+        """(2 · side, width) → those that can matter, (2 · near, width)."""
+        near = self.near(layout.keys.longest)
+        return vectors[self.side - near : self.side + near]
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """The bucket of a distance query − key, with its sign."""
+        if not self.buckets:
+            return distance
+        exact = self.buckets // 2
+        # Whole numbers must come out where they should, so all is of one precision.
+        top = torch.tensor((self.furthest - 1) / exact, device=distance.device).log()
+        ratio = (distance.abs().clamp(min=exact) / exact).log() / top
+        far = (ratio * (exact - 1)).ceil().to(distance.dtype) + exact
+        return torch.where(distance.abs() <= exact, distance, far * distance.sign())
+
+    def forward(self, q: Tensor, k: Tensor, queries: Tensor, keys: Tensor, layout: Layout) -> Bend:
+        """Adds both terms, scaled as q·k is; `queries` and `keys` are those of distances, (2 · near, heads, d) each."""
+        near, furthest = len(keys) // 2, min(layout.keys.longest, self.furthest)
+        distances = torch.arange(-furthest, furthest + 1, device=q.device)
+        rows = self.bucket(distances).clamp(-near, near - 1) + near
+        scale = disentangled_scale(q.shape[-1])
+        by_query = torch.einsum("nhd,rhd->nhr", q, keys * scale)
+        by_key = torch.einsum("mhd,rhd->mhr", k, queries * scale)
+
+        def bend(logit: Tensor, head: Tensor, query: Columns, key: Columns) -> Tensor:
+            row = rows[(query["position"] - key["position"]).clamp(-furthest, furthest) + furthest]
+            return logit + by_query[query["row"], head, row] + by_key[key["row"], head, row]
+
+        return bend
+
+
+def disentangled_scale(head_width: int) -> float:
+    """Three terms are added up where others have one."""
+    return float((3 * head_width) ** -0.5)

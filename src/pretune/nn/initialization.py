@@ -1,0 +1,122 @@
+"""All initialization in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from pretune.nn.attention.multi_head import CrossAttention, ScoredAttention
+from pretune.nn.attention.score_mods import RelativeBias
+from pretune.nn.embeddings import Embeddings
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+class Undrawn(TorchFunctionMode):
+    """Inside it, zeros stand where random numbers would be drawn, which takes far longer: a checkpoint fills them next.
+
+    >>> with Undrawn():
+    ...     float(nn.Linear(8, 8).weight.abs().max())
+    0.0
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Every call but those that draw."""
+        given = kwargs or {}
+        return nn.init.zeros_(args[0] if args else given["tensor"]) if func in DRAWING else func(*args, **given)
+
+
+# Which of them a mode sees depends on the modes around it.
+DRAWING = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
+
+
+def initialize(module: Module, deviation: float = 0.02, zero_outputs: bool = False) -> Module:
+    """BERT's rule: matrices and vectors of tokens from a truncated normal, biases 0, norms 1.
+
+    With `zero_outputs`, the last matrix of every part of a layer starts at 0, so that a layer starts as the identity.
+    """
+    if next(module.parameters()).is_meta:  # shapes alone; drawing nothing takes its time there
+        return module
+    norms = (nn.LayerNorm, nn.RMSNorm)
+    for child in module.modules():
+        for name, parameter in child.named_parameters(recurse=False):
+            if isinstance(child, norms):
+                nn.init.ones_(parameter) if name == "weight" else nn.init.zeros_(parameter)
+            elif "bias" in name:
+                nn.init.zeros_(parameter)
+            elif parameter.dim() > 1:
+                draw_truncated(parameter, deviation)
+    if zero_outputs:
+        # Once all else is done: a part comes before the matrices in it, which would be drawn anew.
+        for child in module.modules():
+            output = getattr(child, "output", None)
+            if isinstance(output, nn.Linear):
+                nn.init.zeros_(output.weight)
+    return module
+
+
+def draw_truncated(parameter: Tensor, deviation: float) -> None:
+    """Fill a parameter from a normal distribution that is cut off at two standard deviations; 0 where that is 0."""
+    with torch.no_grad():
+        if deviation == 0:
+            nn.init.zeros_(parameter)
+        else:
+            nn.init.trunc_normal_(parameter, std=deviation, a=-2 * deviation, b=2 * deviation)
+
+
+def initialize_by_inputs(module: Module, factor: float = 1.0) -> Module:
+    """T5's rule: the deviation of a matrix is one over the square root of its inputs, that of token vectors is 1.
+
+    Where attention does not scale its logits, its queries start smaller instead. Norms are 1, biases 0.
+    """
+    if next(module.parameters()).is_meta:  # shapes alone; drawing nothing takes its time there
+        return module
+    widths = [child.width for child in module.modules() if isinstance(child, Embeddings)]
+    for child in module.modules():
+        if isinstance(child, nn.Linear):
+            nn.init.normal_(child.weight, std=factor * child.in_features**-0.5)
+            if child.bias is not None:
+                nn.init.zeros_(child.bias)
+        elif isinstance(child, Embeddings):
+            nn.init.normal_(child.tokens, std=factor)
+        elif isinstance(child, RelativeBias):
+            nn.init.normal_(child.weight, std=factor * widths[0] ** -0.5)
+    for child in module.modules():  # once all matrices are drawn
+        if isinstance(child, (ScoredAttention, CrossAttention)) and child.scale == 1.0:
+            inputs = child.query.in_features * child.head_width
+            nn.init.normal_(child.query.weight, std=factor * inputs**-0.5)
+    return module
+
+
+def initialize_evenly(module: Module, reach: float = 0.1, everywhere: bool = False) -> Module:
+    """AWD-LSTM's rule: token vectors evenly from -reach to reach; layers as torch draws them, their biases 0.
+
+    With `everywhere`, all matrices like the token vectors (Sutskever et al., 2014).
+    """
+    for child in module.modules():
+        for name, parameter in child.named_parameters(recurse=False):
+            if "bias" in name:
+                nn.init.zeros_(parameter)
+            elif everywhere or isinstance(child, Embeddings):
+                nn.init.uniform_(parameter, -reach, reach)
+    return module
+
+
+def scale_outputs(module: Module, factor: float) -> Module:
+    """GPT-2's rule: the last matrix of every part of a layer starts smaller, as many of them add up."""
+    for child in module.modules():
+        output = getattr(child, "output", None)
+        if isinstance(output, nn.Linear):
+            with torch.no_grad():
+                output.weight.mul_(factor)
+    return module

@@ -1,0 +1,121 @@
+"""Quantization-aware training (Zafrir et al., 2019, *Q8BERT*): forward passes see rounded numbers, gradients pass through.
+
+Weights and token embeddings are rounded by the range of each row. The inputs of linear layers are rounded by a range that is
+learned: an exponential moving average of their largest magnitude. In the end the rounded weights and the learned ranges stay,
+so that the int8 graph made of them computes what was trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from pretune.nn.embeddings import Embeddings
+from pretune.nn.linear import Linear
+from pretune.nn.quantized.int8 import REDUCED
+from pretune.nn.recurrent import Recurrence
+
+DECAY = 0.9  # of the moving average, as in Q8BERT
+LARGEST = 127  # of 8-bit integers
+MIDDLE = 128  # the unsigned integer that stands for 0 in activations
+
+
+def rounded(x: Tensor, range_: Tensor, largest: int = LARGEST, smallest: int | None = None) -> Tensor:
+    """Round to multiples of range / largest, from -largest (or `smallest`) to largest; the gradient is that of x.
+
+    >>> rounded(torch.tensor([0.3, 9.0]), torch.tensor(1.27)).tolist()  # doctest: +ELLIPSIS
+    [0.30..., 1.2...]
+    """
+    scale = (range_ / largest).clamp(min=1e-12)
+    whole = (x / scale).round().clamp(-largest if smallest is None else smallest, largest) * scale
+    return x + (whole - x).detach()
+
+
+class RoundedRows(nn.Module):
+    """Weights as they will be as integers of at most `largest`."""
+
+    def __init__(self, largest: int) -> None:
+        super().__init__()
+        self.largest = largest
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Round each row by its own range."""
+        return rounded(weight, weight.detach().abs().amax(1, keepdim=True), self.largest)
+
+
+class RoundedInput(nn.Module):
+    """The input of a linear layer as it will be with 8 bits, by a range that is learned."""
+
+    largest: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("largest", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Round (…, inputs), after following its range in training."""
+        if self.training:
+            with torch.no_grad():
+                now = x.abs().amax().float()
+                first = self.largest == 0
+                self.largest.copy_(torch.where(first, now, DECAY * self.largest + (1 - DECAY) * now))
+        # 0 to 255 with MIDDLE for 0: one more step below than above.
+        return rounded(x, self.largest.to(x.dtype), smallest=-MIDDLE)
+
+
+class FixedRange(nn.Module):
+    """The input of a linear layer with 8 bits by a known range, by an operator that ONNX graphs have."""
+
+    def __init__(self, largest: float) -> None:
+        super().__init__()
+        self.scale = max(largest / LARGEST, 1e-12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Round (…, inputs)."""
+        return torch.fake_quantize_per_tensor_affine(x, self.scale, MIDDLE, 0, 255)
+
+
+def _parts(module: nn.Module) -> Iterator[tuple[nn.Module, str, int]]:
+    """Yield modules, the name of a weight in each, and its largest integer: weights that are multiplied have 7 bits."""
+    for child in list(module.modules()):
+        if isinstance(child, Linear):
+            yield child, "weight", REDUCED
+        elif isinstance(child, Embeddings):
+            yield child, "tokens", LARGEST
+        elif isinstance(child, Recurrence):
+            yield child, "weight_ih", REDUCED
+            yield child, "weight_hh", REDUCED
+
+
+def linears(module: nn.Module) -> Iterator[tuple[str, Linear]]:
+    """Yield the linear layers inside a module by their paths, shared ones once."""
+    return ((path, child) for path, child in module.named_modules() if isinstance(child, Linear))
+
+
+def add_rounding(module: nn.Module) -> None:
+    """Let a module compute as if with int8 weights and activations."""
+    for child, name, largest in _parts(module):
+        parametrize.register_parametrization(child, name, RoundedRows(largest))
+        if isinstance(child, Linear):
+            child.input_quantizer = RoundedInput().to(child.weight.device)
+
+
+def keep_rounded(module: nn.Module) -> dict[str, float]:
+    """Keep the rounded weights, and return the learned ranges of activations by the paths of their linear layers."""
+    ranges = {path: linear.input_quantizer for path, linear in linears(module)}
+    for child, name, _ in _parts(module):
+        if parametrize.is_parametrized(child, name):
+            parametrize.remove_parametrizations(child, name, leave_parametrized=True)
+        if isinstance(child, Linear):
+            child.input_quantizer = None
+    return {path: float(learned.largest) for path, learned in ranges.items() if isinstance(learned, RoundedInput)}
+
+
+def use_ranges(module: nn.Module, ranges: Mapping[str, float]) -> None:
+    """Let linear layers round their inputs by ranges that were learned; one without any input in training keeps its own."""
+    for path, linear in linears(module):
+        if ranges.get(path):
+            linear.input_quantizer = FixedRange(ranges[path])

@@ -1,0 +1,1 @@
+"""Distillation: learning from the logits, tokens or hidden states of a teacher."""

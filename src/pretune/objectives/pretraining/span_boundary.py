@@ -1,0 +1,58 @@
+"""SpanBERT's boundary objective (Joshi et al., 2020): hidden tokens from the two tokens just outside their span."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pretune.nn.initialization import initialize
+from pretune.nn.linear import LayerNorm
+from pretune.nn.output_heads import Transform, VocabularyHead
+from pretune.nn.positional_encoding import Learned
+from pretune.text.packing.sequences import Sequences
+
+if TYPE_CHECKING:
+    from pretune.backbones.backbone import Backbone
+
+Array = np.ndarray[Any, np.dtype[Any]]
+PLACES = 20  # inside a span; what lies further is not predicted
+PLACE_WIDTH = 200
+
+
+class BoundaryHead(nn.Module):
+    """The states of both tokens and a vector of the place inside the span, two layers, then the token embedding."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        vocabulary, vectors = backbone.embed.tokens.shape
+        width = backbone.width
+        self.places = Learned(PLACES, PLACE_WIDTH)
+        self.inner = Transform(2 * width + PLACE_WIDTH, F.gelu, LayerNorm(width), outputs=width)
+        self.output = VocabularyHead(vocabulary, Transform(width, F.gelu, LayerNorm(vectors), outputs=vectors))
+        initialize(self)
+
+    def look(self, states: Tensor, at: Tensor) -> Tensor:
+        """(n, width) states and (m, 3) left, right, place → (m, 2 · width + places)."""
+        left, right, place = at.unbind(1)
+        return torch.cat([states[left], states[right], self.places(place).to(states.dtype)], dim=1)
+
+    def forward(self, seen: Tensor, tokens: Tensor) -> Tensor:
+        """What `look` gives and the token embedding → (m, vocabulary)."""
+        out: Tensor = self.output(self.inner(seen), tokens)
+        return out
+
+
+def boundary_targets(sequences: Sequences, at: Array, first: Array) -> tuple[Array, Array]:
+    """For hidden tokens `at`, whose spans begin at `first`: which of them have a boundary, and (m, 3) left, right, place.
+
+    A span has one if it has a token on either side in its sequence.
+    """
+    last = at[np.searchsorted(first, first, side="right") - 1]
+    offsets, owner = sequences.offsets, sequences.owner[at]
+    left, right, place = first - 1, last + 1, at - first
+    good = (left >= offsets[owner]) & (right < offsets[owner + 1]) & (place < PLACES)
+    return good, np.stack([left, right, place], axis=1)[good]

@@ -1,0 +1,129 @@
+"""Lanes: documents for objectives whose batches go on where the one before ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pretune.objectives.objective import Data
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.randomness import Draws
+from pretune.text.packing.plan import Lanes, make_lanes
+from pretune.text.packing.sequences import Columns, Packing, Sequences
+from pretune.text.store.store import Store, spans_to_indices
+
+Array = np.ndarray[Any, np.dtype[Any]]
+NONE = np.empty(0, dtype=np.int64)
+
+
+def lanes_epoch(
+    data: Data, packing: Packing, draws: Draws, *, backward: bool = False, framed: bool = False
+) -> LaneEpoch:
+    """Documents in lanes. Those of a `backward` reader end where they begin; `framed` ones have what the template puts
+    around documents."""
+    if data.store is None:
+        raise PretuneError("a stateful objective reads raw text; give it a corpus or a store, not labeled rows")
+    if data.languages:
+        raise PretuneError("a stateful objective reads text of one language; give it one store")
+    items = data.template.for_documents.single if framed else ("A",)
+    place = items.index("A")
+    before, after = (
+        np.array([data.tokenizer.role(role) for role in roles], dtype=np.int64)
+        for roles in (items[:place], items[place + 1 :])
+    )
+    return LaneEpoch.make(data.store, data.documents, packing, draws, before, after, backward)
+
+
+@dataclass
+class LaneEpoch:
+    """Windows of lanes: pack t · g + i holds the i-th of g groups of lanes at time t.
+
+    Documents lie in one long stream, each with what stands before and after it; lanes are cut out of that.
+    """
+
+    store: Store
+    lanes: Lanes
+    groups: int
+    begin: Array  # (documents,) where each begins in the store
+    bounds: Array  # (documents + 1,) where each begins in the stream
+    before: Array = field(default_factory=lambda: NONE)  # ids before each document
+    after: Array = field(default_factory=lambda: NONE)  # and after it
+    backward: bool = False  # time runs from the end of each lane to its beginning
+
+    @classmethod
+    def make(
+        cls,
+        store: Store,
+        documents: Array,
+        packing: Packing,
+        draws: Draws,
+        before: Array = NONE,
+        after: Array = NONE,
+        backward: bool = False,
+    ) -> LaneEpoch:
+        """As many lanes as windows of `packing.length` tokens fit into the packs of one step."""
+        edges = store.sentence_offsets[store.document_offsets]
+        begin, lengths = edges[documents], edges[documents + 1] - edges[documents]
+        lengths = np.where(lengths > 0, lengths + len(before) + len(after), 0)
+        bounds = np.concatenate([[0], np.cumsum(lengths)])
+        per_pack = max(1, packing.tokens // packing.length)
+        lanes = make_lanes(bounds[:-1], lengths, lanes=per_pack * packing.lanes, window=packing.length, draws=draws)
+        return cls(store, lanes, packing.lanes, begin, bounds, before, after, backward)
+
+    def __len__(self) -> int:
+        return len(self.lanes) * self.groups
+
+    def sizes(self) -> Array:
+        """(packs,) how many lanes each has, and as many more as filler may take where windows are shorter than they could be."""
+        per_pack, window = self.lanes.lanes // self.groups, self.lanes.window
+        return np.full(len(self), per_pack - (-per_pack * (window - self.lanes.shortest) // window))
+
+    def pack(self, index: int) -> Sequences:
+        """A group of lanes at one time, a lane to a sequence; column `next` has the token read after each, -1 for none.
+
+        Column `fresh` marks where a document's reading begins, and where a lane's does.
+        """
+        time, group = divmod(index, self.groups)
+        window = self.lanes.batch(len(self.lanes) - 1 - time if self.backward else time)
+        per_pack = self.lanes.lanes // self.groups
+        mine = window.lane // per_pack == group
+        lane, spans = window.lane[mine] - group * per_pack, window.lengths[mine]
+        lengths = np.bincount(lane, weights=spans, minlength=per_pack).astype(np.int64)
+        places = spans_to_indices(window.starts[mine], spans)
+        document = np.searchsorted(self.bounds, places, side="right") - 1
+        first, last = (places == self.bounds[document], places == self.bounds[document + 1] - 1)
+        fresh, end = (last, first) if self.backward else (first, last)
+        ids, special = self.look_up(places, document)
+        following = self.look_up(np.where(end, places, places - 1 if self.backward else places + 1), document)[0]
+        if time == 0:  # lanes are cut anywhere
+            edges = np.cumsum(lengths)
+            fresh[(edges - 1 if self.backward else edges - lengths)[lengths > 0]] = True
+        columns = Columns(
+            {"special": special, "fresh": fresh, "next": np.where(end, -1, following)},
+            word=lambda: self.words(places, document, special),
+        )
+        if self.store.tokenizer.characters:
+            columns["characters"] = self.store.tokenizer.spelling[ids]
+        index_of = np.arange(per_pack) + group * per_pack + time * self.lanes.lanes
+        return Sequences(ids, lengths, index_of, columns)
+
+    def look_up(self, places: Array, document: Array) -> tuple[Array, Array]:
+        """Ids at some places of the stream, given their documents, and whether they are what stands around these."""
+        inside = places - self.bounds[document]
+        ahead = inside < len(self.before)
+        late = inside - (self.bounds[document + 1] - self.bounds[document] - len(self.after))  # 0 for the first after
+        special = ahead | (late >= 0)
+        text = np.where(special, self.begin[document], self.begin[document] + inside - len(self.before))
+        ids = self.store.gather(text, np.ones_like(text)).astype(np.int64)
+        ids[ahead] = self.before[inside[ahead]]
+        ids[late >= 0] = self.after[late[late >= 0]]
+        return ids, special
+
+    def words(self, places: Array, document: Array, special: Array) -> Array:
+        """Where words start."""
+        at = (self.begin[document] + places - self.bounds[document] - len(self.before))[~special]
+        found = np.ones(len(places), dtype=bool)
+        found[~special] = self.store.gather_words(at, np.ones_like(at))
+        return found

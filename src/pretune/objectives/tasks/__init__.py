@@ -1,0 +1,1 @@
+"""Supervised tasks: classification, regression, tagging, question answering, ranking, generation."""

@@ -1,0 +1,217 @@
+"""Tags for words: entities, parts of speech, chunks, and the roles of a predicate."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import repeat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+import numpy as np
+from torch import Tensor, nn
+
+from pretune.nn.attention.patterns import Pattern
+from pretune.nn.output_heads import TokenHead
+from pretune.objectives.objective import Data, Loss, classification_loss
+from pretune.objectives.task import Answer, fitted
+from pretune.packed import Batch
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.progress import say
+from pretune.runtime.randomness import Draws
+from pretune.text.examples.labeled import Excerpt, Row
+from pretune.text.examples.tag_schemes import OUTSIDE, all_tags, convert, find_entities, find_scheme, write_tags
+from pretune.text.examples.tagged import Tagged, read_tagged, tagged_rows
+from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
+from pretune.text.tokenizers.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from pretune.backbones.backbone import Backbone
+
+Array = np.ndarray[Any, np.dtype[Any]]
+LONGEST = 16  # tokens of a predicate that are said again after the sentence
+
+
+@dataclass(frozen=True)
+class Tag:
+    """`labels` are the tags in order, of a `scheme` that marks stretches of words or plain; `auto` is that of the examples.
+
+    A word's tag is that of its first token. A long sentence is read in windows with about `overlap` tokens in common, and a
+    word's tag is from the one that shows most of what is around it. With `predicate`, a column, tags are that word's roles.
+    """
+
+    labels: Sequence[str] = fitted(())
+    scheme: Literal["auto", "plain", "BIO", "IOB1", "BIOES"] = "auto"
+    overlap: int = 32
+    predicate: str | None = None
+    dropout: float = 0.1
+    usual: str = ""  # the tag of words that the tokenizer leaves out altogether
+
+    name: ClassVar[str] = "tag"
+    pattern: ClassVar[Pattern | None] = None
+    insists: ClassVar[bool] = True
+    stateful: ClassVar[bool] = False
+    each: ClassVar[Literal["sequence", "token"]] = "token"
+
+    @property
+    def written(self) -> str:
+        """The scheme of its tags; a published model says no more than these."""
+        return find_scheme([[label] for label in self.labels]) if self.scheme == "auto" else self.scheme
+
+    @property
+    def decides(self) -> str:
+        """The metric by which models are compared."""
+        return "accuracy" if self.written == "plain" else "f1"
+
+    def rows(self, file: Path) -> Iterator[tuple[int, Row]]:
+        """Sentences."""
+        return tagged_rows(file)
+
+    def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Tagged:
+        """Sentences of words with a tag each; words of a plain text stand between spaces."""
+        return read_tagged(file, columns, tags=answered, predicate=self.predicate)
+
+    def fit(self, examples: Tagged) -> Self:
+        """With the tags of some sentences: of a scheme, all that can come up for the kinds that do."""
+        assert examples.tags is not None
+        counts = Counter(tag for tags in examples.tags for tag in tags)
+        found = find_scheme(examples.tags)
+        scheme = found if self.scheme == "auto" else self.scheme
+        if found == "plain" != scheme:
+            odd = next(tag for tag in counts if find_scheme([[tag]]) == "plain")
+            raise PretuneError(f"{examples.file}: {odd!r} is no tag of {scheme}, which has O, B-… and I-…")
+        if len(counts) < 2:
+            said = f"every word has the tag {next(iter(counts))!r}" if counts else "no words in it"
+            raise PretuneError(f"{examples.file}: {said}; tagging needs two tags or more")
+        if scheme == "plain":
+            return replace(self, labels=tuple(sorted(counts)), scheme=scheme, usual=counts.most_common(1)[0][0])
+        marked = [find_entities(tags) for tags in examples.tags]
+        sizes = map(len, examples.tags)
+        broken = sum(map(operator.ne, map(write_tags, marked, sizes, repeat(found)), examples.tags))
+        if broken:
+            say(
+                f"{examples.file}: {broken} of {len(examples)} sentences break the rules of {found}; mended as conlleval does"
+            )
+        kinds = sorted({entity.kind for entities in marked for entity in entities})
+        return replace(self, labels=tuple(all_tags(kinds, scheme)), scheme=scheme, usual=OUTSIDE)
+
+    def lay_out(self, data: Data, length: int) -> Arrangement:
+        """A sentence to a sequence, or to several, which overlap; a predicate stands after it as a second text."""
+        if not isinstance(data.rows, Tagged):
+            raise PretuneError("tag learns from tagged words; give it a file in CoNLL's columns, .conllu or .jsonl")
+        tokens = data.tokens
+        roles = tokens.predicates is not None
+        rooms = np.full(len(data.rows), length - data.template.overhead(pair=roles), dtype=np.int64)
+        if roles:
+            rooms -= tokens.predicates[:, 1].clip(max=LONGEST)
+        if rooms.min(initial=1) < 1:
+            raise PretuneError(f"sequences of {length} tokens leave no room for text; ask for longer ones")
+        sentence, starts, spans, cut = tokens.windows(rooms, self.overlap)
+        starts, spans = starts[:, None], spans[:, None]
+        if roles:
+            second = tokens.predicates[sentence]
+            starts, spans = np.hstack([starts, second[:, :1]]), np.hstack([spans, second[:, 1:].clip(max=LONGEST)])
+        known = {"word": tokens.word}
+        if data.rows.tags is not None:
+            tags = self.encode_tags(data.rows)
+            known["tag"] = np.where(tokens.word < 0, -1, tags[tokens.word] if len(tags) else -1)
+        return Arrangement(
+            tokens.rows,
+            data.tokenizer,
+            data.template,
+            starts,
+            spans,
+            {"example": sentence},
+            truncated=cut,
+            columns={"again": np.tile([0, 1], (len(sentence), 1))} if roles else {},
+            tokens=known,
+        )
+
+    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+        """Windows in any order."""
+        return plan_epoch(self.lay_out(data, packing.length), packing, draws)
+
+    def encode_tags(self, rows: Tagged) -> Array:
+        """(words,) the class of each word, whatever scheme it is written in; -1 for tags that training never saw."""
+        assert rows.tags is not None
+        number = {label: i for i, label in enumerate(self.labels)}
+        found = [[number.get(tag, -1) for tag in convert(tags, self.written)] for tags in rows.tags]
+        missed = [row for row, classes in enumerate(found) if -1 in classes]
+        if missed:
+            odd = rows.tags[missed[0]][found[missed[0]].index(-1)]
+            count = sum(classes.count(-1) for classes in found)
+            say(f"{rows.place(missed[0])}: tag {odd!r} was not in training; such words ({count}) count as wrong")
+        return np.array([i for classes in found for i in classes], dtype=np.int64)
+
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+        """The first token of each word has its tag to say; a predicate that is said again has none."""
+        if "tag" in sequences.columns:
+            tags = np.where(sequences.columns.get("again", 0), -1, sequences.columns["tag"])
+            at = np.flatnonzero(tags >= 0)
+            sequences.targets[self.name] = (at, tags[at])
+        return sequences
+
+    def room(self, packing: Packing) -> dict[str, int]:
+        """Every token may begin a word."""
+        return {self.name: packing.tokens}
+
+    def head(self, backbone: Backbone) -> nn.Module:
+        """A logit a tag."""
+        return TokenHead(backbone.width, len(self.labels), backbone.tagger(), self.dropout)
+
+    def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
+        """(n, tags) logits of all tokens."""
+        out: Tensor = head(backbone(*batch.packed).last)
+        return out
+
+    def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
+        """Cross-entropy of each word."""
+        targets = batch.targets[self.name]
+        return classification_loss(self.name, head(backbone(*batch.packed).last[targets.at]), targets)
+
+    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Tagged) -> list[Answer]:
+        """A tag for each word, and how likely it is; where they mark stretches, these too."""
+        bounds = np.concatenate([[0], np.cumsum([len(words) for words in examples.words], dtype=np.int64)])
+        tags = np.full(bounds[-1], -1, dtype=np.int64)
+        probabilities = np.zeros(bounds[-1])
+        shown = np.full(bounds[-1], -1, dtype=np.int64)  # tokens to the nearer end of the window it is from
+        lead = laid.template.single.index("A")
+        for logits, start, span in zip(outputs, laid.starts[:, 0], laid.spans[:, 0], strict=True):
+            word = laid.tokens["word"][start : start + span]
+            at = np.flatnonzero(word >= 0)
+            near = np.minimum(at, span - 1 - at)
+            at = at[near > shown[word[at]]]
+            chosen, rows = word[at], logits[lead + at].astype(np.float64)
+            shown[chosen] = np.minimum(at, span - 1 - at)
+            tags[chosen] = rows.argmax(-1)
+            probabilities[chosen] = 1 / np.exp(rows - rows.max(-1, keepdims=True)).sum(-1)
+        usual = self.usual or (OUTSIDE if OUTSIDE in self.labels else self.labels[0])
+        names = [usual if tag < 0 else self.labels[tag] for tag in tags]
+        return [
+            self._answer(words, names[begin:end], probabilities[begin:end])
+            for words, begin, end in zip(examples.words, bounds[:-1], bounds[1:], strict=True)
+        ]
+
+    def combine(self, answers: Sequence[Answer], examples: Tagged, row: int) -> Answer:
+        """The answer of several models to one sentence: for each word the tag for which there is most, in probability."""
+        tags, probabilities = list[str](), list[float]()
+        for place in range(len(examples.words[row])):
+            shares = Counter[str]()
+            for answer in answers:
+                shares[answer["tags"][place]] += answer["probabilities"][place] / len(answers)
+            tag, share = shares.most_common(1)[0]
+            tags.append(tag)
+            probabilities.append(share)
+        return self._answer(examples.words[row], tags, np.array(probabilities))
+
+    def _answer(self, words: list[str], tags: list[str], probabilities: Array) -> Answer:
+        tags = convert(tags, self.written)
+        answer: Answer = {"tags": tags, "probabilities": probabilities.tolist()}
+        if self.written != "plain":
+            answer["entities"] = [
+                {"label": e.kind, "text": " ".join(words[e.first : e.last + 1]), "first": e.first, "last": e.last}
+                for e in find_entities(tags)
+            ]
+        return answer

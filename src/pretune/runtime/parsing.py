@@ -1,0 +1,279 @@
+"""Reading JSON and YAML from files that may be damaged or hostile.
+
+Size, nesting and the number of values are bounded before anything is built; what cannot be parsed ends in one error with the
+file and the line. Schemas are dataclasses, TypedDicts or any other type that pydantic checks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pretune.runtime.atomic_io import write_json
+from pretune.runtime.errors import PretuneError, quote
+
+Schema = TypeVar("Schema")
+
+LARGEST = 64 << 20  # bytes of a file that is parsed whole
+LONGEST_NAME = 255  # bytes, in most file systems
+DEEPEST = 64  # brackets inside brackets
+MOST_VALUES = 100_000  # in a YAML file, its aliases expanded
+SEAL = "sha256"  # key under which a sealed JSON file has its own checksum
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|\\U0000[dD][89a-fA-F]")  # half of a character, as JSON and YAML escape it
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{\]}]', re.DOTALL)
+
+
+def read_text(path: Path, limit: int = LARGEST) -> str:
+    """Return the contents of a UTF-8 text file of at most `limit` bytes."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(limit + 1)
+    except FileNotFoundError as error:
+        raise PretuneError(f"{path}: there is no such file") from error
+    except OSError as error:
+        raise PretuneError(f"{path}: cannot be read ({error.strerror})") from error
+    if len(raw) > limit:
+        raise PretuneError(f"{path}: larger than {limit / 1e6:,.0f} MB; a file of this kind never is")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise PretuneError(
+            f"{path}, line {line}: not valid UTF-8 text; the file is damaged or of another kind"
+        ) from error
+
+
+def read_json(path: Path, limit: int = LARGEST) -> Any:
+    """Return the value in a JSON file."""
+    return parse_json(read_text(path, limit), str(path))
+
+
+def parse_json(text: str, where: str) -> Any:
+    """Return the value that a JSON text stands for; `where` names its source in errors.
+
+    >>> parse_json('{"a": [1, 2]}', "example")
+    {'a': [1, 2]}
+    """
+    if json_depth(text) > DEEPEST:
+        raise PretuneError(f"{where}: nested more than {DEEPEST} levels deep; the file is damaged or hostile")
+    try:
+        return _encodable(json.loads(text), where) if _SURROGATE.search(text) else json.loads(text)
+    except json.JSONDecodeError as error:
+        raise PretuneError(f"{where}, line {error.lineno}: not valid JSON ({error.msg})") from error
+    except ValueError as error:  # an integer of thousands of digits
+        raise PretuneError(f"{where}: not valid JSON (a number has too many digits)") from error
+
+
+def _encodable(value: Any, where: str) -> Any:
+    """Return the value unless a string in it has half of a character, which no file and no terminal takes."""
+    try:
+        json.dumps(value, ensure_ascii=False, default=str, skipkeys=True).encode()
+    except UnicodeEncodeError as error:
+        broken = error.object[error.start : error.end].encode("unicode_escape").decode()
+        raise PretuneError(f"{where}: a string contains {broken}, which is not a character") from error
+    return value
+
+
+def json_depth(text: str) -> int:
+    """Return how deeply the brackets of a JSON text are nested.
+
+    >>> json_depth('{"a": ["[[["]}')
+    2
+    """
+    depth = deepest = 0
+    for match in _STRING_OR_BRACKET.finditer(text):
+        if match[0] in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif match[0] in "]}":
+            depth -= 1
+    return deepest
+
+
+def read_mapping(path: Path, what: str) -> dict[str, Any]:
+    """Return the object in a JSON file; `what` says what the file should be, for errors."""
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise PretuneError(f"{path}: not {what} (a JSON object was expected, not {_kind(value)})")
+    return value
+
+
+def read_json_lines(path: Path, *, torn: bool = False) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file with one JSON object per line.
+
+    With `torn`, a last line without a line break, which a killed process left, is skipped.
+    """
+    lines = read_text(path).split("\n")
+    last = lines.pop()
+    if last.strip() and not torn:
+        lines.append(last)
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            value = parse_json(line, f"{path}, line {number}")
+            if not isinstance(value, dict):
+                raise PretuneError(f"{path}, line {number}: a JSON object was expected, not {_kind(value)}")
+            yield value
+
+
+def conform(value: Any, schema: type[Schema], where: str) -> Schema:
+    """Check a parsed value against a schema and return it as that type.
+
+    >>> conform({"step": 3}, dict[str, int], "state.json")
+    {'step': 3}
+    """
+    from pydantic import ValidationError
+
+    try:
+        adapter: Any = _adapter(schema)  # type: ignore[arg-type]
+        return adapter.validate_python(value, strict=True)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in problem["loc"])
+        message = problem["msg"][0].lower() + problem["msg"][1:]
+        place = f"{where}: {key}" if key else where
+        raise PretuneError(f"{place}: {message}, not {quote(problem['input'])}") from error
+
+
+def is_file_name(name: str) -> bool:
+    """Return whether a name in a file means a file beside it, not a path to elsewhere.
+
+    >>> is_file_name("00000.safetensors"), is_file_name("../00000.safetensors"), is_file_name("..")
+    (True, False, False)
+    """
+    length = len(name.encode("utf-8", "surrogatepass"))
+    return Path(name).name == name and name != ".." and "\0" not in name and 0 < length <= LONGEST_NAME
+
+
+def as_tuples(value: Any) -> Any:
+    """Return the value with its lists, as files have them, as tuples, as frozen dataclasses have them.
+
+    >>> as_tuples([1, [2]])
+    (1, (2,))
+    """
+    return tuple(map(as_tuples, value)) if isinstance(value, list | tuple) else value
+
+
+@cache
+def _adapter(schema: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(schema)
+
+
+def write_sealed_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON object with a checksum of itself."""
+    plain = json.loads(json.dumps(value))
+    write_json(path, {**plain, SEAL: seal(plain)})
+
+
+def read_sealed_json(path: Path, what: str) -> dict[str, Any]:
+    """Return the object in a JSON file that `write_sealed_json` wrote; refuse one that was changed since."""
+    value = read_mapping(path, what)
+    if value.pop(SEAL, None) != seal(value):
+        raise PretuneError(f"{path}: the contents do not match their checksum; the file was damaged or edited")
+    return value
+
+
+def seal(value: Any) -> str:
+    """Return the checksum of a JSON value, whatever its layout.
+
+    >>> seal({"a": 1, "b": 2}) == seal({"b": 2, "a": 1})
+    True
+    """
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Return the value of a YAML text in which 1e-4 is a number; `where` names its source in errors.
+
+    >>> parse_yaml("lr: 1e-4", "example")
+    {'lr': 0.0001}
+    """
+    import yaml
+
+    loader = yaml_dialect()[0]
+    try:
+        _check_yaml(yaml.compose(_within_depth(text, where), loader), where)
+        return _encodable(yaml.load(text, loader), where) if _SURROGATE.search(text) else yaml.load(text, loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise PretuneError(f"{where}{line}: not valid YAML ({getattr(error, 'problem', None) or error})") from error
+    except (
+        ValueError,
+        OverflowError,
+        TypeError,
+        RecursionError,
+    ) as error:  # dates and numbers that only look like some
+        raise PretuneError(f"{where}: a value is not valid YAML ({error}); put it in quotes") from error
+
+
+def _within_depth(text: str, where: str) -> str:
+    """Return the text unless its indentation or brackets are nested too deeply to be parsed."""
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(text, yaml_dialect()[0]):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > DEEPEST:
+                raise PretuneError(f"{where}: nested more than {DEEPEST} levels deep; the file is damaged or hostile")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+    return text
+
+
+def _check_yaml(node: Any, where: str) -> None:
+    """Refuse a document whose aliases expand to more values than any recipe has, or that contains itself."""
+    import yaml
+
+    sizes: dict[int, int | None] = {}
+
+    def size(node: Any) -> int:
+        if id(node) in sizes:
+            known = sizes[id(node)]
+            if known is None:
+                raise PretuneError(f"{where}: an alias refers to a value that contains it")
+            return known
+        sizes[id(node)] = None
+        children: list[Any] = []
+        if isinstance(node, yaml.SequenceNode):
+            children = node.value
+        elif isinstance(node, yaml.MappingNode):
+            children = [part for pair in node.value for part in pair]
+        total = 1 + sum(map(size, children))
+        if total > MOST_VALUES:
+            raise PretuneError(f"{where}: more than {MOST_VALUES:,} values with its aliases expanded; leave them out")
+        sizes[id(node)] = total
+        return total
+
+    if node is not None:
+        size(node)
+
+
+@cache
+def yaml_dialect() -> tuple[Any, Any]:
+    """Return the YAML loader and dumper of recipes: plain YAML takes 1e-4 for text, these take it for a number."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    class Dumper(yaml.SafeDumper):  # text that looks like such a number needs quotes
+        pass
+
+    exponent = re.compile(r"^[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
+    for kind in (Loader, Dumper):
+        kind.add_implicit_resolver("tag:yaml.org,2002:float", exponent, list("-+0123456789"))
+    return Loader, Dumper
+
+
+def _kind(value: Any) -> str:
+    names = {list: "a list", str: "a string", bool: "true or false", int: "a number", float: "a number"}
+    return names.get(type(value), "null")

@@ -1,0 +1,123 @@
+"""Progress on stderr: a bar on a terminal, a line every few seconds elsewhere, silence on request."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+from pretune.runtime.errors import LONGEST_MESSAGE, printable, shorten
+
+PLAIN_EVERY = 5.0  # seconds between lines where stderr is not a terminal
+Result = TypeVar("Result")
+
+
+class Bar(Protocol):
+    """What a long job tells while it works."""
+
+    def update(self, done: float, note: str = "") -> None:
+        """Say how much of the total is done so far."""
+
+
+def silent() -> bool:
+    """Whether nothing is to be said: on request, and in all but the first of the processes that `torchrun` started."""
+    return os.environ.get("PRETUNE_PROGRESS") == "none" or os.environ.get("RANK", "0") != "0"
+
+
+def say(line: str) -> None:
+    """Print a line on stderr for the user, unless PRETUNE_PROGRESS=none; input that it echoes is made short and printable."""
+    if not silent():
+        lines = (shorten(printable(part), LONGEST_MESSAGE) for part in line.split("\n"))
+        print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def show(pieces: Generator[str, None, Result]) -> Result:
+    """A text on stderr as its pieces come, unless PRETUNE_PROGRESS=none; what comes of it in the end."""
+    silent = os.environ.get("PRETUNE_PROGRESS") == "none"
+    while True:
+        try:
+            piece = next(pieces)
+        except StopIteration as end:
+            say("")
+            result: Result = end.value
+            return result
+        if not silent:
+            print(piece, end="", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress(title: str, total: float | None = None) -> Iterator[Bar]:
+    """Show progress while the block runs.
+
+    >>> with progress("counting", total=3) as bar:
+    ...     for i in range(3):
+    ...         bar.update(i + 1, note="words")
+    """
+    if silent():
+        yield Silent()
+    elif sys.stderr.isatty():
+        with _rich_bar(title, total) as bar:
+            yield bar
+    else:
+        bar = _Plain(title, total)
+        yield bar
+        bar.finish()
+
+
+class Silent:
+    """Tells nothing."""
+
+    def update(self, done: float, note: str = "") -> None:
+        """Nothing happens."""
+
+
+class _Plain:
+    def __init__(self, title: str, total: float | None) -> None:
+        self.title, self.total, self.note = title, total, ""
+        self.start = self.shown = time.monotonic()
+        self.printed = False
+
+    def update(self, done: float, note: str = "") -> None:
+        self.note = note
+        now = time.monotonic()
+        if now - self.shown >= PLAIN_EVERY:
+            self.shown = now
+            self._print(done, now)
+
+    def _print(self, done: float, now: float) -> None:
+        self.printed = True
+        parts = [self.title]
+        if self.total:
+            share = min(done / self.total, 1.0)
+            left = (now - self.start) * (1 - share) / share if share > 0 else float("inf")
+            parts += [f"{100 * share:.0f} %", f"{left:.0f} s left" if left != float("inf") else "starting"]
+        say("  ".join([*parts, self.note]).rstrip())
+
+    def finish(self) -> None:
+        if self.printed:  # short jobs stay silent
+            say(f"{self.title}  done in {time.monotonic() - self.start:.0f} s  {self.note}".rstrip())
+
+
+@contextmanager
+def _rich_bar(title: str, total: float | None) -> Iterator[Bar]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}", style="dim"),
+    )
+    with Progress(*columns, console=Console(stderr=True), refresh_per_second=4) as display:
+        task = display.add_task(title, total=total, note="")
+
+        class _Rich:
+            def update(self, done: float, note: str = "") -> None:
+                display.update(task, completed=done, note=note)
+
+        yield _Rich()

@@ -1,0 +1,179 @@
+"""Recipes: the options of a verb as YAML, strict and typed.
+
+A verb's signature is the only place where its options are written down. A recipe file, `--set key=value` and command-line
+options all end in `resolve`, which checks them against that signature and names the nearest valid key for a wrong one.
+"""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import UnionType
+from typing import TYPE_CHECKING, Any, ClassVar, Union, get_args, get_origin, get_type_hints
+
+from pretune.runtime.errors import PretuneError, nearest, quote
+from pretune.runtime.parsing import parse_yaml, read_text, yaml_dialect
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+Values = dict[str, Any]
+LARGEST = 1 << 20  # bytes of a recipe file
+
+
+class Section:
+    """A group of recipe keys, such as `optimizer`: subclass it as a frozen dataclass. Unknown keys are refused.
+
+    With `flat`, the keys are command-line options of their own (`--steps` for `budget.steps`).
+    """
+
+    flat: ClassVar[bool] = False
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid"}
+
+
+def read_recipe(path: str | Path) -> Values:
+    """A recipe file as nested dictionaries."""
+    path = Path(path)
+    content = parse_yaml(read_text(path, LARGEST), str(path))
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise PretuneError(f"{path}: a recipe is a mapping of keys to values, not a {type(content).__name__}")
+    _check_keys(content, str(path))
+    return content
+
+
+def _check_keys(values: Mapping[Any, Any], where: str) -> None:
+    """Refuse keys that are not text: YAML reads `1:` and `null:` as other kinds of keys."""
+    for key, value in values.items():
+        if not isinstance(key, str):
+            raise PretuneError(f"{where}: the key {quote(key)} is not text; put it in quotes if it is meant")
+        if isinstance(value, Mapping):
+            _check_keys(value, where)
+
+
+def write_recipe(values: Mapping[str, Any]) -> str:
+    """Values as YAML that `read_recipe` reads."""
+    import yaml
+
+    _, dumper = yaml_dialect()
+    return yaml.dump(dict(values), Dumper=dumper, sort_keys=False, allow_unicode=True)
+
+
+def parse_settings(settings: Iterable[str]) -> Values:
+    """`optimizer.lr=1e-4` and the like as nested dictionaries.
+
+    >>> parse_settings(["optimizer.lr=1e-4", "seed=3"])
+    {'optimizer': {'lr': 0.0001}, 'seed': 3}
+    """
+    values: Values = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not key.strip():
+            raise PretuneError(f"--set {quote(setting)}: expected key=value, for example --set optimizer.lr=1e-4")
+        value = parse_yaml(text, f"--set {quote(key)}") if text else None
+        if isinstance(value, Mapping):
+            _check_keys(value, f"--set {quote(key)}")
+        inner = values
+        *path, last = key.strip().split(".")
+        for part in path:
+            inner = inner.setdefault(part, {})
+            if not isinstance(inner, dict):
+                raise PretuneError(f"--set {quote(setting)}: {quote(part)} was already set to a value")
+        inner[last] = value
+    return values
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Values:
+    """Values of `over` laid over those of `base`, section by section.
+
+    >>> merge({"optimizer": {"lr": 1, "decay": 2}}, {"optimizer": {"lr": 3}})
+    {'optimizer': {'lr': 3, 'decay': 2}}
+    """
+    merged = dict(base)
+    for key, value in over.items():
+        if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
+            merged[key] = merge(merged[key], value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def resolve(verb: Callable[..., Any], values: Mapping[str, Any], name: str) -> Values:
+    """Check values against a verb's signature; what comes back can be handed to it."""
+    from pydantic import ValidationError
+
+    # `from` is a word of Python's, so that the parameter is called from_.
+    values = {f"{key}_" if f"{key}_" in hints(verb) else key: value for key, value in values.items()}
+    try:
+        checked = _model(verb).model_validate(values)
+    except ValidationError as error:
+        raise PretuneError(f"{name}: " + "; ".join(_explain(verb, problem) for problem in error.errors())) from error
+    return {key: getattr(checked, key) for key in checked.model_fields_set}
+
+
+@cache
+def _model(verb: Callable[..., Any]) -> type[BaseModel]:
+    """The keys of a verb's recipe: its parameters with their types and defaults."""
+    from pydantic import ConfigDict, create_model
+
+    keys: dict[str, Any] = {}
+    for parameter, hint in hints(verb).items():
+        default = inspect.signature(verb).parameters[parameter].default
+        keys[parameter] = (hint, ... if default is inspect.Parameter.empty else default)
+    return create_model(verb.__name__, __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=True), **keys)
+
+
+class Loaded:
+    """Stands for objects that Python callers may pass where the command line passes a path."""
+
+
+@cache
+def hints(verb: Callable[..., Any]) -> dict[str, Any]:
+    """A verb's parameter types. Names it knows only for type checking (Tokenizer, Store …) count as `Loaded`."""
+    found = get_type_hints(verb, localns=_Names(vars(inspect.getmodule(verb))))
+    found.pop("return", None)
+    return found
+
+
+class _Names(dict[str, Any]):
+    def __missing__(self, key: str) -> Any:
+        return getattr(builtins, key, Loaded)
+
+
+def section_of(hint: Any) -> type[Section] | None:
+    """The Section inside a type such as `Budget | None`."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None)
+
+
+def section_keys(section: type[Section]) -> dict[str, Any]:
+    """Names and types of a section's keys."""
+    types = get_type_hints(section)
+    return {field.name: types[field.name] for field in fields(section)} if is_dataclass(section) else {}
+
+
+def _explain(verb: Callable[..., Any], problem: Any) -> str:
+    """One clause for one thing that is wrong."""
+    # Parts of the location that are no keys (branches of a union) tell people nothing.
+    known: dict[str, Any] = hints(verb)
+    unknown = problem["type"] in ("extra_forbidden", "unexpected_keyword_argument")
+    keys: list[str] = []
+    for part in map(str, problem["loc"]):
+        if part in known:
+            keys.append(part)
+            section = section_of(known[part])
+            known = section_keys(section) if section else {}
+        elif unknown and part == str(problem["loc"][-1]):
+            keys.append(part)
+    key = ".".join(keys)
+    if unknown:
+        return f"unknown key {key!r}; {nearest(keys[-1], known)}"
+    if problem["type"] == "missing":
+        return f"{key!r} is needed: give --{key.replace('_', '-')} or put it in the recipe"
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{key!r}: {message[0].lower()}{message[1:]}, got {quote(problem['input'])}"

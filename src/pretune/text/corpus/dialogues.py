@@ -1,0 +1,113 @@
+"""Dialogues: turns in order, each with the role of who speaks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pretune.runtime.errors import PretuneError
+from pretune.text.corpus.documents import read_jsonl, read_parquet
+from pretune.text.corpus.files import Errors, file_format, find_files
+
+Array = np.ndarray[Any, np.dtype[Any]]
+QUERY, RESPONSE = 0, 1
+ROLES = {
+    **dict.fromkeys(("q", "query", "question", "user", "human"), QUERY),
+    **dict.fromkeys(("r", "response", "a", "answer", "assistant", "bot"), RESPONSE),
+}
+FIELDS = ("turns", "dialogue", "dialog", "messages", "conversation")
+WHAT = (
+    'a .jsonl or .parquet file, a dialogue a row: {"turns": [{"role": "Q", "text": "…"}, {"role": "R", "text": "…"}]}'
+)
+
+
+@dataclass
+class Dialogues:
+    """Some dialogues, their turns end to end."""
+
+    file: Path
+    texts: list[str] = field(default_factory=list)  # of all turns
+    roles: list[int] = field(default_factory=list)  # of all turns: 0 query, 1 response
+    counts: list[int] = field(default_factory=list)  # turns of each dialogue
+    files: list[int] = field(default_factory=list)  # the number of each dialogue's file; none: all are of one
+
+    pairs: None = None  # a dialogue's texts have no second column
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @cached_property
+    def distinct(self) -> Array:
+        """(turns,) a number for each turn, the same for the same words."""
+        numbers: dict[str, int] = {}
+        return np.array([numbers.setdefault(text, len(numbers)) for text in self.texts])
+
+    def take(self, rows: Iterable[int]) -> Dialogues:
+        """Some of the dialogues."""
+        chosen = list(rows)
+        ends = np.cumsum(self.counts, dtype=np.int64).tolist()
+        turns = [turn for row in chosen for turn in range(ends[row] - self.counts[row], ends[row])]
+        return Dialogues(
+            self.file,
+            [self.texts[turn] for turn in turns],
+            [self.roles[turn] for turn in turns],
+            [self.counts[row] for row in chosen],
+            [self.files[row] for row in chosen] if self.files else [],
+        )
+
+
+def read_dialogues(files: Sequence[str | Path] | str | Path, errors: Errors = "strict") -> Dialogues:
+    """Read dialogues. Turns that are plain strings are a query and a response in turn; others name their roles.
+
+    >>> read_dialogues("chats.jsonl").roles[:3]  # doctest: +SKIP
+    [0, 1, 0]
+    """
+    given = [files] if isinstance(files, str | Path) else list(files)
+    if not given:
+        raise PretuneError(f"dialogues are needed: give {WHAT}")
+    paths = [path for name in given for path in find_files(name)]
+    found = Dialogues(paths[0])
+    for number, path in enumerate(paths):
+        if file_format(path) not in (".jsonl", ".parquet"):
+            raise PretuneError(f"{path}: no dialogues; give {WHAT}")
+        for line, row in read_jsonl(path, errors) if file_format(path) == ".jsonl" else read_parquet(path):
+            turns = _turns(row, f"{path}, line {line}")
+            found.texts += [text for _, text in turns]
+            found.roles += [role for role, _ in turns]
+            found.counts.append(len(turns))
+            found.files.append(number)
+    if not found.counts:
+        raise PretuneError(f"{paths[0]}: no dialogues in it; give {WHAT}")
+    return found
+
+
+def _turns(row: dict[str, Any], place: str) -> list[tuple[int, str]]:
+    name = next((key for key in FIELDS if key in row), None)
+    turns = row.get(name) if name else None
+    if not isinstance(turns, list) or not turns:
+        known = ", ".join(map(repr, row))
+        raise PretuneError(f"{place}: no list of turns among {known}; give {WHAT}")
+    plain = isinstance(turns[0], str)
+    return [_turn(turn, number, plain, f"{place}, turn {number + 1}") for number, turn in enumerate(turns)]
+
+
+def _turn(turn: Any, number: int, plain: bool, place: str) -> tuple[int, str]:
+    if isinstance(turn, str) != plain or not isinstance(turn, str | dict):
+        raise PretuneError(f'{place}: turns are all plain strings, or all objects with a "role" and a "text"')
+    if isinstance(turn, str):
+        return number % 2, turn
+    if turn.get("role") is None:
+        raise PretuneError(
+            f"{place}: no role; give every turn one, Q (query) or R (response), or plain strings for turns that alternate"
+        )
+    role, text = ROLES.get(str(turn["role"]).lower()), turn.get("text", turn.get("content"))
+    if role is None:
+        raise PretuneError(f"{place}: unknown role {turn['role']!r}; give Q (query) or R (response)")
+    if not isinstance(text, str):
+        raise PretuneError(f'{place}: no "text" that is a string')
+    return role, text

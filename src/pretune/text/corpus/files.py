@@ -1,0 +1,202 @@
+"""Finding files and reading them as streams, plain or compressed."""
+
+from __future__ import annotations
+
+import glob
+import lzma
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Literal, Protocol
+
+from pretune.runtime.errors import PretuneError, if_option
+
+FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
+COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".xz": "xz"}
+BLOCK = 1 << 20
+
+Errors = Literal["strict", "replace"]
+Paths = str | Path | Iterable[str | Path]
+
+
+class Stream(Protocol):
+    """A readable stream of bytes."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+def file_format(path: Path) -> str | None:
+    """The format behind a name, compression aside: `.jsonl` for `a.jsonl.xz`; None when it is not one of ours.
+
+    >>> file_format(Path("news.jsonl.xz"))
+    '.jsonl'
+    """
+    return found if (found := ending(path)) in FORMATS else None
+
+
+def ending(path: Path) -> str:
+    """How a name ends, compression aside.
+
+    >>> ending(Path("dev.conllu.gz"))
+    '.conllu'
+    """
+    suffixes = [s.lower() for s in path.suffixes]
+    if suffixes and suffixes[-1] in COMPRESSIONS:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+def find_files(paths: Paths, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Expand files, folders (searched whole, hidden names left out) and globs into a sorted list of files.
+
+    >>> find_files(["corpus/", "more/*.txt.gz"])  # doctest: +SKIP
+    """
+    if isinstance(paths, str | Path):
+        paths = [paths]
+    found: list[Path] = []
+    for given in paths:
+        path = Path(given)
+        if path.is_dir():
+            inside = sorted(p for p in path.rglob("*") if _is_visible_file(p, path) and file_format(p) in formats)
+            if not inside:
+                raise PretuneError(f"{path}: no {', '.join(formats)} files in this folder (plain or {_endings()})")
+            found += inside
+        elif path.exists():
+            if file_format(path) not in formats:
+                raise PretuneError(
+                    f"{path}: unknown kind of file; expected one of {', '.join(formats)}, plain or {_endings()}"
+                )
+            found.append(path)
+        elif glob.has_magic(str(given)):
+            matches = sorted(Path(p) for p in glob.glob(str(given), recursive=True))
+            matches = [p for p in matches if p.is_file() and file_format(p) in formats]
+            if not matches:
+                raise PretuneError(f"{given}: the pattern matches no {', '.join(formats)} file")
+            found += matches
+        else:
+            raise PretuneError(f"{path}: no such file or folder")
+    if not found:
+        raise PretuneError("no input files were given")
+    return found
+
+
+def _endings() -> str:
+    return "/".join(COMPRESSIONS)
+
+
+def _is_visible_file(path: Path, root: Path) -> bool:
+    return path.is_file() and not any(part.startswith(".") for part in path.relative_to(root).parts)
+
+
+class Meter:
+    """Counts the bytes read from disk, for progress."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
+class _Metered:
+    """A raw file whose reads are counted."""
+
+    closed = False
+
+    def __init__(self, raw: IO[bytes], meter: Meter) -> None:
+        self.raw, self.meter = raw, meter
+
+    def read(self, size: int = -1) -> bytes:
+        data = self.raw.read(size)
+        self.meter.bytes += len(data)
+        return data
+
+    def close(self) -> None:
+        self.raw.close()
+
+
+@contextmanager
+def open_stream(path: Path, meter: Meter | None = None) -> Iterator[Stream]:
+    """Open a file for reading bytes, decompressing by its ending. Damage becomes a PretuneError."""
+    compression = COMPRESSIONS.get(path.suffix.lower())
+    try:
+        with path.open("rb") as file:
+            raw: Any = _Metered(file, meter or Meter())
+            if compression is None:
+                yield raw
+            elif path.stat().st_size == 0:
+                raise EOFError("it is empty")
+            elif compression == "xz":
+                with lzma.LZMAFile(raw) as stream:
+                    yield stream
+            else:
+                import pyarrow
+
+                with pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, mode="r"), compression) as stream:
+                    yield stream
+    except (lzma.LZMAError, EOFError) as error:
+        raise PretuneError(f"{path}: damaged or cut-off compressed file ({error}); fetch or pack it again") from error
+    except IsADirectoryError as error:
+        raise PretuneError(f"{path}: is a folder, not a file") from error
+    except PermissionError as error:
+        raise PretuneError(f"{path}: no permission to read it") from error
+    except OSError as error:
+        if error.errno is None and compression is not None:  # how pyarrow reports bad data
+            message = str(error).splitlines()[0]
+            raise PretuneError(
+                f"{path}: damaged or cut-off compressed file ({message}); fetch or pack it again"
+            ) from error
+        raise PretuneError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def read_lines(path: Path, errors: Errors = "strict", meter: Meter | None = None) -> Iterator[tuple[int, str]]:
+    """Lines of a UTF-8 file with their numbers from 1, line ends (\\n, \\r\\n) taken off, a leading BOM too.
+
+    Only \\n ends a line: other Unicode separators are part of the text.
+    """
+    with open_stream(path, meter) as stream:
+        for number, line in enumerate(_split_lines(stream), 1):
+            if number == 1 and line.startswith(b"\xef\xbb\xbf"):
+                line = line[3:]
+            yield number, decode(line, path, number, errors)
+
+
+def _split_lines(stream: Stream) -> Iterator[bytes]:
+    rest: list[bytes] = []  # pieces of a line longer than a block
+    while block := stream.read(BLOCK):
+        *lines, last = bytes(block).split(b"\n")
+        if lines:
+            lines[0] = b"".join([*rest, lines[0]])
+            rest = []
+            for line in lines:
+                yield line.removesuffix(b"\r")
+        rest.append(last)
+    end = b"".join(rest)
+    if end:
+        yield end.removesuffix(b"\r")
+
+
+def decode(data: bytes, path: Path, line: int, errors: Errors) -> str:
+    """Decode UTF-8, or say in which file and line it is not."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if errors == "replace":
+            return data.decode("utf-8", errors="replace")
+        raise PretuneError(
+            f"{path}, line {line}: not valid UTF-8 (byte 0x{data[error.start]:02x} at column {error.start + 1}); "
+            f"save or convert the file as UTF-8{if_option('errors', ', or go on with --errors replace')}"
+        ) from error
+
+
+def checked(text: str, place: str) -> str:
+    """A text that JSON may have spelled with halves of surrogate pairs, which are refused."""
+    if not is_text(text):
+        raise PretuneError(f"{place} holds half of a surrogate pair, which is no text; mend it")
+    return text
+
+
+def is_text(text: str) -> bool:
+    """Whether it is free of halves of surrogate pairs.
+
+    >>> is_text("\\ud83d"), is_text("👍")
+    (False, True)
+    """
+    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)

@@ -1,0 +1,106 @@
+"""Parallel texts: a table with two columns of them, or two files whose lines belong together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.progress import say
+from pretune.text.corpus.files import Errors, file_format, find_files, read_lines
+from pretune.text.examples.labeled import PAIRS, Labeled, column_names, read_labeled
+
+WHAT = "a .csv, .tsv, .jsonl or .parquet file with two columns of text, or two .txt files of equally many lines"
+LANGUAGE = re.compile(r"[a-z]{2,3}(_\w+)?")  # en, rus, zh_CN
+
+
+def read_pairs(
+    files: Sequence[str | Path] | str | Path, columns: Mapping[str, str] | None = None, errors: Errors = "strict"
+) -> Labeled:
+    """Read pairs of texts. `columns` says which columns of a table are `text` and `pair`; if it has two, they are clear.
+
+    >>> rows = read_pairs(["news.en.txt", "news.fr.txt"])  # doctest: +SKIP
+    """
+    given = [files] if isinstance(files, str | Path) else list(files)
+    if not given:
+        raise PretuneError(f"pairs of texts are needed: give {WHAT}")
+    paths = [path for name in given for path in find_files(name)]  # the first file is the text, the second the pair
+    formats = [file_format(path) for path in paths]
+    if formats == [".txt", ".txt"]:
+        return _read_aligned(paths[0], paths[1], errors)
+    if len(paths) != 1 or formats == [".txt"]:
+        names = ", ".join(map(str, paths[:3])) + (", …" if len(paths) > 3 else "")
+        raise PretuneError(f"{names}: no pairs of texts; give {WHAT}")
+    return read_labeled(paths[0], _text_columns(paths[0], columns or {}, errors), errors=errors, labels=False)
+
+
+def read_languages(
+    files: Sequence[str | Path],
+    columns: Mapping[str, str] | None = None,
+    languages: str = "",
+    errors: Errors = "strict",
+) -> Labeled:
+    """Read pairs of texts of any number of tables and twos of .txt files; a row's label is its languages, as in "en fr".
+
+    These are the names of a table's columns, or end the names of files (news.en.txt, news.fr.txt), if `languages` (en-fr)
+    does not say otherwise.
+    """
+    paths = [path for name in files for path in find_files(name)]
+    if not paths:
+        return read_pairs([])
+    found = Labeled(paths[0], {}, pairs=[], labels=[])
+    assert found.pairs is not None and found.labels is not None
+    while paths:
+        count = 2 if file_format(paths[0]) == ".txt" else 1
+        rows = read_pairs(paths[:count], columns, errors)
+        del paths[:count]
+        first, second = languages.split("-") if languages else _languages_of(rows)
+        say(f"{rows.file}: {len(rows):,} pairs of texts in the languages {first} and {second}")
+        found.texts += rows.texts
+        found.pairs += rows.pairs or []
+        found.labels += [f"{first} {second}"] * len(rows)
+        found.lines += rows.lines
+    return found
+
+
+def _languages_of(rows: Labeled) -> list[str]:
+    names = [rows.columns[role] for role in ("text", "pair")]
+    if file_format(rows.file) == ".txt":
+        names = [Path(name).name.partition(".txt")[0].rpartition(".")[2] for name in names]
+    if not all(map(LANGUAGE.fullmatch, names)) or names[0] == names[1]:
+        raise PretuneError(
+            f"{rows.file}: cannot tell which languages {names[0]!r} and {names[1]!r} are; name columns (en, fr) or files "
+            "(news.en.txt, news.fr.txt) by their languages, or say languages=en-fr"
+        )
+    return names
+
+
+def _text_columns(path: Path, given: Mapping[str, str], errors: Errors) -> dict[str, str]:
+    """Which columns are the text and the pair: those named, those with the usual names, or the only two."""
+    found = {role: name for role, name in given.items() if name}
+    names = column_names(path, errors)
+    if not found:
+        lower = {name.lower(): name for name in names}
+        usual = next((pair for pair in PAIRS if all(name in lower for name in pair)), None)
+        if usual is not None:
+            found = {"text": lower[usual[0]], "pair": lower[usual[1]]}
+        elif len(names) == 2:
+            found = {"text": names[0], "pair": names[1]}
+    if len(found) < 2:
+        known = ", ".join(map(repr, names))
+        raise PretuneError(
+            f"{path}: cannot tell which columns are the two texts among {known}; name them, as in translate(text=…,pair=…)"
+        )
+    return found
+
+
+def _read_aligned(first: Path, second: Path, errors: Errors) -> Labeled:
+    texts, pairs = ([line for _, line in read_lines(path, errors)] for path in (first, second))
+    if len(texts) != len(pairs):
+        raise PretuneError(
+            f"{first} has {len(texts)} lines and {second} has {len(pairs)}; lines that belong together must be equally many"
+        )
+    if not texts:
+        raise PretuneError(f"{first}: no lines in it")
+    return Labeled(first, {"text": str(first), "pair": str(second)}, texts, pairs, lines=list(range(1, len(texts) + 1)))

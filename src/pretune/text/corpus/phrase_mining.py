@@ -1,0 +1,128 @@
+"""Finding phrases in a store: pairs and triples of words that meet more often than by chance, by mutual information."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pretune.runtime.errors import PretuneError
+from pretune.text.corpus.phrases import chain, fingerprints
+from pretune.text.store.store import Store
+
+Array = np.ndarray[Any, np.dtype[Any]]
+LONGEST = 3  # words
+CHUNK = 1 << 20  # tokens looked at together
+KINDS = 2_000_000  # of words, of pairs, of triples counted at most; beyond that the rarer half goes
+
+
+@dataclass
+class Counts:
+    """How often something occurs, by fingerprint, in bounded memory; and one place where it does."""
+
+    limit: int
+    keys: Array = field(default_factory=lambda: np.empty(0, dtype=np.uint64))  # sorted
+    times: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    facts: Array = field(
+        default_factory=lambda: np.empty((0, 1), dtype=np.uint64)
+    )  # place, length, words' fingerprints
+
+    def add(self, keys: Array, facts: Array) -> None:
+        """Count once for each key."""
+        both = np.concatenate([self.keys, keys])
+        times = np.concatenate([self.times, np.ones(len(keys), dtype=np.int64)])
+        known = np.concatenate([self.facts, facts]) if len(self.facts) else facts
+        self.keys, where, group = np.unique(both, return_index=True, return_inverse=True)
+        self.times = np.bincount(group, weights=times).astype(np.int64)
+        self.facts = known[where]
+        if len(self.keys) > self.limit:
+            kept = np.sort(np.argsort(-self.times, kind="stable")[: self.limit // 2])
+            self.keys, self.times, self.facts = self.keys[kept], self.times[kept], self.facts[kept]
+
+    def look_up(self, keys: Array) -> Array:
+        """(m,) how often each occurs; 0 where that is not known."""
+        place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return np.where(self.keys[place] == keys, self.times[place], 0)
+
+
+def find_collocations(
+    store: Store, *, count: int = 10_000, least: int = 10, bits: float = 3.0, tokens: float = 1e8, limit: int = KINDS
+) -> list[dict[str, Any]]:
+    """The phrases of a store: text, how often it occurs, and mutual information in bits for each joint between words.
+
+    Pairs and triples count that occur `least` times, within sentences, with at least so many `bits`: 3 are 8 times as often
+    as by chance. Those that explain most come first. No more than the first `tokens` are read.
+    """
+    tables = {size: Counts(limit) for size in range(1, LONGEST + 1)}
+    sentences = store.sentence_offsets
+    end = int(sentences[np.searchsorted(sentences, min(tokens, store.tokens), side="right") - 1])
+    start = 0
+    while start < end:
+        stop = int(sentences[np.searchsorted(sentences, start + CHUNK, side="right") - 1])
+        stop = min(stop if stop > start else start + CHUNK, end)  # a sentence longer than a chunk is cut
+        _count(store, start, stop, tables)
+        start = stop
+    words = tables[1]
+    if not len(words.keys):
+        raise PretuneError(f"{store.folder}: no words to find phrases among")
+    total = float(words.times.sum())
+    found: list[tuple[float, float, int, int, int]] = []
+    for size in range(2, LONGEST + 1):
+        table = tables[size]
+        often = table.times >= least
+        if not often.any():
+            continue
+        times, facts = table.times[often], table.facts[often]
+        alone = np.stack([words.look_up(facts[:, 2 + word]) for word in range(size)])
+        with np.errstate(divide="ignore"):
+            chance = np.log2(alone / total).sum(0)  # of words that have nothing to do with one another
+        shared = (np.log2(times / total) - chance) / (size - 1)
+        good = (alone > 0).all(0) & (shared >= bits)
+        found += zip(
+            (times * shared)[good].tolist(), shared[good].tolist(), times[good].tolist(), *facts[good][:, :2].T.tolist(),
+            strict=True,
+        )  # fmt: skip
+    rows: dict[str, dict[str, Any]] = {}
+    for _, shared_bits, occurrences, place, length in sorted(found, reverse=True):
+        text = _text(store, place, length)
+        if text is not None and text not in rows:
+            rows[text] = {"phrase": text, "times": occurrences, "bits": round(shared_bits, 2)}
+        if len(rows) == count:
+            break
+    return list(rows.values())
+
+
+def _count(store: Store, start: int, stop: int, tables: dict[int, Counts]) -> None:
+    """Count the words, pairs and triples of some tokens."""
+    ids = store.read(start, stop)
+    starts = store.gather_words(np.array([start]), np.array([stop - start]))
+    sentence = np.zeros(len(ids), dtype=bool)
+    low, high = np.searchsorted(store.sentence_offsets, [start, stop])
+    sentence[store.sentence_offsets[low:high] - start] = True
+    starts |= sentence
+    starts[:1] = True
+    first = np.flatnonzero(starts)
+    ends = np.append(first[1:], len(ids))
+    keys = fingerprints(ids, first, ends - first)
+    run = np.cumsum(sentence[first])
+    for size, table in tables.items():
+        begins = max(0, len(first) - size + 1)
+        same = run[:begins] == run[size - 1 :]
+        parts = [keys[step : step + begins][same] for step in range(size)]
+        places = first[:begins][same] + start
+        lengths = ends[size - 1 :][same] - first[:begins][same]
+        facts = np.stack([places.astype(np.uint64), lengths.astype(np.uint64), *parts], axis=1)
+        table.add(chain(parts), facts)
+
+
+def _text(store: Store, place: int, length: int) -> str | None:
+    """The text of a phrase, unless a part of it is special, unknown, or without a letter or digit."""
+    tokenizer = store.tokenizer
+    ids = store.read(place, place + length).astype(np.int64)
+    if tokenizer.specials[ids].any():
+        return None
+    parts = np.split(ids, np.flatnonzero(tokenizer.word_starts(ids))[1:])
+    if not all(any(character.isalnum() for character in tokenizer.decode(part)) for part in parts):
+        return None
+    return tokenizer.decode(ids).strip() or None

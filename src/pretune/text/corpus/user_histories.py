@@ -1,0 +1,80 @@
+"""Histories: the items of every user in order of time, as text: a line a user, items with spaces between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pretune.runtime.atomic_io import write_bytes
+from pretune.runtime.errors import PretuneError, quote
+from pretune.text.corpus.documents import read_jsonl, read_parquet, read_table
+from pretune.text.corpus.files import checked, file_format
+
+USERS = ("user", "user_id", "userid", "customer", "customer_id", "session", "session_id")
+SEQUENCES = ("items", "history", "sequence")  # of all items of a user, with spaces between them
+ITEMS = (*SEQUENCES, "item", "item_id", "itemid", "product", "product_id", "movie_id", "movieid")
+TIMES = ("time", "timestamp", "date", "datetime")
+
+
+def write_histories(files: Iterable[Path], out: Path, least: int = 3, **columns: str | None) -> dict[str, Any]:
+    """Write the histories in some .jsonl, .csv, .tsv or .parquet files to a text file; what there is to say about them.
+
+    A row has a user and an item, and perhaps a time; or a user and all items, as a list or with spaces between them. Without
+    times, the order of the rows counts. Users with fewer than `least` items are left out. `columns` (user, item, time) are
+    guessed from the usual names where they are not given.
+    """
+    seen: dict[str, list[tuple[Any, str]]] = {}
+    for file in files:
+        for line, row in _rows(file):
+            place = f"{file}, line {line}"
+            user = row[_column(row, columns.get("user"), USERS, "user", place)]
+            name = _column(row, columns.get("item"), ITEMS, "item", place)
+            time = _column(row, columns.get("time"), TIMES, "", place)
+            items = row[name].split() if name.lower() in SEQUENCES and isinstance(row[name], str) else row[name]
+            history = seen.setdefault(str(user), [])
+            for item in map(str, items if isinstance(items, list) else [items]):
+                if checked(item, f"{place}: an item").split() != [item]:
+                    raise PretuneError(
+                        f"{place}: the item {quote(item)} is empty or has spaces in it; name it otherwise"
+                    )
+                history.append((_order(row[time]) if time else (0, 0), item))
+    kept = {user: [item for _, item in sorted(h, key=lambda x: x[0])] for user, h in seen.items() if len(h) >= least}
+    if not kept:
+        raise PretuneError(f"no user has {least} items or more among {len(seen)} users; nothing to write")
+    write_bytes(out, "".join(" ".join(items) + "\n" for items in kept.values()).encode())
+    return {
+        "histories": str(out),
+        "users": len(kept),
+        "left_out": len(seen) - len(kept),
+        "items": len({item for items in kept.values() for item in items}),
+        "events": sum(map(len, kept.values())),
+    }
+
+
+def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    match file_format(file):
+        case ".jsonl":
+            return read_jsonl(file)
+        case ".parquet":
+            return read_parquet(file)
+        case ".csv" | ".tsv":
+            return read_table(file)
+        case _:
+            raise PretuneError(f"{file}: histories come from .jsonl, .csv, .tsv or .parquet files")
+
+
+def _column(row: dict[str, Any], given: str | None, usual: tuple[str, ...], role: str, place: str) -> str:
+    """The column for a role. One without a role may be missing, and has no name then."""
+    name = given or next((key for key in row if key.lower() in usual), "")
+    if row.get(name) is None and (role or given):
+        raise PretuneError(f"{place}: no {name or role!r} among {', '.join(map(repr, row))}; name the right column")
+    return name
+
+
+def _order(time: Any) -> tuple[int, Any]:
+    """Something to sort by: numbers as numbers, dates in ISO's order as text."""
+    try:
+        return (0, float(time))
+    except (TypeError, ValueError):
+        return (1, str(time))

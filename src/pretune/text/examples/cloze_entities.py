@@ -1,0 +1,94 @@
+"""Queries with a gap that an entity of a passage fills (ReCoRD, RuCoS)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pretune.runtime.errors import PretuneError
+from pretune.text.corpus.files import Errors, checked
+from pretune.text.examples.labeled import Excerpt, Row, Table
+from pretune.text.examples.multiple_choice import Candidates, Grouped
+
+GAP = "@placeholder"
+ROLES: dict[str, Sequence[str]] = {
+    "text": ("passage.text", "passage", "text", "context"),
+    "entities": ("passage.entities", "entities", "candidates"),
+    "qas": ("qas",),
+    "query": ("query", "question"),
+    "answers": ("answers", "answer"),
+}
+
+
+def read_entities(
+    file: str | Path | Excerpt,
+    columns: Mapping[str, str] | None = None,
+    *,
+    errors: Errors = "strict",
+    labels: bool = True,
+) -> Grouped:
+    """Examples of the published layout, a passage with its queries (`qas`) a line; or of a query a line, with columns
+    `text`, `query`, `entities` and `answers`, of which the last two are lists.
+
+    An entity is a text, or an object with a `text`, or with `start` and `end` in the passage (the last character, as there).
+    """
+    table = Table.open(file, columns or {}, ROLES, errors)
+    found = table.named(ROLES)
+    nested = "qas" in found and "query" not in table.given
+    unused = ("query", "answers") if nested else ("qas",)
+    found = {role: name for role, name in found.items() if role not in unused and (labels or role != "answers")}
+    table.settle(
+        found, needed=("text", "entities", *(("qas",) if nested else ("query", "answers") if labels else ("query",)))
+    )
+    made = Grouped(table.path, found, answered=labels, nested=nested)
+    for line, row in table.rows():
+        text = table.text(row, found["text"], line)
+        names = _names(table, row, line, found["entities"], text)
+        if nested:
+            asked = _list(table, row, line, found["qas"])
+        else:
+            asked = [{"query": row.get(found["query"]), "answers": row.get(found.get("answers", ""))}]
+        for item in asked:
+            place = f"{table.path}, line {line}"
+            query = item.get("query") if isinstance(item, dict) else None
+            if not isinstance(query, str) or GAP not in query:
+                raise PretuneError(
+                    f"{place}: no {GAP} in the query {query!r} ({found['qas' if nested else 'query']!r})"
+                )
+            query = checked(query, f"{place}: {found['qas' if nested else 'query']!r}")
+            golds = _golds(table, item, line, found["qas" if nested else "answers"], text) if labels else ()
+            same = {gold.casefold() for gold in golds}
+            right = tuple(number for number, name in enumerate(names) if name.casefold() in same)
+            pairs = tuple(query.replace(GAP, name) for name in names)
+            made.groups.append(Candidates(names, (text,) * len(names), pairs, right, golds, shown=query))
+            made.lines.append(line)
+    return made
+
+
+def _golds(table: Table, item: Mapping[str, Any], line: int, column: str, text: str) -> tuple[str, ...]:
+    answers = item.get("answers")
+    return _names(table, {column: [answers] if isinstance(answers, str) else answers}, line, column, text)
+
+
+def _names(table: Table, row: Row, line: int, column: str, text: str) -> tuple[str, ...]:
+    """The different entities of a list, by name."""
+    names = []
+    for entity in _list(table, row, line, column):
+        if isinstance(entity, dict):
+            start, end = entity.get("start"), entity.get("end")
+            inside = isinstance(start, int) and isinstance(end, int) and 0 <= start <= end < len(text)
+            entity = entity.get("text") or (text[start : end + 1] if inside else None)  # type: ignore[operator]
+        if not isinstance(entity, str) or not entity.strip():
+            raise PretuneError(
+                f"{table.path}, line {line}: an entity in {column!r} has no text, and no place in its passage"
+            )
+        names.append(checked(entity.strip(), f"{table.path}, line {line}: {column!r}"))
+    return tuple(dict.fromkeys(names))
+
+
+def _list(table: Table, row: Row, line: int, column: str) -> list[Any]:
+    cells = row.get(column)
+    if not isinstance(cells, list) or not cells:
+        raise PretuneError(f"{table.path}, line {line}: no list in {column!r}")
+    return cells

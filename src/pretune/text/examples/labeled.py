@@ -1,0 +1,456 @@
+"""Labeled files: rows with a text (or a pair of them) and a label; columns guessed, shown, and overridable.
+
+A Table is a file whose columns have roles. `read_labeled` gives it those of text, pair and label, and what further roles a task
+has; a task whose rows are of another kind uses a Table itself (text/examples/multiple_choice.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pretune.runtime.errors import PretuneError, if_option, nearest
+from pretune.runtime.progress import say
+from pretune.text.corpus.documents import csv_rows, read_jsonl, read_parquet, read_table
+from pretune.text.corpus.files import Errors, checked, file_format, find_files, is_text
+
+FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
+LABELS = (
+    "label", "labels", "class", "category", "target", "gold_label", "sentiment", "intent", "topic", "score",
+    "similarity", "is_duplicate", "quality", "y",
+)  # fmt: skip
+PAIRS = (
+    ("text", "pair"), ("text", "text_pair"), ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("text1", "text2"),
+    ("text_a", "text_b"), ("question", "sentence"), ("question", "passage"), ("query", "passage"),
+    ("query", "document"), ("query", "candidate"), ("anchor", "positive"), ("#1 string", "#2 string"), ("first", "second"),
+)  # fmt: skip
+TEXTS = (
+    "text", "sentence", "review", "content", "body", "message", "comment", "tweet", "utterance", "question",
+    "document", "title",
+)  # fmt: skip
+SEPARATORS = ";|,"  # between labels of one row
+SAMPLE = 1000  # rows looked at when guessing
+LISTED = 3  # bad rows that a message names
+NOTHING = ("nan", "none", "null", "na", "n/a", "<na>")  # how programs spell that there is no value
+ROLES = ("text", "pair", "label")  # those that are options of their own
+USUAL: dict[str, Sequence[str]] = {
+    "text": (*TEXTS, *(first for first, _ in PAIRS)),
+    "pair": [second for _, second in PAIRS],
+    "label": LABELS,
+}
+KNOWN = {name for usual in USUAL.values() for name in usual}  # which make a first row a header
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Row = dict[str, Any]
+
+
+@dataclass
+class Labeled:
+    """The rows of a labeled file, in order."""
+
+    file: Path
+    columns: dict[str, str]  # role → column, e.g. {"text": "sentence", "label": "label"}
+    texts: list[str] = field(default_factory=list)
+    pairs: list[str] | None = None
+    labels: list[Any] | None = None  # of a row: a string, a number, or a tuple of strings
+    lines: list[int] = field(default_factory=list)  # where each row stands in the file
+    more: dict[str, list[Any]] = field(default_factory=dict)  # role → cells, for further roles of a task
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def take(self, rows: Iterable[int]) -> Labeled:
+        """Some of the rows."""
+        chosen = list(rows)
+        pairs, labels = (None if c is None else [c[row] for row in chosen] for c in (self.pairs, self.labels))
+        texts, lines = [self.texts[row] for row in chosen], [self.lines[row] for row in chosen]
+        more = {role: [cells[row] for row in chosen] for role, cells in self.more.items()}
+        return Labeled(self.file, self.columns, texts, pairs, labels, lines, more)
+
+    def empty(self) -> list[int]:
+        """Return the rows that have no text: nothing but white space, in both texts of a pair."""
+        sides = [self.texts, *([] if self.pairs is None else [self.pairs])]
+        return [row for row, texts in enumerate(zip(*sides, strict=True)) if not any(text.strip() for text in texts)]
+
+    @property
+    def queries(self) -> Array:
+        """(rows,) numbers, the same for rows of one `group`."""
+        known = [str(group) for group in self.more.get("group", self.texts)]
+        return np.unique(np.array(known, dtype=object), return_inverse=True)[1].astype(np.int64)
+
+    def asked(self, row: int) -> str:
+        """What a row asks, whatever its label: two that ask the same are one. Rows of one `group` are one, too."""
+        if "group" in self.more:
+            return str(self.more["group"][row])
+        parts = [self.texts[row], *([] if self.pairs is None else [self.pairs[row]])]
+        parts += [str(self.more["spans"][row])] if "spans" in self.more else []
+        return "\0".join(parts).casefold().strip()
+
+    def place(self, row: int) -> str:
+        """Where a row stands, for messages."""
+        return f"{self.file}, line {self.lines[row]}" if self.lines else f"{self.file}, row {row + 1}"
+
+    def show(self, row: int) -> dict[str, Any]:
+        """What of a row stands beside its answer."""
+        return {"text": self.texts[row], **({} if self.pairs is None else {"pair": self.pairs[row]})}
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """Some rows of a file, and the line each stands on: a part of a large one that is read as a whole one is."""
+
+    file: Path
+    rows: list[tuple[int, Row]]
+    first: Row  # of the file: it says which columns there are
+
+
+def table_rows(file: str | Path, errors: Errors = "strict") -> Iterator[tuple[int, Row]]:
+    """All rows of a table, and the line each stands on."""
+    (path,) = find_files(file, FORMATS)[:1]
+    return _rows(path, _header(path, errors), errors)
+
+
+def read_excerpts(
+    path: Path, rows: int, read: Callable[[Path], Iterator[tuple[int, Row]]] = table_rows
+) -> Iterator[Excerpt]:
+    """A file in parts of so many rows, in order, however large it is; `read` makes rows of it.
+
+    >>> for part in read_excerpts(Path("large.csv"), 1000): print(len(part.rows))  # doctest: +SKIP
+    """
+    left = read(path)
+    part = list(islice(left, rows))
+    if not part:
+        raise PretuneError(f"{path}: no rows in it")
+    _, first = part[0]
+    while part:
+        yield Excerpt(path, part, first)
+        part = list(islice(left, rows))
+
+
+def read_labeled(
+    file: str | Path | Excerpt,
+    columns: Mapping[str, str] | None = None,
+    *,
+    errors: Errors = "strict",
+    labels: bool = True,
+    label: Callable[[Any], Any] | None = None,
+    roles: Mapping[str, Sequence[str]] | None = None,
+    drop_bad: bool = False,
+) -> Labeled:
+    """Read a .csv, .tsv, .jsonl or .parquet file of examples, or an excerpt of one.
+
+    `columns` says which column is the `text`, the `pair` (a second text) and the `label`; what it leaves open is guessed
+    from names, then from contents, and shown. A table without a header has columns 1, 2, 3 … A field inside another of a
+    .jsonl file is OUTER.INNER. `label` makes a label of a cell, one string if nothing else is said; a ValueError of its
+    says what is wrong with the cell. `roles` are further ones, and the usual names of their columns.
+
+    Rows without a label are refused with a list of them. With `drop_bad` they are left out, and so are rows without any text.
+
+    >>> rows = read_labeled("train.csv", {"label": "sentiment"})  # doctest: +SKIP
+    """
+    further = dict(roles or {})
+    table = Table.open(file, columns or {}, {**USUAL, **further}, errors)
+    named = table.named(further)
+    given = {role: name for role, name in table.given.items() if role in USUAL}
+    found = guess_columns(table.sample, given, labels, taken=set(named.values())) | named
+    table.settle(found, needed=("text", "label") if labels else ("text",))
+    made = Labeled(table.path, found, pairs=[] if "pair" in found else None, labels=[] if "label" in found else None)
+    made.more = {role: [] for role in further if role in found}
+    unlabeled = []
+    for line, row in table.rows():
+        if made.labels is not None:
+            try:
+                made.labels.append(table.cell(row, found["label"], line, label or one_label))
+            except Missing:
+                unlabeled.append(line)
+                continue
+        made.lines.append(line)
+        made.texts.append(table.text_or_empty(row, found["text"], line))
+        if made.pairs is not None:
+            made.pairs.append(table.text_or_empty(row, found["pair"], line))
+        for role, cells in made.more.items():
+            cells.append(row.get(found[role]))
+    if unlabeled:
+        what = (
+            f"{table.path}: {len(unlabeled)} of {len(made) + len(unlabeled)} rows have no label in {found['label']!r}"
+        )
+        drop_or_refuse(what, [f"line {line}" for line in unlabeled], drop_bad)
+    if drop_bad and labels and (empty := made.empty()):
+        what = f"{table.path}: {len(empty)} of {len(made)} rows have no text"
+        drop_or_refuse(what, [f"line {made.lines[row]}" for row in empty], drop_bad)
+        made = made.take(sorted({*range(len(made))} - {*empty}))
+    if not made.texts:
+        raise PretuneError(f"{table.path}: no row with both a text and a label is left")
+    return made
+
+
+@dataclass
+class Table:
+    """A file, or an excerpt of one, whose columns have roles, some of them given."""
+
+    path: Path
+    roles: Collection[str]
+    given: dict[str, str]  # role → column
+    first: Row  # which says which columns there are
+    sample: list[Row]
+    names: list[str] | None  # of the columns, where the file has no header
+    rows: Callable[[], Iterator[tuple[int, Row]]]  # all of them, and the line each stands on
+
+    @classmethod
+    def open(
+        cls, file: str | Path | Excerpt, columns: Mapping[str, str], roles: Mapping[str, Sequence[str]], errors: Errors
+    ) -> Table:
+        """Look at the first rows of a file whose columns can have these roles, under these usual names."""
+        given = {role: name for role, name in columns.items() if name}
+        for role in given:
+            if role not in roles:
+                raise PretuneError(f"unknown column role {role!r}; {nearest(role, roles)}")
+        path = file.file if isinstance(file, Excerpt) else find_files(file, FORMATS)[0]
+        known = {name for usual in roles.values() for name in usual}
+        names = None if isinstance(file, Excerpt) else _header(path, errors, known)
+
+        def rows() -> Iterator[tuple[int, Row]]:
+            found = file.rows if isinstance(file, Excerpt) else _rows(path, names, errors)
+            return ((line, _flat(row)) for line, row in found)
+
+        sample = [row for _, row in islice(rows(), SAMPLE)]
+        if not sample:
+            raise PretuneError(f"{path}: no rows in it")
+        first = _flat(file.first) if isinstance(file, Excerpt) else sample[0]
+        return cls(path, roles, given, first, sample, names, rows)
+
+    def named(self, roles: Mapping[str, Sequence[str]]) -> dict[str, str]:
+        """Role → column: what is given, else the first of a role's usual names that is there."""
+        lower = {name.lower(): name for name in self.first}
+        guesses = {role: next((lower[name] for name in usual if name in lower), None) for role, usual in roles.items()}
+        found = {role: self.given.get(role) or guess for role, guess in guesses.items()}
+        return {role: name for role, name in found.items() if name}
+
+    def settle(self, found: Mapping[str, str], needed: Collection[str]) -> None:
+        """Refuse columns that are not there and roles without a column; show what was guessed."""
+        known = ", ".join(map(repr, self.first))
+        for role, names in found.items():
+            for name in self.several(names):
+                if name not in self.first:
+                    hint = nearest(name, self.first)
+                    raise PretuneError(f"{self.path}: no column {name!r} for the {role}; it has {known}; {hint}")
+        for role in needed:
+            if role not in found:
+                raise PretuneError(
+                    f"{self.path}: cannot tell which column is the {role} among {known}{with_options('name it', [role])}"
+                )
+        if set(found) != set(self.given):
+            guessed = ", ".join(f"{role} = {name!r}" for role, name in found.items())
+            note = " (no header: columns are numbered)" if self.names is not None else ""
+            roles = [role for role in self.roles if role in ROLES or role in found]
+            say(f"{self.path}: {guessed}{note}{with_options('override', roles)}")
+
+    def several(self, names: str) -> list[str]:
+        """The columns of a role that has more than one, with commas between their names."""
+        return [names] if names in self.first else names.split(",")
+
+    def text(self, row: Row, name: str, line: int) -> str:
+        """A cell as text."""
+        value = row.get(name)
+        if value is None:
+            raise PretuneError(f"{self.path}, line {line}: no {name!r}")
+        if isinstance(value, list | dict):
+            raise PretuneError(f"{self.path}, line {line}: a {type(value).__name__} in place of a text in {name!r}")
+        return checked(value if isinstance(value, str) else str(value), f"{self.path}, line {line}: {name!r}")
+
+    def text_or_empty(self, row: Row, name: str, line: int) -> str:
+        """Return a cell as text; one that is there and has no value is empty."""
+        return "" if name in row and is_missing(row[name]) else self.text(row, name, line)
+
+    def cell(self, row: Row, name: str, line: int, read: Callable[[Any], Any]) -> Any:
+        """What `read` makes of a cell; its ValueError gets a place."""
+        try:
+            return read(row.get(name))
+        except Missing:
+            raise
+        except ValueError as error:
+            raise PretuneError(f"{self.path}, line {line}: {error} in {name!r}") from error
+
+
+def with_options(advice: str, roles: Iterable[str]) -> str:
+    """Return advice to name the columns of some roles, with the options that the running command has; "" without any.
+
+    >>> with_options("override", ["text", "group"])
+    '; override with --text, --columns.group'
+    """
+    options = (
+        if_option(role, f"--{role}") if role in ROLES else if_option("columns", f"--columns.{role}") for role in roles
+    )
+    known = ", ".join(filter(None, options))
+    return f"; {advice} with {known}" if known else ""
+
+
+def drop_or_refuse(what: str, bad: Sequence[str], drop: bool | None) -> None:
+    """Count and list examples that are no good: left out where that was asked for, else refused; None: all are wanted."""
+    listed = ", ".join(bad[:LISTED]) + (" …" if len(bad) > LISTED else "")
+    if not drop:
+        way_out = "" if drop is None else if_option("drop-bad", ", or leave them out with --drop-bad")
+        raise PretuneError(f"{what}: {listed}; mend them{way_out}")
+    say(f"{what}: {listed}; they were left out")
+
+
+def column_names(path: Path, errors: Errors = "strict") -> list[str]:
+    """The columns of a table."""
+    return list(Table.open(path, {}, USUAL, errors).first)
+
+
+def _rows(path: Path, names: list[str] | None, errors: Errors) -> Iterator[tuple[int, Row]]:
+    match file_format(path):
+        case ".jsonl":
+            return read_jsonl(path, errors)
+        case ".parquet":
+            return read_parquet(path)
+        case _:
+            return read_table(path, errors, names=names)
+
+
+def _flat(row: Row) -> Row:
+    """With the fields of fields, by names with a dot."""
+    inside = [
+        (f"{outer}.{name}", x) for outer, inner in row.items() if isinstance(inner, dict) for name, x in inner.items()
+    ]
+    return {**row, **dict(inside)} if inside else row
+
+
+def _header(path: Path, errors: Errors, known: Collection[str] = KNOWN) -> list[str] | None:
+    """Numbers as names where a table has no header, else None: its first row is data when it reads like data."""
+    if file_format(path) not in (".csv", ".tsv"):
+        return None
+    first = [cell.strip() for cell in next(filter(None, csv_rows(path, errors)), [])]
+    if any(cell.lower() in known for cell in first) or not any(map(_reads_like_data, first)):
+        return None
+    return [str(i + 1) for i in range(len(first))]
+
+
+def _reads_like_data(cell: str) -> bool:
+    return len(cell.split()) > 3 or cell.replace(".", "", 1).removeprefix("-").isdigit()
+
+
+def guess_columns(
+    sample: list[Row], given: Mapping[str, str], labels: bool = True, taken: Collection[str] = ()
+) -> dict[str, str]:
+    """Roles to columns: what is given, then by the usual names, then by contents; those `taken` have roles already."""
+    found = dict(given)
+    lower = {name.lower(): name for name in sample[0] if isinstance(name, str)}
+
+    def used() -> set[str]:
+        return {*found.values(), *taken}
+
+    def free(name: str) -> bool:
+        return name in lower and lower[name] not in used()
+
+    if labels and "label" not in found and (named := next((lower[name] for name in LABELS if free(name)), None)):
+        found["label"] = named
+    if "text" not in found and "pair" not in found:
+        for first, second in PAIRS:
+            if free(first) and free(second):
+                found |= {"text": lower[first], "pair": lower[second]}
+                break
+    if "text" not in found and (named := next((lower[name] for name in TEXTS if free(name)), None)):
+        found["text"] = named
+    if labels and "label" not in found and (named := _label_by_content(sample, used())):
+        found["label"] = named
+    if "text" not in found and (named := _text_by_content(sample, used())):
+        found["text"] = named
+    return {role: found[role] for role in ROLES if role in found and (labels or role != "label" or role in given)}
+
+
+def _label_by_content(sample: list[Row], taken: set[str]) -> str | None:
+    """The column with the fewest different values, if they repeat."""
+    best: tuple[int, str] | None = None
+    for name in sample[0]:
+        values = [str(row.get(name, "")) for row in sample]
+        kinds = len(set(values))
+        repeats = 2 <= kinds <= max(2, len(values) // 2) and kinds < len(values)
+        if name not in taken and all(values) and repeats and (best is None or kinds < best[0]):
+            best = (kinds, name)
+    return best[1] if best else None
+
+
+def _text_by_content(sample: list[Row], taken: set[str]) -> str | None:
+    """The column with the longest values."""
+    sizes = {
+        name: sum(len(row[name]) for row in sample if isinstance(row.get(name), str))
+        for name in sample[0]
+        if name not in taken
+    }
+    best = max(sizes, key=lambda name: sizes[name], default=None)
+    return best if best is not None and sizes[best] else None
+
+
+class Missing(ValueError):  # noqa: N818
+    """A cell that has no label."""
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a cell has no value: null, or what tables of numbers have instead of it.
+
+    >>> is_missing(None), is_missing(float("nan")), is_missing("")
+    (True, True, False)
+    """
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def one_label(value: Any) -> str:
+    """A cell with one label.
+
+    >>> one_label(True)
+    'true'
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    if is_missing(value) or str(value).strip() == "":
+        raise Missing("no label")
+    if isinstance(value, list | dict):
+        raise ValueError(f"a {type(value).__name__} in place of a single label")
+    if not is_text(label := str(value).strip()):
+        raise ValueError("half of a surrogate pair, which is no text,")
+    return label
+
+
+def some_labels(value: Any) -> Any:
+    """A cell with any number of labels: a list, or a text that is cut when all are known."""
+    if isinstance(value, list):
+        return tuple(dict.fromkeys(one_label(item) for item in value))
+    return "" if is_missing(value) or value == "" else one_label(value)
+
+
+def split_labels(cells: Sequence[Any], known: Collection[str] = ()) -> list[tuple[str, ...]]:
+    """The labels of each of some cells: texts are cut at the first of ; | , that any of them has, `known` labels aside.
+
+    >>> split_labels(["red; blue", "", "light, very light"])
+    [('red', 'blue'), (), ('light, very light',)]
+    """
+    cells = [(cell,) if cell in known else cell for cell in cells]
+    texts = [cell for cell in cells if isinstance(cell, str)]
+    mark = next((mark for mark in SEPARATORS if any(mark in text for text in texts)), SEPARATORS[0])
+    cut = [cell.split(mark) if isinstance(cell, str) else cell for cell in cells]
+    return [tuple(dict.fromkeys(label.strip() for label in labels if label.strip())) for labels in cut]
+
+
+def number(value: Any) -> float:
+    """A cell with a number.
+
+    >>> number(" 3.50 ")
+    3.5
+    """
+    if is_missing(value) or (isinstance(value, str) and value.strip().casefold() in ("", *NOTHING)):
+        raise Missing("no number")
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        found = math.nan
+    if isinstance(value, bool) or not math.isfinite(found):
+        raise ValueError(f"{value!r} is not a number")
+    return found

@@ -1,0 +1,65 @@
+"""Tables of texts and what shall be written for each: source and target, text and summary, text and label."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pretune.runtime.progress import say
+from pretune.text.corpus.files import find_files
+from pretune.text.examples.labeled import (
+    FORMATS,
+    LABELS,
+    ROLES,
+    Excerpt,
+    Labeled,
+    column_names,
+    read_labeled,
+    with_options,
+)
+
+USUAL = (
+    ("source", "target"), ("input", "output"), ("inputs", "targets"), ("text", "summary"), ("document", "summary"),
+    ("article", "highlights"), ("article", "summary"), ("dialogue", "summary"), ("prompt", "completion"),
+    ("question", "answer"), ("text", "target"), ("text", "output"),
+)  # fmt: skip
+
+
+TRIPLES = (("question", "context", "answer"), ("question", "context", "answers"), ("instruction", "input", "output"))
+
+
+def read_text_to_text(
+    file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True, drop_bad: bool = False
+) -> Labeled:
+    """Rows whose labels are texts to write. Columns have usual names, are the only two, or those of any labeled file.
+
+    >>> rows = read_text_to_text("articles.csv", {"text": "body", "label": "headline"})  # doctest: +SKIP
+    """
+    path = file.file if isinstance(file, Excerpt) else find_files(file, FORMATS)[0]
+    names = list(file.first) if isinstance(file, Excerpt) else column_names(path)
+    given = {role: name for role, name in columns.items() if name}
+    if not given and (given := guess_sides(names, answered)):
+        guessed = ", ".join(f"{role} = {name!r}" for role, name in given.items())
+        say(f"{path}: {guessed}{with_options('override', ROLES)}")
+    return read_labeled(file, given, labels=answered, drop_bad=drop_bad)
+
+
+def guess_sides(names: Sequence[str], answered: bool = True) -> dict[str, str]:
+    """Which columns are read and which is written, where their names tell.
+
+    >>> guess_sides(["id", "Article", "Highlights"])
+    {'text': 'Article', 'label': 'Highlights'}
+    """
+    lower = {name.lower(): name for name in names}
+    for roles in TRIPLES:  # all of them, or all but the answer
+        if set(roles[: 3 if answered else 2]) <= lower.keys():
+            found = dict(zip(("text", "pair", "label"), (lower.get(role, "") for role in roles), strict=True))
+            return found if answered else {role: found[role] for role in ("text", "pair")}
+    for source, target in USUAL:
+        if source in lower and not answered:
+            return {"text": lower[source]}
+        if source in lower and target in lower:
+            return {"text": lower[source], "label": lower[target]}
+    if answered and len(names) == 2 and not lower.keys() & set(LABELS):
+        return dict(zip(("text", "label"), names, strict=True))
+    return {}

@@ -1,0 +1,65 @@
+"""Sequences put together from parts: texts of rows, and tokens between them that are the same for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pretune.runtime.errors import PretuneError
+from pretune.text.examples.row_source import TokenRows
+from pretune.text.packing.sequences import Arrangement, Template
+from pretune.text.tokenizers.tokenizer import Tokenizer
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Part = list[str] | tuple[int, ...]  # a text a row, or tokens that all rows have
+
+
+def compose(parts: Sequence[Part], tokenizer: Tokenizer, frame: tuple[str, ...], length: int) -> Arrangement:
+    """A sequence a row: its parts one after the other, in place of the A of a frame such as ("start", "A", "end").
+
+    What is longer than `length` is cut: the longest texts lose their ends, the tokens between them stay.
+    """
+    place = frame.index("A")
+    template = Template(single=frame[: place + 1], pair=("B",), segments=False, last=frame[place + 1 :])
+    texts = [part for part in parts if isinstance(part, list)]
+    count = len(texts[0])
+    ids, sizes = tokenizer.encode_many([text for part in texts for text in part])
+    words = tokenizer.word_starts(ids)
+    begins = np.cumsum(sizes) - sizes
+    words[begins[sizes > 0]] = True
+    starts, spans = np.zeros((2, count, len(parts)), dtype=np.int64)
+    is_text = np.array([isinstance(part, list) for part in parts])
+    starts[:, is_text], spans[:, is_text] = (x.reshape(len(texts), count).T for x in (begins, sizes))
+    end = len(ids)
+    for number, part in enumerate(parts):
+        if isinstance(part, tuple):
+            starts[:, number], spans[:, number] = end, len(part)
+            end += len(part)
+    fixed = np.array([token for part in parts if isinstance(part, tuple) for token in part], dtype=ids.dtype)
+    room = length - template.overhead(pair=False) - len(fixed)
+    if room < len(texts):
+        raise PretuneError(f"sequences of {length} tokens leave no room for text; ask for longer ones")
+    whole = spans[:, is_text]
+    spans[:, is_text] = share_room(whole, room)
+    rows = TokenRows(
+        np.concatenate([ids, fixed]), np.concatenate([words, np.ones(len(fixed), dtype=bool)]), starts, spans
+    )
+    return Arrangement(rows, tokenizer, template, starts, spans, truncated=int((whole.sum(1) > room).sum()))
+
+
+def share_room(lengths: Array, room: int) -> Array:
+    """(rows, texts) how much of each text stays, so that a row has at most `room` tokens: the longest give way.
+
+    >>> share_room(np.array([[9, 2], [9, 8], [1, 2]]), 10).tolist()
+    [[8, 2], [5, 5], [1, 2]]
+    """
+    kept = np.zeros_like(lengths)
+    left = np.full(len(lengths), room)
+    texts = lengths.shape[1]
+    for number, text in enumerate(np.argsort(lengths, axis=1, kind="stable").T):
+        rows = np.arange(len(lengths))
+        kept[rows, text] = np.minimum(lengths[rows, text], left // (texts - number))
+        left = left - kept[rows, text]
+    return kept

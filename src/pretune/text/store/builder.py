@@ -1,0 +1,350 @@
+"""Making a token store: documents into shards, in several processes, resumable, the same bytes whatever happens.
+
+What goes into which shard depends on the input alone. A store grows in `NAME.partial`; each shard there is whole and names
+what it was made from, so that a second start finds what is done; when all are there, the folder takes its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import queue
+import shutil
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from pretune.runtime.atomic_io import remove_temporaries, sync_folder, write_bytes
+from pretune.runtime.errors import PretuneError, if_option
+from pretune.runtime.parsing import write_sealed_json
+from pretune.runtime.progress import Bar, Silent, progress, say
+from pretune.runtime.ray_jobs import Engine
+from pretune.text.corpus.documents import Document, TextLayout, read_documents
+from pretune.text.corpus.files import Errors, Meter
+from pretune.text.store.shards import (
+    Worker,
+    build_part,
+    content_digest,
+    join_parts,
+    pack_texts,
+    shard_file,
+    unpack_texts,
+)
+from pretune.text.store.store import (
+    FORMAT,
+    MANIFEST,
+    VERSION,
+    Store,
+    file_digest,
+    map_shard,
+    partial_folder,
+    read_header,
+)
+from pretune.text.tokenizers.tokenizer import Tokenizer
+
+Array = np.ndarray[Any, np.dtype[Any]]
+SHARD_BYTES = 32 << 20  # of text in a shard
+PART_BYTES = 1 << 20  # of text handed to a worker at once
+UNIT_BYTES = 8 << 20  # on disk: small files are read together, shards never cross the end of such a unit
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides the contents of a store besides the files and the tokenizer."""
+
+    language: str = "en"  # of the sentence splitter; "lines": a sentence a line
+    layout: TextLayout = "auto"
+    column: str | None = None
+    errors: Errors = "strict"
+    shard_bytes: int = SHARD_BYTES
+    spans: str | None = None  # a field of annotated spans, each of which counts as one word
+
+    def describe(self) -> dict[str, Any]:
+        """What a store says of them, and knows itself by."""
+        return {key: value for key, value in asdict(self).items() if key != "spans" or value}
+
+
+class Builder(Protocol):
+    """Whatever turns packed texts into a part of a shard."""
+
+    def build(self, packed_texts: bytes) -> dict[str, Array]: ...
+
+
+def make_store(
+    files: Sequence[Path],
+    tokenizer: Tokenizer,
+    out: Path,
+    settings: Settings,
+    processes: int | None = None,
+    engine: Engine = "local",
+) -> Store:
+    """Tokenize files into a store at `out`; one that is already there and made from the same is returned as it is.
+
+    Here, in so many processes, or on a cluster, so many units of files at once.
+
+    >>> make_store([Path("a.txt")], tokenizer, Path("store"), Settings())  # doctest: +SKIP
+    """
+    identity = {
+        "tokenizer": tokenizer.digest,
+        "settings": settings.describe(),
+        "sources": [{"file": str(file), "size": file.stat().st_size} for file in files],
+    }
+    if (out / MANIFEST).is_file():
+        store = Store(out)
+        if all(store.manifest[key] == value for key, value in identity.items()):
+            say(f"{out}: already prepared from these files")
+            return store
+        raise PretuneError(f"{out}: holds another store; delete it{if_option('out', ', or choose another --out')}")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise PretuneError(f"{out}: exists and is not empty{if_option('out', '; choose another --out')}")
+    partial = partial_folder(out)
+    resumed = partial.is_dir()
+    partial.mkdir(parents=True, exist_ok=True)
+    remove_temporaries(partial)
+    try:
+        with progress("tokenizing", sum(file.stat().st_size for file in files)) as bar:
+            if engine == "ray":
+                shards = _build_on_cluster(files, tokenizer, partial, settings, processes, bar)
+            else:
+                units = enumerate(_units(files))
+                shards = _build_all(units, tokenizer, partial, settings, processes or _cores(), bar)
+        empty = sum(entry.pop("empty_documents") for entry in shards)
+        totals = {key: sum(entry[key] for entry in shards) for key in ("documents", "sentences", "tokens", "bytes")}
+        if not totals["tokens"]:
+            raise PretuneError(f"{', '.join(map(str, files[:3]))}: no text found; nothing to prepare")
+        tokenizer.save(partial)
+        manifest = {
+            "format": FORMAT,
+            "version": VERSION,
+            **identity,
+            "vocabulary": tokenizer.size,
+            "dtype": tokenizer.dtype.name,
+            **totals,
+            "empty_documents": empty,
+            "shards": shards,
+        }
+        remove_temporaries(partial)  # of workers that were lost
+        _remove_strangers(partial, {entry["file"] for entry in shards})
+        write_sealed_json(partial / MANIFEST, manifest)
+    except KeyboardInterrupt:
+        say(f"stopped; finished shards stay in {partial}: run the same command again to go on")
+        raise
+    except BaseException:
+        if resumed or any(partial.glob("*.safetensors")):
+            say(f"finished shards stay in {partial}: run again to go on from there, or delete it")
+        else:
+            shutil.rmtree(partial, ignore_errors=True)
+        raise
+    if out.is_dir():
+        out.rmdir()
+    os.rename(partial, out)
+    sync_folder(out.parent)
+    return Store(out, verify=False)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _build_on_cluster(
+    files: Sequence[Path], tokenizer: Tokenizer, folder: Path, settings: Settings, most: int | None, bar: Bar
+) -> list[dict[str, Any]]:
+    """The same, a unit a job; workers write the shards, into a folder that all share."""
+    from pretune.runtime.ray_jobs import everywhere, on_cluster
+
+    made, entries, done = tokenizer.state(), list[dict[str, Any]](), 0
+    jobs = (
+        (number, [everywhere(file) for file in unit], made, everywhere(folder), asdict(settings))
+        for number, unit in enumerate(_units(files))
+    )
+    for job, shards in on_cluster(build_unit, jobs, most):
+        entries += shards
+        done += sum(Path(file).stat().st_size for file in job[1])
+        bar.update(done, f"{sum(entry['tokens'] for entry in entries):,} tokens")
+    return entries
+
+
+def build_unit(number: int, files: list[str], tokenizer: str, folder: str, settings: dict[str, Any]) -> Any:
+    """A job of the cluster: the shards of a unit of files. Those that are there already stay."""
+    from pretune.runtime.ray_jobs import check_seen
+
+    for path in (folder, *files):
+        check_seen(Path(path))
+    unit = number, [Path(file) for file in files]
+    return _build_all([unit], _tokenizer(tokenizer), Path(folder), Settings(**settings), 1, Silent())
+
+
+@cache
+def _tokenizer(state: str) -> Tokenizer:
+    return Tokenizer.from_state(state)
+
+
+def _build_all(
+    units: Iterable[tuple[int, list[Path]]],
+    tokenizer: Tokenizer,
+    folder: Path,
+    settings: Settings,
+    processes: int,
+    bar: Bar,
+) -> list[dict[str, Any]]:
+    """Build every shard that is not there yet; entries for the manifest, in order."""
+    made_with = hashlib.sha256(json.dumps([tokenizer.digest, settings.describe()]).encode()).digest()
+    meter = Meter()
+    entries: list[dict[str, Any]] = []
+    waiting: deque[tuple[str, str, Array, list[Future[dict[str, Array]]]]] = deque()
+    tokens = 0
+
+    with ExitStack() as stack:
+        builders: queue.SimpleQueue[Builder] = queue.SimpleQueue()
+        if processes == 1:
+            builders.put(_Here(tokenizer, settings.language))
+        else:
+            for _ in range(processes):
+                builders.put(stack.enter_context(Worker(tokenizer, settings.language)))
+        pool = stack.enter_context(ThreadPoolExecutor(processes))
+
+        def build(packed: bytes) -> dict[str, Array]:
+            builder = builders.get()
+            try:
+                return builder.build(packed)
+            finally:
+                builders.put(builder)
+
+        def finish_first() -> None:
+            nonlocal tokens
+            name, source, files, parts = waiting.popleft()
+            if parts:
+                arrays = join_parts([part.result() for part in parts]) | {"files": files}
+                write_bytes(folder / name, shard_file(arrays, source))
+            entries.append(_entry(folder / name))
+            tokens += entries[-1]["tokens"]
+            bar.update(meter.bytes, f"{tokens:,} tokens")
+
+        try:
+            for name, packed, files in _cut(units, settings, meter):
+                digest = hashlib.sha256(made_with)
+                for part in (*packed, files.tobytes()):
+                    digest.update(part)
+                source = digest.hexdigest()
+                done = _is_done(folder / name, source)
+                waiting.append((name, source, files, [] if done else [pool.submit(build, part) for part in packed]))
+                if len(waiting) > 2:  # one being built, one in reserve
+                    finish_first()
+                bar.update(meter.bytes, f"{tokens:,} tokens")
+            while waiting:
+                finish_first()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return entries
+
+
+class _Here:
+    """Builds parts in this process."""
+
+    def __init__(self, tokenizer: Tokenizer, language: str) -> None:
+        self.tokenizer, self.language = tokenizer, language
+
+    def build(self, packed_texts: bytes) -> dict[str, Array]:
+        texts, spans = unpack_texts(packed_texts)
+        return build_part(texts, self.tokenizer, self.language, spans)
+
+
+def _cut(
+    units: Iterable[tuple[int, list[Path]]], settings: Settings, meter: Meter
+) -> Iterator[tuple[str, list[bytes], Array]]:
+    """Name and packed texts, in parts, of every shard, and which of its documents begin a file.
+
+    The cut depends on files and settings alone.
+    """
+    for unit, group in units:
+        last: Path | None = None
+        documents = read_documents(
+            group,
+            layout=settings.layout,
+            column=settings.column,
+            spans=settings.spans,
+            errors=settings.errors,
+            meter=meter,
+        )
+        for number, shard in enumerate(_by_size(documents, settings.shard_bytes)):
+            files = [document.file for document in shard]
+            begins = [one != other for one, other in pairwise([last, *files])]
+            last = files[-1]
+            name = f"{unit:05d}-{number:04d}.safetensors"
+            yield name, [_pack(part) for part in _by_size(shard, PART_BYTES)], np.array(begins, dtype=np.uint8)
+
+
+def _pack(documents: Sequence[Document]) -> bytes:
+    spans = [(number, *span) for number, document in enumerate(documents) for span in document.spans]
+    return pack_texts([document.text for document in documents], np.array(spans, dtype=np.int64).reshape(-1, 3))
+
+
+def _units(files: Iterable[Path]) -> Iterator[list[Path]]:
+    """Consecutive files in groups of some size on disk."""
+    group: list[Path] = []
+    size = 0
+    for file in files:
+        group.append(file)
+        size += file.stat().st_size
+        if size >= UNIT_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _by_size(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
+    """Documents in groups of about `size` bytes of text; never fewer than one."""
+    group: list[Document] = []
+    room = size
+    for document in documents:
+        group.append(document)
+        room -= len(document.text.encode())
+        if room <= 0:
+            yield group
+            group, room = [], size
+    if group:
+        yield group
+
+
+def _is_done(path: Path, source: str) -> bool:
+    """Whether a shard is there, made from the same text in the same way, and intact."""
+    if not path.is_file():
+        return False
+    try:
+        header, _ = read_header(path)
+        made = json.loads(header["__metadata__"]["pretune"])
+        return bool(made["source"] == source and made["content"] == content_digest(map_shard(path)))
+    except (ValueError, KeyError, OSError, PretuneError):
+        return False
+
+
+def _entry(path: Path) -> dict[str, Any]:
+    arrays = map_shard(path)
+    return {
+        "file": path.name,
+        "documents": len(arrays["documents"]) - 1,
+        "empty_documents": int((arrays["documents"][1:] == arrays["documents"][:-1]).sum()),
+        "sentences": len(arrays["sentences"]) - 1,
+        "tokens": len(arrays["tokens"]),
+        "bytes": int(arrays["bytes"].sum()),
+        "size": path.stat().st_size,
+        "sha256": file_digest(path),
+    }
+
+
+def _remove_strangers(folder: Path, known: set[str]) -> None:
+    """Shards of an earlier start with other input."""
+    for path in folder.glob("*.safetensors"):
+        if path.name not in known:
+            path.unlink()

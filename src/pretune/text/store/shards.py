@@ -1,0 +1,193 @@
+"""Building shards: texts to sentences to ids. Worker processes build parts, which are then joined to a shard.
+
+A worker reads frames of texts from its stdin, answers each with a part on its stdout, and ends when its parent does: nothing
+goes on in the background after a kill, and only the parent writes files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, Any, Self
+
+import numpy as np
+from safetensors.numpy import load, save
+
+from pretune.runtime.errors import PretuneError, if_option
+from pretune.text.corpus.annotations import inside
+from pretune.text.corpus.sentences import split_sentences
+from pretune.text.tokenizers.tokenizer import Tokenizer
+
+DOCUMENTS_AT_ONCE = 32  # few enough to stay in the cache
+Array = np.ndarray[Any, np.dtype[Any]]
+NO_SPANS = np.empty((0, 3), dtype=np.int64)
+
+
+def build_part(texts: Sequence[str], tokenizer: Tokenizer, language: str, spans: Array = NO_SPANS) -> dict[str, Array]:
+    """Tokens of some texts, lengths of their sentences, and the number of sentences and of bytes of each text.
+
+    A sentence's ids include the white space before it, as tokenizers that keep spaces have it in running text. `spans` (k, 3)
+    are texts, in order, and starts and ends in them of what counts as one word within a sentence.
+    """
+    ids, lengths, sentences = [], [], []
+    cut: list[list[str]] = []
+    for start in range(0, len(texts), DOCUMENTS_AT_ONCE):
+        documents = [cut_sentences(text, language) for text in texts[start : start + DOCUMENTS_AT_ONCE]]
+        flat, counts = tokenizer.encode_parts(documents)
+        owners = np.repeat(np.arange(len(documents)), [len(sentences) for sentences in documents])
+        real = counts > 0  # a sentence of control characters alone may have no tokens
+        ids.append(flat)
+        lengths.append(counts[real])
+        sentences.append(np.bincount(owners[real], minlength=len(documents)))
+        cut += documents
+    tokens, counts = np.concatenate(ids), np.concatenate(lengths)
+    per_text = np.concatenate(sentences)
+    words = tokenizer.word_starts(tokens)
+    if len(spans):
+        first = np.append(0, np.cumsum(counts))[np.append(0, np.cumsum(per_text))]  # token of each text
+        bounds = np.searchsorted(spans[:, 0], np.arange(len(texts) + 1))
+        for i in np.flatnonzero(np.diff(bounds)).tolist():
+            later = inside(tokenizer.places(cut[i]), spans[bounds[i] : bounds[i + 1], 1:])
+            words[first[i] : first[i + 1]] &= ~later
+    words[np.cumsum(counts) - counts] = True  # a sentence starts a word
+    return {
+        "tokens": tokens,
+        "words": words,
+        "sentences": counts,
+        "documents": per_text,
+        "bytes": np.array([len(text.encode()) for text in texts], dtype=np.uint64),
+    }
+
+
+def join_parts(parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
+    """The arrays of a shard (pretune.text.store.store describes them)."""
+    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    whole["words"] = np.packbits(whole["words"], bitorder="little")
+    for name in ("sentences", "documents"):
+        whole[name] = np.concatenate([[0], np.cumsum(whole[name])]).astype(np.uint32)
+    return whole
+
+
+def cut_sentences(text: str, language: str) -> list[str]:
+    """The sentences of a text, each with the white space before it."""
+    bounds = [0, *(end for _, end in split_sentences(text, language))]
+    return [text[start:end] for start, end in pairwise(bounds)]
+
+
+def shard_file(arrays: dict[str, Array], source: str) -> bytes:
+    """The bytes of a shard file. Its header has a digest of what it was made from and one of its own content."""
+    # One metadata key: the library writes several in an order of its own, different each time.
+    return save(arrays, metadata={"pretune": json.dumps({"source": source, "content": content_digest(arrays)})})
+
+
+def content_digest(arrays: dict[str, Array]) -> str:
+    """A digest of a shard's arrays."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        digest.update(np.ascontiguousarray(arrays[name]).data)
+    return digest.hexdigest()
+
+
+def pack_texts(texts: Sequence[str], spans: Array = NO_SPANS) -> bytes:
+    """Texts as bytes: how many, the length of each, then all of them; last their spans (k, 3), if any."""
+    encoded = [text.encode() for text in texts]
+    sizes = np.array([len(encoded), *map(len, encoded)], dtype=np.uint64)
+    return b"".join([sizes.tobytes(), *encoded, spans.tobytes()])
+
+
+def unpack_texts(content: bytes) -> tuple[list[str], Array]:
+    """The inverse of `pack_texts`."""
+    count = int.from_bytes(content[:8], "little")
+    sizes = np.frombuffer(content, dtype=np.uint64, count=count, offset=8).astype(np.int64)
+    ends = 8 * (count + 1) + np.cumsum(sizes)
+    texts = [content[end - size : end].decode() for end, size in zip(ends.tolist(), sizes.tolist(), strict=True)]
+    rest = content[8 * (count + 1) + int(sizes.sum()) :]
+    return texts, np.frombuffer(rest, dtype=np.int64).reshape(-1, 3)
+
+
+class Worker:
+    """A process that builds parts; `build` blocks until the part is there.
+
+    >>> with Worker(tokenizer, "en") as worker:  # doctest: +SKIP
+    ...     part = worker.build(pack_texts(["A text."]))
+    """
+
+    def __init__(self, tokenizer: Tokenizer, language: str) -> None:
+        source = str(Path(__file__).parents[2])
+        path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"}
+        # A plain process and not a fork: the caller's threads and main module do not matter to it.
+        # A session of its own keeps Ctrl-C with the parent.
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", "from pretune.text.store.shards import serve; serve()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.to, self.back = self.process.stdin, self.process.stdout
+        self._send(json.dumps({"tokenizer": tokenizer.state(), "language": language}).encode())
+
+    def build(self, packed_texts: bytes) -> dict[str, Array]:
+        """The part for some packed texts."""
+        self._send(packed_texts)
+        answer = _read_frame(self.back)
+        if answer is None:
+            raise self._ended()
+        return load(answer)
+
+    def _send(self, frame: bytes) -> None:
+        try:
+            _write_frame(self.to, frame)
+        except BrokenPipeError as error:
+            raise self._ended() from error
+
+    def _ended(self) -> PretuneError:
+        code = self.process.wait()
+        return PretuneError(
+            f"a tokenizing process ended early (exit {code}); out of memory{if_option('processes', '? Try fewer --processes')}"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.back.close()
+        with suppress(BrokenPipeError):
+            self.to.close()
+
+
+def serve() -> None:
+    """The worker's side: a tokenizer and a language, then texts to answer until stdin ends."""
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    setting = json.loads(_read_frame(source) or b"{}")
+    tokenizer, language = Tokenizer.from_state(setting["tokenizer"]), setting["language"]
+    while (packed := _read_frame(source)) is not None:
+        texts, spans = unpack_texts(packed)
+        _write_frame(sink, save(build_part(texts, tokenizer, language, spans)))
+
+
+def _write_frame(stream: IO[bytes], content: bytes) -> None:
+    stream.write(len(content).to_bytes(8, "little"))
+    stream.write(content)
+    stream.flush()
+
+
+def _read_frame(stream: IO[bytes]) -> bytes | None:
+    header = stream.read(8)
+    if len(header) < 8:
+        return None
+    size = int.from_bytes(header, "little")
+    content = stream.read(size)
+    return content if len(content) == size else None

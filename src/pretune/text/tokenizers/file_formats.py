@@ -1,0 +1,458 @@
+"""Reading the vocabulary layouts in which published models come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+
+from pretune.runtime.errors import PretuneError, quote
+from pretune.runtime.parsing import read_text
+from pretune.runtime.progress import say
+from pretune.text.tokenizers import sentencepiece
+from pretune.text.tokenizers import transformers_classes as classes
+from pretune.text.tokenizers.backend import LARGEST, build_backend, check_usable, library_errors, read_vocabulary
+from pretune.text.tokenizers.settings import Settings, Token, read_settings
+from pretune.text.tokenizers.transformers_classes import NAMES, TokenizerClass
+
+if TYPE_CHECKING:
+    from pretune.text.packing.sequences import Template
+
+BPE_PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
+# Usual special tokens, for vocabularies without any settings.
+SPELLINGS = {
+    "pad_token": ("[PAD]", "<pad>"),
+    "unk_token": ("[UNK]", "<unk>"),
+    "cls_token": ("[CLS]", "<cls>", "<s>"),  # XLNet has both of the last
+    "sep_token": ("[SEP]", "<sep>"),
+    "bos_token": ("<s>", "<|endoftext|>"),
+    "eos_token": ("</s>", "<|endoftext|>"),
+    "mask_token": ("[MASK]", "<mask>", "<special1>"),
+}
+PROBE = (
+    "Don't SAY Éé  Ångström 中文字 1234 <tag>\tĐường"  # text on which different normalizers and pre-tokenizers differ
+)
+QUOTES = ("``", "''")
+
+Loaded = tuple[tokenizers.Tokenizer, dict[str, str], Settings]
+Content = dict[str, Any]
+
+
+def load_backend(path: Path) -> Loaded:
+    """Load the tokenizer in a folder or file; return it with its named special tokens and its settings."""
+    if not path.exists():
+        raise PretuneError(f"{path}: no such tokenizer file or folder")
+    settings = read_settings(path if path.is_dir() else path.parent)
+    file = path if path.is_file() else _find_file(path, settings)
+    kind, backend = _load_file(file, settings)
+    _add_tokens(backend, settings)
+    names = _find_names(backend, kind, settings)
+    complete = file.name == "tokenizer.json"
+    _mark_specials(backend, names, settings, None if complete else kind)
+    check_usable(backend, file)
+    return backend, names, settings
+
+
+def _find_file(folder: Path, settings: Settings) -> Path:
+    """Return the vocabulary file in a folder: tokenizer.json, else the one that the class reads, else any other."""
+    if (folder / "tokenizer.json").is_file():
+        return folder / "tokenizer.json"
+    if (folder / "source.spm").is_file():
+        raise PretuneError(
+            f"{folder}: no tokenizer here that fits both sides: source.spm and target.spm cut texts each in its own way"
+        )
+    usual = [folder / name for name in ("vocab.txt", "vocab.json", "encoder.json") if (folder / name).is_file()]
+    candidates = [*usual, *sorted(folder.glob("*.model"))]
+    if not candidates:
+        raise PretuneError(
+            f"{folder}: no tokenizer here (looked for tokenizer.json, vocab.txt, vocab.json + merges.txt, *.model)"
+        )
+    if settings.kind is None:
+        return candidates[0]
+    own = [file for file in candidates if _fits(settings.kind, file)]
+    if own:
+        return next((file for file in own if file.name == settings.kind.file), own[0])
+    if settings.declared:
+        raise PretuneError(
+            f"{folder}: tokenizer_class {settings.kind.name} reads {settings.kind.file}, which is not here "
+            f"(there is {candidates[0].name}); correct tokenizer_class"
+        )
+    return candidates[0]
+
+
+def _fits(kind: TokenizerClass, file: Path) -> bool:
+    """Return whether a class reads files of this kind."""
+    return Path(kind.file).suffix == (".json" if file.name in ("merges.txt", "vocab.bpe") else file.suffix)
+
+
+def _load_file(path: Path, settings: Settings) -> tuple[TokenizerClass | None, tokenizers.Tokenizer]:
+    """Load a vocabulary file; return its tokenizer class, inferred from the vocabulary if no file names it, and tokenizer."""
+    kind = settings.kind if settings.kind is not None and _fits(settings.kind, path) else None
+    if path.suffix == ".model":
+        return _load_sentencepiece(path, kind, settings)
+    if path.suffix == ".txt" and path.name != "merges.txt":
+        return _load_wordpiece(path, kind, settings)
+    for vocabulary, merges in BPE_PAIRS:
+        if path.name in (vocabulary, merges):
+            return _load_bpe(path.with_name(vocabulary), path.with_name(merges), kind, settings)
+    if path.suffix == ".json":
+        return settings.kind, _load_full(path, settings)
+    raise PretuneError(f"{path}: not a tokenizer file (tokenizer.json, vocab.txt, vocab.json, merges.txt or *.model)")
+
+
+# -- vocab.txt ----------------------------------------------------------------------------------------------------------
+
+
+def _load_wordpiece(
+    path: Path, kind: TokenizerClass | None, settings: Settings
+) -> tuple[TokenizerClass, tokenizers.Tokenizer]:
+    """Load BERT's or MPNet's vocab.txt, with one token per line."""
+    # Only \n ends a line: some published vocabularies hold other Unicode line separators as tokens.
+    tokens = read_text(path, LARGEST).removesuffix("\n").split("\n")
+    vocabulary = {token.rstrip("\r"): i for i, token in enumerate(tokens)}
+    if kind is None:
+        kind = classes.MPNET if {"<s>", "<mask>"} <= vocabulary.keys() else classes.BERT
+    values = settings.complete(kind)
+    if not settings.declared and "do_lower_case" not in settings.given:
+        values["do_lower_case"] = _is_uncased(vocabulary)
+    unknown = str(settings.tokens.get("unk_token") or kind.tokens["unk_token"])
+    backend = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=unknown, max_input_chars_per_word=100))
+    backend.normalizer = bert_normalizer(values)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece(prefix="##", cleanup=False)
+    return kind, backend
+
+
+def _is_uncased(tokens: Iterable[str]) -> bool:
+    """Return whether a vocabulary has no capital letters."""
+    return not any(token.lower() != token for token in tokens if not token.startswith(("[", "<")))
+
+
+def bert_normalizer(values: Mapping[str, Any]) -> normalizers.Normalizer:
+    """Return BERT's normalizer with the given settings of its tokenizer class."""
+    return normalizers.BertNormalizer(
+        lowercase=bool(values["do_lower_case"]),
+        strip_accents=values["strip_accents"],
+        handle_chinese_chars=bool(values["tokenize_chinese_chars"]),
+    )
+
+
+# -- vocab.json + merges.txt --------------------------------------------------------------------------------------------
+
+
+def _load_bpe(
+    vocabulary_file: Path, merges_file: Path, kind: TokenizerClass | None, settings: Settings
+) -> tuple[TokenizerClass, tokenizers.Tokenizer]:
+    """Load byte-level BPE (GPT-2, RoBERTa), or BPE with </w> at word ends (GPT, XLM)."""
+    for file in (vocabulary_file, merges_file):
+        if not file.is_file():
+            raise PretuneError(f"{file}: missing; a BPE vocabulary comes with its merges")
+    vocabulary = read_vocabulary(vocabulary_file)
+    merges = []
+    for line in read_text(merges_file, LARGEST).split("\n"):
+        pair = tuple(line.rstrip("\r").split(" ")[:2])  # XLM's have a count after them
+        if len(pair) == 2 and pair[1] and not line.startswith("#version"):
+            merges.append(pair)
+    kind = kind or _bpe_class(vocabulary)
+    values = settings.complete(kind)
+    if kind is classes.XLM:
+        say(
+            f"{vocabulary_file}: XLM was trained with the Moses tokenizer; punctuation is split here as in BERT, so ids differ "
+            "around hyphens, quotes, apostrophes and abbreviations"
+        )
+    word_ends = kind in (classes.GPT, classes.XLM)
+    unknown = str(settings.tokens.get("unk_token") or kind.tokens["unk_token"])
+    options: dict[str, Any] = {"end_of_word_suffix": "</w>"} if word_ends else {}
+    if word_ends and unknown in vocabulary:
+        options["unk_token"] = unknown
+    with library_errors(merges_file, f"does not fit {vocabulary_file.name}; copy both files again"):
+        model = models.BPE(vocabulary, merges, fuse_unk=False, **options)
+    backend = tokenizers.Tokenizer(model)
+    if word_ends:
+        uncased = bool(values.get("do_lowercase_and_remove_accent", True))
+        backend.normalizer = normalizers.BertNormalizer(lowercase=uncased, strip_accents=uncased)
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        backend.decoder = decoders.BPEDecoder(suffix="</w>")
+    else:
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=bool(values["add_prefix_space"]))
+        backend.decoder = decoders.ByteLevel()
+    return kind, backend
+
+
+def _bpe_class(vocabulary: Mapping[str, int]) -> TokenizerClass:
+    if any(token.endswith("</w>") for token in vocabulary):
+        return classes.XLM if "<special1>" in vocabulary else classes.GPT
+    if "[CLS]" in vocabulary:
+        return classes.DEBERTA
+    return classes.ROBERTA if {"<s>", "<mask>"} <= vocabulary.keys() else classes.GPT2
+
+
+# -- sentencepiece ------------------------------------------------------------------------------------------------------
+
+
+def _load_sentencepiece(
+    path: Path, kind: TokenizerClass | None, settings: Settings
+) -> tuple[TokenizerClass | None, tokenizers.Tokenizer]:
+    """Load a .model file, with the normalizers and the order of pieces of its tokenizer class."""
+    model = sentencepiece.read_model(path)
+    names = [piece for piece, _, _ in model.pieces]
+    if kind is None:
+        kind = _sentencepiece_class(path, names)
+    if kind is None:
+        return None, sentencepiece.build_backend(model, path)
+    values = settings.complete(kind)
+    if kind is classes.ALBERT and not settings.declared and "do_lower_case" not in settings.given:
+        values["do_lower_case"] = _is_uncased(names)
+    if values.get("split_by_punct"):
+        raise PretuneError(f"{settings.folder}: split_by_punct=true is not supported; save a tokenizer.json")
+    if settings.given.get("add_prefix_space") is False and model.dummy_prefix:
+        raise PretuneError(
+            f"{settings.folder}: add_prefix_space=false contradicts {path.name}, which was trained with add_dummy_prefix; "
+            "remove it"
+        )
+    model.pieces = kind.order(model.pieces, values)
+    return kind, sentencepiece.build_backend(model, path, kind.before(values))
+
+
+def _sentencepiece_class(path: Path, names: list[str]) -> TokenizerClass | None:
+    """Infer the tokenizer class from the file name and the first pieces; None if it is unknown."""
+    if path.name == classes.XLM_ROBERTA.file:
+        return classes.XLM_ROBERTA
+    for first, kind in (
+        (classes.T5_SPECIALS, classes.T5),
+        (classes.ALBERT_SPECIALS, classes.ALBERT),
+        (classes.XLNET_SPECIALS, classes.XLNET),
+    ):
+        if names[: len(first)] == first:
+            return kind
+    return classes.DEBERTA_V2 if {"[CLS]", "[SEP]"} <= set(names) and "[MASK]" not in names else None
+
+
+# -- tokenizer.json -----------------------------------------------------------------------------------------------------
+
+
+def _load_full(path: Path, settings: Settings) -> tokenizers.Tokenizer:
+    """Load tokenizer.json, overridden by the settings in tokenizer_config.json."""
+    backend = build_backend(read_text(path, LARGEST), path)
+    kind = settings.kind
+    if kind is None:
+        return backend
+    values = settings.complete(kind) if settings.declared else settings.given
+    if kind in (classes.BERT, classes.MPNET):
+        backend = _with_bert_settings(path, backend, kind, values, settings)
+    elif kind in (classes.ROBERTA, classes.DEBERTA, classes.GPT2):
+        backend = _with_prefix_space(path, backend, kind, values)
+    elif kind in (classes.ALBERT, classes.XLNET, classes.DEBERTA_V2):
+        backend = _with_tidying(path, backend, kind, values)
+    if kind.file.endswith(".model") and settings.given.get("add_prefix_space") is False:
+        _check_no_prefix(path, backend)
+    return backend
+
+
+def _steps(part: Any, inside: str) -> list[Content]:
+    """Return the steps of a normalizer or pre-tokenizer in tokenizer.json."""
+    if part is None:
+        return []
+    return list(part[inside]) if part["type"] == "Sequence" else [part]
+
+
+def _with_bert_settings(
+    path: Path, backend: tokenizers.Tokenizer, kind: TokenizerClass, values: Mapping[str, Any], settings: Settings
+) -> tokenizers.Tokenizer:
+    """Return the tokenizer with the given settings of BERT's normalizer and the given unknown token."""
+    content = json.loads(backend.to_str())
+    names = {
+        "do_lower_case": "lowercase",
+        "strip_accents": "strip_accents",
+        "tokenize_chinese_chars": "handle_chinese_chars",
+    }
+    for step in _steps(content["normalizer"], "normalizers"):
+        if step["type"] == "BertNormalizer":
+            step |= {names[key]: value for key, value in values.items() if key in names}
+    unknown = settings.tokens.get("unk_token")
+    if settings.declared and unknown is not None and backend.token_to_id(str(unknown)) is not None:
+        content["model"]["unk_token"] = str(unknown)
+    backend = build_backend(json.dumps(content), path)
+    if settings.declared:
+        _check_same(path, backend, kind, bert_normalizer(values), pre_tokenizers.BertPreTokenizer())
+    return backend
+
+
+def _with_prefix_space(
+    path: Path, backend: tokenizers.Tokenizer, kind: TokenizerClass, values: Mapping[str, Any]
+) -> tokenizers.Tokenizer:
+    """Return the byte-level tokenizer with the given `add_prefix_space`."""
+    if "add_prefix_space" not in values:
+        return backend
+    space = bool(values["add_prefix_space"])
+    content = json.loads(backend.to_str())
+    cut = content["pre_tokenizer"]
+    if cut is not None and cut["type"] == "ByteLevel":
+        cut["add_prefix_space"] = space
+    backend = build_backend(json.dumps(content), path)
+    _check_same(path, backend, kind, None, pre_tokenizers.ByteLevel(add_prefix_space=space))
+    return backend
+
+
+def _with_tidying(
+    path: Path, backend: tokenizers.Tokenizer, kind: TokenizerClass, values: Mapping[str, Any]
+) -> tokenizers.Tokenizer:
+    """Return the tokenizer of ALBERT, XLNet or DeBERTa-v2 with the given treatment of case and accents."""
+    content = json.loads(backend.to_str())
+    steps = _steps(content["normalizer"], "normalizers")
+    types = [step["type"] for step in steps]
+    wanted = {"do_lower_case": "Lowercase" in types, "keep_accents": "StripAccents" not in types, **values}
+    wanted["remove_space"] = False  # the pre-tokenizer in tokenizer.json does that
+    cuts = [step["type"] for step in _steps(content["pre_tokenizer"], "pretokenizers")]
+    if wanted.get("split_by_punct", False) != ("Punctuation" in cuts) and kind is classes.DEBERTA_V2:
+        raise PretuneError(
+            f"{path}: its pre-tokenizer contradicts split_by_punct={wanted.get('split_by_punct', False)} of "
+            "tokenizer_config.json; change the one or the other"
+        )
+    if (wanted["do_lower_case"], wanted["keep_accents"]) == ("Lowercase" in types, "StripAccents" not in types):
+        return backend
+    rest = [step for step in steps if not _tidies(step)]
+    made = [json.loads(step.__getstate__()) for step in kind.before(wanted)]
+    content["normalizer"] = {"type": "Sequence", "normalizers": [*made, *rest]}
+    return build_backend(json.dumps(content), path)
+
+
+def _tidies(step: Content) -> bool:
+    """Return whether a normalizer is one of those that a tokenizer class puts before the sentencepiece model's."""
+    quotes = step["type"] == "Replace" and step["pattern"].get("String") in QUOTES
+    return quotes or step["type"] in ("NFKD", "NFD", "StripAccents", "Lowercase")
+
+
+def _check_no_prefix(path: Path, backend: tokenizers.Tokenizer) -> None:
+    made = str(backend.normalizer.normalize_str("a")) if backend.normalizer is not None else "a"
+    own = backend.pre_tokenizer.pre_tokenize_str(made) if backend.pre_tokenizer is not None else [(made, (0, 0))]
+    if own[0][0] != "a":
+        raise PretuneError(
+            f"{path}: adds a space before texts, but add_prefix_space=false in tokenizer_config.json; make them agree"
+        )
+
+
+def _check_same(
+    path: Path,
+    backend: tokenizers.Tokenizer,
+    kind: TokenizerClass,
+    normalizer: normalizers.Normalizer | None,
+    cut: pre_tokenizers.PreTokenizer,
+) -> None:
+    """Raise an error if tokenizer.json normalizes or splits texts differently from the class of tokenizer_config.json."""
+    made = normalizer.normalize_str(PROBE) if normalizer is not None else PROBE
+    found = backend.normalizer.normalize_str(PROBE) if backend.normalizer is not None else PROBE
+    own = backend.pre_tokenizer.pre_tokenize_str(found) if backend.pre_tokenizer is not None else [(found, (0, 0))]
+    if [text for text, _ in own] != [text for text, _ in cut.pre_tokenize_str(made)]:
+        raise PretuneError(
+            f"{path}: normalizes or splits texts differently from {kind.name}, the class in tokenizer_config.json; to use "
+            'tokenizer.json as it is, set "tokenizer_class": "PreTrainedTokenizerFast"'
+        )
+
+
+# -- special and added tokens -------------------------------------------------------------------------------------------
+
+
+def _add_tokens(backend: tokenizers.Tokenizer, settings: Settings) -> None:
+    """Add the added tokens that files list; raise an error if one does not get the listed id."""
+    for identity, token in sorted(settings.added.items()):
+        add = backend.add_special_tokens if token.special else backend.add_tokens
+        add([token])
+        found = backend.token_to_id(token.content)
+        if found != identity:
+            raise PretuneError(
+                f"{settings.folder}: added token {quote(token.content)} is listed with id {quote(identity)} but gets id {found}; added "
+                "tokens must follow the vocabulary without gaps"
+            )
+
+
+def _find_names(backend: tokenizers.Tokenizer, kind: TokenizerClass | None, settings: Settings) -> dict[str, str]:
+    """Return the named special tokens (cls_token, …) that are in the vocabulary."""
+    found: dict[str, str] = {}
+    for name in NAMES:
+        if name in settings.tokens:
+            candidates: tuple[str, ...] = (str(settings.tokens[name]),) if settings.tokens[name] is not None else ()
+        else:
+            own = (kind.tokens[name],) if kind is not None and name in kind.tokens else ()
+            candidates = (*own, *(() if settings.tokens or settings.declared else SPELLINGS[name]))
+        token = next((token for token in candidates if backend.token_to_id(token) is not None), None)
+        if token is not None:
+            found[name] = token
+    return found
+
+
+def _mark_specials(
+    backend: tokenizers.Tokenizer, names: Mapping[str, str], settings: Settings, kind: TokenizerClass | None
+) -> None:
+    """Mark the special tokens of the vocabulary as special, as class `kind` does unless a file lists them as added tokens.
+
+    Special tokens without an id are left out: no text contains them.
+    """
+    known = backend.get_added_tokens_decoder()
+    listed = {token.content for token in (known if kind is None else settings.added).values()}
+    wanted: list[Token] = [*settings.extra]
+    for name, content in names.items():
+        takes_space = name == "mask_token" and kind is not None and kind.mask_takes_space
+        token = AddedToken(content, special=True, normalized=False, lstrip=takes_space)
+        given = settings.tokens.get(name)
+        wanted.append(given if isinstance(given, AddedToken) else token)
+    for special in wanted:
+        content = special if isinstance(special, str) else special.content
+        identity = backend.token_to_id(content)
+        if identity is None:
+            continue
+        if content in listed:
+            special = known[identity]
+        elif isinstance(special, str):
+            special = AddedToken(content, special=True, normalized=False)
+        special.special = True
+        backend.add_special_tokens([special])
+
+
+# -- templates -------------------------------------------------------------------------------------------
+
+
+def with_template(backend: tokenizers.Tokenizer, roles: Mapping[str, str], template: Template) -> tokenizers.Tokenizer:
+    """The same tokenizer, which puts around texts what a template says; where it already does, the tokenizer itself."""
+    used = {item for item, *_ in template.items(texts=2) if item not in "AB"}
+    if not used <= roles.keys():
+        return backend
+    names = {"A": "$A", "B": "$B"}
+    names |= {role: roles[role].replace(":", "_") for role in used}  # in a template a colon comes before a segment
+    single, pair = ([f"{names[item]}:{own}" for item, _, own in template.items(texts)] for texts in (1, 2))
+    copy = tokenizers.Tokenizer.from_str(backend.to_str())
+    copy.post_processor = processors.TemplateProcessing(
+        single=single,
+        pair=pair,
+        special_tokens=[
+            {"id": names[role], "ids": [backend.token_to_id(roles[role])], "tokens": [roles[role]]}
+            for role in sorted(used)
+        ],
+    )
+    return backend if _around(backend) == _around(copy) else copy
+
+
+def frames(backend: tokenizers.Tokenizer) -> list[str]:
+    """Return the special tokens that a tokenizer puts around a text A and a pair A and B, such as "[CLS] A [SEP]".
+
+    Without a post-processor that adds special tokens, the list is empty.
+    """
+    found = []
+    for made in (backend.encode("a"), backend.encode("a", "b")):
+        parts = ["" if number is None else "AB"[number] for number in made.sequence_ids]
+        names = [part or token for part, token in zip(parts, made.tokens, strict=True)]
+        found.append(
+            " ".join(
+                name for name, before in zip(names, ["", *names], strict=False) if name != before or name not in "AB"
+            )
+        )
+    return found if any(frame not in ("A", "A B") for frame in found) else []
+
+
+def _around(backend: tokenizers.Tokenizer) -> list[tuple[list[int], list[int]]]:
+    """What a tokenizer makes of a text and of a pair."""
+    return [(made.ids, made.type_ids) for made in (backend.encode("a"), backend.encode("a", "b"))]

@@ -1,0 +1,295 @@
+"""Reading a sentencepiece .model file, a protocol buffer, without the library that wrote it.
+
+Every field of sentencepiece_model.proto is read, known not to change the ids of a text, or refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+
+from pretune.runtime.errors import PretuneError, quote
+from pretune.text.tokenizers import backend as tokenizers_library
+from pretune.text.tokenizers.backend import library_errors
+from pretune.text.tokenizers.sentencepiece_normalizer import normalization
+
+UNIGRAM, BPE, WORD, CHARACTER = 1, 2, 3, 4
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+MARK = "▁"
+PROTECTED = 0xE100  # first of the private-use characters that replace user-defined symbols during normalization
+
+# Fields that are read here.
+MODEL_TYPE, SUFFIX, BYTE_FALLBACK = 3, 24, 35
+RULES_NAME, CHARSMAP, DUMMY_PREFIX, EXTRA_SPACES, ESCAPE = 1, 2, 3, 4, 5
+# Fields about training or decoding, which do not change the ids of a text.
+TRAINING = {
+    1: "input", 2: "model_prefix", 4: "vocab_size", 5: "accept_language", 6: "self_test_sample_size", 7: "input_format",
+    10: "character_coverage", 11: "input_sentence_size", 12: "mining_sentence_size", 13: "training_sentence_size",
+    14: "seed_sentencepiece_size", 15: "shrinking_factor", 16: "num_threads", 17: "num_sub_iterations",
+    18: "max_sentence_length", 19: "shuffle_input_sentence", 20: "max_sentencepiece_length",
+    21: "split_by_unicode_script", 22: "split_by_whitespace", 23: "split_by_number", 25: "split_digits",
+    26: "allow_whitespace_only_pieces", 30: "control_symbols", 31: "user_defined_symbols",
+    32: "vocabulary_output_piece_score", 33: "hard_vocab_limit", 34: "use_all_vocab", 36: "required_chars",
+    40: "unk_id", 41: "bos_id", 42: "eos_id", 43: "pad_id", 44: "unk_surface", 45: "unk_piece", 46: "bos_piece",
+    47: "eos_piece", 48: "pad_piece", 49: "train_extremely_large_corpus", 50: "enable_differential_privacy",
+    51: "differential_privacy_noise_level", 52: "differential_privacy_clipping_threshold",
+    53: "pretokenization_delimiter", 54: "seed_sentencepieces_file", 55: "auto_character_coverage",
+}  # fmt: skip
+COMPILED = {6: "normalization_rule_tsv"}  # the rules that the compiled map was made of
+AROUND = {4: "self_test_data", 5: "denormalizer_spec"}
+
+Field = tuple[int, bytes | int]
+Piece = tuple[str, float, int]  # text, score, type
+
+
+@dataclass
+class SentencePieceModel:
+    """What a .model file holds: pieces with scores and types, and how text is normalized first."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    algorithm: int = UNIGRAM
+    byte_fallback: bool = False
+    suffix: bool = False  # the space mark ends words instead of starting them
+    rules: str = ""  # name of the normalization rules
+    charsmap: bytes = b""
+    dummy_prefix: bool = True
+    remove_extra_spaces: bool = True
+
+    def of_type(self, *types: int) -> list[str]:
+        """Return the pieces of some types."""
+        return [piece for piece, _, kind in self.pieces if kind in types]
+
+
+def read_model(path: Path) -> SentencePieceModel:
+    """Parse a .model file; raise an error that names any unsupported setting that would change ids."""
+    try:
+        model = _parse(path.read_bytes())
+    except (IndexError, struct.error, UnicodeDecodeError, ValueError) as error:
+        raise PretuneError(f"{path}: damaged or not a sentencepiece model") from error
+    except PretuneError as error:
+        raise PretuneError(f"{path}: {error}") from error
+    return model
+
+
+def _parse(data: bytes) -> SentencePieceModel:
+    model = SentencePieceModel()
+    for number, value in _fields(data):
+        if number == 1 and isinstance(value, bytes):
+            model.pieces.append(_piece(value))
+        elif number == 2 and isinstance(value, bytes):
+            _read_trainer(model, value)
+        elif number == 3 and isinstance(value, bytes):
+            _read_normalizer(model, value)
+        else:
+            _check_known(number, AROUND, "the model")
+    if not model.pieces:
+        raise ValueError("no pieces")
+    return model
+
+
+def _piece(data: bytes) -> Piece:
+    piece, score, kind = "", 0.0, NORMAL
+    for number, value in _fields(data):
+        if number == 1 and isinstance(value, bytes):
+            piece = value.decode("utf-8")
+        elif number == 2 and isinstance(value, bytes):
+            (score,) = struct.unpack("<f", value)
+        elif number == 3 and isinstance(value, int):
+            kind = value
+        else:
+            _check_known(number, {}, f"piece {quote(piece)}")
+    if kind == UNUSED:
+        raise PretuneError(
+            f"piece {quote(piece)} has the type UNUSED, which is not supported; remove it from the vocabulary"
+        )
+    return piece, score, kind
+
+
+def _read_trainer(model: SentencePieceModel, data: bytes) -> None:
+    for number, value in _fields(data):
+        if number == MODEL_TYPE and isinstance(value, int):
+            model.algorithm = value
+        elif number == BYTE_FALLBACK:
+            model.byte_fallback = bool(value)
+        elif number == SUFFIX:
+            model.suffix = bool(value)
+        else:
+            _check_known(number, TRAINING, "trainer_spec")
+
+
+def _read_normalizer(model: SentencePieceModel, data: bytes) -> None:
+    for number, value in _fields(data):
+        if number == RULES_NAME and isinstance(value, bytes):
+            model.rules = value.decode("utf-8")
+        elif number == CHARSMAP and isinstance(value, bytes):
+            model.charsmap = value
+        elif number == DUMMY_PREFIX:
+            model.dummy_prefix = bool(value)
+        elif number == EXTRA_SPACES:
+            model.remove_extra_spaces = bool(value)
+        elif number == ESCAPE:
+            if not value:
+                raise PretuneError("a model with escape_whitespaces=false is not supported; train it with true")
+        else:
+            _check_known(number, COMPILED, "normalizer_spec")
+
+
+def _check_known(number: int, harmless: Mapping[int, str], where: str) -> None:
+    if number not in harmless:
+        raise PretuneError(
+            f"unknown field {number} of {where}; it may change how text is tokenized, so it is not ignored"
+        )
+
+
+def _fields(data: bytes) -> Iterator[Field]:
+    """(number, value) of each field: an int for varints, the raw bytes for everything else."""
+    position = 0
+    while position < len(data):
+        key, position = _varint(data, position)
+        number, wire = key >> 3, key & 7
+        if wire == 0:
+            value, position = _varint(data, position)
+            yield number, value
+            continue
+        if wire == 2:
+            size, position = _varint(data, position)
+        elif wire in (1, 5):
+            size = 8 if wire == 1 else 4
+        else:
+            raise ValueError(f"wire type {wire}")
+        if position + size > len(data):
+            raise ValueError("cut off")
+        yield number, data[position : position + size]
+        position += size
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+
+
+def build_backend(
+    model: SentencePieceModel, path: Path, before: Sequence[normalizers.Normalizer] = ()
+) -> tokenizers.Tokenizer:
+    """Return a tokenizer of the `tokenizers` library that tokenizes text as the model, which `path` holds, does.
+
+    `before` are the normalizers that a published tokenizer applies before the model.
+    """
+    try:
+        content = _content(model, before)
+    except PretuneError as error:
+        raise PretuneError(f"{path}: {error}") from error
+    # Built from JSON so that scores equal those of a saved copy to the last bit.
+    backend = tokenizers_library.build_backend(json.dumps(content), path)
+    backend.add_special_tokens(
+        [AddedToken(piece, special=True, normalized=False) for piece in model.of_type(UNKNOWN, CONTROL)]
+    )
+    return backend
+
+
+def _content(model: SentencePieceModel, before: Sequence[normalizers.Normalizer]) -> dict[str, Any]:
+    """Return the contents of the tokenizer.json of a model."""
+    around = tokenizers.Tokenizer(models.BPE())
+    with library_errors("its rules or pieces", "not usable; is the file damaged?"):
+        around.normalizer = normalizers.Sequence([*before, *_normalizers(model)])
+        if cuts := _pre_tokenizers(model):
+            around.pre_tokenizer = pre_tokenizers.Sequence(cuts)
+    around.decoder = _decoder(model)
+    content: dict[str, Any] = json.loads(around.to_str())
+    return content | {"model": _segmentation(model)}
+
+
+def _segmentation(model: SentencePieceModel) -> dict[str, Any]:
+    """Return the segmentation model in the format of tokenizer.json."""
+    unknown = next((i for i, (_, _, kind) in enumerate(model.pieces) if kind == UNKNOWN), None)
+    if model.algorithm == UNIGRAM:
+        # The library's own score for user-defined symbols, with which they almost always win.
+        best = max((score for _, score, kind in model.pieces if kind == NORMAL), default=0.0)
+        scores = [
+            (piece, len(piece.encode()) * best - 0.1 if kind == USER_DEFINED else score)
+            for piece, score, kind in model.pieces
+        ]
+        return {"type": "Unigram", "unk_id": unknown, "vocab": scores, "byte_fallback": model.byte_fallback}
+    if model.algorithm not in (BPE, CHARACTER):
+        raise PretuneError("sentencepiece word models are not supported; train a unigram, BPE or character model")
+    return {
+        "type": "BPE",
+        "vocab": {piece: i for i, (piece, _, _) in enumerate(model.pieces)},
+        "merges": _merges(model) if model.algorithm == BPE else [],
+        "unk_token": None if unknown is None else model.pieces[unknown][0],
+        "fuse_unk": True,
+        "byte_fallback": model.byte_fallback,
+        "ignore_merges": bool(model.of_type(USER_DEFINED)),  # no merges lead to user-defined symbols
+    }
+
+
+def _merges(model: SentencePieceModel) -> list[tuple[str, str]]:
+    """BPE merges in the order of the merged pieces' scores (sentencepiece merges the best-scored pair first)."""
+    ranks = {piece: i for i, (piece, _, _) in enumerate(model.pieces)}
+    merges = []
+    for piece, score, kind in model.pieces:
+        if kind != NORMAL:
+            continue
+        for cut in range(1, len(piece)):
+            left, right = piece[:cut], piece[cut:]
+            if left in ranks and right in ranks:
+                merges.append((-score, ranks[left], ranks[right], left, right))
+    return [(left, right) for _, _, _, left, right in sorted(merges)]
+
+
+def _normalizers(model: SentencePieceModel) -> list[normalizers.Normalizer]:
+    """Return the library's normalization: rules, whitespace removal, the dummy prefix, and space marks."""
+    steps = normalization(model.rules, model.charsmap)
+    if model.remove_extra_spaces:
+        steps.append(normalizers.Replace(Regex(rf"\A +| +(?= |\z)|[ {MARK}]+\z"), ""))
+    whole = normalizers.Sequence(steps)
+    # The library does not normalize user-defined symbols.
+    symbols = sorted(model.of_type(USER_DEFINED), key=len, reverse=True)
+    changed = [symbol for symbol in symbols if whole.normalize_str(symbol) != symbol]
+    protected = {symbol: chr(PROTECTED + number) for number, symbol in enumerate(changed)}
+    steps = [normalizers.Replace(symbol, private) for symbol, private in protected.items()] + steps
+    steps += [normalizers.Replace(private, symbol) for symbol, private in protected.items()]
+    if model.dummy_prefix:
+        last = normalizers.Replace(Regex(r"\z"), MARK)
+        steps.append(last if model.suffix else normalizers.Prepend(MARK))
+    return [*steps, normalizers.Replace(" ", MARK)]
+
+
+def _pre_tokenizers(model: SentencePieceModel) -> list[pre_tokenizers.PreTokenizer]:
+    """Return splits that no piece crosses; the library itself does not split, which is slower and gives the same ids."""
+    cuts: list[pre_tokenizers.PreTokenizer] = []
+    inside = slice(None, -1) if model.suffix else slice(1, None)
+    names = [piece for piece, _, _ in model.pieces]
+    if MARK in names and not any(MARK in name[inside] for name in names):
+        cuts.append(pre_tokenizers.Split(MARK, "merged_with_previous" if model.suffix else "merged_with_next"))
+    symbols = sorted(model.of_type(USER_DEFINED), key=len, reverse=True)
+    if symbols and model.algorithm != UNIGRAM:
+        cuts.append(pre_tokenizers.Split(Regex("|".join(map(re.escape, symbols))), "isolated"))
+    if model.byte_fallback:  # text such as <0x41> must not match a byte piece
+        cuts.append(pre_tokenizers.Split(Regex("<(?=0x[0-9A-F]{2}>)"), "merged_with_previous"))
+    return cuts
+
+
+def _decoder(model: SentencePieceModel) -> decoders.Decoder:
+    if not model.suffix:
+        decoder: decoders.Decoder = decoders.Metaspace(
+            replacement=MARK, prepend_scheme="always" if model.dummy_prefix else "never"
+        )
+    else:
+        spaces = [decoders.Replace(MARK, " "), decoders.Fuse()]
+        decoder = decoders.Sequence([*spaces, *([decoders.Strip(" ", 0, 1)] if model.dummy_prefix else [])])
+    return decoders.Sequence([decoders.ByteFallback(), decoder]) if model.byte_fallback else decoder

@@ -1,0 +1,133 @@
+"""Normalization as the sentencepiece library does it, composed of the normalizers of the `tokenizers` library.
+
+A .model file holds its rules as a compiled map from character sequences to replacements; the longest match is applied. `normalizers.Precompiled` reads that map but applies it to grapheme clusters of up to five bytes: it leaves
+Hangul Jamo and kana with combining marks decomposed, and loses the mark in "Ａ" + U+0301. So it sees one character at a
+time here, because a separator is inserted before every character that would extend a grapheme cluster, and canonical composition
+(NFC) replaces the rules for several characters. Where the library does not compose (after precomposed characters, after ligatures,
+and where marks are not in canonical order), a second separator stays until NFC is done.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import unicodedata
+from collections.abc import Iterable
+from functools import cache
+
+import numpy as np
+from tokenizers import Regex, normalizers
+
+from pretune.runtime.errors import PretuneError
+
+OPEN, CLOSED = (
+    "\ue0f3",
+    "\ue0f4",
+)  # private-use separators: NFC may compose across the first, not across the second
+EXTENDING = r"\p{M}\u200c\u200d\uff9e\uff9f\U000e0020-\U000e007f"  # characters that extend a grapheme cluster
+FINALS = r"\u11a8-\u11c2"  # the last consonants of Hangul syllables
+LONGEST_KEY, MOST_KEYS = 256, 1 << 16  # bytes of a character sequence in rules, and sequences with a common length
+# The library's built-in rules; their multi-character sequences are those that NFC composes.
+COMPOSING = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf")
+
+
+def normalization(name: str, charsmap: bytes) -> list[normalizers.Normalizer]:
+    """Return the normalizers that apply a compiled map of rules; `name` is that of the rules ("nmt_nfkc")."""
+    if not charsmap:
+        return []
+    # Testing for non-ASCII first is a large speedup: the full character class is slow to test.
+    before = rf"(?=[^\x00-\x7f])(?=[{EXTENDING}{FINALS}])(?<!\A)(?<!{OPEN})"
+    apart = [normalizers.Replace("\r\n", f"\r{CLOSED}\n"), normalizers.Replace(Regex(before), CLOSED)]
+    rules, together = normalizers.Precompiled(charsmap), normalizers.Replace(CLOSED, "")
+    if name not in COMPOSING and not _composes(charsmap):
+        return [*apart, rules, together]
+    composable = normalizers.Replace(Regex(_composable()), OPEN)
+    return [composable, *apart, rules, normalizers.Replace(OPEN, ""), normalizers.NFC(), together]
+
+
+def _composes(charsmap: bytes) -> bool:
+    """Return whether custom rules replace multi-character sequences; raise an error for any that NFC does not cover."""
+    try:
+        rules = read_rules(charsmap)
+    except (IndexError, ValueError, struct.error) as error:
+        raise PretuneError("its normalization rules are damaged; fetch the file again") from error
+    several = {source: target for source, target in rules.items() if len(source) > 1}
+    for source, target in several.items():
+        mapped = "".join(rules.get(character, character) for character in source)
+        known = all(unicodedata.category(character) != "Cn" for character in source)
+        if known and unicodedata.normalize("NFC", mapped) != target:
+            raise PretuneError(
+                f"custom normalization rules for several characters, such as {source!r} → {target!r}, are not supported; "
+                f"train the sentencepiece model with one of the rules {', '.join(COMPOSING)} or identity"
+            )
+    return bool(several)
+
+
+def read_rules(charsmap: bytes) -> dict[str, str]:
+    """Return the rules of a compiled map: character sequences and their replacements.
+
+    The map consists of the size of a double-array trie (Darts), the trie, whose values are offsets into a table, and the
+    table of null-terminated replacements.
+    """
+    (size,) = struct.unpack("<I", charsmap[:4])
+    units, table = np.frombuffer(charsmap[4 : 4 + size], "<u4"), charsmap[4 + size :]
+    labels = np.arange(1, 256, dtype=np.uint32)
+    rules: dict[str, str] = {}
+    places, keys = np.array([0], dtype=np.uint32), [b""]
+    while len(places):  # all prefixes of one length per iteration
+        if len(keys[0]) > LONGEST_KEY or len(keys) > MOST_KEYS:
+            raise ValueError("a trie that refers to itself")
+        here = units[places]
+        base = places ^ ((here >> 10) << ((here & 512) >> 6))
+        for number in ((here >> 8) & 1).nonzero()[0]:  # prefixes that are keys
+            value = int(units[base[number]] & 0x7FFFFFFF)
+            rules[keys[number].decode()] = table[value : table.index(b"\0", value)].decode()
+        children = base[:, None] ^ labels  # (prefixes, 255)
+        inside = children < len(units)
+        found = np.where(inside, units[np.where(inside, children, 0)] & np.uint32(0x800000FF), 0)
+        rows, columns = ((found == labels) & inside).nonzero()
+        keys = [keys[row] + bytes([column + 1]) for row, column in zip(rows, columns, strict=True)]
+        places = children[rows, columns]
+    return rules
+
+
+@cache
+def _composable() -> str:
+    """Return a pattern that matches before each mark that the library composes with the characters before it."""
+    # A fixed version of the Unicode data, so that a .model file gives the same tokenizer with every version of Python.
+    characters = unicodedata.ucd_3_2_0
+    whole, marks = set[str](), set[str]()  # characters that are not composed further; marks that are composed
+    signs = set[str]()  # vowel signs: marks that other marks are composed with
+    for character in map(chr, range(0x80, sys.maxunicode + 1)):
+        parts = characters.normalize("NFD", character)
+        if max(len(parts), len(characters.normalize("NFKC", character))) > 1:
+            whole.add(character)
+        if parts != character == characters.normalize("NFC", character) and not "\uac00" <= character <= "\ud7a3":
+            marks.update(parts[1:])
+            signs.update(part for part in parts[:1] if characters.category(part)[0] == "M")
+    # Compatibility forms of these marks, such as halfwidth ones.
+    marks |= {chr(code) for code in range(0x80, 0x10000) if characters.normalize("NFKC", chr(code)) in marks}
+    whole -= marks
+    # These come last in canonical order.
+    late = {mark for mark in marks if characters.combining(characters.normalize("NFKC", mark)) >= 230}
+    closed, last, first = (_character_class(c) for c in (whole, late, marks - late))
+    base = rf"[^\p{{M}}\p{{C}}]|[{_character_class(signs)}]"
+    return (
+        rf"(?=[^\x00-\x7f])(?:(?=[{last}{FINALS}])(?<={base}|[{last}{first}])|(?=[{first}])(?<={base}|[{first}]))"
+        rf"(?<![{closed}])"
+    )
+
+
+def _character_class(characters: Iterable[str]) -> str:
+    """Return characters as the inside of a regular expression's character class, with ranges.
+
+    >>> _character_class("abcx")
+    'a-cx'
+    """
+    ranges: list[list[int]] = []
+    for code in sorted(map(ord, characters)):
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1][1] = code
+        else:
+            ranges.append([code, code])
+    return "".join(chr(a) if a == b else f"{chr(a)}-{chr(b)}" for a, b in ranges)

@@ -1,0 +1,262 @@
+"""Settings of a tokenizer from tokenizer_config.json, special_tokens_map.json, added_tokens.json and config.json.
+
+Every key is honored, known not to change ids, or refused by name. Contradictions between files are resolved as `transformers` does:
+tokenizer_config.json overrides tokenizer.json, and special_tokens_map.json overrides tokenizer_config.json, unless the latter lists
+the added tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken
+
+from pretune.runtime.errors import PretuneError, quote
+from pretune.runtime.parsing import conform, read_mapping
+from pretune.text.corpus.files import checked
+from pretune.text.tokenizers.transformers_classes import (
+    BRACKETS,
+    CLASSES,
+    GENERIC,
+    KNOWN,
+    MBART,
+    MBART50,
+    MISNAMED,
+    NAMES,
+    OF_MODEL,
+    PROGRAMS,
+    TokenizerClass,
+)
+
+CHARACTERS = "max_characters_per_token"  # as ELMo's options.json calls it
+CONFIG, SPECIALS_MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
+SETTINGS = {key for kind in KNOWN for key in kind.settings}
+SOURCE_LANGUAGE = "src_lang"
+ENGLISH = "en_XX"  # the language of mBART's texts in `transformers`, where src_lang names no other
+TOKEN_LISTS = ("additional_special_tokens", "extra_special_tokens")
+
+LENGTHS = "about sequence lengths, padding and model inputs, not about the ids of a text"
+AROUND = "about the tokens around a text, which the model family defines"
+DECODING = "about decoding"
+PROVENANCE = "about where the tokenizer comes from or how it was loaded"
+CHAT = "about formatting conversations"
+# Keys of tokenizer_config.json that do not change the ids of a text → why.
+HARMLESS = {
+    **dict.fromkeys(
+        (
+            "model_max_length", "max_len", "max_length", "stride", "truncation", "truncation_side", "truncation_strategy",
+            "padding", "padding_side", "pad_to_multiple_of", "pad_token_type_id", "model_input_names",
+            "return_token_type_ids", "return_tensors",
+        ),
+        LENGTHS,
+    ),
+    **dict.fromkeys(
+        ("add_bos_token", "add_eos_token", SOURCE_LANGUAGE, "tgt_lang", "lang2id", "id2lang", "language_codes", "sep_style"), AROUND
+    ),
+    **dict.fromkeys(
+        (
+            "clean_up_tokenization_spaces", "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output",
+            "spaces_between_special_tokens", "errors", "trim_offsets",
+        ),
+        DECODING,
+    ),
+    **dict.fromkeys(
+        (
+            "tokenizer_class", "name_or_path", "special_tokens_map_file", "tokenizer_file", "vocab_file", "merges_file",
+            "spm_file", "full_tokenizer_file", "processor_class", "backend", "is_local", "local_files_only", "files_loaded",
+            "from_slow", "use_fast", "revision", "_commit_hash", "_from_auto", "transformers_version", "verbose", "device_map",
+            "vocab_size", "unk_id", "vocab_type", "is_fast", "trust_remote_code",
+        ),
+        PROVENANCE,
+    ),
+    **dict.fromkeys(
+        ("chat_template", "response_template", "response_schema", "chat_control_tokens", "use_default_system_prompt"), CHAT
+    ),
+    "split_special_tokens": "about special tokens spelled out in text, which are always treated as text",
+    "legacy": "about text after special tokens, which texts do not contain",
+    CHARACTERS: "about spelling words by characters",
+}  # fmt: skip
+# Keys that only older versions of `transformers` honor → the values at which they have no effect.
+ONLY: dict[str, tuple[Any, ...]] = {
+    "do_basic_tokenize": (True, None),
+    "clean_text": (True, None),
+    "handle_chinese_chars": (True, None),
+    "wordpieces_prefix": ("##", None),
+    "init_inputs": ([], None),
+    "fast_tokenizer_files": (["tokenizer.json"], [], None),
+    "dropout": (None, 0, 0.0),
+}
+
+Token = str | AddedToken
+# Types of the keys of tokenizer_config.json and special_tokens_map.json that are used here.
+TYPES: dict[str, Any] = {
+    "tokenizer_class": str | None,
+    "added_tokens_decoder": dict[str, dict[str, Any]] | None,
+    **dict.fromkeys(TOKEN_LISTS, list[Any] | dict[str, Any] | None),
+    "never_split": list[str] | None,
+    "sp_model_kwargs": dict[str, Any] | None,
+    CHARACTERS: int,
+    "extra_ids": int | None,
+    **dict.fromkeys(SETTINGS - {"extra_ids"}, bool | None),
+}
+MOST = 10_000  # sentinels, or characters of a token
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings and special tokens of the tokenizer in a folder."""
+
+    folder: Path
+    kind: TokenizerClass | None = None  # the tokenizer class, if known
+    declared: bool = (
+        False  # whether a file names the class; else it follows from model_type, and its defaults do not apply
+    )
+    generic: bool = False  # whether a file names a class without settings
+    given: Mapping[str, Any] = field(default_factory=dict)  # explicit settings that change ids
+    tokens: Mapping[str, Token | None] = field(default_factory=dict)  # special tokens by name
+    extra: tuple[Token, ...] = ()  # further special tokens
+    added: Mapping[int, AddedToken] = field(default_factory=dict)  # added tokens by id
+    characters: int = 0
+    language: str = ""  # the language of texts, for models whose template names it (mBART)
+
+    def complete(self, kind: TokenizerClass) -> dict[str, Any]:
+        """Return all settings of a class: the explicit ones, and its defaults for the rest."""
+        return {**kind.settings, **{key: self.given[key] for key in kind.settings if key in self.given}}
+
+
+def read_settings(folder: Path) -> Settings:
+    """Read the tokenizer settings in a folder."""
+    config, model = _read_typed(folder / CONFIG), read_json(folder / "config.json")
+    full = (folder / "tokenizer.json").is_file()
+    kind, declared, generic = _find_class(folder, config, model, full)
+    added = _read_added(config.get("added_tokens_decoder"), folder / CONFIG)
+    named = dict(config)
+    if "added_tokens_decoder" not in config:
+        named |= _read_typed(folder / SPECIALS_MAP)
+    tokens = {key: _token(value, folder) for key, value in named.items() if key in NAMES}
+    extra = [_token(value, folder) for key, value in named.items() if key.endswith("_token") and key not in NAMES]
+    for key in TOKEN_LISTS:
+        listed = named.get(key) or ()
+        extra += (_token(value, folder) for value in (listed.values() if isinstance(listed, Mapping) else listed))
+    if "added_tokens_decoder" not in config:
+        special = {str(token) for token in (*tokens.values(), *extra) if token is not None}
+        for content, identity in conform(read_json(folder / ADDED), dict[str, int], str(folder / ADDED)).items():
+            is_special = content in special
+            content = checked(content, f"{folder / ADDED}: a token")
+            added[identity] = AddedToken(content, special=is_special, normalized=not is_special)
+    _check_keys(folder / CONFIG, config, ignored=full and generic)
+    _check_keys(folder / SPECIALS_MAP, dict.fromkeys(read_json(folder / SPECIALS_MAP)), ignored=False)
+    return Settings(
+        folder,
+        kind,
+        declared,
+        generic,
+        {key: config[key] for key in SETTINGS if key in config},
+        tokens,
+        tuple(token for token in extra if token is not None),
+        added,
+        config.get(CHARACTERS, 0),
+        "" if kind is MBART50 else str(config.get(SOURCE_LANGUAGE) or (ENGLISH if kind is MBART else "")),
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file, or an empty one if the file does not exist."""
+    return read_mapping(path, "settings of a tokenizer") if path.is_file() else {}
+
+
+def _read_typed(path: Path) -> dict[str, Any]:
+    """Return the object in a file of settings; refuse values of other types than their keys have."""
+    config = read_json(path)
+    for key in config.keys() & TYPES.keys():
+        conform(config[key], TYPES[key], f"{path}: {key}")
+    for key in (CHARACTERS, "extra_ids"):
+        if not 0 <= (config.get(key) or 0) <= MOST:
+            raise PretuneError(f"{path}: {key}={quote(config[key])}: expected a number between 0 and {MOST:,}")
+    return config
+
+
+def _find_class(
+    folder: Path, config: Mapping[str, Any], model: Mapping[str, Any], full: bool
+) -> tuple[TokenizerClass | None, bool, bool]:
+    """Return the tokenizer class, whether a file names it, and whether it is a class without settings."""
+    name = str(config.get("tokenizer_class") or model.get("tokenizer_class") or "").removesuffix("Fast")
+    name = "PreTrainedTokenizerFast" if name == "PreTrainedTokenizer" else name
+    model_type = model.get("model_type")
+    if full and model_type in MISNAMED:
+        return None, True, True
+    if not name:
+        return OF_MODEL.get(str(model_type)), False, False
+    if name in CLASSES:
+        return CLASSES[name], True, False
+    if name in GENERIC:
+        return None, False, True
+    if name in PROGRAMS or not full:
+        known = ", ".join(sorted(CLASSES))
+        raise PretuneError(
+            f"{folder}: tokenizer_class {name} is not supported"
+            f"{'' if full else ' without a tokenizer.json'}; convert it to a tokenizer.json with the class "
+            f"PreTrainedTokenizerFast. Supported classes: {known}"
+        )
+    return None, True, True
+
+
+def _read_added(listed: Any, path: Path) -> dict[int, AddedToken]:
+    found = {}
+    for identity, content in (listed or {}).items():
+        token = _token(content, path)
+        if not isinstance(token, AddedToken) or not (identity.isascii() and identity.isdigit()):
+            raise PretuneError(
+                f"{path}: added_tokens_decoder maps ids to tokens, not {quote(identity)} to {quote(content)}"
+            )
+        found[int(identity[:20])] = token
+    return found
+
+
+def _token(value: Any, where: Path) -> Token | None:
+    """Return a token that is a string or an object in a file; None for anything else."""
+    if not isinstance(value, Mapping):
+        return checked(value, f"{where}: a special token") if isinstance(value, str) else None
+    flags = {
+        key: bool(value[key]) for key in ("single_word", "lstrip", "rstrip", "normalized", "special") if key in value
+    }
+    return AddedToken(checked(str(value.get("content", "")), f"{where}: an added token"), **flags)
+
+
+def _check_keys(path: Path, config: Mapping[str, Any], ignored: bool) -> None:
+    """Raise an error for keys that may change ids and are not honored; `ignored` accepts unknown keys."""
+    for key, value in config.items():
+        if key in ONLY:
+            if value not in ONLY[key]:
+                raise PretuneError(
+                    f"{path}: {key}={quote(value)} is not supported; remove it or set it to {ONLY[key][0]!r}"
+                )
+        elif key == "never_split":
+            if value and not set(value) <= set(BRACKETS.values()):
+                raise PretuneError(
+                    f"{path}: never_split={quote(value)} is not supported; remove it and use added tokens instead"
+                )
+        elif key == "sp_model_kwargs":
+            if (value or {}).get("enable_sampling") or set(value or {}) - {"enable_sampling", "nbest_size", "alpha"}:
+                raise PretuneError(
+                    f"{path}: sp_model_kwargs={quote(value)} is not supported; remove it, as tokenization is never sampled"
+                )
+        elif key == "auto_map":
+            if not ignored and (config.get("tokenizer_class") or "").removesuffix("Fast") not in CLASSES:
+                raise PretuneError(
+                    f"{path}: auto_map names custom code, which is not run; convert the tokenizer to a tokenizer.json"
+                )
+        elif not (
+            ignored
+            or key in HARMLESS
+            or key in SETTINGS
+            or key in TOKEN_LISTS
+            or key == "added_tokens_decoder"
+            or key.endswith("_token")
+        ):
+            raise PretuneError(
+                f"{path}: unknown key {quote(key)}; it may change how texts are tokenized, so remove it if it does not"
+            )

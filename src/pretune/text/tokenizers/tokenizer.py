@@ -1,0 +1,440 @@
+"""A tokenizer: Hugging Face `tokenizers` underneath, with roles and word starts on top.
+
+Roles are what objectives and families speak of (start, separator, mask …); strings such as [CLS] or </s> stay here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import chain, count, takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tokenizers
+
+from pretune.models.bundled import boxed_folder, boxed_names
+from pretune.runtime.atomic_io import write_bytes, write_json
+from pretune.runtime.errors import PretuneError
+from pretune.text.tokenizers.backend import library_errors
+from pretune.text.tokenizers.character_ids import spell_vocabulary
+from pretune.text.tokenizers.settings import CHARACTERS, SOURCE_LANGUAGE
+from pretune.text.tokenizers.token_cache import remember
+from pretune.text.tokenizers.word_starts import WordStarts
+
+if TYPE_CHECKING:
+    from pretune.text.packing.sequences import Template
+
+# role → the names it has in Hugging Face's tokenizer_config.json, the first that is there counts
+ROLE_NAMES = {
+    "padding": ("pad_token",),
+    "unknown": ("unk_token",),
+    "start": ("cls_token", "bos_token"),
+    "separator": ("sep_token", "eos_token"),
+    "mask": ("mask_token",),
+    "end": ("eos_token", "sep_token"),
+}
+TRAINED_SPECIALS = {
+    "padding": "[PAD]",
+    "unknown": "[UNK]",
+    "start": "[CLS]",
+    "separator": "[SEP]",
+    "mask": "[MASK]",
+    "end": "[SEP]",
+}
+SEPARATOR = "<sep>"  # what is added to a vocabulary without a separator
+PRIVATE = "\ue000\ue0f0"  # private-use characters
+JOINT, HIDDEN = (
+    f"{PRIVATE}\ue000",
+    f"{PRIVATE}{{}}",
+)  # between parts of a text; in place of special tokens
+FAILED = ("the tokenizer", "fails on a text; are its files damaged?")
+SOME = 1000  # texts tokenized at once where places are kept, which take memory
+TARGET = "target_tokenizer"  # the folder inside, of the tokenizer of second texts
+SENTINELS = ("<extra_id_{}>", "▁<extra_id_{}>")  # T5's tokens, mT5's pieces
+LANGUAGE = re.compile(r"<lang:([\w-]+)>|([a-z]{2,3}_[A-Z]{2})")  # our own, mBART's
+
+Ids = np.ndarray[tuple[int], np.dtype[Any]]
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Tokenizer:
+    """Text to ids and back.
+
+    >>> tokenizer = Tokenizer.load("bert-base-uncased/")  # doctest: +SKIP
+    >>> tokenizer.decode(tokenizer.encode("Hello, world!"))  # doctest: +SKIP
+    'hello, world!'
+    """
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        roles: Mapping[str, str],
+        characters: int = 0,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
+        """`roles` maps role names to token strings of the vocabulary; `characters` is how many symbols of bytes spell a
+        word for models that read words by their letters (ELMo); 0: none. `names` are the tokens that a published
+        tokenizer_config.json names (bos_token, …); without it, they follow from the roles."""
+        backend.no_truncation()
+        backend.no_padding()
+        self.backend = backend
+        self.characters = characters
+        self.names = dict(names or {})
+        self.role_tokens = dict(roles)
+        self.roles: dict[str, int] = {}
+        for role, token in roles.items():
+            identity = backend.token_to_id(token)
+            if identity is None:
+                raise PretuneError(f"the tokenizer's {role} token {token!r} is not in its vocabulary")
+            self.roles[role] = identity
+        self.report: dict[str, Any] = {}
+        self._target: Tokenizer | None = None
+
+    @property
+    def target(self) -> Tokenizer:
+        """The tokenizer of second texts, of translations, where they have another vocabulary; else itself."""
+        return self._target or self
+
+    def with_target(self, target: Tokenizer) -> Tokenizer:
+        """The same, with another vocabulary for second texts, whose special tokens have the same numbers."""
+        if target.roles != self.roles:
+            raise PretuneError("the tokenizers of two sides must number their special tokens alike; train both here")
+        self._target = target
+        return self
+
+    def with_separator(self) -> Tokenizer:
+        """Return a copy with a token added as separator, which is the end of texts too where the vocabulary has none.
+
+        >>> tokenizer.with_separator().size - tokenizer.size  # doctest: +SKIP
+        1
+        """
+        backend = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        backend.add_special_tokens([tokenizers.AddedToken(SEPARATOR, special=True, normalized=False)])
+        roles = {"end": SEPARATOR} | self.role_tokens | {"separator": SEPARATOR}
+        return Tokenizer(backend, roles, self.characters)
+
+    # -- the vocabulary -----------------------------------------------------------------------------------------
+
+    @property
+    def size(self) -> int:
+        """Number of ids, added tokens included; published vocabularies with a token twice have gaps."""
+        return len(self.vocabulary)
+
+    @cached_property
+    def vocabulary(self) -> list[str]:
+        """Token strings by id; an id without a token is an empty string."""
+        vocabulary = self.backend.get_vocab(with_added_tokens=True)
+        tokens = [""] * (max(vocabulary.values()) + 1)
+        for token, identity in vocabulary.items():
+            tokens[identity] = token
+        return tokens
+
+    @cached_property
+    def specials(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """(size,) True for ids that are roles or otherwise special: never masked, never drawn at random."""
+        table = np.zeros(self.size, dtype=bool)
+        table[list(self.roles.values())] = True
+        for identity, token in self.backend.get_added_tokens_decoder().items():
+            table[identity] |= token.special
+        return table
+
+    @cached_property
+    def spelling(self) -> Array:
+        """(size, characters) the symbols of every token."""
+        return spell_vocabulary(self.vocabulary, self.roles, self.characters)
+
+    @property
+    def kind(self) -> str:
+        """The model underneath: WordPiece, BPE, Unigram or WordLevel."""
+        return type(self.backend.model).__name__
+
+    @cached_property
+    def digest(self) -> str:
+        """A fingerprint of everything that decides what ids a text gets."""
+        content = json.loads(self.backend.to_str())
+        del content["post_processor"]  # what others put around texts: a model's template, and not the text's own
+        everything = [content, self.role_tokens, *([self._target.digest] if self._target else [])]
+        return hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()
+
+    # -- roles --------------------------------------------------------------------------------------------------
+
+    def role(self, name: str) -> int:
+        """The id that plays a role; a missing one is refused by its name.
+
+        >>> tokenizer.role("mask")  # doctest: +SKIP
+        103
+        """
+        if name == "language" and name not in self.roles:
+            known = [role.removeprefix("language ") for role in self.roles if role.startswith("language ")]
+            raise PretuneError(
+                f"this model's texts name their language, and the tokenizer does not say which one that is; write "
+                f"{SOURCE_LANGUAGE} into its tokenizer_config.json (languages: {', '.join(sorted(known)) or 'none'}). "
+                "mBART-50, whose texts begin with the language, is supported for generation only"
+            )
+        if name not in self.roles:
+            plain = sorted(role for role in self.roles if not role.startswith("sentinel "))
+            sentinels = [f"{len(self.roles) - len(plain)} sentinels"] if len(self.roles) > len(plain) else []
+            has = ", ".join(plain + sentinels) or "none"
+            raise PretuneError(f"this tokenizer has no {name!r} token (it has: {has}); train or choose one that has it")
+        return self.roles[name]
+
+    def has(self, name: str) -> bool:
+        """Whether a role is filled."""
+        return name in self.roles
+
+    # -- text and ids -------------------------------------------------------------------------------------------
+
+    def encode(self, text: str, *, marked: bool = False) -> list[int]:
+        """Ids of a text, without start or separator. With `marked`, spelled-out roles such as [MASK] count as such."""
+        if marked:
+            with library_errors(*FAILED):
+                return self._marked.encode(text, add_special_tokens=False).ids
+        ids, _ = self.encode_parts([[text]])
+        return [int(i) for i in ids]
+
+    def encode_many(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
+        """Ids of many texts end to end, and the number of ids of each."""
+        return remember(self.digest, texts, lambda: self.encode_parts([[text] for text in texts]))
+
+    def encode_parts(self, documents: Sequence[Sequence[str]]) -> tuple[Ids, Ids]:
+        """Ids of texts that come in parts (sentences), end to end, and the number of ids of each part.
+
+        Each part gets the ids it would get alone. Handing the library whole documents, with a joint token between the
+        parts, is a third faster than handing it the parts.
+        """
+        joined = [JOINT.join(map(_without_private, parts)) for parts in documents if parts]
+        joint = self._joint
+        ids: list[list[int]] = []
+        with library_errors(*FAILED):
+            encodings = self._plain.encode_batch_fast(joined, add_special_tokens=False)  # type: ignore[arg-type]
+        for encoding in encodings:
+            ids += (encoding.ids, [joint])
+        flat = np.fromiter(chain.from_iterable(ids), dtype=np.int32, count=sum(map(len, ids)))
+        is_joint = flat == joint
+        lengths = np.diff(is_joint.nonzero()[0], prepend=-1) - 1
+        return flat[~is_joint].astype(self.dtype), lengths
+
+    def places(self, parts: Sequence[str]) -> Array:
+        """(n, 2) where the ids of a text in parts, as `encode_parts` has them, begin and end in it, in characters."""
+        origin: list[Ids] = []
+        start = 0
+        for part in parts:
+            origin += [np.arange(start, start + len(part)), np.full(len(JOINT), start + len(part))]
+            start += len(part)
+        with library_errors(*FAILED):
+            encoding = self._plain.encode(JOINT.join(map(_without_private, parts)), add_special_tokens=False)
+        offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)[np.array(encoding.ids) != self._joint]
+        found: Array = np.concatenate([*origin, [start]])[offsets]
+        return found
+
+    def encode_with_offsets(self, texts: Sequence[str]) -> tuple[Ids, Ids, Ids]:
+        """As `encode_many`, and where each id begins and ends in its text, in characters, (n, 2).
+
+        A mark of a space has the place of that space; what a character becomes has all of its place.
+        """
+        empty = np.empty((0, 2), dtype=np.int64)
+        ids, lengths, offsets = [empty[:, 0]], list[int](), [empty]
+        for first in range(0, len(texts), SOME):
+            some = list(map(_without_private, texts[first : first + SOME]))
+            with library_errors(*FAILED):
+                encodings = self._plain.encode_batch(some, add_special_tokens=False)
+            ids.append(np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), dtype=np.int64))
+            places = [place for encoding in encodings for place in encoding.offsets]
+            offsets.append(np.array(places, dtype=np.int64).reshape(-1, 2))
+            lengths += map(len, encodings)
+        return np.concatenate(ids).astype(self.dtype), np.array(lengths, dtype=np.int64), np.concatenate(offsets)
+
+    @property
+    def _joint(self) -> int:
+        return self._plain.token_to_id(JOINT) or 0
+
+    @cached_property
+    def _plain(self) -> tokenizers.Tokenizer:
+        """The tokenizer for plain text: "[MASK]" spelled out is text, and JOINT separates the parts of a text."""
+        with library_errors(*FAILED):
+            plain = tokenizers.Tokenizer.from_str(json.dumps(self._without_specials()))
+        plain.encode_special_tokens = True
+        plain.add_tokens([tokenizers.AddedToken(JOINT, normalized=False)])
+        return plain
+
+    def _without_specials(self) -> dict[str, Any]:
+        """Return the backend with its special tokens renamed so that no text matches them; ids do not change.
+
+        Most models list special tokens in their vocabularies, where text could match them.
+        """
+        content: dict[str, Any] = json.loads(self.backend.to_str())
+        hidden = {self.vocabulary[i]: HIDDEN.format(i) for i in self.specials.nonzero()[0]}
+        model = content["model"]
+        if model["type"] == "Unigram":
+            model["vocab"] = [[hidden.get(piece, piece), score] for piece, score in model["vocab"]]
+        else:
+            model["vocab"] = {hidden.get(token, token): number for token, number in model["vocab"].items()}
+            model["unk_token"] = hidden.get(model["unk_token"], model["unk_token"])
+        if "merges" in model:
+            prefix = model["continuing_subword_prefix"] or ""
+            pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
+            model["merges"] = [
+                (left, right)
+                for left, right in pairs
+                if not hidden.keys() & {left, right, left + right.removeprefix(prefix)}
+            ]
+        for token in content["added_tokens"]:
+            token["content"] = hidden.get(token["content"], token["content"])
+        content["post_processor"] = None  # it refers to special tokens by name
+        return content
+
+    def decode(self, ids: Iterable[int], *, specials: bool = False) -> str:
+        """The text of some ids; special tokens are left out unless asked for."""
+        numbers = [int(i) for i in ids]
+        with library_errors(*FAILED):
+            return self.backend.decode(numbers, skip_special_tokens=not specials)
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """The token strings of some ids."""
+        return [self.vocabulary[int(i)] for i in ids]
+
+    def word_starts(self, ids: Ids) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """(n,) True where an id begins a word; the first always does."""
+        return self._words(ids)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The smallest type that holds the ids."""
+        return np.dtype(np.uint16 if self.size <= 1 << 16 else np.uint32)
+
+    @cached_property
+    def _words(self) -> WordStarts:
+        return WordStarts(self.backend, self.vocabulary, self.specials, self.roles.get("unknown"))
+
+    @cached_property
+    def _marked(self) -> tokenizers.Tokenizer:
+        marked = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        marked.encode_special_tokens = False
+        return marked
+
+    # -- files --------------------------------------------------------------------------------------------------
+
+    def save(self, folder: str | Path, template: Template | None = None, longest: int | None = None) -> None:
+        """Write tokenizer.json and tokenizer_config.json, as `transformers.PreTrainedTokenizerFast` loads them.
+
+        With the `template` of a model, other programs add the special tokens that the model expects; `longest` is the
+        maximum sequence length of the model, if it has one.
+        """
+        from pretune.text.tokenizers.file_formats import with_template
+
+        folder = Path(folder)
+        backend, config = self.backend, self._config(template)
+        if template is not None:
+            backend = with_template(backend, self.role_tokens, template)
+            segments = ["token_type_ids"] if template.segments else []
+            config["model_input_names"] = ["input_ids", *segments, "attention_mask"]
+            if template.last:  # the last token is looked for at the end
+                config["padding_side"] = "left"
+        if longest is not None:
+            config["model_max_length"] = longest
+        write_bytes(folder / "tokenizer.json", backend.to_str(pretty=True).encode())
+        write_json(folder / "tokenizer_config.json", config)
+        if self._target is not None:
+            self._target.save(folder / TARGET, template, longest)
+
+    def other_frames(self, template: Template) -> list[tuple[str, str]]:
+        """Return the special tokens around texts and pairs in the tokenizer's files and in a template, where they differ.
+
+        >>> tokenizer.other_frames(ROBERTA.template)  # doctest: +SKIP
+        [('[CLS] A [SEP] B [SEP]', '[CLS] A [SEP] [SEP] B [SEP]')]
+        """
+        from pretune.text.tokenizers.file_formats import frames, with_template
+
+        own, ours = frames(self.backend), frames(with_template(self.backend, self.role_tokens, template))
+        return [pair for pair in zip(own, ours, strict=False) if pair[0] != pair[1]]
+
+    def _config(self, template: Template | None) -> dict[str, Any]:
+        config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+        config |= self.special_names(template)
+        if self.characters:
+            config[CHARACTERS] = self.characters
+        others = [token for role, token in self.role_tokens.items() if role not in ROLE_NAMES]
+        if others:
+            config["additional_special_tokens"] = list(dict.fromkeys(others))
+        if "language" in self.role_tokens:
+            codes = {token: role for role, token in self.role_tokens.items() if role.startswith("language ")}
+            config[SOURCE_LANGUAGE] = codes[self.role_tokens["language"]].removeprefix("language ")
+        return config
+
+    def special_names(self, template: Template | None = None) -> dict[str, str]:
+        """Return special tokens by their names in tokenizer_config.json (bos_token, …).
+
+        These are the published names if there are any; else they follow from the roles, and the token with which the
+        template begins a text, or running text, is the bos_token.
+        """
+        found = {names[0]: self.role_tokens[role] for role, names in ROLE_NAMES.items() if role in self.role_tokens}
+        opening = "start" if template is None else template.opening
+        if opening in self.role_tokens and opening != "padding":  # T5's decoder starts with the padding token
+            found["bos_token"] = self.role_tokens[opening]
+        return self.names or found
+
+    @classmethod
+    def load(cls, path: str | Path) -> Tokenizer:
+        """Read a tokenizer from a folder or one of its files, in any of the usual layouts; or that of a model of the box.
+
+        tokenizer.json; vocab.txt; vocab.json + merges.txt; a sentencepiece .model.
+        """
+        from pretune.text.tokenizers.file_formats import load_backend
+
+        folder = Path(path)
+        if not folder.exists() and str(path) in boxed_names():
+            folder = boxed_folder(str(path))
+        backend, names, settings = load_backend(folder)
+        made = cls(backend, find_roles(backend, names, settings.language), settings.characters, names)
+        return made.with_target(cls.load(folder / TARGET)) if (folder / TARGET).is_dir() else made
+
+    @classmethod
+    def from_state(cls, state: str) -> Tokenizer:
+        """The inverse of `state`, for handing a tokenizer to another process."""
+        content = json.loads(state)
+        backend = tokenizers.Tokenizer.from_str(content["backend"])
+        return cls(backend, content["roles"], content["characters"], content["names"])
+
+    def state(self) -> str:
+        """Everything of the tokenizer as one JSON string."""
+        content = {"backend": self.backend.to_str(), "roles": self.role_tokens, "characters": self.characters}
+        return json.dumps(content | {"names": self.names})
+
+    def describe(self) -> dict[str, Any]:
+        """What there is to say about it, for reports."""
+        return self.report or {"kind": self.kind, "size": self.size, "roles": sorted(self.roles)}
+
+
+def _without_private(text: str) -> str:
+    """Return a text with our private-use characters replaced by spaces, of the same length."""
+    return text.replace(PRIVATE, " " * len(PRIVATE)) if PRIVATE in text else text
+
+
+def find_roles(backend: tokenizers.Tokenizer, names: Mapping[str, str], language: str = "") -> dict[str, str]:
+    """Return which token plays which role, given the names of special tokens (cls_token, …).
+
+    `language` is the one whose token has the role `language`: the language of texts, where a template names it (mBART). By
+    default that is the only one, if there is one.
+    """
+    named = dict(names)
+    if "bos_token" in named and named.get("cls_token") == named.get("sep_token"):
+        named.pop("cls_token", None)  # XLM: both are </s>, but texts start with <s>
+    roles = {}
+    for role, candidates in ROLE_NAMES.items():
+        token = next((named[name] for name in candidates if name in named), None)
+        if token is not None:
+            roles[role] = token
+    spelled = next((s for s in SENTINELS if backend.token_to_id(s.format(0)) is not None), "")
+    for number in takewhile(lambda n: spelled and backend.token_to_id(spelled.format(n)) is not None, count()):
+        roles[f"sentinel {number}"] = spelled.format(number)
+    for token in sorted(t.content for t in backend.get_added_tokens_decoder().values()):
+        if match := LANGUAGE.fullmatch(token):
+            roles[f"language {match[1] or match[2]}"] = token
+    languages = [role for role in roles if role.startswith("language ")]
+    spoken = f"language {language}" if language or len(languages) != 1 else languages[0]
+    return roles | ({"language": roles[spoken]} if spoken in roles else {})

@@ -1,0 +1,367 @@
+"""Training tokenizers on a stream of documents, in bounded memory.
+
+The `tokenizers` trainers keep every distinct word they see. Here words are counted first, rare ones pruned when there
+are too many, and the trainer is fed the table.
+
+A departure to know: the library trains WordPiece by pair frequency, as BPE, and not by the likelihood gain
+f(ab) / (f(a) f(b)) of the original; only the way a word is cut (longest piece first) is WordPiece's own. Its Unigram
+trainer adds up in an order that changes from run to run: two trainings may differ in the last pieces.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal, get_args
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from pretune.runtime.errors import PretuneError, nearest
+from pretune.text.corpus.documents import Document
+from pretune.text.corpus.word_counts import WordCounts, scale
+from pretune.text.tokenizers.character_ids import LONGEST
+from pretune.text.tokenizers.tokenizer import TRAINED_SPECIALS, Tokenizer
+
+Kind = Literal["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items", "words", "characters"]
+
+DISTINCT = 1_000_000  # words kept while counting
+OCCURRENCES = 30_000_000  # words shown to the trainer
+HELD_OUT = 2_000_000  # characters set aside for the report, at most
+HELD_OUT_EVERY = 50  # one line of so many
+CHARACTER_COVERAGE = 0.9995  # share of the text whose characters get into the alphabet …
+SMALL_ALPHABET = 1000  # … and at least so many, where the vocabulary has room
+MERGES_SHOWN = 10
+
+
+def train(
+    documents: Iterable[Document],
+    kind: Kind,
+    size: int,
+    *,
+    lowercase: bool = False,
+    sentinels: int = 0,
+    languages: Iterable[str] = (),
+    least: int = 1,
+    distinct: int = DISTINCT,
+    occurrences: int = OCCURRENCES,
+    fit: bool = False,
+    note: Callable[[str], None] = lambda _: None,
+) -> Tokenizer:
+    """Train a tokenizer; its `report` says what it saw and how well it does on lines held out.
+
+    Of items and whole words those seen less than `least` times are left out. With `fit`, a size too small for the text's
+    characters is raised to what is needed instead of refused.
+
+    >>> tokenizer = train(read_documents([Path("corpus.txt")]), "wordpiece", 30_000)  # doctest: +SKIP
+    """
+    if kind not in get_args(Kind):
+        raise PretuneError(f"there is no kind {kind!r} of tokenizer; {nearest(kind, get_args(Kind))}")
+    started = time.monotonic()
+    roles = dict(TRAINED_SPECIALS)
+    if kind == "byte-bpe":
+        del roles["unknown"]  # bytes spell everything
+    roles |= {f"sentinel {i}": f"<extra_id_{i}>" for i in range(sentinels)}
+    roles |= {f"language {name}": f"<lang:{name}>" for name in languages}
+    specials = list(dict.fromkeys(roles.values()))
+    if kind in ("items", "words", "characters"):
+        return _train_words(documents, kind, size, roles, specials, distinct, lowercase, least)
+
+    words = WordCounts(limit=distinct)
+    held_out = _count(documents, words, note)
+    if not words.table:
+        raise PretuneError("the corpus is empty: no words to train a tokenizer on")
+    backend = _untrained(kind, lowercase)
+    alphabet, left_out = _alphabet(backend, words.table, min(SMALL_ALPHABET, size // 8))
+    table = words.table
+    if kind in ("unigram", "raw-unigram") and left_out:  # this trainer knows no limit on its alphabet
+        table = Counter({word: n for word, n in table.items() if left_out.isdisjoint(word)}) or table
+    # Handed over as if special, so that their order does not depend on a hash map's; taken back below.
+    continuations = _continuations(backend, table, alphabet) if kind in ("wordpiece", "bpe") else []
+    trainer = _trainer(kind, size, specials + continuations, sorted(alphabet))
+    note(f"{words.seen:,} words, {len(words.table):,} distinct; learning pieces")
+    if kind in ("raw-bpe", "raw-unigram"):  # pieces do not cross words, so that counting words is enough
+        backend.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
+    try:
+        backend.train_from_iterator(_feed(table, occurrences), trainer)
+    except BaseException as error:  # the library panics with an exception type of its own
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise PretuneError(
+            f"training a {kind} tokenizer of {size} failed: {error}; try another size or more text"
+        ) from error
+    if kind in ("raw-bpe", "raw-unigram"):
+        backend.pre_tokenizer = None  # type: ignore[assignment]
+    backend = _only_special(backend, specials)
+    if backend.get_vocab_size() > size and not fit:
+        raise PretuneError(
+            f"a {kind} tokenizer of {size} is too small for this text: specials and single characters alone are "
+            f"{backend.get_vocab_size()}; ask for more"
+        )
+    backend.post_processor = _template(backend)
+    tokenizer = Tokenizer(backend, roles)
+    tokenizer.report = {
+        "kind": kind,
+        "size": tokenizer.size,
+        "requested": size,
+        "alphabet": 256 if kind == "byte-bpe" else len(alphabet),
+        "words": words.seen,
+        "distinct_words": len(words.table),
+        "pruned_words": words.dropped_words,
+        "pruned_share": words.dropped_occurrences / words.seen,
+        "sampled_share": min(1.0, occurrences / max(1, sum(table.values()))),
+        "held_out": _evaluate(tokenizer, held_out or _some(words.table), bool(held_out)),
+        "first_merges": first_merges(tokenizer),
+        "seconds": round(time.monotonic() - started, 1),
+    }
+    return tokenizer
+
+
+def _train_words(
+    documents: Iterable[Document],
+    kind: Kind,
+    size: int,
+    roles: dict[str, str],
+    specials: list[str],
+    distinct: int,
+    lowercase: bool,
+    least: int,
+) -> Tokenizer:
+    """The most frequent words first; nothing is held out, as nothing is learned.
+
+    Whatever stands between spaces is an item; words are cut from punctuation too. `characters` are words that are spelled
+    byte by byte, in ELMo's 262 symbols, whether they are in the vocabulary or not.
+    """
+    counts = WordCounts(limit=distinct, longest=None)
+    for document in documents:
+        counts.add(document.text)
+    if not counts.table:
+        raise PretuneError("no words to make a vocabulary of: the text is empty")
+    cut, table = _word_cutter(kind, lowercase), counts.table
+    if kind != "items":
+        table = Counter()
+        for item, count in counts.table.items():
+            for word, _ in cut.pre_tokenizer.pre_tokenize_str(cut.normalizer.normalize_str(item)):
+                table[word] += count
+    ranked = sorted(table.items(), key=lambda item: (-item[1], item[0]))
+    wanted = [item for item, count in ranked if item not in specials and count >= least]
+    items = wanted[: max(1, size - len(specials))]
+    tokenizer = _word_level(cut, items, roles, characters=LONGEST if kind == "characters" else 0)
+    names = ("items", "events") if kind == "items" else ("distinct_words", "words")
+    total = counts.seen if kind == "items" else table.total()
+    tokenizer.report = {
+        "kind": kind,
+        "size": tokenizer.size,
+        "requested": size,
+        names[0]: len(table),
+        names[1]: total,
+        "unknown_rate": 1 - sum(table[item] for item in items) / total,
+    }
+    return tokenizer
+
+
+def words_tokenizer(words: Iterable[str], *, spelled: bool = False, lowercase: bool = False) -> Tokenizer:
+    """A tokenizer of some words, in that order; `spelled`, all others are told by their letters too.
+
+    >>> words_tokenizer(["a", "cat"]).encode("a cat")
+    [5, 6]
+    """
+    roles = dict(TRAINED_SPECIALS)
+    cut = _word_cutter("words", lowercase)
+    return _word_level(cut, [w for w in words if w not in roles.values()], roles, LONGEST if spelled else 0)
+
+
+def _word_level(
+    cut: tokenizers.Tokenizer, words: Iterable[str], roles: dict[str, str], characters: int = 0
+) -> Tokenizer:
+    """What cuts texts into words, with a vocabulary of specials and of these."""
+    specials = list(dict.fromkeys(roles.values()))
+    vocabulary = {token: number for number, token in enumerate(dict.fromkeys([*specials, *words]))}
+    cut.model = models.WordLevel(vocabulary, unk_token=roles["unknown"])
+    backend = _only_special(cut, specials)
+    backend.post_processor = _template(backend)
+    return Tokenizer(backend, roles, characters)
+
+
+def _word_cutter(kind: Kind, lowercase: bool) -> tokenizers.Tokenizer:
+    """What cuts a text into words, with no vocabulary yet."""
+    backend = tokenizers.Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    if kind == "items":
+        backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    else:
+        backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return backend
+
+
+def _count(documents: Iterable[Document], words: WordCounts, note: Callable[[str], None]) -> list[str]:
+    """Count the words of all lines but those held out, which are returned."""
+    held_out: list[str] = []
+    room, number = HELD_OUT, 0
+    for document in documents:
+        for line in document.text.splitlines():
+            if not line or line.isspace():
+                continue
+            number += 1
+            if number % HELD_OUT_EVERY == 0 and room > 0:
+                held_out.append(line[:room])
+                room -= len(line)
+            else:
+                words.add(line)
+        note(f"{words.seen:,} words, {len(words.table):,} distinct")
+    return held_out
+
+
+def _some(table: Counter[str]) -> list[str]:
+    """A stand-in for held-out text where the corpus has too few lines: the counted words themselves."""
+    return [word for word, _ in table.most_common(10_000)]
+
+
+def _untrained(kind: Kind, lowercase: bool) -> tokenizers.Tokenizer:
+    """The parts around the model: normalizer, pre-tokenizer, decoder."""
+    lower = [normalizers.Lowercase()] if lowercase else []
+    if kind in ("wordpiece", "bpe"):
+        if kind == "wordpiece":
+            backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))  # type: ignore[call-arg]
+        else:
+            backend = tokenizers.Tokenizer(models.BPE(unk_token="[UNK]", continuing_subword_prefix="##"))
+        # Accents stay: stripping them would break й, ё and every Korean syllable apart.
+        backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
+        backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        backend.decoder = decoders.WordPiece(prefix="##", cleanup=False)
+    elif kind == "byte-bpe":
+        backend = tokenizers.Tokenizer(models.BPE())
+        backend.normalizer = normalizers.Sequence(lower)
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        backend.decoder = decoders.ByteLevel()
+    else:
+        if kind == "raw-bpe":
+            backend = tokenizers.Tokenizer(models.BPE(unk_token="[UNK]", fuse_unk=True))
+        else:
+            backend = tokenizers.Tokenizer(models.Unigram())
+        tidy = [normalizers.NFKC(), *lower, normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+        if kind == "unigram":
+            backend.normalizer = normalizers.Sequence(tidy)
+            backend.pre_tokenizer = pre_tokenizers.Sequence(
+                [
+                    pre_tokenizers.Metaspace(prepend_scheme="always"),
+                    pre_tokenizers.Punctuation(behavior="isolated"),
+                ]
+            )
+        else:  # as SentencePiece: the text as it is, spaces written as ▁, no pre-tokenizer
+            marks = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+            backend.normalizer = normalizers.Sequence([*tidy, *marks])
+        backend.decoder = decoders.Metaspace(prepend_scheme="always")
+    return backend
+
+
+def _trainer(kind: Kind, size: int, specials: list[str], alphabet: list[str]) -> Any:
+    if kind in ("unigram", "raw-unigram"):
+        return trainers.UnigramTrainer(vocab_size=size, special_tokens=specials, unk_token="[UNK]", show_progress=False)
+    if kind == "byte-bpe":
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+    # Named one by one and not only limited in number: a limit alone breaks ties by chance.
+    common: dict[str, Any] = {
+        "vocab_size": size,
+        "special_tokens": specials,
+        "initial_alphabet": alphabet,
+        "limit_alphabet": len(alphabet),
+        "min_frequency": 2,
+        "show_progress": False,
+    }
+    if kind == "wordpiece":
+        return trainers.WordPieceTrainer(**common)
+    if kind == "bpe":
+        common["continuing_subword_prefix"] = "##"
+    return trainers.BpeTrainer(**common)
+
+
+def _alphabet(backend: tokenizers.Tokenizer, table: Counter[str], least: int) -> tuple[set[str], set[str]]:
+    """The characters that make up 99.95 % of the text, and the rare rest, which will be unknown."""
+    normalize = backend.normalizer.normalize_str if backend.normalizer else str
+    characters: Counter[str] = Counter()
+    for word, count in table.items():
+        for character in normalize(word):
+            characters[character] += count
+    needed = CHARACTER_COVERAGE * characters.total()
+    kept: set[str] = set()
+    for character, count in characters.most_common():
+        if needed <= 0 and len(kept) >= least:
+            break
+        kept.add(character)
+        needed -= count
+    return kept, set(characters) - kept
+
+
+def _continuations(backend: tokenizers.Tokenizer, table: Counter[str], alphabet: set[str]) -> list[str]:
+    """##c for every character of the alphabet that stands inside a word, sorted."""
+    inside: set[str] = set()
+    for word in table:
+        for piece, _ in backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(word)):
+            inside.update(piece[1:])
+    return [f"##{character}" for character in sorted(inside & alphabet)]
+
+
+def _only_special(backend: tokenizers.Tokenizer, specials: list[str]) -> tokenizers.Tokenizer:
+    """The same tokenizer with these special tokens and no others."""
+    content = json.loads(backend.to_str())
+    content["added_tokens"] = []
+    clean = tokenizers.Tokenizer.from_str(json.dumps(content))
+    # A masked token includes the space before it, so the mask token strips that space, as RoBERTa's does.
+    mask = TRAINED_SPECIALS["mask"]
+    clean.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False, lstrip=token == mask) for token in specials]
+    )
+    return clean
+
+
+def _feed(table: Counter[str], occurrences: int) -> Iterator[str]:
+    """The table as text: each word as often as it counts, with a space before it, in lines of some 1,000 words."""
+    line: list[str] = []
+    for word, count in scale(table, occurrences):
+        while count > 0:
+            part = min(count, 1000)
+            line += [word] * part
+            count -= part
+            if len(line) >= 1000:
+                yield " " + " ".join(line)
+                line = []
+    if line:
+        yield " " + " ".join(line)
+
+
+def _template(backend: tokenizers.Tokenizer) -> processors.TemplateProcessing:
+    """What other programs put around texts by default: BERT's [CLS] A [SEP] B [SEP]."""
+    start, separator = TRAINED_SPECIALS["start"], TRAINED_SPECIALS["separator"]
+    ids = [(token, backend.token_to_id(token)) for token in (start, separator)]
+    return processors.TemplateProcessing(
+        single=f"{start} $A {separator}", pair=f"{start} $A {separator} $B:1 {separator}:1", special_tokens=ids
+    )
+
+
+def _evaluate(tokenizer: Tokenizer, texts: list[str], held_out: bool) -> dict[str, Any]:
+    """Fertility: tokens a word. Coverage: share of words without an unknown piece. Unknown rate: share of tokens."""
+    words = [word for text in texts for word in text.split()]
+    ids, lengths = tokenizer.encode_many([" " + word for word in words])
+    unknown = ids == tokenizer.roles.get("unknown", -1)
+    owner = [i for i, n in enumerate(lengths) for _ in range(n)]
+    bad_words = len({owner[i] for i in unknown.nonzero()[0]})
+    return {
+        "text": "lines held out" if held_out else "the training words (too few lines to hold any out)",
+        "words": len(words),
+        "tokens": len(ids),
+        "fertility": len(ids) / max(1, len(words)),
+        "coverage": 1 - bad_words / max(1, len(words)),
+        "unknown_rate": float(unknown.mean()) if len(ids) else 0.0,
+    }
+
+
+def first_merges(tokenizer: Tokenizer, count: int = MERGES_SHOWN) -> list[str]:
+    """The first pieces a tokenizer joined; for Unigram, which joins nothing, its likeliest pieces of several letters."""
+    merges = json.loads(tokenizer.backend.to_str())["model"].get("merges")
+    if merges:
+        return [left + right.removeprefix("##") for left, right in merges[:count]]
+    plain = (t for t, special in zip(tokenizer.vocabulary, tokenizer.specials, strict=True) if t and not special)
+    return [token for token in plain if len(token.removeprefix("##").replace("▁", "")) > 1][:count]

@@ -1,0 +1,158 @@
+"""Data streams: which packs a step takes, and their batches. A position is an integer; everything follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from pretune.objectives import Data, Joint, Mixture
+from pretune.packed import Batch, Capacity
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.randomness import Draws
+from pretune.text.packing.sequences import UNLIMITED, Epoch, Packing, collate
+
+
+@dataclass(frozen=True)
+class Pack:
+    """One pack of a step."""
+
+    stream: int  # which joint of the mixture
+    epoch: int
+    index: int  # within the epoch
+    slot: int  # whose carry it continues, for stateful data
+
+
+@dataclass
+class Stream:
+    """The packs of one joint objective, epoch after epoch."""
+
+    joint: Joint
+    data: Data
+    packing: Packing
+    seed: int
+    epoch: int = 0
+    index: int = 0
+    taken: int = 0
+    _epochs: dict[int, Epoch] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.packing.fixed and self.packing.sequences == UNLIMITED:
+            # As many sequences as a pack has, and some: kernels run over every slot, empty ones too. Epochs after the first
+            # begin inside their documents, and have more of them.
+            most = max(int(self.epoch_plan(epoch).sizes().max(initial=1)) for epoch in (0, 1))
+            least = -(-self.packing.tokens // self.packing.length)  # a pack of nothing but filler
+            self.packing = replace(self.packing, sequences=max(int(1.02 * most), least) + 8)
+            self._epochs = {}
+
+    def next(self) -> tuple[int, int]:
+        """Epoch and index of the next pack; the position moves on."""
+        while self.index >= len(self.epoch_plan(self.epoch)):
+            if self.index == 0:
+                raise PretuneError(f"{self.joint}: there is no text to learn from; the corpus is too small")
+            self.epoch, self.index = self.epoch + 1, 0
+        place = self.epoch, self.index
+        self.index += 1
+        self.taken += 1
+        return place
+
+    def epoch_plan(self, epoch: int) -> Epoch:
+        """An epoch's packs; the last two are kept."""
+        if epoch not in self._epochs:
+            self._epochs = {known: plan for known, plan in self._epochs.items() if known == epoch - 1}
+            self._epochs[epoch] = self.joint.arrange(self.data, self.packing, Draws(self.seed, epoch))
+        return self._epochs[epoch]
+
+    @property
+    def capacity(self) -> Capacity | None:
+        """Fixed shapes, or None where every batch has its own."""
+        return self.joint.capacity(self.packing)
+
+    def batch(self, epoch: int, index: int, progress: float) -> Batch:
+        """The batch of a pack: a pure function of seed, epoch, index and progress."""
+        sequences = self.epoch_plan(epoch).pack(index)
+        sequences = self.joint.corrupt(sequences, self.data.tokenizer, Draws(self.seed, epoch, progress))
+        tokenizer = self.data.tokenizer
+        return collate(sequences, self.capacity, filler=tokenizer.roles.get("padding", 0))
+
+
+@dataclass
+class Stage:
+    """A part of the training with sequences of one length: a stream for each joint of the mixture."""
+
+    until: float  # share of the budget at which it ends
+    first: int  # number of its first stream
+    packs: int  # in a step
+
+
+@dataclass
+class Streams:
+    """The streams of a mixture, and whose turn it is."""
+
+    mixture: Mixture
+    streams: list[Stream]  # those of the first stage, then those of the next
+    stages: list[Stage]
+    ramp: tuple[float, float] | None = (
+        None  # steps start with this share of their packs, and are whole at that of the budget
+    )
+    # Progress → each joint's share of all packs until then; None: the mixture's.
+    shares: Callable[[float], Sequence[float]] | None = None
+
+    def next_step(self, progress: float = 0.0) -> list[Pack]:
+        """The packs of the next step: always the joint that lags most behind its share."""
+        stage = next((stage for stage in self.stages if progress < stage.until), self.stages[-1])
+        own = self.streams[stage.first : stage.first + len(self.mixture.shares)]
+        shares = self.shares(progress) if self.shares is not None else [share for share, _ in self.mixture.shares]
+        chosen = []
+        for slot in range(max(1, round(stage.packs * self._growth(progress)))):
+            total = sum(stream.taken for stream in own)
+            lags = [share * (total + 1) - stream.taken for share, stream in zip(shares, own, strict=True)]
+            number = max(range(len(lags)), key=lambda i: lags[i])
+            epoch, index = own[number].next()
+            chosen.append(Pack(stage.first + number, epoch, index, slot))
+        return chosen
+
+    def _growth(self, progress: float) -> float:
+        if self.ramp is None or progress >= self.ramp[1]:
+            return 1.0
+        return self.ramp[0] + (1.0 - self.ramp[0]) * progress / self.ramp[1]
+
+    def batch(self, pack: Pack, progress: float) -> Batch:
+        """The batch of a pack."""
+        return self.streams[pack.stream].batch(pack.epoch, pack.index, progress)
+
+    def state(self) -> list[dict[str, int]]:
+        """Positions, for checkpoints."""
+        return [{"epoch": s.epoch, "index": s.index, "taken": s.taken} for s in self.streams]
+
+    def restore(self, state: list[dict[str, int]]) -> None:
+        """Go to saved positions."""
+        for stream, saved in zip(self.streams, state, strict=True):
+            stream.epoch, stream.index, stream.taken = saved["epoch"], saved["index"], saved["taken"]
+
+
+def make_streams(
+    mixture: Mixture,
+    data: Data,
+    *,
+    tokens: int,
+    packing: Packing,
+    seed: int,
+    stages: Sequence[tuple[float, int]] = (),
+    ramp: tuple[float, float] | None = None,
+) -> Streams:
+    """Streams whose steps take about `tokens`.
+
+    `stages` are pairs of a share of the budget and the length of sequences until then; without them it is the packing's.
+    """
+    if len(mixture.shares) > 1 and mixture.stateful:
+        raise PretuneError(f"{mixture}: a stateful objective cannot take turns with others")
+    if mixture.stateful and (len(stages) > 1 or ramp is not None):
+        raise PretuneError(f"{mixture}: a stateful objective goes through its text at one length, in steps of one size")
+    streams: list[Stream] = []
+    made = []
+    for until, length in stages or [(1.0, packing.length)]:
+        own = replace(packing, tokens=max(packing.tokens, length), length=length)
+        packs = max(1, round(tokens / own.tokens))
+        made.append(Stage(until, len(streams), packs))
+        streams += [Stream(joint, data, replace(own, lanes=packs), seed) for joint in mixture.joints]
+    return Streams(mixture, streams, made, ramp)

@@ -1,0 +1,137 @@
+"""Adapting: pretraining that goes on with a model, on text of one's own, and what it was worth."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pretune.inference.fill import MASK, Filler
+from pretune.models.model import load_model
+from pretune.objectives import parse_objective
+from pretune.runtime.randomness import Draws
+from pretune.text.store.store import Store
+from pretune.training.held_out import hold_out
+from pretune.training.jobs.pretraining import Plan, get_store, pretrain
+from pretune.training.run_folder import Run
+from pretune.training.settings import Budget, Watching, fill
+
+# Gentler than from scratch, in steps small enough that minutes on a CPU are many of them.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "budget": {"seconds": 300.0},
+    "optimizer": {"lr": 3e-4, "betas": (0.9, 0.98)},
+    "batch": {"tokens": 4096},
+}
+SHORT = 60.0  # seconds, below which steps are smaller
+SMALL = 1024  # tokens of these
+SHOWN = 5  # held-out sentences to fill before and after
+SENTENCE = (8, 24)  # their lengths in tokens
+WORD = 4  # letters of a hidden word, at least
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """A run that went on from a model, and that model and the new one on held-out text."""
+
+    run: Run
+    before: dict[str, float]
+    after: dict[str, float]
+    fills: list[dict[str, Any]]
+
+    def __fspath__(self) -> str:
+        return str(self.run.folder)
+
+    def describe(self) -> dict[str, Any]:
+        """For programs."""
+        return {**self.run.describe(), "before": self.before, "after": self.after, "fills": self.fills}
+
+    def table(self) -> dict[str, Any]:
+        """For people."""
+        facts = {key: value for key, value in self.run.table().items() if not key.startswith("dev/")}
+        rows = [{"measure": name, "before": self.before[name], "after": self.after[name]} for name in self.after]
+        compared = {name: part for name, part in (("held_out_text", rows), ("fills", self.fills)) if part}
+        return {"run": facts.pop("run"), **compared, **facts}
+
+
+def usual_settings(budget: Budget | None) -> dict[str, dict[str, Any]]:
+    """Return the settings that go with a budget.
+
+    A short one is divided into smaller steps, so that the last of them ends soon after it does, at a learning rate in
+    proportion. Evaluation, before and after, is not counted: one pack per minute of training keeps it short.
+    """
+    seconds = SETTINGS["budget"]["seconds"] if budget is None or not budget.limits else budget.seconds
+    if seconds is None:
+        return SETTINGS
+    if seconds < SHORT:
+        factor = SETTINGS["batch"]["tokens"] // SMALL
+        optimizer = SETTINGS["optimizer"] | {"lr": SETTINGS["optimizer"]["lr"] / factor}
+        return SETTINGS | {"batch": {"tokens": SMALL}, "optimizer": optimizer, "watching": {"packs": factor}}
+    return SETTINGS | {"watching": {"packs": min(int(seconds // 60), fill(Watching, None).packs or 1)}}
+
+
+def adapt(plan: Plan, store: Store | None = None, resume: bool = False) -> Adapted:
+    """Carry out a plan that starts from a model, and compare."""
+    run = pretrain(plan, store, resume, compared=True)
+    evaluations = [line for line in run.metrics() if any(name.startswith("dev/") for name in line)]
+    before, after = (measures(evaluations[place]) if evaluations else {} for place in (0, -1))
+    if "mlm" not in after:
+        return Adapted(run, before, after, [])
+    store, _, held_out = hold_out(get_store(plan) if store is None else store, plan.watching.held_out or 0.0)
+    return Adapted(run, before, after, compare_fills(plan.model, run.folder, store, held_out, plan.partial))
+
+
+def measures(line: dict[str, float]) -> dict[str, float]:
+    """Losses of an evaluation, and the perplexities they are the logarithms of."""
+    found = {name.removeprefix("dev/"): value for name, value in line.items() if name.startswith("dev/")}
+    perplexities = {f"{name}/perplexity": math.exp(value) for name, value in found.items() if "/" not in name}
+    return dict(sorted({**found, **perplexities}.items()))
+
+
+def compare_fills(
+    before: str, after: Path, store: Store, documents: Any, partial: bool = False
+) -> list[dict[str, Any]]:
+    """Return what both models put into gaps of held-out sentences; the first is left out where it had no head for that."""
+    gaps = hide_words(store, documents)
+    fillers = {"after": Filler.load(after)}
+    old = load_model(before, parse_objective("mlm"), partial=partial)
+    if not any(name.startswith("heads.") for name in old.untrained):
+        fillers = {"before": Filler.of(old), **fillers}
+    rows = []
+    for ids, place, word in gaps:
+        shown = store.tokenizer.decode([*ids[1:place]]) + f" {MASK} " + store.tokenizer.decode(ids[place + 1 : -1])
+        best = {name: filler.candidates(ids, [place], top=3)[0] for name, filler in fillers.items()}
+        answers = {name: ", ".join(candidate["token"] for candidate in found) for name, found in best.items()}
+        rows.append({"text": shown, "was": word, **answers})
+    return rows
+
+
+def hide_words(store: Store, documents: Any) -> list[tuple[list[int], int, str]]:
+    """Some held-out sentences with a word hidden: ids, where, and which. The same ones every time."""
+    tokenizer = store.tokenizer
+    offsets = store.document_offsets
+    spans = [np.arange(offsets[document], offsets[document + 1]) for document in documents]
+    sentences = np.concatenate([*spans, np.zeros(0, dtype=np.int64)]).astype(np.int64)
+    draws = Draws(seed=0)
+    found: list[tuple[list[int], int, str]] = []
+    for sentence in sentences[np.argsort(draws.uniform("sentence", sentences))]:
+        ids = store.sentence(int(sentence)).astype(np.int64)
+        if not SENTENCE[0] <= len(ids) <= SENTENCE[1]:
+            continue
+        starts = np.append(tokenizer.word_starts(ids), True)
+        words = {
+            int(place): word
+            for place in np.flatnonzero(starts[:-1] & starts[1:])  # words of one token
+            if len(word := tokenizer.decode([int(ids[place])]).strip()) >= WORD and word.isalpha()
+        }
+        if len(words) < len(ids) / 4:  # a table, or code
+            continue
+        place = list(words)[int(draws.integers(len(words), "word", sentence))]
+        ids[place] = tokenizer.role("mask")
+        whole = [tokenizer.role("start"), *ids.tolist(), tokenizer.role("separator")]
+        found.append((whole, place + 1, words[place]))
+        if len(found) == SHOWN:
+            break
+    return found

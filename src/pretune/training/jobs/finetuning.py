@@ -1,0 +1,475 @@
+"""Fine-tuning: a pretrained model and examples of a task in, a model for that task out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pretune.backbones.onnx_runtime import OnnxBackbone
+from pretune.inference.predict import Answerer
+from pretune.inference.word_vector_models import fill_in
+from pretune.metrics import choose, constant, has_classes, positive_class, score
+from pretune.models.adapt_vocabulary import add_separator
+from pretune.models.model import Model, embedding_of, family_of, load_model, make_model, random_twin
+from pretune.models.presets import is_preset
+from pretune.nn.recurrent import asks_the_host
+from pretune.nn.text_embedding import TextEmbedding
+from pretune.objectives import OBJECTIVES, Data, Mixture, Named, Task, parse_objective
+from pretune.objectives.distillation.distill_logits import Soft, Teaching
+from pretune.objectives.task import Answer, knowing
+from pretune.objectives.tasks.classify import Pooling
+from pretune.objectives.tasks.layer_features import On
+from pretune.objectives.tasks.renamed_task import kind_of
+from pretune.runtime.atomic_io import write_bytes, write_json
+from pretune.runtime.devices import choose_device, deterministic
+from pretune.runtime.errors import PretuneError, if_option
+from pretune.runtime.progress import say
+from pretune.runtime.value_ranges import BELOW_1, COUNT, NOT_NEGATIVE, check_number
+from pretune.text.corpus.word_vector_files import read_vectors
+from pretune.text.examples.few_shot import draw_few
+from pretune.text.examples.labeled import ROLES, Labeled
+from pretune.text.examples.splits import FEWEST, split, warn_of_leaks
+from pretune.text.examples.validation import check_classes, check_texts
+from pretune.text.packing.sequences import Arrangement, Packing
+from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.training.data_streams import Streams, make_streams
+from pretune.training.jobs.finetuning_strategies import Strategy, choose_strategy
+from pretune.training.jobs.pretraining import ROUND_VOCABULARY, check_length
+from pretune.training.loop import Stopped, Training, train
+from pretune.training.optim.optimizers import scale_rates
+from pretune.training.run_folder import Run, finish_run, start_run
+from pretune.training.settings import ON_TEXT, Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
+
+ANSWERS = "dev_answers.jsonl"  # to the examples for judging, in their order
+SPLIT = "split.json"  # which rows of the file these were
+ENOUGH = 512  # tokens, to lay out an example and see what stands around its texts
+RANGES = "activation_ranges.json"  # learned by quantization-aware training, for `quantize`
+# Devlin et al. (2019): 2e-5 to 5e-5, 2 to 4 epochs, batches of 16 or 32; smaller models take larger rates.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "optimizer": {"lr": 5e-5, "decay": 0.01, "clip": 1.0},
+    "schedule": {"kind": "linear", "warmup": 0.1},
+    "batch": {"sequences": 32, "length": 128},
+    "watching": {"save": 0, "log": 10},
+}
+# What some tasks have otherwise: passages are read in windows of so many tokens (Devlin et al., 2019).
+SETTINGS_OF: dict[str, dict[str, Any]] = {"answer": {"batch": {"sequences": 32, "length": 384}}}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A fine-tuning, all settings resolved."""
+
+    model: str
+    train: str | Mapping[str, str]  # of several tasks, by name
+    dev: str | Mapping[str, str] | None
+    out: Path
+    columns: Mapping[str, str]
+    objective: str
+    strategy: str
+    epochs: float
+    budget: Budget | None
+    optimizer: Optimizer
+    schedule: Schedule
+    batch: Batching
+    watching: Watching
+    seed: int
+    seeds: int | None
+    deterministic: bool
+    tokenizer: str | None
+    scratch: bool
+    device: str | None
+    shots: int | None = None  # examples of each class; None: all there are
+    sampling: str = "proportional"  # whose turn it is, of several tasks
+    unlabeled: str | None = None  # texts that a teacher labels
+    confident: float = 0.9  # how sure it must be
+    soft: float | None = None  # the temperature of its probabilities, if these are learned; None: labels are
+    teacher: tuple[str, ...] | None = None  # runs that label together; None: one is trained
+    partial: bool = False  # whether the model may lack tensors, or have too many
+    drop_bad: bool = False  # whether examples whose spans are not in their texts are left out
+    vectors: str | None = None  # a file of word vectors for words to start from
+    dropout: Mapping[str, float] | None = None  # instead of the model's, under the names of its config
+    devices: int = 1  # which seeds are shared out to
+
+    def __post_init__(self) -> None:
+        check_number("epochs", self.epochs, NOT_NEGATIVE)
+        for name in ("seeds", "shots", "devices"):
+            check_number(name, getattr(self, name), COUNT)
+        for name, rate in (self.dropout or {}).items():
+            check_number(f"dropout.{name}", rate, BELOW_1)
+
+    def recipe(self) -> dict[str, Any]:
+        """Everything that decides the outcome, under the names of the verb's options."""
+        content = as_recipe(self, leave_out=("out", "device", "devices", "columns"))
+        own = {role: name for role, name in self.columns.items() if role in ROLES}
+        further = {role: name for role, name in self.columns.items() if role not in ROLES}
+        return {**content, **own, **({"columns": further} if further else {})}
+
+
+def make_plan(model: str, given: dict[str, Any]) -> Plan:
+    """What is given, then the usual settings."""
+    sections: dict[str, type[Any]] = {
+        "optimizer": Optimizer,
+        "schedule": Schedule,
+        "batch": Batching,
+        "watching": Watching,
+    }
+    usual = dict(SETTINGS)
+    for task in tasks_in(parse_objective(given["objective"])):
+        usual |= SETTINGS_OF.get(kind_of(task), {})
+    filled = {name: fill(kind, given.pop(name, None), usual[name], ON_TEXT) for name, kind in sections.items()}
+    return Plan(model=model, **given, **filled)
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a fine-tuning learns from: the task, fitted to its examples, among its objectives."""
+
+    mixture: Mixture
+    asked: Task  # before it was fitted
+    task: Task
+    rows: Any  # examples to learn from
+    dev: Any  # examples to judge by; None: none
+    taken: list[int]  # rows of the file that were taken for judging, where there was no file for that
+    teaching: Teaching | None = None  # what to learn from the rows instead of their labels
+    imitation: Any = None  # an Imitate: what else a teacher shows, beside the task
+
+    @property
+    def size(self) -> int:
+        """Examples to learn from."""
+        return len(self.rows)
+
+    @property
+    def judged(self) -> bool:
+        """Whether there are examples to judge by."""
+        return self.dev is not None
+
+    @property
+    def decides(self) -> str:
+        """The metric by which runs are compared."""
+        return self.task.decides
+
+    def floor(self) -> float:
+        """That metric of whoever does not look at the text."""
+        return constant(self.task, self.rows, self.dev)
+
+
+def read_material(plan: Plan) -> Material:
+    """Read the examples; those to judge by are a file, or taken from the others."""
+    mixture = asked_for(plan, plan.objective)
+    asked = find_task(mixture)
+    assert isinstance(plan.train, str) and not isinstance(plan.dev, Mapping)
+    rows, dev, taken = read_examples(plan, asked, plan.train, plan.dev)
+    task = start_of(plan, plan.objective, asked).fit(rows)
+    return Material(mixture.with_part(task), asked, task, rows, dev, taken)
+
+
+def own_embedding(plan: Plan) -> TextEmbedding | None:
+    """Return how the model of a plan computes vectors of texts, where its folder says so."""
+    return None if is_preset(plan.model) else embedding_of(plan.model)
+
+
+def start_of(plan: Plan, objective: str, asked: Task) -> Task:
+    """Return a task with the pooling of the model's text embeddings, unless another was asked for.
+
+    What gave good vectors of texts is a good start for classifying them, too.
+    """
+    embedding = own_embedding(plan)
+    mode = next((mode for mode in (embedding.pooling if embedding else ()) if mode in get_args(Pooling)), None)
+    if mode is None:
+        return asked
+    return next(task for task in tasks_in(asked_for(plan, objective, mode)) if task.name == asked.name)
+
+
+def asked_for(plan: Plan, objective: str, pooling: str | None = None) -> Mixture:
+    """Return the objectives of a plan, which know nothing of their examples yet.
+
+    `pooling` is that of tasks for which none is given; by default the family's.
+    """
+    usual: dict[str, Any] = {"pooling": pooling or family_of(plan.model).poolings.get("", "start")}
+    if (embedding := own_embedding(plan)) is not None:
+        usual["embedding"] = embedding
+    usual |= {"drop_bad": True} if plan.drop_bad else {}
+    mixture = parse_objective(objective, **usual)
+    if plan.drop_bad and not any(hasattr(task, "drop_bad") for task in tasks_in(mixture)):
+        raise PretuneError(f"--drop-bad: {mixture} leaves none of its examples out; mend those that are bad")
+    return mixture
+
+
+def read_examples(plan: Plan, task: Task, train: str, judged: str | None) -> tuple[Any, Any, list[int]]:
+    """Examples to learn from, those to judge by, and which rows these were where they had no file."""
+    rows = task.read(train, plan.columns)
+    check_rows(task, rows, classes=plan.shots is None)
+    dev, taken = None, list[int]()
+    if judged:
+        dev = task.read(judged, getattr(rows, "columns", plan.columns))
+        warn_of_leaks(rows, dev)
+    elif len(rows) >= FEWEST:
+        kept, taken = split(rows, seed=plan.seed)
+        if taken:
+            others = if_option("dev", "; name others with --dev")
+            say(f"{rows.file}: {len(taken)} of {len(rows)} examples are for judging, not for learning{others}")
+            rows, dev = rows.take(kept), rows.take(taken)
+    if plan.shots is not None:
+        rows = draw_few(rows, plan.shots, plan.seed, classes=bool(getattr(task.fit(rows), "labels", ())))
+    return rows, dev, taken
+
+
+def check_rows(task: Task, rows: Any, classes: bool) -> None:
+    """Report, or refuse, rows that a task can learn little from: without texts, or, where it has `classes`, without any."""
+    if not isinstance(rows, Labeled):
+        return
+    check_texts(rows)
+    if classes and has_classes(task):
+        check_classes(rows)
+
+
+def finetune(plan: Plan, material: Material | None = None, resume: bool = False) -> Run:
+    """Carry out a plan, with one seed."""
+    material = material or read_material(plan)
+    mixture, task, rows, dev = material.mixture, material.task, material.rows, material.dev
+    if material.imitation is not None:
+        mixture = mixture.joined(material.imitation)
+    device = choose_device(plan.device)
+    model = with_roles(starting_model(plan, mixture), task, rows)
+    task = knowing(task, model.need_tokenizer())
+    learned: Any = task if material.teaching is None else Soft(task, material.teaching)
+    mixture = mixture.with_part(learned)
+    labels = list(getattr(task, "labels", ()))
+    model.labels, model.tasks, model.objective = labels, {}, plan.objective
+    length = check_length(min(plan.batch.length or 128, model.longest or 1 << 30), model)
+    strategy = strategy_of(plan, model, [task], len(rows), dev is not None)
+    starts = strategy.prepare(model, plan.seed)
+    answer = Answerer(model, task, dev, length).say_cut() if dev is not None else None  # refuses unknown labels
+    going_on = start_run(plan.out, "finetune", plan.recipe(), resume)
+    if material.taken:
+        write_json(plan.out / SPLIT, {"file": str(rows.file), "judged": material.taken})
+    data, packing, truncated = lay_out(plan, model, task, rows, length, device)
+    streams = make_streams(
+        strategy.wrap(mixture, learned), data, tokens=packing.tokens, packing=packing, seed=plan.seed
+    )
+    epoch = len(streams.streams[0].epoch_plan(0))
+    evaluate = evaluator(answer, device) if answer is not None else None
+    last = learn(plan, model, strategy, starts, streams, epoch, evaluate, task.decides, device, going_on)
+    if material.imitation is not None:
+        del model.root.heads[material.imitation.name]  # its projections were for learning alone
+    task, answers = conclude(model, material.asked, task, answer, device)
+    model.options = found_out(material.asked, task)
+    model.save(plan.out)
+    results: dict[str, Any] = {"model": plan.model, "objective": plan.objective, "rows": len(rows)}
+    results |= {"truncated": truncated, "labels": labels, **last}
+    if answer is not None:
+        results |= {f"dev/{name}": value for name, value in score(task, answers, dev).items()}
+        results |= {"positive_class": positive_class(task)} if positive_class(task) is not None else {}
+        write_answers(plan.out / ANSWERS, answers)
+    return finish_run(plan.out, results)
+
+
+def learn(
+    plan: Plan,
+    model: Model,
+    strategy: Strategy,
+    starts: dict[Tensor, float],
+    streams: Streams,
+    epoch: int,
+    evaluate: Callable[[], dict[str, float]] | None,
+    decides: str,
+    device: torch.device,
+    going_on: bool,
+) -> dict[str, float]:
+    """Train a model that is ready for it; the last metrics. An `epoch` is so many steps."""
+    steps = max(1, round(plan.epochs * epoch))
+    watching = plan.watching
+    if watching.patience and not watching.evaluate:
+        watching = replace(watching, evaluate=epoch)
+    training = Training(
+        root=model.root,
+        streams=streams,
+        budget=plan.budget or Budget(steps=steps),
+        optimizer=scale_rates(plan.optimizer, plan.batch.sequences or 32),
+        schedule=plan.schedule,
+        watching=watching,
+        seed=plan.seed,
+        device=device,
+        run=plan.out,
+        graphed=device.type == "cuda" and not (streams.mixture.asks_the_host or asks_the_host(model.root)),
+        starts=starts,
+        after=strategy.after(model),
+        recompute=bool(plan.batch.recompute),
+        # The model that is saved answers once more anyway.
+        evaluate=evaluate if watching.evaluate else None,
+        decides=decides,
+    )
+    try:
+        with deterministic(plan.deterministic):
+            last = train(training, resume=going_on)
+    except Stopped:
+        say(f"stopped and saved in {plan.out}{if_option('resume', '; go on with the same command and --resume')}")
+        raise KeyboardInterrupt from None
+    if ranges := strategy.finish(model):
+        write_json(plan.out / RANGES, ranges)
+    model.root.compute_in(torch.float32)
+    return last
+
+
+def lay_out(
+    plan: Plan, model: Model, task: Task, rows: Any, length: int, device: torch.device
+) -> tuple[Data, Packing, int]:
+    """Examples for a model, how they are packed, and how many of their texts are cut."""
+    data = Data(model.need_tokenizer(), model.family.template, rows=rows)
+    laid = task.lay_out(data, length)
+    if laid.truncated:
+        say(f"{rows.file}: {laid.truncated} of {len(laid)} texts are longer than {length} tokens and were cut")
+    return data, row_packing(laid, plan.batch.sequences or 32, length, device.type == "cuda"), laid.truncated
+
+
+def conclude(
+    model: Model, asked: Task, task: Task, answer: Answerer | None, device: torch.device
+) -> tuple[Task, list[Answer]]:
+    """A task that has learned, and its answers to the examples for judging, with the options that are best for these.
+
+    What was asked for stays as it is.
+    """
+    if hasattr(task, "finish"):
+        task = task.finish(model.root.heads[task.name])
+    if answer is None:
+        return task, []
+    answer.task = task
+    outputs = answer.outputs(device)
+    answers = task.answers(outputs, answer.laid, answer.examples)
+    best = choose(task, answers, answer.examples)
+    if best := {name: value for name, value in best.items() if getattr(asked, name) is None}:
+        answer.task = task = with_options(task, best)
+        answers = task.answers(outputs, answer.laid, answer.examples)
+    return task, answers
+
+
+def found_out(asked: Task, task: Task) -> dict[str, Any]:
+    """The options that a task did not get from whoever asked for it, but from its examples; what is `fitted` is none."""
+    if isinstance(task, On | Named):
+        return found_out(asked.task, task.task)  # type: ignore[attr-defined]
+    names = [option.name for option in fields(task) if not option.metadata.get("fitted")]  # type: ignore[arg-type]
+    return {name: getattr(task, name) for name in names if getattr(task, name) != getattr(asked, name)}
+
+
+def with_options(task: Any, options: Mapping[str, Any]) -> Task:
+    """A task with other options."""
+    if isinstance(task, On | Named):
+        return replace(task, task=with_options(task.task, options))  # type: ignore[return-value]
+    return replace(task, **options)
+
+
+def strategy_of(plan: Plan, model: Model, tasks: Iterable[Task], examples: int, judged: bool) -> Strategy:
+    """The strategy of a plan, which must go with the rest of it."""
+    bare = next((task.name for task in tasks if not any(True for _ in model.root.heads[task.name].parameters())), "")
+    strategy = choose_strategy(plan.strategy, examples, bare, has_head=not bare)
+    if plan.optimizer.name == "muon" and {"gradual", "lora"} & strategy.parts.keys():
+        raise PretuneError(f"strategy {plan.strategy}: muon moves all matrices alike; choose another optimizer")
+    if not judged:
+        for key in ("patience", "evaluate"):
+            if getattr(plan.watching, key):
+                advice = if_option("dev", "; give them with --dev")
+                raise PretuneError(f"watching.{key} needs examples to evaluate on{advice}")
+    return strategy
+
+
+def write_answers(file: Path, answers: Sequence[Answer]) -> None:
+    """Answers, a line each."""
+    write_bytes(file, "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers).encode())
+
+
+def tasks_in(mixture: Mixture) -> list[Task]:
+    """The tasks among some objectives."""
+    return [part for part in mixture.objectives if isinstance(part, Task)]
+
+
+def find_task(mixture: Mixture) -> Task:
+    """The task among some objectives."""
+    tasks = tasks_in(mixture)
+    if len(tasks) != 1:
+        known = ", ".join(name for name, kind in OBJECTIVES.items() if hasattr(kind, "answers"))
+        raise PretuneError(
+            f"{mixture}: fine-tuning is for one task, and what else helps it, or for several with a file each (NAME=FILE); "
+            f"tasks are {known}"
+        )
+    return tasks[0]
+
+
+def starting_model(plan: Plan, mixture: Mixture) -> Model:
+    """Return the model to fine-tune, with heads for all objectives, and word vectors where the plan names some."""
+    model = model_with_heads(plan, mixture)
+    if plan.vectors is not None:
+        fill_in(model, read_vectors(plan.vectors), plan.vectors)
+    return model
+
+
+def model_with_heads(plan: Plan, mixture: Mixture) -> Model:
+    """Return the pretrained model; or a preset with random weights, which needs a tokenizer."""
+    if is_preset(plan.model):
+        if plan.tokenizer is None:
+            raise PretuneError(
+                f"{plan.model} is a preset without weights{if_option('tokenizer', '; give --tokenizer to train it from scratch')}"
+            )
+        tokenizer = Tokenizer.load(plan.tokenizer)
+        size = -(-tokenizer.size // ROUND_VOCABULARY) * ROUND_VOCABULARY
+        model = make_model(plan.model, size, plan.seed, padding=tokenizer.roles.get("padding"))
+        model.tokenizer = tokenizer
+    elif plan.scratch:
+        model = random_twin(load_model(plan.model, partial=plan.partial, dropout=plan.dropout), plan.seed)
+    else:
+        model = load_model(plan.model, mixture, plan.seed, plan.partial, plan.dropout)
+        model.say_left_out(plan.model)
+        if isinstance(model.backbone, OnnxBackbone):
+            raise PretuneError(f"{plan.model}: a graph can be used, not trained; fine-tune the model it was made of")
+        if model.shape.linear:
+            raise PretuneError(f"{plan.model}: matrices of 8 bits do not move; fine-tune the model they were made of")
+        for task in tasks_in(mixture):
+            own = f"heads.{getattr(task, 'head_of', task.name)}."
+            if hasattr(task, "begin") and not any(name.startswith(own) for name in model.untrained):
+                task.begin(model.root.heads[task.name])
+        return model
+    model.add_heads(mixture.objectives, plan.seed)
+    return model
+
+
+def with_roles(model: Model, task: Task, rows: Any) -> Model:
+    """Return a model whose tokenizer has a separator, if the task needs one: a vocabulary that lacks it gets one more token."""
+    tokenizer, template = model.need_tokenizer(), model.family.template
+    if tokenizer.has("separator"):
+        return model
+    first = knowing(task, tokenizer).lay_out(Data(tokenizer, template, rows=rows.take([0])), ENOUGH)
+    if "separator" not in {item for item, *_ in first.template.items(first.spans.shape[1])}:
+        return model
+    say("the tokenizer has no separator to stand between two texts; a token is added for it, and learned")
+    return add_separator(model)
+
+
+def row_packing(laid: Arrangement, rows: int, length: int, fixed: bool) -> Packing:
+    """So many sequences to a pack, or a group that has more of them.
+
+    Fixed shapes have room for almost every draw of sequences; a rare one has a sequence fewer.
+    """
+    lengths = laid.labels.get("tokens", laid.lengths)
+    _, group = np.unique(laid.labels.get("group", np.arange(len(laid))), return_inverse=True)
+    rows = max(rows, int(np.bincount(group).max(initial=1)))
+    if not fixed:
+        return Packing(tokens=rows * length, length=length, sequences=rows)
+    usual = rows * lengths.mean() + 4 * lengths.std() * rows**0.5
+    longest = max(length, int(np.bincount(group, lengths).max(initial=0)))
+    tokens = int(np.clip(-(-usual // 128) * 128, longest, rows * length))
+    slots = rows + -(-tokens // length)  # filler takes some
+    return Packing(tokens=tokens, length=length, sequences=slots, fixed=True, rows=rows)
+
+
+def evaluator(answer: Answerer, device: torch.device) -> Callable[[], dict[str, float]]:
+    """Metrics on the examples that are ready to be answered."""
+    return lambda: score(answer.task, answer(device), answer.examples)
+
+
+__all__ = ["ANSWERS", "RANGES", "SPLIT", "Material", "Plan", "finetune", "make_plan", "read_material"]

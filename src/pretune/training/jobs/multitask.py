@@ -1,0 +1,196 @@
+"""Several tasks at once (Caruana, 1997; Liu et al., 2019, MT-DNN): one backbone, a head a task, a batch of one task each step.
+
+Each task has its own files, under its name; text-to-text tasks share the head too, and are told apart by their prefixes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pretune.inference.predict import Answerer
+from pretune.metrics import positive_class, score
+from pretune.objectives import Joint, Mixture, Named, parse_objective
+from pretune.objectives.task import Answer, knowing
+from pretune.runtime.atomic_io import write_json
+from pretune.runtime.devices import choose_device
+from pretune.runtime.errors import PretuneError, nearest
+from pretune.training.data_streams import Stage, Stream, Streams
+from pretune.training.jobs.finetuning import (
+    ANSWERS,
+    SPLIT,
+    Material,
+    Plan,
+    asked_for,
+    conclude,
+    found_out,
+    lay_out,
+    learn,
+    read_examples,
+    start_of,
+    starting_model,
+    strategy_of,
+    with_roles,
+    write_answers,
+)
+from pretune.training.jobs.pretraining import check_length
+from pretune.training.jobs.task_sampling import parse_sampling
+from pretune.training.run_folder import Run, finish_run, start_run
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """What several tasks learn from, by their names; each is fitted to its examples."""
+
+    objective: str  # with names
+    mixture: Mixture
+    parts: dict[str, Material]
+
+    @property
+    def size(self) -> int:
+        """Examples to learn from."""
+        return sum(part.size for part in self.parts.values())
+
+    @property
+    def judged(self) -> bool:
+        """Whether there are examples to judge by."""
+        return any(part.judged for part in self.parts.values())
+
+    @property
+    def decides(self) -> str:
+        """The sum of the metrics that decide, as the decaScore of McCann et al. (2018)."""
+        return "score"
+
+    def floor(self) -> float:
+        """That sum for whoever does not look at the text."""
+        return sum(part.floor() for part in self.parts.values() if part.judged)
+
+
+def read_tasks(plan: Plan) -> Tasks:
+    """Read the examples of all tasks; those to judge by are files, or taken from the others."""
+    assert isinstance(plan.train, Mapping)
+    objective = name_tasks(plan.objective, plan.train)
+    mixture = asked_for(plan, objective)
+    parts = {}
+    for asked in find_tasks(mixture, plan):
+        judged = plan.dev.get(asked.name) if isinstance(plan.dev, Mapping) else None
+        rows, dev, taken = read_examples(plan, asked, plan.train[asked.name], judged)
+        task = start_of(plan, objective, asked).fit(rows)
+        mixture = mixture.with_part(task)
+        parts[task.name] = Material(mixture, asked, task, rows, dev, taken)
+    return Tasks(objective, mixture, parts)
+
+
+def finetune_tasks(plan: Plan, material: Tasks, resume: bool = False) -> Run:
+    """Carry out a plan for several tasks, with one seed."""
+    parts, mixture = material.parts, material.mixture
+    model = starting_model(plan, mixture)
+    for part in parts.values():
+        model = with_roles(model, part.task, part.rows)
+    tasks = {name: knowing(part.task, model.need_tokenizer()) for name, part in parts.items()}
+    for task in tasks.values():
+        mixture = mixture.with_part(task)
+    model.labels, model.options, model.tasks, model.objective = [], {}, {}, material.objective
+    labels = {name: list(getattr(task, "labels", ())) for name, task in tasks.items()}
+    device = choose_device(plan.device)
+    length = check_length(min(plan.batch.length or 128, model.longest or 1 << 30), model)
+    strategy = strategy_of(plan, model, tasks.values(), material.size, material.judged)
+    starts = strategy.prepare(model, plan.seed)
+    judges = {n: Answerer(model, tasks[n], part.dev, length).say_cut() for n, part in parts.items() if part.judged}
+    sampling = parse_sampling(plan.sampling)
+    going_on = start_run(plan.out, "finetune", plan.recipe(), resume)
+    if taken := {n: {"file": str(p.rows.file), "judged": p.taken} for n, p in parts.items() if p.taken}:
+        write_json(plan.out / SPLIT, taken)
+    names = [task_of(joint).name for joint in mixture.joints]
+    for task in tasks.values():
+        mixture = strategy.wrap(mixture, task)
+    streams, truncated = [], {}
+    for name, joint in zip(names, mixture.joints, strict=True):
+        data, packing, truncated[name] = lay_out(plan, model, tasks[name], parts[name].rows, length, device)
+        streams.append(Stream(joint, data, packing, plan.seed))
+    sizes, weights = [parts[name].size for name in names], [share for share, _ in mixture.shares]
+    shared = Streams(mixture, streams, [Stage(1.0, 0, 1)], shares=lambda t: sampling.until(sizes, weights, t).tolist())
+    epoch = sum(len(stream.epoch_plan(0)) for stream in streams)
+    evaluate = (lambda: judge(judges, {n: answer(device) for n, answer in judges.items()})) if judges else None
+    last = learn(plan, model, strategy, starts, shared, epoch, evaluate, material.decides, device, going_on)
+    answers = {}
+    for name, part in parts.items():
+        task, answers[name] = conclude(model, part.asked, tasks[name], judges.get(name), device)
+        model.tasks[name] = {"labels": labels[name], **found_out(part.asked, task)}
+    model.save(plan.out)
+    results: dict[str, Any] = {"model": plan.model, "objective": material.objective}
+    results |= {"rows": dict(zip(names, sizes, strict=True)), "truncated": truncated}
+    results |= {"turns": {name: stream.taken for name, stream in zip(names, streams, strict=True)}}
+    results |= {"labels": labels, **last}
+    if judges:
+        results |= {f"dev/{name}": value for name, value in judge(judges, answers).items()}
+        positive = {name: positive_class(ready.task) for name, ready in judges.items()}
+        results |= {"positive_class": {name: label for name, label in positive.items() if label is not None}}
+    for name in judges:
+        write_answers(plan.out / answers_file(name), answers[name])
+    return finish_run(plan.out, results)
+
+
+def name_tasks(objective: str, files: Mapping[str, str]) -> str:
+    """An objective with a task for each file: one without names is that of all of them.
+
+    >>> name_tasks("classify+0.5*lm", {"sst": "a.csv", "rte": "b.csv"})
+    'sst: classify+0.5*lm|rte: classify+0.5*lm'
+    """
+    mixture = parse_objective(objective)
+    if any(isinstance(part, Named) for part in mixture.objectives):
+        return objective
+    if len(mixture.shares) > 1:
+        raise PretuneError(
+            f"{objective}: name the tasks as their files are named: {' | '.join(f'{n}: …' for n in files)}"
+        )
+    return "|".join(f"{name}: {objective}" for name in files)
+
+
+def task_of(joint: Joint) -> Any:
+    """The task of a joint."""
+    tasks = [part for part in joint.objectives if isinstance(part, Named)]
+    if len(tasks) != 1:
+        raise PretuneError(
+            f"{joint}: of several tasks that take turns, each has a name of its own, as in sst: classify"
+        )
+    return tasks[0]
+
+
+def find_tasks(mixture: Mixture, plan: Plan) -> list[Any]:
+    """The tasks of a mixture, in order, which are those that files are named for."""
+    tasks = [task_of(joint) for joint in mixture.joints]
+    names = [task.name for task in tasks]
+    if len(set(names)) < len(names):
+        raise PretuneError(f"{mixture}: two tasks have one name")
+    for what, files in (("train", plan.train), ("dev", plan.dev)):
+        if isinstance(files, str):
+            raise PretuneError(f"--{what} {files}: there are several tasks; say whose it is, as in {names[0]}={files}")
+        for name in files or ():
+            if name not in names:
+                raise PretuneError(f"--{what} {name}=…: no task has this name; {nearest(name, names)}")
+    if lacking := [name for name in names if name not in plan.train]:
+        raise PretuneError(f"--train: no file for {', '.join(lacking)}; give {lacking[0]}=FILE")
+    return tasks
+
+
+def answers_file(name: str) -> str:
+    """Where the answers of a task to the examples for judging stand.
+
+    >>> answers_file("sst")
+    'dev_answers-sst.jsonl'
+    """
+    stem, dot, ending = ANSWERS.rpartition(".")
+    return f"{stem}-{name}{dot}{ending}"
+
+
+def judge(judges: Mapping[str, Answerer], answers: Mapping[str, Sequence[Answer]]) -> dict[str, float]:
+    """The metrics of each task, and the sum of those that decide."""
+    found: dict[str, float] = {}
+    total = 0.0
+    for name, ready in judges.items():
+        metrics = score(ready.task, answers[name], ready.examples)
+        found |= {f"{name}/{metric}": value for metric, value in metrics.items()}
+        total += metrics[ready.task.decides]
+    return {**found, "score": total}

@@ -1,0 +1,127 @@
+"""A published recipe on a smaller budget: fewer steps, and smaller ones where few would be left.
+
+Warm-up, stages of lengths and the like are shares of the budget, and stay what they are. Batches are halved until there are
+LEAST_STEPS steps; rates follow the batch, with its square root for optimizers that divide by the gradient's size (Krizhevsky,
+2014; You et al., 2020; Malladi et al., 2022, arXiv:2205.10287), in proportion for plain SGD (Goyal et al., 2017).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pretune.runtime.errors import PretuneError, quote
+from pretune.training.settings import Batching, Budget, Optimizer, Schedule
+
+LEAST_STEPS = 1000  # a batch is halved while there would be fewer steps …
+LEAST_SEQUENCES = 8  # … and it has room for more sequences than this
+GUESS = 1e11  # operations a second of a device that nobody has measured, at best
+UTILIZATION = 0.3  # of a device's peak, as a guess of how far seconds go
+LINEAR = ("sgd", "asgd")
+
+UNITS: dict[str, tuple[str, float]] = {
+    **dict.fromkeys(("s", "sec", "second", "seconds"), ("seconds", 1)),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), ("seconds", 60)),
+    **dict.fromkeys(("h", "hour", "hours"), ("seconds", 3600)),
+    **dict.fromkeys(("d", "day", "days"), ("seconds", 86400)),
+    **dict.fromkeys(("step", "steps"), ("steps", 1)),
+    **dict.fromkeys(("token", "tokens"), ("tokens", 1)),
+    **dict.fromkeys(("flop", "flops"), ("flops", 1)),
+}
+
+
+@dataclass(frozen=True)
+class Course:
+    """What of a recipe follows the budget."""
+
+    budget: Budget
+    optimizer: Optimizer
+    schedule: Schedule
+    batch: Batching
+
+
+def parse_budget(text: str) -> Budget:
+    """A budget in words: a number and what it counts.
+
+    >>> parse_budget("10min").seconds, parse_budget("1e9 tokens").tokens
+    (600.0, 1000000000.0)
+    """
+    match = re.fullmatch(r"([\d_.]+(?:[eE][+-]?\d+)?)\s*([a-zA-Z]+)", text.strip())
+    try:
+        unit, factor = UNITS[match[2].lower()] if match else ("", 0)
+        amount = float(match[1]) * factor if match else 0.0
+    except (KeyError, ValueError):
+        match = None
+    if match is None or not math.isfinite(amount):
+        raise PretuneError(
+            f"--scale-to {quote(text)}: expected a budget such as 10min, 2h, 500steps, 1e9tokens or 1e15flops"
+        )
+    return _budget({unit: amount})
+
+
+def _budget(limits: dict[str, float]) -> Budget:
+    whole: dict[str, Any] = {name: max(1, int(x)) if name == "steps" else x for name, x in limits.items()}
+    return Budget(**whole)
+
+
+def scale_to(
+    limit: Budget, course: Course, *, flops_per_token: float, flops_per_second: float, batch: int | None = None
+) -> tuple[Course, str]:
+    """A course under another limit, never more than its own, and how that came about, in a line or two.
+
+    What a token and a second are worth decides only how small batches become: the limit itself is kept in what it counts.
+    A `batch` that is given stays.
+
+    >>> bert = Course(Budget(steps=1_000_000), Optimizer("adamw", lr=1e-4), Schedule("linear", 0.01), Batching(131072, 128))
+    >>> scale_to(Budget(tokens=1e7), bert, flops_per_token=1.0, flops_per_second=1.0)[0].batch.tokens
+    8192
+    """
+    whole = course.batch.tokens or 1  # tokens of a step
+    own = course.budget.limits
+    if "steps" in own:  # of smaller steps there would be more
+        own["tokens"] = min(own.get("tokens", float("inf")), own.pop("steps") * whole)
+    most = own.get("tokens", float("inf"))
+    (name, amount), *_ = limit.limits.items()
+    worth = {
+        "tokens": 1.0,
+        "flops": 1 / flops_per_token,
+        "seconds": flops_per_second / flops_per_token,
+        "steps": batch or whole,
+    }
+    if name == "steps":
+        amount = max(1, min(amount, most // (batch or whole)))
+        own.pop("tokens", None)
+    amount = min(amount, own.pop(name, amount))
+    tokens = min(amount * worth[name], most)
+    share = batch or whole
+    if name != "steps" and batch is None:
+        longest = max([length for _, length in course.batch.stages or ()] or [course.batch.length or 1])
+        while tokens / share < LEAST_STEPS and share // 2 >= LEAST_SEQUENCES * longest:
+            share //= 2
+    optimizer, rates = _slower(course.optimizer, share / whole)
+    budget = _budget({name: amount} | own)
+    made = replace(course, budget=budget, optimizer=optimizer, batch=replace(course.batch, tokens=share))
+    steps = max(1, round(tokens / share))
+    warmup = course.schedule.warmup or 0.0
+    about = "" if name == "steps" else "about "
+    before = f"{round(most / whole):,} of " if most < float("inf") else ""
+    return made, (
+        f"scaled to {amount:,g} {name}: {about}{steps:,} steps of {share:,} tokens (the recipe has {before}{whole:,}), "
+        f"of which {about}{round(warmup * steps):,} of warm-up ({warmup:.3g} of all, as there)" + rates
+    )
+
+
+def _slower(optimizer: Optimizer, factor: float) -> tuple[Optimizer, str]:
+    """Rates for a batch so many times as large; those that say which batch they are meant for follow it anyway."""
+    if factor == 1 or optimizer.meant_for is not None:
+        return optimizer, ""
+    rule = "in proportion" if optimizer.name in LINEAR else "with its square root"
+    by = factor if optimizer.name in LINEAR else factor**0.5
+    lr, matrix_lr = (
+        None if rate is None else float(f"{rate * by:.3g}") for rate in (optimizer.lr, optimizer.matrix_lr)
+    )
+    return replace(optimizer, lr=lr, matrix_lr=matrix_lr), (
+        f"\nrates follow the batch {rule}: {by:.3g} times, lr {lr:g}" if lr is not None else ""
+    )

@@ -1,0 +1,54 @@
+"""Which settings of a fine-tuning are worth trying, and in which bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from pretune.models.model import family_of, find_folder, read_config
+from pretune.models.presets import find_preset, is_preset
+from pretune.runtime.errors import PretuneError
+from pretune.training.jobs.finetuning import SETTINGS
+from pretune.training.jobs.hyperparameter_search import Range, Settings, Space
+
+# Around what is usual (Devlin et al., 2019): small models take larger rates, small data more epochs.
+BOUNDS: dict[str, Range | tuple[Any, ...]] = {
+    "lr": Range(1e-5, 1e-3, log=True),
+    "epochs": Range(1, 10),
+    "batch": (8, 16, 32, 64),
+    "layer_decay": Range(0.6, 1.0, step=0.05),
+}
+
+
+def make_space(layers: int, given: Mapping[str, Any]) -> tuple[Space, Settings]:
+    """What is searched, and the usual settings; what is given is not searched.
+
+    >>> make_space(2, {"lr": 1e-4, "epochs": 3, "batch": 8, "layer_decay": 1.0})
+    ({'layers': Range(low=1, high=2, step=None, log=False)}, {'layers': 2})
+    """
+    space = {**BOUNDS, "layers": Range(1, layers)}
+    usual: Settings = {
+        "lr": SETTINGS["optimizer"]["lr"],
+        "epochs": 3,
+        "batch": SETTINGS["batch"]["sequences"],
+        "layer_decay": 1.0,
+        "layers": layers,
+    }
+    fixed = {name for name, value in given.items() if value is not None} | ({"layers"} if layers == 1 else set())
+    if not space.keys() - fixed:
+        raise PretuneError(f"{', '.join(space)} are all given; leave some open to search them")
+    return {n: r for n, r in space.items() if n not in fixed}, {n: v for n, v in usual.items() if n not in fixed}
+
+
+def count_layers(reference: str) -> int:
+    """How many layers of a model can move or not, without reading any weights."""
+    if is_preset(reference):
+        content = find_preset(reference)["config"]
+    else:
+        _, content = read_config(find_folder(reference))
+    family = family_of(reference)
+    with torch.device("meta"):
+        backbone: Any = family.build(family.read_config(content))
+    return len(backbone.groups()) - 1

@@ -1,0 +1,67 @@
+"""How often each of several tasks has its turn, by how many examples it has.
+
+proportional      as often as it has examples
+uniform           all equally often
+temperature(2)    by the number of examples to the power of 1/2; 1 is proportional, ∞ uniform (Raffel et al., 2020)
+annealed(0.2)     proportional at first, by the power of 0.2 in the end (Stickland and Murray, 2019)
+
+Weights in the objective (0.5*…) come on top.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pretune.runtime.errors import PretuneError, nearest
+
+_EXPRESSION = re.compile(r"\s*(?P<name>\w+)\s*(?:\(\s*(?P<value>[\d.]+)\s*\))?\s*")
+DEFAULTS = {"proportional": 1.0, "uniform": 0.0, "temperature": 2.0, "annealed": 0.2}
+POINTS = 64  # at which a share that changes is looked at
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The power of the number of examples, at the beginning and at the end.
+
+    >>> parse_sampling("temperature(2)").shares([900, 100], [1, 1]).tolist()
+    [0.75, 0.25]
+    """
+
+    first: float
+    last: float
+
+    def shares(self, sizes: Sequence[int], weights: Sequence[float], progress: float = 0.0) -> np.ndarray:  # type: ignore[type-arg]
+        """(tasks,) of the turns at some time, 0 to 1."""
+        power = self.first + (self.last - self.first) * progress
+        found = np.asarray(weights) * np.asarray(sizes, dtype=np.float64) ** power
+        return np.asarray(found / found.sum())
+
+    def until(self, sizes: Sequence[int], weights: Sequence[float], progress: float) -> np.ndarray:  # type: ignore[type-arg]
+        """(tasks,) of all turns up to some time."""
+        if self.first == self.last or progress <= 0:
+            return self.shares(sizes, weights)
+        times = (np.arange(POINTS) + 0.5) / POINTS * min(progress, 1.0)
+        return np.asarray(np.mean([self.shares(sizes, weights, time) for time in times], axis=0))
+
+
+def parse_sampling(text: str) -> Sampling:
+    """Read an expression."""
+    found = _EXPRESSION.fullmatch(text)
+    if found is None or found["name"] not in DEFAULTS:
+        raise PretuneError(f"unknown sampling {text!r}; {nearest(found['name'] if found else text, DEFAULTS)}")
+    name, value = found["name"], float(found["value"]) if found["value"] else DEFAULTS[found["name"]]
+    if found["value"] and name in ("proportional", "uniform"):
+        raise PretuneError(f"sampling {text}: {name} takes no number")
+    if name == "temperature" and not value > 0:
+        raise PretuneError(f"sampling {text}: a temperature is above 0")
+    match name:
+        case "temperature":
+            return Sampling(1 / value, 1 / value)
+        case "annealed":
+            return Sampling(1.0, value)
+        case _:
+            return Sampling(value, value)

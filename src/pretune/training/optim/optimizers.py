@@ -1,0 +1,342 @@
+"""Optimizers: torch's own where it has them, LAMB and a batched Muon where it has not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pretune.nn.linear import Linear, OutputLinear
+from pretune.runtime.errors import PretuneError, if_option
+from pretune.runtime.progress import say
+from pretune.training.parallel.fsdp_tensors import add_up, first_row, gathered, is_shard, local, own_rows
+from pretune.training.settings import Optimizer
+
+Groups = list[dict[str, Any]]
+
+
+def make_optimizers(
+    root: nn.Module, settings: Optimizer, starts: Mapping[Tensor, float] | None = None
+) -> list[torch.optim.Optimizer]:
+    """Optimizers for all parameters that require a gradient; every group remembers its peak rate.
+
+    `starts` says from which share of the budget on a parameter moves, if not from the first step.
+    """
+    starts = starts or {}
+    parameters = [p for p in root.parameters() if p.requires_grad]
+    if settings.name == "adafactor" and any(is_shard(p) for p in parameters):
+        raise PretuneError(
+            "adafactor takes means over whole rows and columns, which torch does not do on shards; "
+            f"choose another optimizer{if_option('parallel', ', or --parallel replicate')}"
+        )
+    matrices = hidden_matrices(root) if settings.name == "muon" else {}
+    plain = [p for p in parameters if p not in matrices]
+    factors = rate_factors(root, settings)
+    optimizers: list[torch.optim.Optimizer] = []
+    if plain:
+        groups: dict[tuple[float, bool, float], list[Tensor]] = {}
+        for p in plain:
+            groups.setdefault((factors.get(p, 1.0), p.dim() > 1, starts.get(p, 0.0)), []).append(p)
+        made: Groups = [
+            # Norms, biases and single vectors are not decayed (Devlin et al., 2019), nor is LAMB's step for them scaled.
+            {
+                "params": members,
+                "weight_decay": (settings.decay or 0.0) if matrix else 0.0,
+                "layer_adaptation": matrix,
+                "lr": factor * (settings.lr or 0.0),
+                "start": start,
+            }
+            for (factor, matrix, start), members in sorted(groups.items(), key=lambda item: item[0], reverse=True)
+        ]
+        optimizers.append(KINDS[settings.name or "adamw"](made, settings, root))
+    moving = {p: stacked for p, stacked in matrices.items() if p.requires_grad}
+    if moving:
+        rate, momentum, decay = settings.matrix_lr or 0.02, settings.momentum or 0.95, settings.decay or 0.0
+        optimizers.append(Muon(moving, rate, momentum, decay, factors))
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["peak"] = group["lr"]
+            group.setdefault("start", 0.0)
+    return optimizers
+
+
+def rate_factors(root: nn.Module, settings: Optimizer) -> dict[Tensor, float]:
+    """Return the learning rates of parameters relative to the base rate, where they differ from it.
+
+    With `layer_decay`, lower layers move more slowly (Howard and Ruder, 2018): each group by that factor of the one above it.
+    The heads move `head_factor` times as fast as the backbone.
+    """
+    factors: dict[Tensor, float] = {}
+    if settings.head_factor is not None:
+        heads: Any = root.heads
+        factors |= dict.fromkeys(heads.parameters(), settings.head_factor)
+    if settings.layer_decay is not None:
+        backbone: Any = root.backbone
+        groups = backbone.groups()
+        for depth, (_, modules) in enumerate(groups):
+            factor = settings.layer_decay ** (len(groups) - 1 - depth)
+            factors |= {parameter: factor for module in modules for parameter in module.parameters()}
+    return factors
+
+
+def _adamw(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
+    """Adam with decoupled decay (Loshchilov and Hutter, 2019)."""
+    return torch.optim.AdamW(groups, **_moments(settings), fused=_on_gpu(groups) or None)
+
+
+def _adam(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
+    """Adam (Kingma and Ba, 2015); decay is part of the gradient."""
+    return torch.optim.Adam(groups, **_moments(settings), fused=_on_gpu(groups) or None)
+
+
+def _radam(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
+    """Rectified Adam (Liu et al., 2020), with decoupled decay."""
+    return torch.optim.RAdam(groups, **_moments(settings), decoupled_weight_decay=True)
+
+
+def _adafactor(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
+    """Adafactor (Shazeer and Stern, 2018): second moments by rows and columns; rates relative to the parameters' size."""
+    return torch.optim.Adafactor(groups, lr=settings.lr or 1e-2)
+
+
+def _sgd(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
+    """Stochastic gradient descent, with momentum where it is given."""
+    return torch.optim.SGD(groups, lr=settings.lr or 1e-2, momentum=settings.momentum or 0.0)
+
+
+def _asgd(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
+    """SGD that averages (Polyak and Juditsky, 1992), for AWD-LSTM; the rate stays what the schedule says."""
+    return torch.optim.ASGD(groups, lr=settings.lr or 1e-2, lambd=0.0, t0=0.0)
+
+
+def _lamb(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
+    stacked = {child.weight: child.stacked for child in root.modules() if isinstance(child, Linear)}
+    return Lamb(groups, **_moments(settings), stacked=stacked)
+
+
+KINDS: dict[str, Callable[[Groups, Optimizer, nn.Module], torch.optim.Optimizer]] = {
+    "adamw": _adamw,
+    "adam": _adam,
+    "radam": _radam,
+    "adafactor": _adafactor,
+    "lamb": _lamb,
+    "muon": _adamw,  # for what is not a hidden matrix
+    "sgd": _sgd,
+    "asgd": _asgd,
+}
+
+
+def _moments(settings: Optimizer) -> dict[str, Any]:
+    return {"lr": settings.lr or 0.0, "betas": settings.betas or (0.9, 0.999), "eps": settings.eps or 1e-8}
+
+
+def _on_gpu(groups: Groups) -> bool:
+    return bool(groups[0]["params"][0].is_cuda)
+
+
+def scale_rates(settings: Optimizer, batch: float) -> Optimizer:
+    """Rates in proportion to the batch (Goyal et al., 2017), where the settings say which batch they are meant for.
+
+    >>> scale_rates(Optimizer(lr=1e-4, meant_for=256), 512).lr
+    0.0002
+    """
+    if settings.meant_for is None:
+        return settings
+    factor = batch / settings.meant_for
+    lr, matrix_lr = ((rate * factor if rate is not None else None) for rate in (settings.lr, settings.matrix_lr))
+    say(f"rates are meant for batches of {settings.meant_for:,}; for {batch:,.0f} they are {factor:g} times: lr {lr:g}")
+    return replace(settings, lr=lr, matrix_lr=matrix_lr)
+
+
+def hidden_matrices(root: nn.Module) -> dict[Tensor, int]:
+    """Return the weights of all hidden linear maps, and how many matrices each holds stacked.
+
+    They are those of the backbone and of the heads, among them layers that a head has (ELECTRA's generator): all but what
+    belongs to an embedding, and but the last map of a head, to logits.
+    """
+    return {
+        module.weight: module.stacked
+        for name, module in root.named_modules()
+        if isinstance(module, Linear) and not isinstance(module, OutputLinear) and "embed" not in name.split(".")
+    }
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum made orthogonal (Jordan et al., 2024): every singular value of an update becomes about 1.
+
+    Matrices of equal shape are orthogonalized together, in bf16 on an accelerator and fp32 on a CPU. The rate is scaled by
+    sqrt(max(1, rows / columns)), and by the `factors` of matrices that have one; decay is decoupled.
+
+    Of shards, momentum is kept and mixed row by row. To orthogonalize takes whole matrices: every process gathers the updates,
+    in the type they are orthogonalized in, does all of them, and moves its own rows.
+    """
+
+    def __init__(
+        self,
+        matrices: dict[Tensor, int],
+        lr: float,
+        momentum: float,
+        decay: float,
+        factors: Mapping[Tensor, float] | None = None,
+    ) -> None:
+        groups: dict[float, list[Tensor]] = {}
+        for matrix in matrices:
+            groups.setdefault((factors or {}).get(matrix, 1.0), []).append(matrix)
+        super().__init__(
+            [{"params": members, "lr": factor * lr} for factor, members in groups.items()],
+            {"lr": lr, "momentum": momentum, "weight_decay": decay},
+        )
+        self.stacked = matrices
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Move every matrix."""
+        for group in self.param_groups:
+            by_shape: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = {}
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state["momentum"] = torch.zeros_like(parameter)
+                gradient = local(parameter.grad)
+                momentum = local(state["momentum"]).lerp_(gradient, 1 - group["momentum"])
+                update = gradient.lerp(momentum, group["momentum"])  # Nesterov's
+                if is_shard(parameter):
+                    update = gathered(update.to(torch.bfloat16) if update.is_cuda else update, parameter)
+                rows = parameter.shape[0] // self.stacked[parameter]
+                pieces = update.view(-1, rows, parameter.shape[1])  # (stacked, rows, columns)
+                by_shape.setdefault((rows, parameter.shape[1]), []).append((parameter, pieces))
+            for (rows, columns), members in by_shape.items():
+                together = orthogonalize(torch.cat([pieces for _, pieces in members]))
+                rate = group["lr"] * max(1.0, rows / columns) ** 0.5
+                parts = torch.split(together, [pieces.shape[0] for _, pieces in members])
+                for (parameter, _), piece in zip(members, parts, strict=True):
+                    move = own_rows(piece.reshape(parameter.shape), parameter).to(parameter.dtype)
+                    local(parameter).mul_(1 - group["lr"] * group["weight_decay"]).add_(move, alpha=-rate)
+
+
+class Lamb(torch.optim.Optimizer):
+    """LAMB (You et al., 2020): Adam's step, scaled for each matrix so that its norm is rate · norm of the matrix.
+
+    Matrices that are stacked count one by one. Groups without `layer_adaptation`, those of norms and biases, take Adam's
+    step unscaled, as in the authors' code; whether there is weight decay makes no difference to that.
+
+    Of shards, everything is done row by row but the lengths: squares are summed up over the rows here, then over all processes,
+    for all matrices of a group at once.
+    """
+
+    def __init__(
+        self, groups: Groups, lr: float, betas: tuple[float, float], eps: float, stacked: dict[Tensor, int]
+    ) -> None:
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, "layer_adaptation": True}
+        super().__init__(groups, defaults)
+        self.stacked = stacked
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Move every parameter."""
+        for group in self.param_groups:
+            moving = [p for p in group["params"] if p.grad is not None]
+            if not moving:
+                continue
+            for parameter in moving:
+                state = self.state[parameter]
+                if not state:
+                    state["step"] = torch.tensor(0.0)
+                    state["first"], state["second"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+                state["step"] += 1
+            step = float(self.state[moving[0]]["step"])
+            rows = [local(p) for p in moving]
+            first = [local(self.state[p]["first"]) for p in moving]
+            second = [local(self.state[p]["second"]) for p in moving]
+            gradients: Any = [local(p.grad) for p in moving]
+            beta1, beta2 = group["betas"]
+            torch._foreach_lerp_(first, gradients, 1 - beta1)
+            torch._foreach_mul_(second, beta2)
+            torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
+            roots = torch._foreach_sqrt(second)
+            torch._foreach_div_(roots, (1 - beta2**step) ** 0.5)
+            torch._foreach_add_(roots, group["eps"])
+            updates = torch._foreach_div(first, roots)
+            torch._foreach_div_(updates, 1 - beta1**step)
+            if group["weight_decay"]:
+                torch._foreach_add_(updates, rows, alpha=group["weight_decay"])
+            if group["layer_adaptation"]:
+                if is_shard(moving[0]):
+                    self._trust_rows(moving, updates)
+                else:
+                    self._trust(moving, updates)
+            torch._foreach_add_(rows, updates, alpha=-group["lr"])
+
+    def _trust(self, parameters: list[Tensor], updates: tuple[Tensor, ...]) -> None:
+        """Give every update the length of its matrix."""
+        pieces: list[Tensor] = []
+        moves: list[Tensor] = []
+        for parameter, update in zip(parameters, updates, strict=True):
+            pieces += parameter.chunk(self.stacked.get(parameter, 1))
+            moves += update.chunk(self.stacked.get(parameter, 1))
+        ratios = [
+            torch.where((size > 0) & (move > 0), size / move, 1.0)
+            for size, move in zip(torch._foreach_norm(pieces), torch._foreach_norm(moves), strict=True)
+        ]
+        torch._foreach_mul_(moves, ratios)  # type: ignore[arg-type]
+
+    def _trust_rows(self, parameters: list[Tensor], updates: tuple[Tensor, ...]) -> None:
+        """The same where only some rows are here."""
+        owners, squares = [], []
+        for parameter, update in zip(parameters, updates, strict=True):
+            count = self.stacked.get(parameter, 1)
+            numbers = first_row(parameter) + torch.arange(update.shape[0], device=update.device)
+            owners.append(numbers // (parameter.shape[0] // count))  # which of the stacked matrices a row is of
+            for x in (local(parameter), update):
+                sums = torch.zeros(count, device=update.device)
+                squares.append(sums.index_add_(0, owners[-1], x.square().flatten(1).sum(1)))
+        lengths = torch.split(add_up(torch.cat(squares), parameters[0]).sqrt(), [len(sums) for sums in squares])
+        for update, owner, size, move in zip(updates, owners, lengths[::2], lengths[1::2], strict=True):
+            ratio = torch.where((size > 0) & (move > 0), size / move, 1.0)[owner]
+            update.mul_(ratio.view(-1, *[1] * (update.dim() - 1)))
+
+
+def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:
+    """(k, rows, columns) → nearly orthogonal ones, by a quintic Newton-Schulz iteration.
+
+    >>> s = torch.linalg.svdvals(orthogonalize(torch.randn(1, 8, 16)))
+    >>> bool(((s > 0.5) & (s < 1.5)).all())
+    True
+    """
+    a, b, c = 3.4445, -4.7750, 2.0315
+    x = matrices.to(torch.bfloat16 if matrices.is_cuda else torch.float32)
+    tall = x.shape[-2] > x.shape[-1]
+    if tall:
+        x = x.mT
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    for _ in range(steps):
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.mT if tall else x
+
+
+def set_rates(optimizers: Iterable[torch.optim.Optimizer], factor: float, progress: float = 1.0) -> None:
+    """Every group's rate is its peak times a factor, and 0 until its time has come."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            rate = group["peak"] * factor if progress >= group["start"] else 0.0
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+
+def make_replayable(optimizers: Iterable[torch.optim.Optimizer]) -> bool:
+    """Let optimizers read their rates from the device, so that a CUDA graph can hold their steps; whether all of them can."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    if not all(group.get("fused") for group in groups):
+        return False
+    for group in groups:
+        group["capturable"] = True
+        group["lr"] = torch.tensor(group["lr"], device=group["params"][0].device)
+    return True

@@ -1,0 +1,181 @@
+"""Processes that train together. One process is the usual case, and a world of one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from pretune.models.model import Root
+from pretune.runtime.errors import PretuneError, if_option
+from pretune.training.parallel.rendezvous import fresh_store
+
+Parallel = Literal["replicate", "shard"]
+Reduce = Literal["fp32", "bf16"]
+Made = TypeVar("Made")
+LOST = ("Connection", "connection", "gloo", "NCCL", "Broken pipe", "Timed out", "timed out")  # in what torch says then
+
+
+@dataclass(frozen=True)
+class World:
+    """This process's place among all. What they tell each other travels as JSON and numbers, from host to host."""
+
+    rank: int = 0
+    size: int = 1
+    joined: bool = False  # whether torch's process group is there; a process that is alone needs none
+
+    @classmethod
+    def join(cls, device: torch.device) -> World:
+        """Join the processes that `torchrun` started; alone without it. Each one of a machine takes a GPU of its own."""
+        if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+            return cls()
+        if not dist.is_initialized():
+            backend = "gloo"
+            if device.type == "cuda":
+                local = int(os.environ.get("LOCAL_RANK", "0"))
+                if local >= torch.cuda.device_count():
+                    raise PretuneError(
+                        f"process {local} of this machine has no GPU: there are {torch.cuda.device_count()}; "
+                        "start fewer with `torchrun --nproc-per-node`"
+                    )
+                torch.cuda.set_device(local)
+                # What hosts tell each other goes beside the GPUs: nobody waits for their queues.
+                backend = "cpu:gloo,cuda:nccl"
+            store = fresh_store()
+            rank, size = (-1 if store is None else int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size)
+        return cls(dist.get_rank(), dist.get_world_size(), joined=True)
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes."""
+        return self.rank == 0
+
+    def add_up(self, values: dict[str, float]) -> dict[str, float]:
+        """Sums over all processes, which must all name the same things."""
+        if self.size == 1:
+            return values
+        vector = torch.tensor([values[name] for name in sorted(values)], dtype=torch.float64)
+        dist.all_reduce(vector)
+        return dict(zip(sorted(values), vector.tolist(), strict=True))
+
+    def gather(self, value: Any) -> list[Any]:
+        """What each process has to say, in their order; all know all of it then."""
+        if self.size == 1:
+            return [value]
+        content = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(sizes, torch.tensor([len(content)]))
+        longest = max(int(size) for size in sizes)
+        places = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
+        dist.all_gather(places, nn.functional.pad(content, (0, longest - len(content))))
+        return [json.loads(place[: int(size)].numpy().tobytes()) for place, size in zip(places, sizes, strict=True)]
+
+    def wait(self) -> None:
+        """Wait for all."""
+        self.gather(None)
+
+    def first_alone(self, act: Callable[[], Made]) -> Made:
+        """What the first process does and comes to, for all. Where it fails, it says why, and all end."""
+        if self.size == 1:
+            return act()
+        made = None
+        try:
+            made = act() if self.first else None
+        except BaseException:
+            self.gather([False, None])
+            raise
+        well, made = self.gather([True, made])[0]
+        if not well:
+            raise SystemExit(1)
+        return made
+
+    def first_before_others(self, act: Callable[[], Made]) -> Made:
+        """What all do, each for itself, the first before the others: these find what it left on the disk."""
+        if self.size == 1:
+            return act()
+        made: list[Made] = []
+        self.first_alone(lambda: made.append(act()))
+        return made[0] if self.first else act()
+
+
+def restarted() -> bool:
+    """Whether `torchrun` has started this process in the place of one that was lost."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+@contextmanager
+def losses_told(world: World) -> Iterator[None]:
+    """Where another process ends while this one waits for it, say that."""
+    try:
+        yield
+    except RuntimeError as error:
+        if world.size == 1 or not any(word in str(error) for word in LOST):
+            raise
+        raise PretuneError(
+            f"process {world.rank} lost another one; what that one said, or its machine, tells why. "
+            f"{if_option('resume', 'The same command with --resume goes on from the last checkpoint, and ')}"
+            "`torchrun --max-restarts` goes on by itself"
+        ) from error
+
+
+def parallelize(root: Root, world: World, how: Parallel, reduce: Reduce = "fp32") -> nn.Module:
+    """The module that steps go through: the root itself, a replica of it, or a shard.
+
+    Gradients are summed up in `reduce`: bf16 is half the traffic, and rounds each of them.
+    """
+    if not world.joined:
+        return root
+    root.touch_all = True
+    if how == "replicate":
+        from torch.nn.parallel import DistributedDataParallel
+
+        # XLNet has parameters that only some batches need: for queries, for segments.
+        idle = any(getattr(module, "idle", False) for module in root.modules())
+        replica = DistributedDataParallel(root, find_unused_parameters=idle, gradient_as_bucket_view=True)
+        if reduce == "bf16":
+            replica.register_comm_hook(world.size, lambda size, bucket: mean_in_bf16(size, bucket))  # type: ignore[misc]
+        return replica
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    # A shard is cut from what each process has: that must be the same, as replicas see to themselves.
+    for tensor in root.tensors().values():
+        dist.broadcast(tensor.detach(), src=0)
+    mesh = init_device_mesh(next(root.parameters()).device.type, (world.size,))
+    precision = MixedPrecisionPolicy(reduce_dtype=torch.bfloat16 if reduce == "bf16" else None)
+    backbone: Any = root.backbone
+    for name, modules in () if getattr(backbone, "whole", False) else backbone.groups():
+        if "embed" not in name:  # which tied heads read: it stays with the root, gathered throughout the forward
+            for module in modules:
+                if any(True for _ in module.parameters()):
+                    fully_shard(module, mesh=mesh, mp_policy=precision)
+    fully_shard(root, mesh=mesh, mp_policy=precision)
+    return root
+
+
+def mean_in_bf16(size: int, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    """The mean of a bucket of gradients over so many processes, on its way as bf16. (torch's own hook is for NCCL alone.)"""
+    buffer = bucket.buffer()
+    sent = buffer.to(torch.bfloat16).div_(size)
+    going: Any = dist.all_reduce(sent, async_op=True)
+    return going.get_future().then(lambda done: buffer.copy_(done.value()[0]))  # type: ignore[no-any-return]
+
+
+@contextmanager
+def synchronized(model: Any, last: bool) -> Iterator[None]:
+    """Gradients are exchanged in the last backward of a step alone."""
+    if hasattr(model, "no_sync") and not last:
+        with model.no_sync():
+            yield
+    else:
+        if hasattr(model, "set_requires_gradient_sync"):
+            model.set_requires_gradient_sync(last)
+        yield

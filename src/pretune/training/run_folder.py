@@ -1,0 +1,199 @@
+"""A run folder: what a training leaves behind, enough to use it, to read it and to do it again."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pretune.models.model_card import CONFIG, History, write_card
+from pretune.runtime.atomic_io import write_bytes, write_json
+from pretune.runtime.errors import PretuneError, if_option
+from pretune.runtime.output_paths import RECIPE as RECIPE
+from pretune.runtime.output_paths import RESULTS as RESULTS
+from pretune.runtime.output_paths import check_run
+from pretune.runtime.parsing import read_json_lines, read_mapping, read_text
+from pretune.runtime.recipe import read_recipe, write_recipe
+from pretune.training.checkpoints import list_checkpoints
+from pretune.training.metrics_log import METRICS
+
+ENVIRONMENT = "environment.json"
+COST = ("step", "tokens", "flops", "tokens_per_second", "mfu", "lr")  # results that people look at last
+
+
+class Run:
+    """A finished or unfinished training.
+
+    >>> Run("runs/mine").metrics()[-1]["mlm"]  # doctest: +SKIP
+    2.13
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        if not (self.folder / RECIPE).is_file():
+            raise PretuneError(f"{self.folder}: no run here (no {RECIPE})")
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """What was asked for."""
+        return read_recipe(self.folder / RECIPE)
+
+    def metrics(self) -> list[dict[str, float]]:
+        """Return one dictionary per logged step."""
+        path = self.folder / METRICS
+        return list(read_json_lines(path, torn=True)) if path.is_file() else []
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """The last metrics, and what the verb that made it had to say; empty while it is unfinished."""
+        path = self.folder / RESULTS
+        return read_mapping(path, "the results of a run") if path.is_file() else {}
+
+    @property
+    def finished(self) -> bool:
+        """Whether it came to its end."""
+        return (self.folder / RESULTS).is_file()
+
+    @property
+    def history(self) -> History:
+        """How its model was made, for the card of the model."""
+        said = re.match(r"# pretune (\w+)", read_text(self.folder / RECIPE))
+        path = self.folder / ENVIRONMENT
+        known = read_mapping(path, "the environment of a run") if path.is_file() else {}
+        return History(said[1] if said else "", self.recipe, self.results, str(known.get("date", "")))
+
+    def predict(self, texts: Any, **options: Any) -> list[dict[str, Any]]:
+        """An answer for each text, with a model trained for a task: a label, tags; with `pairs`, spans of these."""
+        from pretune.inference.predict import predict_texts
+
+        return predict_texts(self.folder, texts, **options)
+
+    def describe(self) -> dict[str, Any]:
+        """What there is to say about it, for reports."""
+        facts = {"run": str(self.folder), "finished": self.finished, **self.results}
+        if not self.finished:
+            facts["checkpoints"] = len(list_checkpoints(self.folder))
+        return facts
+
+    def table(self) -> dict[str, Any]:
+        """Return the same for people."""
+        return arrange_results(self.describe(), trained={name for line in self.metrics() for name in line})
+
+
+def arrange_results(results: Mapping[str, Any], trained: Collection[str] = ()) -> dict[str, Any]:
+    """Return the results of a run for people: scores first, what F1 is of beside it, what it cost last.
+
+    `trained` are names among which are those of losses while training, which get a prefix that says so.
+
+    >>> facts = {"run": "a", "rows": 4, "mlm": 2.1, "flops": 1e9, "dev/f1": 0.5, "positive_class": "yes"}
+    >>> list(arrange_results(facts, trained=["mlm", "flops"]))
+    ['run', "dev/f1 (of 'yes')", 'rows', 'train/mlm', 'details']
+    """
+    known = results.get("positive_class", {})
+    positive = (
+        {f"dev/{name}/f1": label for name, label in known.items()} if isinstance(known, Mapping) else {"dev/f1": known}
+    )
+    first, scores, rest, details = {}, {}, {}, {}
+    for name, value in results.items():
+        if name == "run":
+            first[name] = value
+        elif name.startswith("dev/"):
+            scores[f"{name} (of {positive[name]!r})" if name in positive else name] = value
+        elif name in COST or name.startswith("gradient_norm"):
+            details[name] = value
+        elif name != "positive_class":
+            rest[f"train/{name}" if name in trained and name != "seconds" else name] = value
+    return {**first, **scores, **rest, **({"details": details} if details else {})}
+
+
+def start_run(folder: Path, verb: str, recipe: Mapping[str, Any], resume: bool) -> bool:
+    """Make a run folder, or check that the run in it can be resumed; return whether there is a checkpoint to resume from."""
+    if check_run(folder, resume):
+        check_same(folder, recipe)
+        return bool(list_checkpoints(folder))
+    rewrite_recipe(folder, verb, recipe)  # first: with it, a folder that a killed process left is a run
+    write_json(folder / ENVIRONMENT, environment())
+    return False
+
+
+def check_same(folder: Path, recipe: Mapping[str, Any]) -> None:
+    """Refuse a recipe that differs from that of the run in a folder, if there is one."""
+    if not (folder / RECIPE).is_file():
+        return
+    saved = read_recipe(folder / RECIPE)
+    wanted = json.loads(json.dumps(recipe))
+    different = sorted(key for key in {*saved, *wanted} if saved.get(key) != wanted.get(key))
+    if different:
+        raise PretuneError(
+            f"{folder}: this run was started with other settings ({', '.join(different)}); "
+            f"resume it with the same{if_option('from', ', or start from its weights with --from and another --out')}"
+        )
+
+
+@contextmanager
+def new_run(folder: Path, new: bool) -> Iterator[None]:
+    """Remove a new run folder where its input is refused before training begins, so that the next attempt can have the name.
+
+    What the same command can go on from, the finished shards of a store, stays.
+    """
+    try:
+        yield
+    except PretuneError:
+        kept = (path for name in (METRICS, "*.partial") for path in folder.rglob(name))
+        if new and not any(kept):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def rewrite_recipe(folder: Path, verb: str, recipe: Mapping[str, Any]) -> None:
+    """Say how a run was made; of one that is a part of something larger, how that was."""
+    comment = f"# pretune {verb} --recipe {RECIPE} --out FOLDER does this again\n"
+    write_bytes(folder / RECIPE, (comment + write_recipe(json.loads(json.dumps(recipe)))).encode())
+
+
+def finish_run(folder: Path, results: Mapping[str, Any]) -> Run:
+    """Write what came out, and the card of the model."""
+    write_json(folder / RESULTS, results)
+    run = Run(folder)
+    if (folder / CONFIG).is_file():
+        write_card(folder, run.history)
+    return run
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine, for whoever wants to do it again."""
+    packages = {}
+    for name in ("torch", "tokenizers", "numpy", "safetensors"):
+        try:
+            packages[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    from pretune import __version__
+
+    revision = subprocess.run(
+        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent, check=False
+    )
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "pretune": __version__,
+        "revision": revision.stdout.strip() or None,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "packages": packages,
+    }

@@ -1,0 +1,66 @@
+"""`import`: models in layouts of their own become folders like all others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pretune.runtime.output_paths import new_folder
+from pretune.verbs.results import Facts
+from pretune.verbs.verb import only, verb
+
+
+@verb(
+    only("vocabulary", where="to a folder of ELMo's files", when=lambda o: Path(o.source).is_dir()),
+    only("words", where="to a file of word vectors", when=lambda o: not Path(o.source).is_dir()),
+    out=new_folder,
+)
+def import_model(
+    source: str | Path, *, out: str | Path, vocabulary: str | Path | None = None, words: int | None = None
+) -> Facts:
+    """Make a model folder of word vectors (word2vec, GloVe, fastText; text or binary), or of a published ELMo.
+
+    Parameters
+    ----------
+    source
+        A file of word vectors; or a folder with ELMo's options.json and weights.hdf5 (the extra `elmo`).
+    out
+        Folder of the model.
+    vocabulary
+        For ELMo: a file of words, one a line, that have numbers of their own. Words without are spelled all the same.
+    words
+        Of word vectors: take so many, from the beginning of the file.
+
+    Examples
+    --------
+    >>> import_model("glove.6B.300d.txt", out="glove")  # doctest: +SKIP
+    """
+    import torch
+
+    from pretune.families.recurrent.elmo import ELMO, build
+    from pretune.families.recurrent.elmo_checkpoint import is_published, read_published
+    from pretune.inference.word_vector_models import make_static
+    from pretune.models.model import Model, Root
+    from pretune.nn.initialization import Undrawn
+    from pretune.runtime.errors import PretuneError
+    from pretune.runtime.parsing import read_text
+    from pretune.text.corpus.word_vector_files import read_vectors
+    from pretune.text.tokenizers.training import words_tokenizer
+
+    source, out = Path(source), Path(out)
+    if source.is_dir():
+        if not is_published(source):
+            raise PretuneError(f"{source}: neither ELMo's files (options.json and *.hdf5) nor a file of word vectors")
+        known = [] if vocabulary is None else read_text(Path(vocabulary)).split("\n")
+        tokenizer = words_tokenizer([word for word in known if word and not word.isspace()], spelled=True)
+        config, tensors = read_published(source, tokenizer.size)
+        tokenizer.characters = config.max_characters
+        with Undrawn():
+            model = Model(ELMO, config, Root(build(config)), tokenizer)
+        model.backbone.load_state_dict(tensors, strict=False)
+    else:
+        model = make_static(read_vectors(source, words))
+    with torch.no_grad():
+        model.save(out)
+    count = sum(p.numel() for p in model.root.parameters())
+    facts = {"model": str(out), "family": model.family.name, "parameters": count, "width": model.backbone.width}
+    return Facts(facts | {"words": model.need_tokenizer().size})
