@@ -147,7 +147,7 @@ def test_tags_are_skipped_and_masked_models_refused(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="whose files exist is supported"):
         pt.evaluate(models() / "gpt2", out=tmp_path / "out", **options)
     data = cola(tmp_path / "glue")
-    with pytest.raises(PretuneError, match="leave out --shots to fine-tune it"):
+    with pytest.raises(PretuneError, match="remove --shots to fine-tune it"):
         pt.evaluate(models() / "bert", out=tmp_path / "out", **{**options, "suite": "glue", "data": data})
     with pytest.raises(PretuneError, match="0 or more"):
         pt.evaluate(models() / "gpt2", out=tmp_path / "out", **{**options, "shots": -1})
