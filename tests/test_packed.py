@@ -35,9 +35,9 @@ def test_what_does_not_fit_is_refused() -> None:
         pack(np.arange(5), np.array([5]), capacity=Capacity(4, 2, 8))
     with pytest.raises(PretuneError, match="do not fit"):
         pack(np.arange(2), np.array([1, 1]), capacity=Capacity(20, 3, 8))  # no room for the filler's three pieces
-    with pytest.raises(PretuneError, match="20 tokens do not fit into 2 sequences of 8"):
+    with pytest.raises(PretuneError, match="20 tokens do not fit into 2 sequences of at most 8"):
         Capacity(20, 2, 8)
-    with pytest.raises(PretuneError, match="3 targets do not fit into 2"):
+    with pytest.raises(PretuneError, match="3 targets do not fit into the 2"):
         make_targets(np.arange(3), np.arange(3), capacity=2)
 
 

@@ -58,7 +58,7 @@ class Alignment(nn.Module):
     def forward(self, queries: Tensor, keys: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         """(n, …) and (m, …) → (n, keys' width) contexts, and (n, longest source) weights."""
         padded = padded_groups(layout)
-        groups, back = padded.groups, padded.queries.back
+        groups, inverse = padded.groups, padded.queries.back
         prepared = self.prepare(keys)
         positions = layout.queries.columns["position"]
         contexts, weights = [], []
@@ -69,7 +69,7 @@ class Alignment(nn.Module):
             )
             contexts.append((share @ keys[group.keys]).flatten(0, 1))
             weights.append(F.pad(share, (0, longest - share.shape[2])).flatten(0, 1))
-        return torch.cat(contexts)[back], torch.cat(weights)[back]
+        return torch.cat(contexts)[inverse], torch.cat(weights)[inverse]
 
     def prepare(self, keys: Tensor) -> Tensor:
         """What of a score depends on the source alone."""
