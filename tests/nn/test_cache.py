@@ -180,7 +180,7 @@ def test_sequences_change_places_drop_out_and_multiply(chosen: list[int]) -> Non
 def test_what_does_not_fit_is_refused() -> None:
     cache = Cache(2, 4)
     cache.layout(whole(random_sequences([[3], [2]])))
-    with pytest.raises(PretuneError, match="2 sequences of 4 tokens has no room for 2 sequences with up to 2 more"):
+    with pytest.raises(PretuneError, match="2 sequences of 4 tokens has no room for 2 sequences with up to 2 more tokens"):
         cache.layout(whole(random_sequences([[1], [2]])[::-1]))
     with pytest.raises(PretuneError, match="no room for 1 sequences"):
         cache.layout(whole(random_sequences([[1]])))

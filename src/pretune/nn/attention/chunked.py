@@ -7,7 +7,6 @@ several ones even (LSH attention has one for each round of hashing): it is chunk
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +15,9 @@ from torch import Tensor
 from pretune.nn.attention.functional import Bend
 from pretune.nn.attention.packed_layout import Layout, Side, starts_and_lengths
 from pretune.nn.attention.patterns import Pattern
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 
-Array = np.ndarray[Any, np.dtype[Any]]
 ONLY_SELF = -1e5  # the logit of a token with itself, where it is the last resort
 
 
