@@ -140,5 +140,5 @@ def test_what_it_cannot_honor_is_refused() -> None:
     q, k, v = qkv(5)
     with pytest.raises(PretuneError, match=r"supports full and causal patterns, but not 'window\(2\)'"):
         favor()(q, k, v, layout, window(2))
-    with pytest.raises(PretuneError, match="of tokens to themselves"):
+    with pytest.raises(PretuneError, match="self-attention only"):
         favor()(q, k, v, cross_layout(packed, packed), full)
