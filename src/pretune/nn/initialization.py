@@ -1,4 +1,4 @@
-"""All initialization in one place."""
+"""Weight initialization schemes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class Undrawn(TorchFunctionMode):
-    """Inside it, zeros stand where random numbers would be drawn, which takes far longer: a checkpoint fills them next.
+    """A context in which random initialization writes zeros, which is much faster: a checkpoint overwrites them.
 
     >>> with Undrawn():
     ...     float(nn.Linear(8, 8).weight.abs().max())
@@ -31,21 +31,21 @@ class Undrawn(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Every call but those that draw."""
+        """Call the function, or write zeros if it draws random numbers."""
         given = kwargs or {}
         return nn.init.zeros_(args[0] if args else given["tensor"]) if func in DRAWING else func(*args, **given)
 
 
-# Which of them a mode sees depends on the modes around it.
+# Which of these functions a mode sees depends on the modes around it.
 DRAWING = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
 
 
 def initialize(module: Module, deviation: float = 0.02, zero_outputs: bool = False) -> Module:
-    """BERT's rule: matrices and vectors of tokens from a truncated normal, biases 0, norms 1.
+    """Initialize as BERT does: weights and embeddings from a truncated normal, biases 0, norms 1.
 
-    With `zero_outputs`, the last matrix of every part of a layer starts at 0, so that a layer starts as the identity.
+    With `zero_outputs`, the output matrix of every sublayer starts at 0, so that a layer starts as the identity.
     """
-    if next(module.parameters()).is_meta:  # shapes alone; drawing nothing takes its time there
+    if next(module.parameters()).is_meta:  # only shapes are needed
         return module
     norms = (nn.LayerNorm, nn.RMSNorm)
     for child in module.modules():
@@ -57,7 +57,7 @@ def initialize(module: Module, deviation: float = 0.02, zero_outputs: bool = Fal
             elif parameter.dim() > 1:
                 draw_truncated(parameter, deviation)
     if zero_outputs:
-        # Once all else is done: a part comes before the matrices in it, which would be drawn anew.
+        # After everything else, because the matrices inside a sublayer are drawn after it is visited.
         for child in module.modules():
             output = getattr(child, "output", None)
             if isinstance(output, nn.Linear):
