@@ -199,7 +199,7 @@ def test_without_a_limit_of_its_own_it_is_the_tokenizers_or_the_models(bert: Pat
         ("sentence_bert_config.json", {"new_setting": 1}, "does not know new_setting"),
         ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "this is a SparseEncoder"),
         ("config_sentence_transformers.json", {"matryoshka": 1}, "does not know matryoshka"),
-        ("config_sentence_transformers.json", {"similarity_fn_name": "jaccard"}, "similarity 'jaccard' is not known"),
+        ("config_sentence_transformers.json", {"similarity_fn_name": "jaccard"}, "unknown similarity 'jaccard'"),
         ("config_sentence_transformers.json", {"default_prompt_name": "q"}, "no prompt named 'q'"),
         ("1_Pooling/config.json", {"pooling_mode": "median"}, "no pooling_mode 'median'"),
         ("1_Pooling/config.json", {"pooling_mode_middle": True}, "does not know pooling_mode_middle"),
@@ -385,7 +385,7 @@ def test_options_that_have_no_place_are_refused(bert: Path, tmp_path: Path) -> N
     vectors: dict[str, Any] = {"to": "sentence-transformers", "out": tmp_path / "out"}
     cases: list[tuple[dict[str, Any], str]] = [
         ({"pooling": "mean", "out": tmp_path / "out"}, "are for --to sentence-transformers"),
-        ({**vectors, "pooling": "man"}, r"pooling 'man' is not known for text embeddings; did you mean 'mean'\?"),
+        ({**vectors, "pooling": "man"}, r"unknown pooling 'man' of a text embedding; did you mean 'mean'\?"),
         ({**vectors, "head": "mlm"}, "--head mlm is for --to hf"),
         ({**vectors, "max_length": 99}, "takes from 3 to 24 tokens"),
     ]
