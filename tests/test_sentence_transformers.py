@@ -209,7 +209,7 @@ def test_without_a_limit_of_its_own_it_is_the_tokenizers_or_the_models(bert: Pat
         ("2_Dense/config.json", {"bias": False}, "asks for tensors"),
         ("2_Dense/config.json", {"out_features": None}, "out_features: input should be a valid integer, not None"),
         ("sentence_bert_config.json", {"max_seq_length": "128"}, "maximum length '128' is not a number"),
-        ("2_Dense/config.json", {"in_features": 99}, "takes vectors of size 99, but gets some of size 16"),
+        ("2_Dense/config.json", {"in_features": 99}, "expects vectors of size 99, but gets vectors of size 16"),
     ],
 )
 def test_what_cannot_be_honored_is_refused_by_name(
