@@ -57,5 +57,5 @@ def test_distinct_rows() -> None:
 
 
 def test_without_letters_it_says_so() -> None:
-    with pytest.raises(PretuneError, match="tokenizer of the kind characters"):
+    with pytest.raises(PretuneError, match="tokenizer of the kind `characters`"):
         made()(pack_lists([[1, 2]]))

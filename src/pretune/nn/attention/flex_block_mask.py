@@ -95,7 +95,7 @@ class _Ranges:
     """Intervals of the columns in each block, over its first sequence or, where `others` is True, over later ones."""
 
     def __init__(self, blocks: _Blocks, others: Tensor, dim: int, heads: Tensor | None = None) -> None:
-        """`others` is (query blocks, key blocks), `dim` the dimension of the other side, `heads` (heads, 1, 1) for queries."""
+        """Select by `others`, (query blocks, key blocks); `dim` is that of the other side, `heads` (heads, 1, 1) the queries'."""
         self.blocks, self.others, self.dim, self.heads = blocks, others, dim, heads
 
     def __getitem__(self, name: str) -> Range:
