@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_attend import HEADS, WIDTH, qkv, random_packed
+from test_attend import WIDTH, qkv, random_packed
 from torch import Tensor
 
 from pretune import PretuneError
