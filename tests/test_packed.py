@@ -41,7 +41,7 @@ def test_what_does_not_fit_is_refused() -> None:
         make_targets(np.arange(3), np.arange(3), capacity=2)
 
 
-def test_a_blank_batch_counts_nothing() -> None:
+def test_a_batch_without_targets_counts_nothing() -> None:
     batch = Batch((pack_lists([[1, 2]]),), {"x": make_targets(np.array([1]), np.array([2]))}, {"x": 1.0, "tokens": 2.0})
     blank = batch.blank()
     assert blank.counts == {"x": 0.0, "tokens": 0.0}
