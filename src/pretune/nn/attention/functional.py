@@ -218,7 +218,7 @@ def _dense(
         if sees_none is not None:
             # Filled here so that the gradient reaches the attention in one memory layout whatever the mask is: cuDNN's backward
             # assumes the strides of the first gradient of a shape for all later ones.
-            own = own.masked_fill(sees_none.transpose(1, 2).reshape(len(own), -1, 1), 0.0)
+            own = own.masked_fill(sees_none.transpose(1, 2).flatten(0, 1), 0.0)
         rows.append(own)
     if len(groups) == 1 and groups[0].query_stride is not None:
         return rows[0]
