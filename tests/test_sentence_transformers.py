@@ -199,7 +199,7 @@ def test_without_a_limit_of_its_own_it_is_the_tokenizers_or_the_models(bert: Pat
         ("sentence_bert_config.json", {"new_setting": 1}, "does not know new_setting"),
         ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "this is a SparseEncoder"),
         ("config_sentence_transformers.json", {"matryoshka": 1}, "does not know matryoshka"),
-        ("config_sentence_transformers.json", {"similarity_fn_name": "jaccard"}, "similarity 'jaccard' is not known"),
+        ("config_sentence_transformers.json", {"similarity_fn_name": "jaccard"}, "unknown similarity 'jaccard'"),
         ("config_sentence_transformers.json", {"default_prompt_name": "q"}, "no prompt named 'q'"),
         ("1_Pooling/config.json", {"pooling_mode": "median"}, "no pooling_mode 'median'"),
         ("1_Pooling/config.json", {"pooling_mode_middle": True}, "does not know pooling_mode_middle"),
@@ -209,7 +209,7 @@ def test_without_a_limit_of_its_own_it_is_the_tokenizers_or_the_models(bert: Pat
         ("2_Dense/config.json", {"bias": False}, "asks for tensors"),
         ("2_Dense/config.json", {"out_features": None}, "out_features: input should be a valid integer, not None"),
         ("sentence_bert_config.json", {"max_seq_length": "128"}, "maximum length '128' is not a number"),
-        ("2_Dense/config.json", {"in_features": 99}, "takes vectors of size 99, but gets some of size 16"),
+        ("2_Dense/config.json", {"in_features": 99}, "expects vectors of size 99, but gets vectors of size 16"),
     ],
 )
 def test_what_cannot_be_honored_is_refused_by_name(
@@ -385,7 +385,7 @@ def test_options_that_have_no_place_are_refused(bert: Path, tmp_path: Path) -> N
     vectors: dict[str, Any] = {"to": "sentence-transformers", "out": tmp_path / "out"}
     cases: list[tuple[dict[str, Any], str]] = [
         ({"pooling": "mean", "out": tmp_path / "out"}, "are for --to sentence-transformers"),
-        ({**vectors, "pooling": "man"}, r"pooling 'man' is not known for text embeddings; did you mean 'mean'\?"),
+        ({**vectors, "pooling": "man"}, r"unknown pooling 'man' of a text embedding; did you mean 'mean'\?"),
         ({**vectors, "head": "mlm"}, "--head mlm is for --to hf"),
         ({**vectors, "max_length": 99}, "takes from 3 to 24 tokens"),
     ]
