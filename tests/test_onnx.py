@@ -179,7 +179,7 @@ def test_an_exported_model_is_used_like_any_other(tmp_path: Path) -> None:
     session = open_graph(tmp_path / "graph" / GRAPH)
     assert [entry.name for entry in session.get_outputs()] == ["last_hidden_state", "logits"]
     model = load(tmp_path / "graph")
-    with pytest.raises(PretuneError, match="top layer alone"):
+    with pytest.raises(PretuneError, match="only the hidden states of its top layer"):
         model.backbone(pack_lists([[5, 6]]), keep=[1])
     with pytest.raises(PretuneError, match="not trained"):
         pt.finetune(tmp_path / "graph", start() / "train.csv", out=tmp_path / "run", seeds=1)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from canary import VOCABULARY, xl
-from pretune.backbones.encoder import Encoder, Memory
+from pretune.backbones.encoder import Encoder
+from pretune.backbones.segment_memory import Memory
 from pretune.nn.attention.patterns import causal
 from pretune.packed import Capacity, Packed, pack
 

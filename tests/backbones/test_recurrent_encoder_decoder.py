@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from material import TEMPLATES, data
-from pretune.backbones.recurrent import RecurrentCache
 from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
+from pretune.backbones.recurrent_state import RecurrentCache
 from pretune.families import FAMILIES
 from pretune.models.model import Model, Root, load_model, make_model
 from pretune.objectives import Data, parse_objective

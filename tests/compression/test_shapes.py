@@ -104,7 +104,7 @@ def test_what_others_can_load_and_what_not(tmp_path: Path) -> None:
     torch.testing.assert_close(theirs(ids).last_hidden_state[0], states(smaller)[:5], rtol=1e-4, atol=1e-4)
     headless, _ = prune(model, Pruning(heads=0.3), Examples([]))
     headless.save(tmp_path / "heads")
-    with pytest.raises(PretuneError, match="cannot say which heads were pruned"):
+    with pytest.raises(PretuneError, match="cannot describe pruned heads"):
         pt.export(tmp_path / "heads", out=tmp_path / "never")
     assert not (tmp_path / "never").exists()
 

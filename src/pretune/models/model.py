@@ -208,8 +208,8 @@ class Model:
         """
         if self.shape:
             raise PretuneError(
-                f"the config.json of {self.family.name} cannot say {self.shape.told()}; "
-                f"use the model with pretune{if_option('to', ', or export it --to onnx')}"
+                f"A config.json of the family {self.family.name} cannot describe {self.shape.describe()}; "
+                f"use the model with pretune{if_option('to', ', or export it with --to onnx')}."
             )
         vectors = self.embedding_head if len(self.root.heads) == 1 else None
         if vectors is None:
