@@ -167,7 +167,7 @@ def test_everything_that_does_not_fit_is_listed_at_once(folder: Path) -> None:
     assert str(error.value) == (
         f"{folder}: tensors of the wrong shape: bert.embeddings.position_embeddings.weight is (8, 32), not (40, 32), "
         f"{layer}.query.weight is (31, 30), not (32, 32); tensors missing: {layer}.key.bias; "
-        "tensors that no bert has: bert.adapter.weight; go on without them with --partial"
+        "unknown tensors for bert: bert.adapter.weight; pass --partial to continue without them"
     )
 
 
@@ -229,7 +229,7 @@ def test_verbs_go_on_with_partial(folder: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pretune", "export", str(folder), "--out", str(tmp_path / "whole")]
     refused = subprocess.run(command, capture_output=True, text=True, check=False)
     assert refused.returncode == 1
-    assert refused.stderr.count("\n") == 1 and "tensors that no bert has: bert.adapter.weight" in refused.stderr
+    assert refused.stderr.count("\n") == 1 and "unknown tensors for bert: bert.adapter.weight" in refused.stderr
     assert not (tmp_path / "whole").exists()
     taken = subprocess.run([*command, "--partial", "--json"], capture_output=True, text=True, check=True)
     assert json.loads(taken.stdout)["class"] == "BertForMaskedLM"
@@ -254,7 +254,7 @@ def test_every_verb_that_reads_a_model_takes_partial(tmp_path: Path, english: li
         "adapt": lambda **more: pt.adapt(model, notes, out=tmp_path / "adapted", **few, **more),
     }
     for name, verb in verbs.items():
-        with pytest.raises(PretuneError, match=r"tensors that no bert has: bert\.adapter\.weight"):
+        with pytest.raises(PretuneError, match=r"unknown tensors for bert: bert\.adapter\.weight"):
             verb()
         for begun in ("run", "adapted"):
             shutil.rmtree(tmp_path / begun, ignore_errors=True)

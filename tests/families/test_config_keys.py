@@ -415,7 +415,7 @@ def test_unknown_keys_can_be_left_out(tmp_path: Path, monkeypatch: pytest.Monkey
     change(tmp_path, glyph_embedding_dim=1728)
     said: list[str] = []
     monkeypatch.setattr("pretune.models.model.say", said.append)
-    with pytest.raises(PretuneError, match="glyph_embedding_dim; go on without them with --partial"):
+    with pytest.raises(PretuneError, match="glyph_embedding_dim; pass --partial to continue without them"):
         pt.load(tmp_path)
     model = pt.load(tmp_path, partial=True)
     assert len(said) == 1 and said[0].endswith("may change its output: glyph_embedding_dim; they were left out")

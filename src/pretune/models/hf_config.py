@@ -116,9 +116,11 @@ def labels_of(folder: Path, family: Family, content: Mapping[str, Any], where: P
     if labels or not kind.endswith(LABELED) or "pretune" in content:
         return labels
     shapes = read_shapes(folder)
-    modern = {new: shapes[old] for old, new in family.table.names(shapes).items()}
+    modern = {new: shapes[old] for old, new in family.table.current_names(shapes).items()}
     outputs = [
-        name for head in family.heads_of(kind) for name in family.table.theirs(f"heads.{head}.output.weight") or ()
+        name
+        for head in family.heads_of(kind)
+        for name in family.table.published_names(f"heads.{head}.output.weight") or ()
     ]
     return default_labels(next((modern[name][0] for name in outputs if name in modern), 2))
 

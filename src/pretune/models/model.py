@@ -16,10 +16,10 @@ from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.backbones.onnx_runtime import GRAPH, OnnxBackbone
 from pretune.backbones.pruned_shape import Shape
 from pretune.families import find_family
+from pretune.families.checkpoint_mismatches import find_mismatches, skipped_heads
 from pretune.families.config_bounds import count_layers
 from pretune.families.detection import recognize_family
 from pretune.families.family import Family
-from pretune.families.weight_shapes import find_misfits, heads_left_out
 from pretune.models.bundled import boxed_folder, boxed_names
 from pretune.models.hf_config import check_section, class_in, labels_of, problem_in
 from pretune.models.presets import find_preset, is_preset, preset_names
@@ -152,7 +152,7 @@ class Model:
         own = {id(parameter) for parameter in self.root.heads[head].parameters()}
         random = [name for name in self.untrained if id(self.root.get_parameter(name)) in own]
         if random:
-            (first, *_) = self.family.table.theirs(random[0]) or (random[0],)
+            (first, *_) = self.family.table.published_names(random[0]) or (random[0],)
             raise PretuneError(
                 f"{where}: its head for {head} is untrained ({first} is not in the checkpoint, or of another shape), so its "
                 f"answers would be random; {advice}"
@@ -250,7 +250,7 @@ class Model:
         published, _ = self._published(state)
         config = self.described(compute)
         if self.shape.linear:  # what is looked up, not multiplied, is whole numbers in the file alone
-            published = as_int8(published, self.family.table.theirs("backbone.embed.tokens") or ())
+            published = as_int8(published, self.family.table.published_names("backbone.embed.tokens") or ())
         self._write(folder, without_zeros(published) if sparse else published, config, shard)
         for head in self.root.heads.values():
             for name, export in getattr(head, "exports", dict)().items():
@@ -518,7 +518,7 @@ def load_model(
         )
     tensors = read_weights(folder) if graph is None else {}
     sparse = any(is_sparse(name) for name in tensors)
-    tensors = _in(folder, lambda: family.table.today(restored(tensors)))
+    tensors = _in(folder, lambda: family.table.normalize(restored(tensors)))
     if family.is_tied(config) and family.table.has_own_output(tensors):
         say(
             f"{folder}: {family.table.output} is not the token embedding, so it is kept, although config.json ties both"
@@ -567,8 +567,8 @@ def load_model(
     missing = [name for name in missing if name not in found]
     learned = dict(model.root.named_parameters())
     model.untrained = [name for name in missing if name in learned]
-    _check(folder, find_misfits(family, tensors, wanted, missing, extra, len(model.labels)), partial)
-    model.left_out = heads_left_out(family.table, extra)
+    _check(folder, find_mismatches(family, tensors, wanted, missing, extra, len(model.labels)), partial)
+    model.left_out = skipped_heads(family.table, extra)
     if lacking := [name for name in model.untrained if name.startswith("backbone.")]:
         drawn = Root(model.fresh(seed)).tensors()
         found |= {name: drawn[name] for name in lacking}
@@ -610,7 +610,7 @@ def _check_keys(path: Path, family: Family, content: Mapping[str, Any], partial:
     if unknown := family.unknown_keys(content):
         listed = f"{path}: keys that no {family.name} has, and that may change its output: {', '.join(unknown)}"
         if not partial:
-            raise PretuneError(f"{listed}{if_option('partial', '; go on without them with --partial')}")
+            raise PretuneError(f"{listed}{if_option('partial', '; pass --partial to continue without them')}")
         say(f"{listed}; they were left out")
 
 
@@ -618,7 +618,7 @@ def _check(folder: Path, misfits: Mapping[str, Sequence[str]], partial: bool) ->
     """Refuse a checkpoint that does not fit the model, or say what does not."""
     listed = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in misfits.items())
     if listed and not partial:
-        raise PretuneError(f"{folder}: {listed}{if_option('partial', '; go on without them with --partial')}")
+        raise PretuneError(f"{folder}: {listed}{if_option('partial', '; pass --partial to continue without them')}")
     if listed:
         say(f"{folder}: {listed}; what the model lacks was left random")
 

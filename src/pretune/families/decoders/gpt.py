@@ -14,8 +14,9 @@ from typing import Any
 from torch import nn
 
 from pretune.backbones.encoder import Encoder
+from pretune.families.checkpoint_names import NameTable, Row, output_rows
 from pretune.families.config_keys import DECODER
-from pretune.families.family import Family, Row, Table, output_rows
+from pretune.families.family import Family
 from pretune.nn.attention.multi_head import Attention
 from pretune.nn.attention.patterns import causal
 from pretune.nn.blocks import Layer, PostNorm
@@ -140,7 +141,7 @@ GPT = Family(
     config=GPTConfig,
     build=build,
     template=Template(single=("A",), pair=("separator", "B"), segments=False),
-    table=Table(
+    table=NameTable(
         ("transformer.tokens_embed.weight", "backbone.embed.tokens"),
         ("transformer.positions_embed.weight", "backbone.embed.positions.weight"),
         *LAYERS,

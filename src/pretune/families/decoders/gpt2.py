@@ -11,6 +11,7 @@ from functools import partial
 from torch import nn
 
 from pretune.backbones.encoder import Encoder
+from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, output_rows
 from pretune.families.config_keys import DECODER
 from pretune.families.decoders.gpt import (
     ALIASES,
@@ -24,7 +25,7 @@ from pretune.families.decoders.gpt import (
     classes,
     head_of,
 )
-from pretune.families.family import TOKEN_HEADS, Family, Table, output_rows, token_classes
+from pretune.families.family import Family, token_classes
 from pretune.nn.attention.multi_head import Attention
 from pretune.nn.attention.patterns import causal
 from pretune.nn.blocks import Layer, PreNorm
@@ -91,7 +92,7 @@ GPT2 = Family(
     build=build,
     # Texts stand alone; between documents stands <|endoftext|>.
     template=Template(single=("A",), pair=("separator", "B"), segments=False, document=("A", "end")),
-    table=Table(
+    table=NameTable(
         ("transformer.wte.weight", "backbone.embed.tokens"),
         ("transformer.wpe.weight", "backbone.embed.positions.weight"),
         *LAYERS,

@@ -16,7 +16,8 @@ from functools import partial
 from torch import nn
 
 from pretune.backbones.reversible import Reversible
-from pretune.families.family import Family, Table
+from pretune.families.checkpoint_names import NameTable
+from pretune.families.family import Family
 from pretune.nn.attention.chunked import Local
 from pretune.nn.attention.lsh import LSHAttention
 from pretune.nn.attention.multi_head import Attention
@@ -171,7 +172,7 @@ REFORMER = Family(
     config=ReformerConfig,
     build=build,
     template=Template(single=("A",), pair=("separator", "B"), segments=False, document=("A", "end")),
-    table=Table(
+    table=NameTable(
         (f"{_EMBEDDINGS}.word_embeddings.weight", "backbone.embed.tokens"),
         (f"{_EMBEDDINGS}.position_embeddings.weights.{{i}}", "backbone.embed.positions.weights.{i}"),
         (f"{_EMBEDDINGS}.position_embeddings.embedding.weight", "backbone.embed.positions.weight"),

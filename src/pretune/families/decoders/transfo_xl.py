@@ -17,7 +17,8 @@ from typing import Any
 from torch import nn
 
 from pretune.backbones.encoder import Encoder
-from pretune.families.family import Family, Table
+from pretune.families.checkpoint_names import NameTable
+from pretune.families.family import Family
 from pretune.nn.adaptive_softmax import AdaptiveEmbeddings, AdaptiveHead
 from pretune.nn.attention.multi_head import ScoredAttention
 from pretune.nn.attention.patterns import causal, window
@@ -118,7 +119,7 @@ TRANSFO_XL = Family(
     config=TransfoXLConfig,
     build=build,
     template=Template(single=("A",), pair=("separator", "B"), segments=False, document=("A", "end")),
-    table=Table(
+    table=NameTable(
         ("transformer.word_emb.emb_layers.{i}.weight", "backbone.embed.tables.{i}"),
         ("transformer.word_emb.emb_projs.{i}", "backbone.embed.projects.{i}.weight"),
         (f"{_ATTENTION}.qkv_net.weight.0", f"{_OURS}.attention.part.query.weight"),

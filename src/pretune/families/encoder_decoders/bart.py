@@ -12,7 +12,8 @@ from torch import nn
 
 from pretune.backbones.encoder import Encoder
 from pretune.backbones.encoder_decoder import EncoderDecoder
-from pretune.families.family import WRITING, Family, Row, Table
+from pretune.families.checkpoint_names import SEQ2SEQ_OBJECTIVES, NameTable, Row
+from pretune.families.family import Family
 from pretune.nn.attention.multi_head import Attention, CrossAttention
 from pretune.nn.attention.patterns import causal, full
 from pretune.nn.blocks import Layer, PostNorm, PreNorm
@@ -169,7 +170,7 @@ def classes(name: str) -> dict[frozenset[str], str]:
     """Return the classes of `transformers` that BART and mBART share, under the name of a family."""
     return {
         frozenset(): f"{name}Model",
-        **{frozenset({objective}): f"{name}ForConditionalGeneration" for objective in WRITING},
+        **{frozenset({objective}): f"{name}ForConditionalGeneration" for objective in SEQ2SEQ_OBJECTIVES},
         frozenset({"classify"}): f"{name}ForSequenceClassification",
         frozenset({"answer"}): f"{name}ForQuestionAnswering",
     }
@@ -190,7 +191,7 @@ BART = Family(
         segments=False,
         target=("end", "start", "A", "end"),
     ),
-    table=Table(
+    table=NameTable(
         *COMMON,
         *POSITIONS,
         *TASK_HEADS,

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pretune.backbones.encoder_decoder import EncoderDecoder
+from pretune.families.checkpoint_names import SEQ2SEQ_OBJECTIVES, NameTable
 from pretune.families.encoder_decoders.bart import (
     ALIASES,
     COMMON,
@@ -25,7 +26,7 @@ from pretune.families.encoder_decoders.bart import (
     norms,
     wire,
 )
-from pretune.families.family import WRITING, Family, Table
+from pretune.families.family import Family
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.positional_encoding import Sinusoidal
 from pretune.text.packing.sequences import Template
@@ -66,7 +67,7 @@ MARIAN = Family(
     config=MarianConfig,
     build=build,
     template=Template(single=("A", "end"), pair=("B", "end"), segments=False, target=("padding", "A", "end")),
-    table=Table(
+    table=NameTable(
         *COMMON,
         prefix="model.",
         embedding=EMBEDDING,
@@ -81,7 +82,7 @@ MARIAN = Family(
     ),
     classes={
         frozenset(): "MarianModel",
-        **{frozenset({objective}): "MarianMTModel" for objective in WRITING},
+        **{frozenset({objective}): "MarianMTModel" for objective in SEQ2SEQ_OBJECTIVES},
     },
     poolings={"": "last"},
     aliases=ALIASES,

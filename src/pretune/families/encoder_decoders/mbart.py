@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from pretune.backbones.encoder_decoder import EncoderDecoder
+from pretune.families.checkpoint_names import NameTable
 from pretune.families.encoder_decoders.bart import (
     ALIASES,
     COMMON,
@@ -28,7 +29,7 @@ from pretune.families.encoder_decoders.bart import (
     norms,
     wire,
 )
-from pretune.families.family import Family, Table
+from pretune.families.family import Family
 from pretune.nn.blocks import PreNorm
 from pretune.nn.linear import LayerNorm
 from pretune.text.packing.sequences import Template
@@ -58,7 +59,7 @@ MBART = Family(
         segments=False,
         target=("language", "A", "end"),
     ),
-    table=Table(
+    table=NameTable(
         *COMMON,
         *POSITIONS,
         ("model.encoder.layer_norm.{p}", "backbone.encoder.norm.{p}"),

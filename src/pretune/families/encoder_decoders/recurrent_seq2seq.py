@@ -18,7 +18,8 @@ from torch import nn
 from pretune.backbones.bidirectional import TwoWays
 from pretune.backbones.recurrent import Recurrent
 from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
-from pretune.families.family import WRITING, Family, Row, Table
+from pretune.families.checkpoint_names import SEQ2SEQ_OBJECTIVES, NameTable, Row
+from pretune.families.family import Family
 from pretune.nn.attention.recurrent_attention import Alignment, Reach, Score
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.initialization import initialize_evenly
@@ -117,10 +118,10 @@ SEQ2SEQ = Family(
     config=Seq2SeqConfig,
     build=build,
     template=Template(single=("A", "end"), pair=("B", "end"), segments=False, target=("start", "A", "end")),
-    table=Table(
+    table=NameTable(
         *_rows(),
-        *((f"{name}.bias", f"heads.{name}.bias") for name in WRITING),
-        *((f"{name}.output.{{p}}", f"heads.{name}.output.{{p}}") for name in WRITING),
+        *((f"{name}.bias", f"heads.{name}.bias") for name in SEQ2SEQ_OBJECTIVES),
+        *((f"{name}.output.{{p}}", f"heads.{name}.output.{{p}}") for name in SEQ2SEQ_OBJECTIVES),
         ("classifier.{p}", "heads.classify.output.{p}"),
     ),
     classes={frozenset(): "RecurrentEncoderDecoder"},

@@ -19,7 +19,8 @@ from torch import nn
 
 from pretune.backbones.encoder import Encoder
 from pretune.backbones.encoder_decoder import EncoderDecoder
-from pretune.families.family import WRITING, Family, Row, Table
+from pretune.families.checkpoint_names import SEQ2SEQ_OBJECTIVES, NameTable, Row
+from pretune.families.family import Family
 from pretune.nn.attention.multi_head import CrossAttention, ScoredAttention
 from pretune.nn.attention.patterns import causal, full
 from pretune.nn.attention.score_mods import RelativeBias
@@ -195,7 +196,7 @@ def _encoder_rows(ours: str) -> list[Row]:
     ]
 
 
-TABLE = Table(
+TABLE = NameTable(
     *_encoder_rows("backbone.encoder"),
     *_attention("decoder.block.{i}.layer.0.SelfAttention", "backbone.layers.{i}.attention"),
     *_attention("decoder.block.{i}.layer.1.EncDecAttention", "backbone.layers.{i}.cross"),
@@ -205,7 +206,7 @@ TABLE = Table(
     ("classification_head.dense.{p}", "heads.classify.pooler.dense.{p}"),
     ("classification_head.out_proj.{p}", "heads.classify.output.{p}"),
     ("qa_outputs.{p}", "heads.answer.output.{p}"),
-    *(("lm_head.weight", f"heads.{objective}.output.weight") for objective in WRITING),
+    *(("lm_head.weight", f"heads.{objective}.output.weight") for objective in SEQ2SEQ_OBJECTIVES),
     embedding=("shared.weight",),
     output="lm_head.weight",
     unused={
@@ -220,7 +221,7 @@ TABLE = Table(
 )
 
 
-ENCODER_TABLE = Table(
+ENCODER_TABLE = NameTable(
     *_encoder_rows("backbone"),
     ("classifier.{p}", "heads.tag.output.{p}"),
     embedding=("shared.weight",),
@@ -238,7 +239,7 @@ def _family(name: str, config: type[T5Config], prefix: str, **only: Sequence[Any
         table=TABLE,
         classes={
             frozenset(): f"{prefix}Model",
-            **{frozenset({objective}): f"{prefix}ForConditionalGeneration" for objective in WRITING},
+            **{frozenset({objective}): f"{prefix}ForConditionalGeneration" for objective in SEQ2SEQ_OBJECTIVES},
             frozenset({"classify"}): f"{prefix}ForSequenceClassification",
             frozenset({"answer"}): f"{prefix}ForQuestionAnswering",
         },

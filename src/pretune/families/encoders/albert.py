@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
+from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, output_rows
 from pretune.families.config_keys import ENCODER
 from pretune.families.encoders.bert import BertConfig, embeddings_of, layer_of, unused, vocabulary_head_of
-from pretune.families.family import TOKEN_HEADS, Family, Table, output_rows, token_classes
+from pretune.families.family import Family, token_classes
 from pretune.nn.blocks import Depth
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.initialization import initialize
@@ -66,7 +67,7 @@ ALBERT = Family(
     config=AlbertConfig,
     build=build,
     template=Template(single=("start", "A", "separator"), pair=("B", "separator")),
-    table=Table(
+    table=NameTable(
         ("albert.embeddings.word_embeddings.weight", "backbone.embed.tokens"),
         ("albert.embeddings.position_embeddings.weight", "backbone.embed.positions.weight"),
         ("albert.embeddings.token_type_embeddings.weight", "backbone.embed.segments"),

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from torch import nn
 
 from pretune.backbones.encoder import Encoder
+from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, Row, output_rows
 from pretune.families.config_keys import ENCODER
-from pretune.families.family import TOKEN_HEADS, Family, Only, Row, Table, output_rows, token_classes
+from pretune.families.family import Family, SupportedValues, token_classes
 from pretune.nn.attention.multi_head import Attention
 from pretune.nn.blocks import Layer, PostNorm
 from pretune.nn.embeddings import Embeddings, Lookup
@@ -155,9 +156,9 @@ def unused(name: str) -> dict[str, str]:
     }
 
 
-def table(name: str, *rows: Row) -> Table:
+def table(name: str, *rows: Row) -> NameTable:
     """All of BERT's layout under the name of a family, and further rows."""
-    return Table(
+    return NameTable(
         *encoder_rows(name),
         *rows,
         *MLM_ROWS,
@@ -196,7 +197,7 @@ def other_classes(name: str) -> Mapping[str, frozenset[str]]:
 
 
 # Keys of config.json of BERT and those that followed it.
-ONLY: Mapping[str, Only] = {
+ONLY: Mapping[str, SupportedValues] = {
     **ENCODER,
     "position_embedding_type": ("absolute",),
     **dict.fromkeys(("embedding_size", "emb_size"), lambda config: (config.hidden_size,)),

@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
+from pretune.families.checkpoint_names import NameTable
 from pretune.families.encoders.bert import (
     BERT,
     MLM_COPIED,
@@ -32,7 +33,7 @@ from pretune.families.encoders.bert import (
     unused,
     vocabulary_head_of,
 )
-from pretune.families.family import Family, Table, token_classes
+from pretune.families.family import Family, token_classes
 from pretune.nn.attention.big_bird import BlockSparseAttention
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
 from pretune.nn.initialization import initialize
@@ -101,7 +102,7 @@ BIG_BIRD = Family(
     config=BigBirdConfig,
     build=build,
     template=BERT.template,
-    table=Table(
+    table=NameTable(
         *encoder_rows("bert"),
         *MLM_ROWS,
         ("classifier.dense.{p}", "heads.classify.pooler.dense.{p}"),

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
+from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, Row
 from pretune.families.config_keys import ENCODER
 from pretune.families.encoders.bert import (
     MLM_COPIED,
@@ -26,7 +27,7 @@ from pretune.families.encoders.bert import (
     unused,
     vocabulary_head_of,
 )
-from pretune.families.family import TOKEN_HEADS, Family, Only, Row, Table, token_classes
+from pretune.families.family import Family, SupportedValues, token_classes
 from pretune.nn.attention.disentangled import DisentangledAttention, Distances, OwnProjections, SharedProjections
 from pretune.nn.attention.score_mods import Disentangled
 from pretune.nn.blocks import Layer
@@ -144,9 +145,9 @@ def check(family: str, config: DebertaConfig) -> None:
 _SELF, _PROJECT = "deberta.encoder.layer.{i}.attention.self", "backbone.layers.{i}.attention.part.project"
 
 
-def _table(*own: Row) -> Table:
+def _table(*own: Row) -> NameTable:
     rows = [*own, *encoder_rows("deberta")]
-    return Table(
+    return NameTable(
         *rows,
         *((theirs, ours.replace("layers.{i}.", "layers.{i}.layer.")) for theirs, ours in rows),  # beside a convolution
         ("deberta.encoder.rel_embeddings.weight", "backbone.distances.weight"),
@@ -185,7 +186,7 @@ def _classes(name: str) -> Mapping[frozenset[str], str]:
 
 
 TEMPLATE = Template(single=("start", "A", "separator"), pair=("B", "separator"))
-_ONLY: Mapping[str, Only] = {
+_ONLY: Mapping[str, SupportedValues] = {
     **ENCODER,
     "relative_attention": (True,),
     "attention_head_size": lambda config: (config.hidden_size // config.num_attention_heads,),

@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
+from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, output_rows
 from pretune.families.config_keys import ENCODER
 from pretune.families.encoders.bert import post_norm_layer, unused
-from pretune.families.family import TOKEN_HEADS, Family, Table, output_rows, token_classes
+from pretune.families.family import Family, token_classes
 from pretune.nn.attention.multi_head import Attention
 from pretune.nn.blocks import Layer
 from pretune.nn.embeddings import Embeddings
@@ -81,7 +82,7 @@ DISTILBERT = Family(
     config=DistilBertConfig,
     build=build,
     template=Template(single=("start", "A", "separator"), pair=("B", "separator"), segments=False),
-    table=Table(
+    table=NameTable(
         ("distilbert.embeddings.word_embeddings.weight", "backbone.embed.tokens"),
         ("distilbert.embeddings.position_embeddings.weight", "backbone.embed.positions.weight"),
         ("distilbert.embeddings.LayerNorm.{p}", "backbone.embed.norm.{p}"),

@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
+from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, output_rows
 from pretune.families.config_keys import ENCODER
 from pretune.families.encoders.bert import BertConfig, embeddings_of, encoder_rows, layer_of, unused, vocabulary_head_of
-from pretune.families.family import TOKEN_HEADS, Family, Table, output_rows, token_classes
+from pretune.families.family import Family, token_classes
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import Linear
@@ -47,7 +48,7 @@ ELECTRA = Family(
     config=ElectraConfig,
     build=build,
     template=Template(single=("start", "A", "separator"), pair=("B", "separator")),
-    table=Table(
+    table=NameTable(
         *encoder_rows("electra"),
         ("electra.embeddings_project.{p}", "backbone.embed.project.{p}"),
         ("generator_predictions.dense.{p}", "heads.mlm.transform.dense.{p}"),

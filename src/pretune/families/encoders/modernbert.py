@@ -14,9 +14,10 @@ from typing import Any
 from torch import nn
 
 from pretune.backbones.encoder import Encoder
+from pretune.families.checkpoint_names import NameTable, Row, output_rows
 from pretune.families.config_bounds import check_bounds
 from pretune.families.config_keys import ENCODER
-from pretune.families.family import Family, Row, Table, output_rows, token_classes
+from pretune.families.family import Family, token_classes
 from pretune.nn.attention.multi_head import Attention, split_heads
 from pretune.nn.attention.patterns import full, window
 from pretune.nn.blocks import Layer, PreNorm
@@ -163,7 +164,7 @@ MODERNBERT = Family(
     config=ModernBertConfig,
     build=build,
     template=Template(single=("start", "A", "separator"), pair=("B", "separator"), segments=False),
-    table=Table(
+    table=NameTable(
         ("model.embeddings.tok_embeddings.weight", "backbone.embed.tokens"),
         ("model.embeddings.norm.{p}", "backbone.embed.norm.{p}"),
         (f"{_LAYER}.attn_norm.{{p}}", f"{_OURS}.attention.norm.{{p}}"),

@@ -11,10 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
+from pretune.families.checkpoint_names import Row
 from pretune.families.config_keys import ENCODER
 from pretune.families.encoders import roberta
 from pretune.families.encoders.bert import BertConfig, layer_of, vocabulary_head_of
-from pretune.families.family import Family, Row
+from pretune.families.family import Family
 from pretune.nn.attention.multi_head import ScoredAttention
 from pretune.nn.attention.score_mods import RelativeBias
 from pretune.nn.blocks import Layer

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
+from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, Row, output_rows
 from pretune.families.encoders.bert import (
     ONLY,
     BertConfig,
@@ -20,7 +21,7 @@ from pretune.families.encoders.bert import (
     unused,
     vocabulary_head_of,
 )
-from pretune.families.family import TOKEN_HEADS, Family, Row, Table, output_rows, token_classes
+from pretune.families.family import Family, token_classes
 from pretune.nn.blocks import Layer
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.initialization import initialize
@@ -53,12 +54,12 @@ TEMPLATE = Template(
 )  # <s> A </s></s> B </s>
 
 
-def table(name: str, *rows: Row, encoder: Iterable[Row] | None = None) -> Table:
+def table(name: str, *rows: Row, encoder: Iterable[Row] | None = None) -> NameTable:
     """Return RoBERTa's layout under the name of a family, with further rows.
 
     `encoder` are the rows of an encoder that is not laid out as BERT's is (MPNet).
     """
-    return Table(
+    return NameTable(
         *(encoder_rows(name) if encoder is None else encoder),
         *rows,
         ("lm_head.dense.{p}", "heads.mlm.transform.dense.{p}"),

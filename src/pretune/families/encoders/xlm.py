@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from torch import nn
 
 from pretune.backbones.encoder import Encoder
+from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, output_rows
 from pretune.families.config_keys import ENCODER
 from pretune.families.encoders.bert import post_norm_layer
-from pretune.families.family import TOKEN_HEADS, Family, Table, output_rows, token_classes
+from pretune.families.family import Family, token_classes
 from pretune.nn.attention.multi_head import Attention
 from pretune.nn.attention.patterns import causal, full
 from pretune.nn.blocks import Layer
@@ -98,7 +99,7 @@ XLM = Family(
     config=XlmConfig,
     build=build,
     template=Template(single=("start", "A", "separator"), pair=("B", "separator"), segments=False),
-    table=Table(
+    table=NameTable(
         ("transformer.embeddings.weight", "backbone.embed.tokens"),
         ("transformer.position_embeddings.weight", "backbone.embed.positions.weight"),
         ("transformer.lang_embeddings.weight", "backbone.embed.columns.language.weight"),

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from pretune.backbones.encoder import Encoder
+from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, output_rows
 from pretune.families.config_keys import ENCODER
-from pretune.families.family import TOKEN_HEADS, Family, Table, output_rows, token_classes
+from pretune.families.family import Family, token_classes
 from pretune.nn.attention.multi_head import ScoredAttention, split_heads
 from pretune.nn.attention.score_mods import TransformerXL
 from pretune.nn.blocks import Layer, PostNorm
@@ -90,7 +91,7 @@ XLNET = Family(
     build=build,
     # The classifier's token is the last one, in a segment of its own.
     template=Template(single=("A", "separator"), pair=("B", "separator"), last=("start",)),
-    table=Table(
+    table=NameTable(
         ("transformer.word_embedding.weight", "backbone.embed.tokens"),
         ("transformer.mask_emb", "backbone.embed.query"),
         (f"{_ATTENTION}.q", f"{_OURS}.attention.part.query.weight"),

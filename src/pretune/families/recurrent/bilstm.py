@@ -10,7 +10,8 @@ from functools import partial
 
 from pretune.backbones.bidirectional import TwoWays
 from pretune.backbones.recurrent import Recurrent
-from pretune.families.family import Family, Table
+from pretune.families.checkpoint_names import NameTable
+from pretune.families.family import Family
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.initialization import initialize_evenly
 from pretune.nn.output_heads import OwnVocabularyHead
@@ -55,7 +56,7 @@ BILSTM = Family(
     config=BiLSTMConfig,
     build=build,
     template=Template(single=("A",), pair=("separator", "B"), segments=False),
-    table=Table(
+    table=NameTable(
         ("embed.tokens", "backbone.embed.tokens"),
         *((f"{way}.layers.{{i}}.{{p}}", f"backbone.{way}.layers.{{i}}.cells.{{p}}") for way in ("ahead", "back")),
         ("bilm.{p}", "heads.bilm.output.{p}"),

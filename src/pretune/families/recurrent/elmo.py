@@ -12,7 +12,8 @@ from functools import partial
 
 from pretune.backbones.bidirectional import TwoWays
 from pretune.backbones.recurrent import Recurrent
-from pretune.families.family import Family, Row, Table
+from pretune.families.checkpoint_names import NameTable, Row
+from pretune.families.family import Family
 from pretune.nn.character_cnn import SpelledEmbeddings
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.output_heads import OwnVocabularyHead
@@ -88,7 +89,7 @@ ELMO = Family(
     config=ElmoConfig,
     build=build,
     template=Template(single=("start", "A", "end"), pair=("B", "end"), segments=False),
-    table=Table(
+    table=NameTable(
         *_rows(),
         ("bilm.{p}", "heads.bilm.output.{p}"),
         ("classifier.{p}", "heads.classify.output.{p}"),

@@ -14,7 +14,8 @@ from torch import nn
 
 from pretune.backbones.bidirectional import TwoWays
 from pretune.backbones.encoder import Encoder
-from pretune.families.family import Family, Row, Table
+from pretune.families.checkpoint_names import NameTable, Row
+from pretune.families.family import Family
 from pretune.nn.attention.multi_head import Attention
 from pretune.nn.attention.patterns import causal
 from pretune.nn.blocks import Layer, PreNorm
@@ -80,7 +81,7 @@ ELMO_TRANSFORMER = Family(
     config=ElmoTransformerConfig,
     build=build,
     template=Template(single=("start", "A", "end"), pair=("B", "end"), segments=False),
-    table=Table(
+    table=NameTable(
         ("embed.tokens", "backbone.embed.tokens"),
         *_rows("ahead"),
         *_rows("back"),

@@ -14,7 +14,8 @@ from itertools import pairwise
 from torch import nn
 
 from pretune.backbones.recurrent import Recurrent
-from pretune.families.family import Family, Table
+from pretune.families.checkpoint_names import NameTable
+from pretune.families.family import Family
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.initialization import initialize_evenly
 from pretune.nn.output_heads import OwnVocabularyHead, VocabularyHead
@@ -69,7 +70,7 @@ LSTM = Family(
     config=LSTMConfig,
     build=build,
     template=Template(single=("A",), pair=("separator", "B"), segments=False, document=("A", "end")),
-    table=Table(
+    table=NameTable(
         ("embed.tokens", "backbone.embed.tokens"),
         ("layers.{i}.{p}", "backbone.layers.{i}.cells.{p}"),
         ("lm.bias", "heads.lm.bias"),

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pretune.backbones.word_vectors import Static
-from pretune.families.family import Family, Table
+from pretune.families.checkpoint_names import NameTable
+from pretune.families.family import Family
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.initialization import initialize_evenly
 from pretune.text.packing.sequences import Template
@@ -33,7 +34,7 @@ WORD_VECTORS = Family(
     config=WordVectorsConfig,
     build=build,
     template=Template(single=("A",), pair=("B",)),
-    table=Table(
+    table=NameTable(
         ("embed.tokens", "backbone.embed.tokens"),
         ("classifier.{p}", "heads.classify.output.{p}"),
     ),
