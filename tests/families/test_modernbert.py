@@ -166,7 +166,7 @@ def test_older_and_newer_keys_say_the_same() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layer_types": [FULL] * 3}, "layer_types are 3, but num_hidden_layers is 4"),
+        ({"layer_types": [FULL] * 3}, "layer_types has 3 entries, but num_hidden_layers is 4"),
         ({"layer_types": [FULL] * 3 + ["chunked_attention"]}, "unknown layer_types chunked_attention"),
         ({"rope_parameters": {FULL: {"rope_type": "yarn", "rope_theta": 9.0}}}, "rope_type 'yarn' are not supported"),
     ],

@@ -280,7 +280,7 @@ def test_a_head_that_pretune_does_not_have_never_answers(name: str, kind: str, t
     make_theirs(name, kind, tmp_path)
     model = pt.load(tmp_path)
     assert not model.root.heads and any("end_logits" in tensor for tensor in model.left_out)
-    with pytest.raises(PretuneError, match=f"its class {kind} has a head for questions by beam search"):
+    with pytest.raises(PretuneError, match=f"its class {kind} has a question-answering head with beam search"):
         pt.predict(tmp_path, write_rows(tmp_path, "answer"))
 
 

@@ -1,6 +1,6 @@
-"""BART (Lewis et al., 2020, arXiv:1910.13461), and what mBART and Marian share with it: layers and layout.
+"""BART (Lewis et al., 2020, arXiv:1910.13461), and the layers and layout that mBART and Marian share with it.
 
-Departures: attention dropout is off unless asked for (the fast attention paths have none).
+Departures: attention dropout is off by default (the fast attention kernels have none).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pretune.text.packing.sequences import Template
 
 @dataclass(frozen=True)
 class BartConfig:
-    """Keys of config.json."""
+    """The configuration: one field per key of config.json."""
 
     vocab_size: int = 50265
     d_model: int = 1024
@@ -59,7 +59,7 @@ def wire(
     block: type[PostNorm] | type[PreNorm] = PostNorm,
     norm: Callable[[], nn.Module] = nn.Identity,
 ) -> EncoderDecoder:
-    """Both stacks between the embeddings and the `norm` at their ends."""
+    """Assemble the encoder and the decoder on the given embeddings, each with a final `norm`."""
     width, std = config.d_model, config.init_std
     activation = ACTIVATIONS[config.activation_function]
 
@@ -92,7 +92,7 @@ def wire(
 
 
 def embeddings(config: BartConfig) -> Embeddings:
-    """Tokens and learned positions, normalized."""
+    """Build token and learned position embeddings with a norm."""
     width = config.d_model
     return Embeddings(
         config.vocab_size,
@@ -105,12 +105,12 @@ def embeddings(config: BartConfig) -> Embeddings:
 
 
 def build(config: BartConfig) -> EncoderDecoder:
-    """The whole wiring."""
+    """Build the backbone from its configuration."""
     return wire(config, embed=lambda: embeddings(config))
 
 
 def _layer(theirs: str, ours: str) -> list[Row]:
-    """What layers of both stacks have."""
+    """Return the rows that encoder and decoder layers share."""
     return [
         ([f"{theirs}.self_attn.{x}_proj.{{p}}" for x in "qkv"], f"{ours}.attention.part.qkv.{{p}}"),
         (f"{theirs}.self_attn.out_proj.{{p}}", f"{ours}.attention.part.output.{{p}}"),
@@ -123,7 +123,7 @@ def _layer(theirs: str, ours: str) -> list[Row]:
 
 _CROSS, _OUR_CROSS = "model.decoder.layers.{i}.encoder_attn", "backbone.layers.{i}.cross"
 
-# Of every layout: tokens, layers, and the way to the vocabulary.
+# The rows of all three families: token embedding, layers, output layer.
 COMMON: list[Row] = [
     ("model.shared.weight", "backbone.encoder.embed.tokens"),
     *_layer("model.encoder.layers.{i}", "backbone.encoder.layers.{i}"),
@@ -144,13 +144,13 @@ POSITIONS: list[Row] = [
 EMBEDDING = ("model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 OUTPUT = "lm_head.weight"
 UNUSED = dict.fromkeys(("model.encoder.version", "model.decoder.version"), "a number of fairseq's")
-# Heads of BART and mBART for tasks: the decoder reads what the encoder does, one step late.
+# The task heads of BART and mBART: the decoder reads the encoder's input, shifted right.
 TASK_HEADS: list[Row] = [
     ("classification_head.dense.{p}", "heads.classify.pooler.dense.{p}"),
     ("classification_head.out_proj.{p}", "heads.classify.output.{p}"),
     ("qa_outputs.{p}", "heads.answer.output.{p}"),
 ]
-# Keys of config.json that BART, mBART and Marian have.
+# Harmless keys of config.json that BART, mBART and Marian share.
 ALIASES = {
     "hidden_size": "d_model",
     "num_hidden_layers": "encoder_layers",
@@ -158,16 +158,16 @@ ALIASES = {
 }
 ONLY = {"is_encoder_decoder": (True,), "is_decoder": (False,), "add_cross_attention": (False,)}
 HARMLESS = {
-    **dict.fromkeys(("encoder_layerdrop", "decoder_layerdrop"), "leaves out layers in training alone"),
+    **dict.fromkeys(("encoder_layerdrop", "decoder_layerdrop"), "skips layers, only in training"),
     **dict.fromkeys(
         ("save_step", "replacing_rate", "student_encoder_layers", "student_decoder_layers"), "how it was trained"
     ),
-    "extra_pos_embeddings": "of older versions of `transformers`; nothing reads it",
+    "extra_pos_embeddings": "from older versions of `transformers`; nothing reads it",
 }
 
 
 def classes(name: str) -> dict[frozenset[str], str]:
-    """Return the classes of `transformers` that BART and mBART share, under the name of a family."""
+    """Return the classes of `transformers` that BART and mBART share, with the class prefix of a family."""
     return {
         frozenset(): f"{name}Model",
         **{frozenset({objective}): f"{name}ForConditionalGeneration" for objective in SEQ2SEQ_OBJECTIVES},
@@ -177,7 +177,7 @@ def classes(name: str) -> dict[frozenset[str], str]:
 
 
 def norms(before: bool, embedded: bool, last: bool) -> dict[str, tuple[bool]]:
-    """Keys of older files that say what a family always has: norms before parts, of embeddings, and at the end of stacks."""
+    """Return the supported values of older keys: pre-norm layers, a norm of the embeddings, and a final norm."""
     return {"normalize_before": (before,), "normalize_embedding": (embedded,), "add_final_layer_norm": (last,)}
 
 

@@ -1,11 +1,11 @@
 """The Transformer (Vaswani et al., 2017, arXiv:1706.03762), in Marian's layout (Junczys-Dowmunt et al., 2018).
 
-The original has no layout of its own in `transformers`; Marian's is its nearest: post-norm, sinusoidal positions, one
-table of token vectors scaled by √width and shared by encoder, decoder and softmax. What differs from the paper: in each
-position vector all sines come before all cosines, as in the authors' own code (a fixed order of columns, which learned
-maps undo); the activation is what the configuration says: relu in the paper, swish in the published Marian models.
+The original has no layout in `transformers`; Marian's is the closest: post-norm, sinusoidal positions, one token
+embedding scaled by √width and shared by encoder, decoder and output layer. Differences from the paper: in each position
+vector all sines come before all cosines, as in the authors' code (a permutation that learned weights absorb); the
+activation is configurable: relu in the paper, swish in the published Marian models.
 
-Departures: attention dropout is off unless asked for (the fast attention paths have none).
+Departures: attention dropout is off by default (the fast attention kernels have none).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pretune.text.packing.sequences import Template
 
 @dataclass(frozen=True)
 class MarianConfig(BartConfig):
-    """BART's keys with other defaults, and whether both sides share their token vectors: here they must."""
+    """The configuration: BART's keys with other defaults, and the key for shared token embeddings, which must be true."""
 
     vocab_size: int = 58101
     activation_function: str = "gelu"
@@ -47,7 +47,7 @@ class MarianConfig(BartConfig):
 
 
 def build(config: MarianConfig) -> EncoderDecoder:
-    """The whole wiring."""
+    """Build the backbone from its configuration."""
     width = config.d_model
 
     def embed() -> Embeddings:
@@ -76,7 +76,7 @@ MARIAN = Family(
             **UNUSED,
             **dict.fromkeys(
                 ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
-                "sines, computed for any length",
+                "sinusoidal positions, computed for any length",
             ),
         },
     ),
@@ -93,5 +93,5 @@ MARIAN = Family(
         "add_bias_logits": (False,),
         "share_encoder_decoder_embeddings": (True,),
     },
-    harmless={**HARMLESS, "decoder_vocab_size": "both sides have one vocabulary"},
+    harmless={**HARMLESS, "decoder_vocab_size": "source and target share one vocabulary"},
 )

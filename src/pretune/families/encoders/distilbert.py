@@ -1,6 +1,6 @@
-"""DistilBERT (Sanh et al., 2019, arXiv:1910.01108): every other layer of BERT, no segments, no pooler.
+"""DistilBERT (Sanh et al., 2019, arXiv:1910.01108): BERT with half of its layers, without segment embeddings and pooler.
 
-Departures: attention dropout is off unless asked for.
+Departures: attention dropout is off by default.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pretune.nn.output_heads import Transform, vocabulary_head
 from pretune.nn.positional_encoding import Learned
 from pretune.text.packing.sequences import Template
 
-EPS = 1e-12  # of all norms; no key of config.json
+EPS = 1e-12  # of all norms; not in config.json
 
 
 @dataclass(frozen=True)
 class DistilBertConfig:
-    """Keys of config.json."""
+    """The configuration: one field per key of config.json."""
 
     vocab_size: int = 30522
     max_position_embeddings: int = 512
@@ -44,7 +44,7 @@ class DistilBertConfig:
 
 
 def build(config: DistilBertConfig) -> Encoder:
-    """The whole wiring."""
+    """Build the backbone from its configuration."""
     width, activation = config.dim, ACTIVATIONS[config.activation]
 
     def layer() -> Layer:
@@ -120,6 +120,6 @@ DISTILBERT = Family(
     harmless={
         "qa_dropout": "dropout of a head",
         "seq_classif_dropout": "dropout of a head",
-        "tie_weights_": "an older key; tie_word_embeddings says it",
+        "tie_weights_": "an older name of tie_word_embeddings",
     },
 )

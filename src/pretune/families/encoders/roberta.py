@@ -2,7 +2,7 @@
 
 These are XLM-RoBERTa (Conneau et al., 2020, arXiv:1911.02116) and CamemBERT (Martin et al., 2020, arXiv:1911.03894).
 
-Departures: attention dropout is off unless asked for; a classifier has no dropout before its first matrix.
+Departures: attention dropout is off by default; classifiers have no dropout before their first linear layer.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from pretune.text.packing.sequences import Template
 
 @dataclass(frozen=True)
 class RobertaConfig(BertConfig):
-    """Keys of config.json: BERT's and one more."""
+    """The configuration: BERT's keys and one more."""
 
     vocab_size: int = 50265
-    pad_token_id: int = 1  # positions start after it
+    pad_token_id: int = 1  # positions start at the next index
 
 
 def build(config: RobertaConfig, layers: Iterable[Layer] | None = None) -> Encoder:
-    """The whole wiring; `layers` are another family's in place of BERT's (Longformer)."""
+    """Build the backbone from its configuration, optionally with other layers than BERT's (Longformer)."""
     width = config.hidden_size
     encoder = Encoder(
         embed=embeddings_of(config, width, first=config.pad_token_id + 1),
@@ -55,9 +55,9 @@ TEMPLATE = Template(
 
 
 def table(name: str, *rows: Row, encoder: Iterable[Row] | None = None) -> NameTable:
-    """Return RoBERTa's layout under the name of a family, with further rows.
+    """Return the parameter names of RoBERTa with the prefix of a family, and further rows.
 
-    `encoder` are the rows of an encoder that is not laid out as BERT's is (MPNet).
+    `encoder` replaces the rows of BERT's encoder (MPNet).
     """
     return NameTable(
         *(encoder_rows(name) if encoder is None else encoder),
@@ -79,7 +79,7 @@ def table(name: str, *rows: Row, encoder: Iterable[Row] | None = None) -> NameTa
 
 
 def classes(name: str) -> Mapping[frozenset[str], str]:
-    """RoBERTa's classes in `transformers` under the name of a family."""
+    """Return the classes of `transformers` for each set of heads, with the class prefix of a family."""
     return {
         frozenset(): f"{name}Model",
         frozenset({"mlm"}): f"{name}ForMaskedLM",
@@ -90,7 +90,7 @@ def classes(name: str) -> Mapping[frozenset[str], str]:
 
 
 def family(name: str, prefix: str) -> Family:
-    """A family with all of RoBERTa but the name; `prefix` is that of its classes in `transformers`."""
+    """Return a copy of RoBERTa with another name; `prefix` is that of its classes in `transformers`."""
     return Family(
         name=name,
         config=RobertaConfig,
@@ -98,7 +98,9 @@ def family(name: str, prefix: str) -> Family:
         template=TEMPLATE,
         table=table("roberta"),
         classes=classes(prefix),
-        other_classes={f"{prefix}ForCausalLM": frozenset({"mlm"})},  # a decoder, unless it is used as an encoder
+        other_classes={
+            f"{prefix}ForCausalLM": frozenset({"mlm"})
+        },  # a decoder in `transformers`, read as an encoder here
         only=ONLY,
     )
 
