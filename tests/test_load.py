@@ -18,7 +18,7 @@ from test_bert import SMALL
 import pretune as pt
 from peers import assert_same
 from pretune import PretuneError
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 from pretune.models.weights import PICKLE, WEIGHTS, read_size, read_weights, write_weights
 from test_export import save
 
@@ -53,7 +53,7 @@ def test_shards_are_read_as_one_file_is(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match=rf"{shard}: there is no such file"):
         pt.load(tmp_path / "shards")
     index.write_text(json.dumps({"weight_map": {"a": "../elsewhere"}}))
-    with pytest.raises(PretuneError, match="not a file beside it"):
+    with pytest.raises(PretuneError, match="not the name of a file in the same folder"):
         pt.load(tmp_path / "shards")
     index.write_text("{}")
     with pytest.raises(PretuneError, match=r"index\.json: not an index of shards"):
@@ -89,7 +89,7 @@ def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "much", "0", "-3MB", "2TB"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(PretuneError, match="is no size"):
+    with pytest.raises(PretuneError, match="is not a size"):
         read_size(text)
 
 
@@ -138,7 +138,10 @@ def test_a_pickle_of_anything_else_is_refused(
 def test_damaged_pickles_and_folders_without_weights_are_refused(folder: Path) -> None:
     tensors = load_file(folder / WEIGHTS)
     (folder / WEIGHTS).unlink()
-    with pytest.raises(PretuneError, match=r"no weights here \(looked for model\.safetensors and pytorch_model\.bin"):
+    with pytest.raises(
+        PretuneError,
+        match=r"there are no weights in this folder \(looked for model\.safetensors and pytorch_model\.bin",
+    ):
         pt.load(folder)
     (folder / "tf_model.h5").touch()
     with pytest.raises(PretuneError, match=r"convert tf_model\.h5 first"):
@@ -177,11 +180,14 @@ def test_a_partial_model_is_random_where_it_must_be_and_the_same_every_time(
     whole = pt.load(folder).root.tensors()
     change(folder, **{"bert.embeddings.position_embeddings.weight": torch.zeros(8, 32)})
     said: list[str] = []
-    monkeypatch.setattr("pretune.models.model.say", said.append)
+    monkeypatch.setattr("pretune.models.loading.say", said.append)
     first, second = (pt.load(folder, partial=True) for _ in range(2))
     assert_same(first.root, second.root)
     assert first.untrained == ["backbone.embed.positions.weight"]
-    assert "position_embeddings.weight is (8, 32), not (40, 32); what the model lacks was left random" in said[0]
+    assert (
+        "position_embeddings.weight is (8, 32), not (40, 32); parameters that are missing were initialized randomly"
+        in said[0]
+    )
     different = [name for name, tensor in first.root.tensors().items() if not torch.equal(tensor, whole[name])]
     assert different == first.untrained
 

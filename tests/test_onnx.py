@@ -12,7 +12,7 @@ import torch
 import pretune as pt
 from pretune import PretuneError
 from pretune.backbones.onnx_runtime import GRAPH, STATES, OnnxBackbone, open_graph
-from pretune.models.model import load
+from pretune.models.loading import load
 from pretune.models.onnx_export import export_graph, write_graph
 from pretune.objectives import parse_objective
 from pretune.packed import pack_lists

@@ -15,7 +15,8 @@ from conftest import RUSSIAN, english_documents
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.models.adapt_vocabulary import lengthen, match_vocabulary
-from pretune.models.model import Model, Root, load
+from pretune.models.loading import load
+from pretune.models.model import Model, Root
 from pretune.objectives import parse_objective
 from pretune.packed import pack
 from pretune.text.corpus.documents import Document

@@ -23,7 +23,7 @@ from torch import nn
 import pretune as pt
 from pretune import PretuneError
 from pretune.inference.embed import embed_texts
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 from pretune.objectives import parse_objective
 from test_refit import small, tokenizer
 

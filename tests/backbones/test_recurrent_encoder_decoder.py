@@ -14,7 +14,9 @@ from material import TEMPLATES, data
 from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
 from pretune.backbones.recurrent_state import RecurrentCache
 from pretune.families import FAMILIES
-from pretune.models.model import Model, Root, load_model, make_model
+from pretune.models.create_model import make_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Root
 from pretune.objectives import Data, parse_objective
 from pretune.packed import Capacity, pack, pack_lists
 from pretune.runtime.randomness import Draws

@@ -13,7 +13,8 @@ from peers import check_folder_and_back
 from pretune.backbones.bidirectional import TwoWays
 from pretune.backbones.recurrent import Recurrent
 from pretune.families import FAMILIES
-from pretune.models.model import Model, Root, make_model
+from pretune.models.create_model import make_model
+from pretune.models.model import Model, Root
 from pretune.nn.attention.packed_layout import reverse
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.initialization import initialize

@@ -11,7 +11,7 @@ import torch
 import pretune as pt
 from pretune import PretuneError
 from pretune.cli import main
-from pretune.models.model import load
+from pretune.models.loading import load
 from pretune.models.weights import read_weights
 from small_task import start, trained
 

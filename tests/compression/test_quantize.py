@@ -22,7 +22,7 @@ from pretune.compression.onnx_int8 import dynamic, learned, static
 from pretune.compression.quantization import Order, check, choose_engine, write_learned
 from pretune.compression.task_model import Trained
 from pretune.inference.batching import text_batches
-from pretune.models.model import load
+from pretune.models.loading import load
 from pretune.models.onnx_export import INPUTS, PaddedModel, write_graph
 from pretune.nn.linear import Linear
 from pretune.nn.quantized import int8

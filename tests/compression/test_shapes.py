@@ -14,7 +14,8 @@ from pretune.backbones.pruned_shape import attentions, feed_forwards, keep_layer
 from pretune.compression.importance import by_gradient, least_heads, multiplied
 from pretune.compression.layer_dropping import choose_kept, parse_drop
 from pretune.compression.pruning import Examples, Pruning, prune
-from pretune.models.model import Model, load
+from pretune.models.loading import load
+from pretune.models.model import Model
 from pretune.packed import Packed, pack_lists
 from test_refit import small, tokenizer
 

@@ -13,7 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from peers import Ragged, assert_same, close, compare_classifier, compare_export, compare_mlm, save_peer
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.models.model import Root, load_model
+from pretune.models.loading import load_model
+from pretune.models.model import Root
 from pretune.nn.dropout import share_seed
 from pretune.objectives import parse_objective
 from pretune.objectives.pretraining.nsp import PairHead

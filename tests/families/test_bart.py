@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from conftest import RUSSIAN
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.models.model import Model, Root, load_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Root
 from pretune.nn.dropout import share_seed
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.training import train

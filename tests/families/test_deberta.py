@@ -13,7 +13,8 @@ from peers import Ragged, assert_same, compare_classifier, compare_export, compa
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.models.adapt_vocabulary import lengthen
-from pretune.models.model import Model, Root, load_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Root
 from pretune.objectives import parse_objective
 
 SMALL: dict[str, Any] = {

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pretune.families.checkpoint_names import SEQ2SEQ_OBJECTIVES
-from pretune.models.model import make_model
+from pretune.models.create_model import make_model
 from pretune.models.presets import find_preset, preset_names
 
 COUNTS = {

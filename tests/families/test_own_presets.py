@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import pretune as pt
-from pretune.models.model import make_model
+from pretune.models.create_model import make_model
 from pretune.models.presets import find_preset
 from pretune.runtime.errors import PretuneError
 from pretune.training.settings import Budget
@@ -56,7 +56,7 @@ def test_a_second_look_at_a_changed_file_sees_the_change(tmp_path: Path) -> None
         ("like: bert-tinny\n", "unknown preset 'bert-tinny'; did you mean"),
         (
             "like: bert-tiny\nconfig: {hiden_size: 32}\n",
-            "unknown key 'hiden_size' of config; did you mean 'hidden_size'",
+            "unknown key 'hiden_size' in config; did you mean 'hidden_size'",
         ),
         ("like: bert-tiny\noptimizer: {rate: 1}\n", "unknown key 'rate' of optimizer"),
         ("like: [bert-tiny\n", "not valid YAML"),

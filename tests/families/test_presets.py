@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from pretune.models.model import make_model
+from pretune.models.create_model import make_model
 from pretune.models.presets import find_preset, preset_names
 from pretune.objectives import parse_objective
 from pretune.training.jobs.pretraining import check_stages, make_plan

@@ -23,7 +23,9 @@ from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.inference.generation.generate import Decoding, Reader, search_on, write_on
 from pretune.models.adapt_vocabulary import lengthen, match_vocabulary
-from pretune.models.model import Model, Root, load_model, make_model
+from pretune.models.create_model import make_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Root
 from pretune.nn.attention.patterns import causal
 from pretune.objectives import parse_objective
 from pretune.packed import Capacity, Packed, pack, pack_lists

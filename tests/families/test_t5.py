@@ -13,7 +13,8 @@ from peers import close
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.inference.batching import text_batches
-from pretune.models.model import Root, load_model
+from pretune.models.loading import load_model
+from pretune.models.model import Root
 from pretune.nn.dropout import share_seed
 from two_streams import IDS, Pair, assert_classifier, assert_parity, assert_round_trip, randomize, writing
 

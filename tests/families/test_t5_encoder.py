@@ -23,7 +23,8 @@ from pretune.backbones.encoder import Encoder
 from pretune.backbones.onnx_runtime import GRAPH, OnnxBackbone
 from pretune.families import FAMILIES, find_family
 from pretune.inference.embed import embed_texts
-from pretune.models.model import load_model, make_model
+from pretune.models.create_model import make_model
+from pretune.models.loading import load_model
 from pretune.models.onnx_export import write_graph
 from two_streams import randomize
 

@@ -292,7 +292,7 @@ def test_a_summary_of_another_width_never_answers(tmp_path: Path) -> None:
     config = transformers.XLMConfig(**(TINY["xlm"] | {"vocab_size": words.size}), num_labels=3)
     transformers.XLMForMultipleChoice(config).save_pretrained(tmp_path)
     with pytest.raises(
-        PretuneError, match=r"head for choose is untrained \(sequence_summary\.summary\.weight is not in"
+        PretuneError, match=r"head for choose is untrained \(sequence_summary\.summary\.weight is missing from"
     ):
         pt.predict(tmp_path, write_rows(tmp_path, "choose"))
 

@@ -15,7 +15,7 @@ import pretune as pt
 from peers import assert_same, close
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 from pretune.objectives import parse_objective
 
 # What no output depends on: poolers that no loaded head reads, sines, numbers for masks.
@@ -128,6 +128,7 @@ def test_what_the_config_has_no_place_for_is_refused(tmp_path: Path) -> None:
 def test_heads_that_are_not_loaded_are_listed_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr("pretune.models.model.say", said.append)
+    monkeypatch.setattr("pretune.models.loading.say", said.append)
     save("bert", "BertForPreTraining", tmp_path)
     assert list(pt.load(tmp_path).root.heads) == ["mlm", "nsp"] and not said
     model = load_model(tmp_path, parse_objective("classify", labels=("a", "b")))
@@ -142,7 +143,7 @@ def test_heads_that_are_not_loaded_are_listed_in_one_line(tmp_path: Path, monkey
     said.clear()
     model.say_left_out(tmp_path)
     (line,) = said
-    assert line.startswith(f"{tmp_path}: heads that the checkpoint has and that were not loaded: cls.predictions")
+    assert line.startswith(f"{tmp_path}: heads of the checkpoint that were not loaded: cls.predictions")
 
 
 def test_a_head_that_nobody_knows_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import torch
 
 import pretune as pt
 from pretune.inference.word_vector_models import fill_in, make_static
-from pretune.models.model import load, make_model
+from pretune.models.create_model import make_model
+from pretune.models.loading import load
 from pretune.text.corpus.word_vector_files import WordVectors, pieces, read_vectors
 from pretune.text.tokenizers.training import words_tokenizer
 

@@ -13,7 +13,8 @@ from pretune import PretuneError, pretrain
 from pretune.families import FAMILIES
 from pretune.families.checkpoint_names import NameTable
 from pretune.families.family import Family
-from pretune.models.model import Model, Root, load_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Root
 from pretune.objectives import parse_objective
 from pretune.training.held_out import split
 from pretune.training.jobs import pretraining

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.models.model import ROLE_KEYS, Model, Root
+from pretune.models.model import Model, Root
+from pretune.models.saving import ROLE_KEYS
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.output_heads import FixedBias, OwnVocabularyHead, VocabularyHead
 from pretune.nn.positional_encoding import Learned, Rotary, Sinusoidal

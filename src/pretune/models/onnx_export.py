@@ -30,7 +30,9 @@ from pretune.backbones.onnx_runtime import (
     open_graph,
 )
 from pretune.inference.batching import text_batches
-from pretune.models.model import CONFIG, HEAD, Model
+from pretune.models.hf_config import CONFIG
+from pretune.models.model import Model
+from pretune.models.weights import HEAD
 from pretune.nn.attention.patterns import Pattern
 from pretune.objectives import OBJECTIVES, Once, Task
 from pretune.objectives.task import knowing
