@@ -161,7 +161,7 @@ def test_recurrent_cells_are_a_graph(family: str, cell: str, tmp_path: Path) -> 
 def test_what_has_no_graph_says_so(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="encoder-decoders cannot be exported"):
         write_graph(small("bart", tokenizer("byte-bpe"), "denoise"), tmp_path / GRAPH)
-    with pytest.raises(PretuneError, match="performer: this model cannot be written as a graph"):
+    with pytest.raises(PretuneError, match="performer: this model cannot be exported as an ONNX graph"):
         write_graph(small("performer", tokenizer("byte-bpe"), "mlm", num_random_features=8), tmp_path / GRAPH)
     assert not list(tmp_path.iterdir())
 
@@ -186,7 +186,7 @@ def test_an_exported_model_is_used_like_any_other(tmp_path: Path) -> None:
     for verb, options in ((pt.prune, {"units": 0.5}), (pt.quantize, {})):
         with pytest.raises(PretuneError, match="used, not changed"):
             verb(tmp_path / "graph", out=tmp_path / "never", **options)  # type: ignore[operator]
-    with pytest.raises(PretuneError, match="is a graph already"):
+    with pytest.raises(PretuneError, match="is an ONNX graph already"):
         pt.export(tmp_path / "graph", to="onnx", out=tmp_path / "never")
     with pytest.raises(PretuneError, match="applies only with --to hf"):
         pt.export(trained(), to="onnx", dtype="float16", out=tmp_path / "never")

@@ -326,5 +326,5 @@ def test_another_vocabulary_and_no_more_positions(tmp_path: Path) -> None:
         assert len(after) == new.size and torch.equal(after[here], before[there])
     made.save(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["vocab_size"] == new.size
-    with pytest.raises(PretuneError, match="its positions are a grid of 48"):
+    with pytest.raises(PretuneError, match="axial positions, 48 here, cannot be extended"):
         lengthen(model, 96)
