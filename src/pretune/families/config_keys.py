@@ -1,7 +1,7 @@
 """Keys of config.json with the same meaning in all families: keys that do not change the output, and unsupported keys.
 
 A family accounts for each key of its config.json: as a field of its configuration, as a key with supported values
-(`only`), or as a key without effect (`harmless`). Any other key is an error, since it may change the output.
+(`supported`), or as a key without effect (`harmless`). Any other key is an error, since it may change the output.
 """
 
 from __future__ import annotations

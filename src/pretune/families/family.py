@@ -32,7 +32,7 @@ def token_classes(name: str, answering: str = "QuestionAnswering") -> dict[froze
 class Family:
     """A published architecture: its configuration, backbone, input template and checkpoint layout.
 
-    Every key of a config.json must be accounted for: as a field of `config`, in `aliases`, in `only` with its supported
+    Every key of a config.json must be accounted for: as a field of `config`, in `aliases`, in `supported` with its supported
     values, or in `harmless`. Every tensor of a checkpoint must be accounted for by the `table`.
 
     Attributes
@@ -51,7 +51,7 @@ class Family:
         Maps each set of heads to the class of `transformers` that has them.
     other_classes
         Maps further classes of `transformers` to those of their heads that pretune has; other heads are not loaded.
-    closed_classes
+    unsupported_classes
         Maps classes of `transformers` whose heads pretune does not have to a description of these. They are loaded
         without their heads and cannot be used for predictions.
     poolings
@@ -59,7 +59,7 @@ class Family:
         without an entry here, they pool with the start token.
     aliases
         Maps alternative names of config.json keys to the keys.
-    only
+    supported
         Maps config.json keys that change the output to their supported values.
     harmless
         Maps config.json keys that do not change the output to the reason.
@@ -78,10 +78,10 @@ class Family:
     table: NameTable
     classes: Mapping[frozenset[str], str]
     other_classes: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    closed_classes: Mapping[str, str] = field(default_factory=dict)
+    unsupported_classes: Mapping[str, str] = field(default_factory=dict)
     poolings: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
-    only: Mapping[str, SupportedValues] = field(default_factory=dict)
+    supported: Mapping[str, SupportedValues] = field(default_factory=dict)
     harmless: Mapping[str, str] = field(default_factory=dict)
     companions: tuple[str, ...] = ()
     elsewhere: bool = True
@@ -119,18 +119,18 @@ class Family:
         for key, value in own.items():
             check_bounds(key, value, where)
         config = self.config(**own)
-        for key, only in self.only.items():
+        for key, allowed in self.supported.items():
             value = getattr(config, key) if key in known else content.get(key)
-            values = only(config) if callable(only) else only
+            values = allowed(config) if callable(allowed) else allowed
             if value not in values and not (value is None and key not in known):
-                supported = " or ".join(map(_json, values))
-                raise PretuneError(f"{where}: {key} {_json(value)} is not supported for {self.name}; only {supported}")
+                listed = " or ".join(map(_json, values))
+                raise PretuneError(f"{where}: {key} {_json(value)} is not supported for {self.name}; only {listed}")
         return config
 
     def unknown_keys(self, content: Mapping[str, Any]) -> list[str]:
         """Return the keys of a config.json that the family does not account for and that may change the output."""
         known = {field.name for field in fields(self.config)}
-        known |= {*DESCRIPTION, *HARMLESS, *REFUSED, *self.aliases, *self.only, *self.harmless}
+        known |= {*DESCRIPTION, *HARMLESS, *REFUSED, *self.aliases, *self.supported, *self.harmless}
         return sorted(key for key, value in content.items() if key not in known and value is not None)
 
     def heads_of(self, class_name: str) -> frozenset[str]:

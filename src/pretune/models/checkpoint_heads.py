@@ -37,7 +37,7 @@ def trained_for(reference: str | Path) -> Mixture | None:
 def closed_head(reference: str | Path) -> str:
     """Return a description, for error messages, of a published head that pretune does not have; "" if there is none."""
     family, content = read_config(find_folder(reference))
-    head = family.closed_classes.get(class_name := class_in(content), "")
+    head = family.unsupported_classes.get(class_name := class_in(content), "")
     return f"its class {class_name} has {head}" if head else ""
 
 

@@ -67,5 +67,5 @@ def random_twin(model: Model, seed: int = 0) -> Model:
     >>> random_twin(make_model("bert-tiny"), seed=1).config == make_model("bert-tiny").config
     True
     """
-    root, limit = Root(model.fresh(seed)), model.max_length
+    root, limit = Root(model.random_backbone(seed)), model.max_length
     return Model(model.family, model.config, root, model.tokenizer, shape=model.shape, max_length=limit)

@@ -145,7 +145,7 @@ def load_model(
     _check(folder, find_mismatches(family, tensors, wanted, missing, extra, len(model.labels)), partial)
     model.left_out = skipped_heads(family.table, extra)
     if lacking := [name for name in model.untrained if name.startswith("backbone.")]:
-        random = Root(model.fresh(seed)).tensors()
+        random = Root(model.random_backbone(seed)).tensors()
         found |= {name: random[name] for name in lacking}
     new_heads = sorted({name.split(".")[1] for name in model.untrained if name.startswith("heads.")})
     if new_heads:

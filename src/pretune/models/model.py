@@ -103,7 +103,7 @@ class Model:
         heads = self.root.heads.items()
         return next(((name, head) for name, head in heads if isinstance(head, TextEmbeddingHead)), None)
 
-    def fresh(self, seed: int) -> Any:
+    def random_backbone(self, seed: int) -> Any:
         """Return a randomly initialized backbone of the same architecture."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -189,6 +189,6 @@ class Model:
         wide = {name for name, x in state.items() if x.is_floating_point() and x.dtype != torch.bfloat16}
         return {name: (x.to(kind) if name in wide else x).contiguous() for name, x in state.items()}
 
-    def described(self, compute: torch.dtype = torch.float32) -> dict[str, Any]:
+    def config_json(self, compute: torch.dtype = torch.float32) -> dict[str, Any]:
         """Return the content of its config.json; `compute` is the data type that it states."""
         return describe_model(self, compute)

@@ -275,7 +275,7 @@ def finish_folder(model: Model, folder: Path) -> None:
     needed = [name for name in heads if name.split(".")[1] not in ("mlm", "lm")]  # which need the token embedding
     if needed:
         write_tensors(folder / HEAD, {name: heads[name] for name in needed})
-    config = model.described()
+    config = model.config_json()
     config["pretune"] |= {"engine": "onnxruntime", "graph_sha256": file_digest(folder / GRAPH)}
     write_json(folder / CONFIG, config)
     if model.tokenizer is not None:

@@ -157,6 +157,6 @@ GPT = Family(
     classes=classes("OpenAIGPT"),
     poolings={"": "last"},
     aliases=ALIASES,
-    only={**DECODER, **SUMMARY, "afn": ("gelu", "relu", "silu", "swish")},
+    supported={**DECODER, **SUMMARY, "afn": ("gelu", "relu", "silu", "swish")},
     harmless=HARMLESS,
 )

@@ -111,7 +111,7 @@ GPT2 = Family(
     poolings={"": "last"},
     aliases=ALIASES,
     # Attention is scaled by the head width, in the same way in all layers.
-    only={**DECODER, **SUMMARY, "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
+    supported={**DECODER, **SUMMARY, "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
     harmless={
         **HARMLESS,
         "hidden_dropout": "dropout of a head",

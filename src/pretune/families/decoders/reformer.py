@@ -205,7 +205,7 @@ REFORMER = Family(
     classes={frozenset(): "ReformerModel", frozenset({"lm"}): "ReformerModelWithLMHead"},
     poolings={"": "last"},
     # The values of the released models.
-    only={
+    supported={
         "is_decoder": (True,),
         "add_cross_attention": (False,),
         "is_encoder_decoder": (False,),

@@ -156,7 +156,7 @@ TRANSFO_XL = Family(
         "num_hidden_layers": "n_layer",
     },
     # The values of the released checkpoint.
-    only={
+    supported={
         "pre_lnorm": (False,),
         "untie_r": (True,),
         "attn_type": (0,),

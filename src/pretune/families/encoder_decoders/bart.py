@@ -156,7 +156,7 @@ ALIASES = {
     "num_hidden_layers": "encoder_layers",
     "num_attention_heads": "encoder_attention_heads",
 }
-ONLY = {"is_encoder_decoder": (True,), "is_decoder": (False,), "add_cross_attention": (False,)}
+SUPPORTED = {"is_encoder_decoder": (True,), "is_decoder": (False,), "add_cross_attention": (False,)}
 HARMLESS = {
     **dict.fromkeys(("encoder_layerdrop", "decoder_layerdrop"), "skips layers, only in training"),
     **dict.fromkeys(
@@ -203,8 +203,8 @@ BART = Family(
     classes=classes("Bart"),
     poolings={"": "last"},
     aliases=ALIASES,
-    only={
-        **ONLY,
+    supported={
+        **SUPPORTED,
         **norms(before=False, embedded=True, last=False),
         "static_position_embeddings": (False,),
         "add_bias_logits": (False,),

@@ -19,8 +19,8 @@ from pretune.families.encoder_decoders.bart import (
     COMMON,
     EMBEDDING,
     HARMLESS,
-    ONLY,
     OUTPUT,
+    SUPPORTED,
     UNUSED,
     BartConfig,
     norms,
@@ -86,8 +86,8 @@ MARIAN = Family(
     },
     poolings={"": "last"},
     aliases=ALIASES,
-    only={
-        **ONLY,
+    supported={
+        **SUPPORTED,
         **norms(before=False, embedded=False, last=False),
         "static_position_embeddings": (True,),
         "add_bias_logits": (False,),

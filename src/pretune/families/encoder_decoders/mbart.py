@@ -18,9 +18,9 @@ from pretune.families.encoder_decoders.bart import (
     COMMON,
     EMBEDDING,
     HARMLESS,
-    ONLY,
     OUTPUT,
     POSITIONS,
+    SUPPORTED,
     TASK_HEADS,
     UNUSED,
     BartConfig,
@@ -74,8 +74,8 @@ MBART = Family(
     # The classifier reads the state of </s>, which precedes the language token.
     poolings={"": "before_last"},
     aliases=ALIASES,
-    only={
-        **ONLY,
+    supported={
+        **SUPPORTED,
         **norms(before=True, embedded=True, last=True),
         "static_position_embeddings": (False,),
         "add_bias_logits": (False,),

@@ -250,7 +250,7 @@ def _family(name: str, config: type[T5Config], prefix: str, **only: Sequence[Any
             "num_hidden_layers": "num_layers",
             "head_dim": "d_kv",
         },
-        only={
+        supported={
             "is_encoder_decoder": (True,),
             "is_decoder": (False,),
             "add_cross_attention": (False,),
@@ -272,7 +272,7 @@ def _family(name: str, config: type[T5Config], prefix: str, **only: Sequence[Any
         },
         other_classes={},
         poolings={"": "mean"},  # there is no classification token; Sentence-T5 uses the mean
-        only={**family.only, "is_encoder_decoder": (True, False)},  # both occur in published files
+        supported={**family.supported, "is_encoder_decoder": (True, False)},  # both occur in published files
     )
     return replace(family, variants=(encoder,))
 

@@ -106,7 +106,7 @@ ALBERT = Family(
         frozenset({"choose"}): "AlbertForMultipleChoice",
         **token_classes("Albert"),
     },
-    only={**ENCODER, "position_embedding_type": ("absolute",)},
+    supported={**ENCODER, "position_embedding_type": ("absolute",)},
     harmless=dict.fromkeys(
         ("down_scale_factor", "gap_size", "layers_to_keep", "net_structure_type", "num_memory_blocks"),
         "a leftover of the published code; nothing reads it",

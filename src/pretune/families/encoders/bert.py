@@ -197,7 +197,7 @@ def other_classes(name: str) -> Mapping[str, frozenset[str]]:
 
 
 # The supported values of config.json keys that BERT shares with its descendants.
-ONLY: Mapping[str, SupportedValues] = {
+SUPPORTED: Mapping[str, SupportedValues] = {
     **ENCODER,
     "position_embedding_type": ("absolute",),
     **dict.fromkeys(("embedding_size", "emb_size"), lambda config: (config.hidden_size,)),
@@ -211,5 +211,5 @@ BERT = Family(
     table=table("bert"),
     classes=classes("Bert"),
     other_classes=other_classes("Bert"),
-    only=ONLY,
+    supported=SUPPORTED,
 )

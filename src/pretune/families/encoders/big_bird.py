@@ -23,7 +23,7 @@ from pretune.families.encoders.bert import (
     MLM_COPIED,
     MLM_OUTPUT,
     MLM_ROWS,
-    ONLY,
+    SUPPORTED,
     BertConfig,
     embeddings_of,
     encoder_rows,
@@ -127,5 +127,5 @@ BIG_BIRD = Family(
         **token_classes("BigBird"),
     },
     other_classes={"BigBirdForPreTraining": frozenset({"mlm"}), "BigBirdForCausalLM": frozenset({"mlm"})},
-    only={**ONLY, "attention_type": (SPARSE, FULL), "use_bias": (True,)},
+    supported={**SUPPORTED, "attention_type": (SPARSE, FULL), "use_bias": (True,)},
 )

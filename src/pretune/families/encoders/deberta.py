@@ -188,7 +188,7 @@ def _classes(name: str) -> Mapping[frozenset[str], str]:
 
 
 TEMPLATE = Template(single=("start", "A", "separator"), pair=("B", "separator"))
-_ONLY: Mapping[str, SupportedValues] = {
+_SUPPORTED: Mapping[str, SupportedValues] = {
     **ENCODER,
     "relative_attention": (True,),
     "attention_head_size": lambda config: (config.hidden_size // config.num_attention_heads,),
@@ -215,7 +215,7 @@ DEBERTA = Family(
         (f"{_SELF}.pos_q_proj.bias", f"{_PROJECT}.position_query_bias"),
     ),
     classes=_classes("Deberta"),
-    only={**_ONLY, "talking_head": (False,)},
+    supported={**_SUPPORTED, "talking_head": (False,)},
     harmless=_HARMLESS,
 )
 DEBERTA_V2 = Family(
@@ -230,6 +230,6 @@ DEBERTA_V2 = Family(
         ("deberta.encoder.conv.LayerNorm.{p}", "backbone.layers.0.norm.{p}"),
     ),
     classes={**_classes("DebertaV2"), frozenset({"choose"}): "DebertaV2ForMultipleChoice"},
-    only={**_ONLY, "share_att_key": (True,), "norm_rel_ebd": ("none", "layer_norm"), "conv_groups": (1,)},
+    supported={**_SUPPORTED, "share_att_key": (True,), "norm_rel_ebd": ("none", "layer_norm"), "conv_groups": (1,)},
     harmless=_HARMLESS,
 )

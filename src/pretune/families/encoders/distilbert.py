@@ -116,7 +116,7 @@ DISTILBERT = Family(
         **token_classes("DistilBert"),
     },
     aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
-    only=ENCODER,
+    supported=ENCODER,
     harmless={
         "qa_dropout": "dropout of a head",
         "seq_classif_dropout": "dropout of a head",

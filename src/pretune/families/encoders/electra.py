@@ -75,7 +75,7 @@ ELECTRA = Family(
         **token_classes("Electra"),
     },
     other_classes={"ElectraForCausalLM": frozenset({"mlm"})},  # a decoder in `transformers`, read as an encoder here
-    only={
+    supported={
         **ENCODER,
         "position_embedding_type": ("absolute",),
         # The only supported input of the head for multiple choice.

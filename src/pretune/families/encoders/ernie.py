@@ -35,7 +35,7 @@ ERNIE = Family(
     table=bert.table("ernie", ("ernie.embeddings.task_type_embeddings.weight", "backbone.embed.columns.task.weight")),
     classes=bert.classes("Ernie"),
     other_classes={"ErnieForCausalLM": frozenset({"mlm"})},
-    only={**bert.ONLY, "pool_act": ("tanh",), "task_id": (0,)},
+    supported={**bert.SUPPORTED, "pool_act": ("tanh",), "task_id": (0,)},
     harmless={
         "enable_recompute": "a training setting of PaddlePaddle",
         "fuse": "a runtime setting of PaddlePaddle",

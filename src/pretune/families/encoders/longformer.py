@@ -68,6 +68,6 @@ LONGFORMER = Family(
         ),
     ),
     classes=roberta.classes("Longformer"),
-    only={**bert.ONLY, "attention_mode": ("longformer", "sliding_chunks")},
+    supported={**bert.SUPPORTED, "attention_mode": ("longformer", "sliding_chunks")},
     harmless={"ignore_attention_mask": "a leftover of the published code; nothing reads it"},
 )

@@ -193,7 +193,7 @@ MODERNBERT = Family(
         **token_classes("ModernBert"),
     },
     poolings={"cls": "start", "mean": "mean"},
-    only={
+    supported={
         **ENCODER,
         "head_dim": lambda config: (config.hidden_size // config.num_attention_heads,),
         "sliding_window": lambda config: (config.local_attention // 2,),

@@ -89,7 +89,7 @@ MPNET = Family(
     template=roberta.TEMPLATE,
     table=roberta.table("mpnet", encoder=ENCODER_ROWS),
     classes=roberta.classes("MPNet"),
-    only={
+    supported={
         **ENCODER,
         "position_embedding_type": ("absolute",),
         "relative_attention_num_buckets": (32,),  # hard-coded in `transformers`

@@ -58,6 +58,6 @@ PERFORMER = Family(
         ),
     ),
     classes={frozenset(): "Encoder"},
-    only=bert.ONLY,
+    supported=bert.SUPPORTED,
     elsewhere=False,
 )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pretune.backbones.encoder import Encoder
 from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, Row, output_rows
 from pretune.families.encoders.bert import (
-    ONLY,
+    SUPPORTED,
     BertConfig,
     embeddings_of,
     encoder_rows,
@@ -101,7 +101,7 @@ def family(name: str, prefix: str) -> Family:
         other_classes={
             f"{prefix}ForCausalLM": frozenset({"mlm"})
         },  # a decoder in `transformers`, read as an encoder here
-        only=ONLY,
+        supported=SUPPORTED,
     )
 
 

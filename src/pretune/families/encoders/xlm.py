@@ -136,7 +136,7 @@ XLM = Family(
         frozenset({"choose"}): "XLMForMultipleChoice",
         **token_classes("XLM", "QuestionAnsweringSimple"),
     },
-    closed_classes={
+    unsupported_classes={
         "XLMForQuestionAnswering": "a question-answering head with beam search over start and end positions"
     },
     aliases={
@@ -146,7 +146,7 @@ XLM = Family(
         "num_attention_heads": "n_heads",
         "num_hidden_layers": "n_layers",
     },
-    only={
+    supported={
         **ENCODER,
         "is_encoder": (True,),
         "asm": (False,),  # adaptive softmax

@@ -134,7 +134,7 @@ XLNET = Family(
         frozenset({"choose"}): "XLNetForMultipleChoice",
         **token_classes("XLNet", "QuestionAnsweringSimple"),
     },
-    closed_classes={
+    unsupported_classes={
         "XLNetForQuestionAnswering": "a question-answering head with beam search over start and end positions"
     },
     poolings={"": "last"},
@@ -144,7 +144,7 @@ XLNET = Family(
         "num_attention_heads": "n_head",
         "num_hidden_layers": "n_layer",
     },
-    only={
+    supported={
         **ENCODER,
         "attn_type": ("bi",),  # restricted by the factorization order
         "bi_data": (False,),
