@@ -166,7 +166,9 @@ def test_more_positions(family: str, objective: str, how: Any, tmp_path: Path) -
 @pytest.mark.parametrize(("family", "objective", "kind"), [("modernbert", "mlm", "rotary"), ("t5", "spans", "relative"), ("marian", "translate", "sinusoidal")])  # fmt: skip
 def test_models_without_learned_positions_need_no_more(family: str, objective: str, kind: str) -> None:
     model = small(family, tokenizer("byte-bpe"), objective)
-    with pytest.raises(PretuneError, match=rf"{family}: there are no learned positions to extend: positions are {kind}"):
+    with pytest.raises(
+        PretuneError, match=rf"{family}: there are no learned positions to extend: positions are {kind}"
+    ):
         lengthen(model, 4096)
 
 

@@ -193,9 +193,17 @@ def test_without_a_limit_of_its_own_it_is_the_tokenizers_or_the_models(bert: Pat
 @pytest.mark.parametrize(
     ("file", "changes", "message"),
     [
-        ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, 'transformer_task "fill-mask" is not supported'),
+        (
+            "sentence_bert_config.json",
+            {"transformer_task": "fill-mask"},
+            'transformer_task "fill-mask" is not supported',
+        ),
         ("sentence_bert_config.json", {"query_length": 4}, "query_length 4 is not supported"),
-        ("sentence_bert_config.json", {"model_args": {"add_pooling_layer": True}}, "unknown settings add_pooling_layer"),
+        (
+            "sentence_bert_config.json",
+            {"model_args": {"add_pooling_layer": True}},
+            "unknown settings add_pooling_layer",
+        ),
         ("sentence_bert_config.json", {"new_setting": 1}, "unknown settings new_setting"),
         ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "this is a SparseEncoder"),
         ("config_sentence_transformers.json", {"matryoshka": 1}, "unknown settings matryoshka"),
