@@ -117,8 +117,8 @@ def test_a_pickle_of_tensors_is_read(folder: Path) -> None:
     ("content", "words"),
     [
         ({"a": Harmful()}, "more than plain tensors"),
-        ({"model": {"a": torch.zeros(1)}, "epoch": 3}, "holds dict, int besides plain tensors"),
-        ([torch.zeros(1)], "holds list besides plain tensors"),
+        ({"model": {"a": torch.zeros(1)}, "epoch": 3}, "holds dict, int besides named tensors"),
+        ([torch.zeros(1)], "holds list besides named tensors"),
         ({1: torch.zeros(1)}, "holds int besides"),
     ],
 )

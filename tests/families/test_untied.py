@@ -130,7 +130,7 @@ def test_of_two_names_of_a_bias_the_one_counts_that_transformers_adds(name: str,
 
 def test_token_vectors_of_two_sides_that_differ_are_refused(tmp_path: Path) -> None:
     CASES["bart"].peer(tmp_path, {"tie_word_embeddings": False})
-    words = r"tensors model\.shared\.weight and model\.encoder\.embed_tokens\.weight differ; .*tie_word_embeddings"
+    words = r"tensors model\.shared\.weight and model\.encoder\.embed_tokens\.weight differ, .*tie_word_embeddings"
     with pytest.raises(PretuneError, match=words):
         pt.load(tmp_path)
 
