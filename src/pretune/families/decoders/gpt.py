@@ -96,7 +96,7 @@ LAYERS = (
     (f"{_LAYER}.ln_1.{{p}}", f"{_OURS}.attention.norm.{{p}}"),
     (f"{_LAYER}.ln_2.{{p}}", f"{_OURS}.feed_forward.norm.{{p}}"),
 )
-TRANSPOSED = tuple(theirs.replace("{p}", "weight") for theirs, _ in MATRICES)
+TRANSPOSED = tuple(published.replace("{p}", "weight") for published, _ in MATRICES)
 OUTPUT = "lm_head.weight"
 UNUSED = {
     f"{_LAYER}.attn.bias": "the causal mask",

@@ -109,15 +109,15 @@ def build(config: BartConfig) -> EncoderDecoder:
     return wire(config, embed=lambda: embeddings(config))
 
 
-def _layer(theirs: str, ours: str) -> list[Row]:
+def _layer(published: str, ours: str) -> list[Row]:
     """Return the rows that encoder and decoder layers share."""
     return [
-        ([f"{theirs}.self_attn.{x}_proj.{{p}}" for x in "qkv"], f"{ours}.attention.part.qkv.{{p}}"),
-        (f"{theirs}.self_attn.out_proj.{{p}}", f"{ours}.attention.part.output.{{p}}"),
-        (f"{theirs}.self_attn_layer_norm.{{p}}", f"{ours}.attention.norm.{{p}}"),
-        (f"{theirs}.fc1.{{p}}", f"{ours}.feed_forward.part.inner.{{p}}"),
-        (f"{theirs}.fc2.{{p}}", f"{ours}.feed_forward.part.output.{{p}}"),
-        (f"{theirs}.final_layer_norm.{{p}}", f"{ours}.feed_forward.norm.{{p}}"),
+        ([f"{published}.self_attn.{x}_proj.{{p}}" for x in "qkv"], f"{ours}.attention.part.qkv.{{p}}"),
+        (f"{published}.self_attn.out_proj.{{p}}", f"{ours}.attention.part.output.{{p}}"),
+        (f"{published}.self_attn_layer_norm.{{p}}", f"{ours}.attention.norm.{{p}}"),
+        (f"{published}.fc1.{{p}}", f"{ours}.feed_forward.part.inner.{{p}}"),
+        (f"{published}.fc2.{{p}}", f"{ours}.feed_forward.part.output.{{p}}"),
+        (f"{published}.final_layer_norm.{{p}}", f"{ours}.feed_forward.norm.{{p}}"),
     ]
 
 

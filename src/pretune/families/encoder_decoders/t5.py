@@ -157,27 +157,27 @@ def _relative_bias(config: T5Config, both_ways: bool) -> RelativeBias:
     return RelativeBias(config.num_heads, buckets, furthest, both_ways=both_ways)
 
 
-def _attention(theirs: str, ours: str) -> list[Row]:
+def _attention(published: str, ours: str) -> list[Row]:
     """Return the rows of an attention sublayer with its norm."""
-    block, _, _ = theirs.rpartition(".")
+    block, _, _ = published.rpartition(".")
     return [
         (f"{block}.layer_norm.weight", f"{ours}.norm.weight"),
-        (f"{theirs}.q.weight", f"{ours}.part.query.weight"),
-        ([f"{theirs}.k.weight", f"{theirs}.v.weight"], f"{ours}.part.key_value.weight"),
-        (f"{theirs}.o.weight", f"{ours}.part.output.weight"),
+        (f"{published}.q.weight", f"{ours}.part.query.weight"),
+        ([f"{published}.k.weight", f"{published}.v.weight"], f"{ours}.part.key_value.weight"),
+        (f"{published}.o.weight", f"{ours}.part.output.weight"),
     ]
 
 
-def _feed_forward(theirs: str, ours: str) -> list[Row]:
+def _feed_forward(published: str, ours: str) -> list[Row]:
     """Return the rows of a feed-forward sublayer, gated or not."""
-    dense = f"{theirs}.DenseReluDense"
+    dense = f"{published}.DenseReluDense"
     rows: list[Row] = [
         (f"{dense}.wi.weight", f"{ours}.feed_forward.part.inner.weight"),
         ([f"{dense}.wi_0.weight", f"{dense}.wi_1.weight"], f"{ours}.gated_feed_forward.part.inner.weight"),
     ]
     for kind in ("feed_forward", "gated_feed_forward"):
         rows.append((f"{dense}.wo.weight", f"{ours}.{kind}.part.output.weight"))
-        rows.append((f"{theirs}.layer_norm.weight", f"{ours}.{kind}.norm.weight"))
+        rows.append((f"{published}.layer_norm.weight", f"{ours}.{kind}.norm.weight"))
     return rows
 
 

@@ -120,21 +120,21 @@ def build(config: BertConfig, columns: Iterable[Lookup] = ()) -> Encoder:
 
 def encoder_rows(name: str) -> list[Row]:
     """Return the rows of BERT's embeddings and layers, with the prefix of a family."""
-    theirs, ours = f"{name}.encoder.layer.{{i}}", "backbone.layers.{i}"
+    published, ours = f"{name}.encoder.layer.{{i}}", "backbone.layers.{i}"
     return [
         (f"{name}.embeddings.word_embeddings.weight", "backbone.embed.tokens"),
         (f"{name}.embeddings.position_embeddings.weight", "backbone.embed.positions.weight"),
         (f"{name}.embeddings.token_type_embeddings.weight", "backbone.embed.segments"),
         (f"{name}.embeddings.LayerNorm.{{p}}", "backbone.embed.norm.{p}"),
         (
-            [f"{theirs}.attention.self.{part}.{{p}}" for part in ("query", "key", "value")],
+            [f"{published}.attention.self.{part}.{{p}}" for part in ("query", "key", "value")],
             f"{ours}.attention.part.qkv.{{p}}",
         ),
-        (f"{theirs}.attention.output.dense.{{p}}", f"{ours}.attention.part.output.{{p}}"),
-        (f"{theirs}.attention.output.LayerNorm.{{p}}", f"{ours}.attention.norm.{{p}}"),
-        (f"{theirs}.intermediate.dense.{{p}}", f"{ours}.feed_forward.part.inner.{{p}}"),
-        (f"{theirs}.output.dense.{{p}}", f"{ours}.feed_forward.part.output.{{p}}"),
-        (f"{theirs}.output.LayerNorm.{{p}}", f"{ours}.feed_forward.norm.{{p}}"),
+        (f"{published}.attention.output.dense.{{p}}", f"{ours}.attention.part.output.{{p}}"),
+        (f"{published}.attention.output.LayerNorm.{{p}}", f"{ours}.attention.norm.{{p}}"),
+        (f"{published}.intermediate.dense.{{p}}", f"{ours}.feed_forward.part.inner.{{p}}"),
+        (f"{published}.output.dense.{{p}}", f"{ours}.feed_forward.part.output.{{p}}"),
+        (f"{published}.output.LayerNorm.{{p}}", f"{ours}.feed_forward.norm.{{p}}"),
     ]
 
 

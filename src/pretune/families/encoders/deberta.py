@@ -150,7 +150,7 @@ def _table(*own: Row) -> NameTable:
     return NameTable(
         *rows,
         *(
-            (theirs, ours.replace("layers.{i}.", "layers.{i}.layer.")) for theirs, ours in rows
+            (published, ours.replace("layers.{i}.", "layers.{i}.layer.")) for published, ours in rows
         ),  # parallel to a convolution
         ("deberta.encoder.rel_embeddings.weight", "backbone.distances.weight"),
         *MLM_ROWS,

@@ -120,9 +120,9 @@ def read_weights(file: Any, config: ElmoConfig) -> dict[str, Tensor]:
         found[f"embed.filters.{number}.bias"] = file["CNN"][f"b_cnn_{number}"][...]
     for number in range(config.highways):
         layer = file[f"CNN_high_{number}"]
-        for ours, theirs in (("gate", "carry"), ("transform", "transform")):
-            found[f"embed.highways.{number}.{ours}.weight"] = layer[f"W_{theirs}"][...].T
-            found[f"embed.highways.{number}.{ours}.bias"] = layer[f"b_{theirs}"][...]
+        for ours, published in (("gate", "carry"), ("transform", "transform")):
+            found[f"embed.highways.{number}.{ours}.weight"] = layer[f"W_{published}"][...].T
+            found[f"embed.highways.{number}.{ours}.bias"] = layer[f"b_{published}"][...]
     found["embed.project.weight"] = file["CNN_proj"]["W_proj"][...].T
     found["embed.project.bias"] = file["CNN_proj"]["b_proj"][...]
     for way, number in (("ahead", 0), ("back", 1)):
