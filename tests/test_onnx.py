@@ -190,7 +190,7 @@ def test_an_exported_model_is_used_like_any_other(tmp_path: Path) -> None:
         pt.export(tmp_path / "graph", to="onnx", out=tmp_path / "never")
     with pytest.raises(PretuneError, match="applies only with --to hf"):
         pt.export(trained(), to="onnx", dtype="float16", out=tmp_path / "never")
-    with pytest.raises(PretuneError, match="not changed or saved"):
+    with pytest.raises(PretuneError, match="cannot be changed or saved"):
         model.save(tmp_path / "copy")
 
 
@@ -208,5 +208,5 @@ def test_a_pruned_model_is_a_graph_too(tmp_path: Path) -> None:
 
 def test_a_damaged_graph(tmp_path: Path) -> None:
     (tmp_path / GRAPH).write_bytes(b"no graph")
-    with pytest.raises(PretuneError, match="cannot run it"):
+    with pytest.raises(PretuneError, match="ONNX Runtime cannot load the graph"):
         open_graph(tmp_path / GRAPH)

@@ -306,7 +306,7 @@ def test_other_objectives_keep_what_they_can_of_a_folder(
     # A dense layer is nothing without its weights: then vectors are the mean again, and that is reported.
     monkeypatch.setenv("PRETUNE_PROGRESS", "plain")
     assert load_model(dense, parse_objective("mlm")).embedding is None
-    assert "the layers after the pooling of its text embeddings are left out" in capsys.readouterr().err
+    assert "the layers after the pooling of its text embeddings are not loaded" in capsys.readouterr().err
     pt.export(dense, to="hf", out=tmp_path / "dense-hf")
     for place in ("dense-mlm", "dense-hf"):
         assert embed_texts(tmp_path / place, TEXTS).shape == (len(TEXTS), WIDTH)
