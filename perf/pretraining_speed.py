@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from common import machine
 
-from pretune.models.model import make_model
+from pretune.models.create_model import make_model
 from pretune.objectives import Data, parse_objective
 from pretune.text.corpus.documents import Document
 from pretune.text.packing.sequences import Packing

@@ -174,7 +174,7 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
     (tmp_path / "full" / "mine.txt").touch()
     with pytest.raises(PretuneError, match="exists and is not empty"):
         pt.export("pretune-small-en", out=tmp_path / "full")
-    with pytest.raises(PretuneError, match="is no size"):
+    with pytest.raises(PretuneError, match="is not a size"):
         pt.export("pretune-small-en", shard_size="big", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import pretune as pt
-from pretune.models.model import load
+from pretune.models.loading import load
 from pretune.text.examples.tagged import read_tagged
 from pretune.training.run_folder import Run
 

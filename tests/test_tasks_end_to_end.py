@@ -14,7 +14,7 @@ from test_tasks import ROWS
 import pretune as pt
 from material import TEMPLATE, few_words, write
 from pretune.cli import main
-from pretune.models.model import make_model
+from pretune.models.create_model import make_model
 from pretune.objectives import OBJECTIVES, Data, Task, parse_objective
 from pretune.text.tokenizers.tokenizer import Tokenizer
 

@@ -211,7 +211,7 @@ def test_a_model_goes_on_with_its_own_tokenizer(pretrained: Run, text: Path, tmp
         pt.pretrain("bert-tiny", wrong, out=tmp_path / "y", budget=pt.Budget(steps=1), batch=pt.Batching(length=1024))
     with pytest.raises(pt.PretuneError, match="pretraining needs text"):
         pt.pretrain("bert-tiny", out=tmp_path / "z", budget=pt.Budget(steps=1))
-    with pytest.raises(pt.PretuneError, match="neither a model folder nor a name that is known"):
+    with pytest.raises(pt.PretuneError, match="neither a model folder nor a known model name"):
         pt.pretrain("bert-tny", wrong, out=tmp_path / "w", budget=pt.Budget(steps=1))
 
 
@@ -261,9 +261,9 @@ def test_another_dropout_than_the_models(pretrained: Run, labeled: Path, tmp_pat
     for dropout, message in (
         (
             {"hiden_dropout_prob": 0.1},
-            "config.json: no dropout 'hiden_dropout_prob'; did you mean 'hidden_dropout_prob'",
+            "config.json: no dropout named 'hiden_dropout_prob'; did you mean 'hidden_dropout_prob'",
         ),
-        ({"hidden_size": 0.5}, "config.json: no dropout 'hidden_size'; known: attention_probs_dropout_prob, "),
+        ({"hidden_size": 0.5}, "config.json: no dropout named 'hidden_size'; known: attention_probs_dropout_prob, "),
         (
             {"hidden_dropout_prob": 1.0},
             "dropout.hidden_dropout_prob=1.0: expected a number that is at least 0 and below 1",
@@ -426,7 +426,7 @@ def test_a_words_vector_is_the_mean_of_its_tokens(pretrained: Run) -> None:
 
     from pretune.inference.batching import text_batches
     from pretune.inference.neighbors import word_vectors
-    from pretune.models.model import load_model
+    from pretune.models.loading import load_model
 
     model = load_model(pretrained.folder)
     texts = ["Unparenthesized subexpressions evaluate.", "a b"]

@@ -38,7 +38,8 @@ from pretune.verbs.ulmfit import ulmfit
 from pretune.verbs.vectors import train_vectors
 
 if TYPE_CHECKING:
-    from pretune.models.model import Model, load
+    from pretune.models.loading import load
+    from pretune.models.model import Model
     from pretune.text.store.store import Store
     from pretune.text.tokenizers.tokenizer import Tokenizer
     from pretune.training.run_folder import Run
@@ -95,7 +96,7 @@ _LATER = {  # loaded when first asked for
     "Run": "pretune.training.run_folder",
     "Store": "pretune.text.store.store",
     "Tokenizer": "pretune.text.tokenizers.tokenizer",
-    "load": "pretune.models.model",
+    "load": "pretune.models.loading",
 }
 
 

@@ -16,7 +16,7 @@ from pretune.cli import main
 from pretune.compression import distillation
 from pretune.compression.parameter_sharing import shared_twin
 from pretune.inference import teacher_labels
-from pretune.models.model import load
+from pretune.models.loading import load
 from pretune.objectives import Loss, parse_objective
 from pretune.text.examples.augmentation import augment
 from pretune.text.examples.labeled import Labeled

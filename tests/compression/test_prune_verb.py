@@ -11,7 +11,7 @@ import torch
 import pretune as pt
 from pretune import PretuneError
 from pretune.cli import main
-from pretune.models.model import load
+from pretune.models.loading import load
 from pretune.models.weights import read_weights
 from small_task import start, trained
 
@@ -28,7 +28,7 @@ def test_heads_units_and_layers_with_what_was_gained(tmp_path: Path) -> None:
     rows = pt.predict(tmp_path / "small", [data.parent / "train.csv"])
     assert len(rows) == 64 and {row["predicted_label"] for row in rows} <= {"yes", "no"}
     assert len(pt.embed(tmp_path / "small", ["good stone"])[0]["vector"]) == 64
-    with pytest.raises(PretuneError, match="cannot say which heads were pruned"):
+    with pytest.raises(PretuneError, match="cannot describe pruned heads"):
         pt.export(tmp_path / "small", out=tmp_path / "hf")
 
 

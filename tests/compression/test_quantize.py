@@ -22,7 +22,7 @@ from pretune.compression.onnx_int8 import dynamic, learned, static
 from pretune.compression.quantization import Order, check, choose_engine, write_learned
 from pretune.compression.task_model import Trained
 from pretune.inference.batching import text_batches
-from pretune.models.model import load
+from pretune.models.loading import load
 from pretune.models.onnx_export import INPUTS, PaddedModel, write_graph
 from pretune.nn.linear import Linear
 from pretune.nn.quantized import int8
@@ -342,7 +342,7 @@ def test_a_model_that_writes(tmp_path: Path) -> None:
     ):
         with pytest.raises(PretuneError, match="not changed any more"):
             act(tmp_path / "never")
-    with pytest.raises(PretuneError, match="matrices are of 8 bits"):
+    with pytest.raises(PretuneError, match="cannot describe int8 weights"):
         pt.export(tmp_path / "small", out=tmp_path / "hf")
 
 

@@ -14,7 +14,8 @@ from pretune.backbones.pruned_shape import attentions, feed_forwards, keep_layer
 from pretune.compression.importance import by_gradient, least_heads, multiplied
 from pretune.compression.layer_dropping import choose_kept, parse_drop
 from pretune.compression.pruning import Examples, Pruning, prune
-from pretune.models.model import Model, load
+from pretune.models.loading import load
+from pretune.models.model import Model
 from pretune.packed import Packed, pack_lists
 from test_refit import small, tokenizer
 
@@ -104,7 +105,7 @@ def test_what_others_can_load_and_what_not(tmp_path: Path) -> None:
     torch.testing.assert_close(theirs(ids).last_hidden_state[0], states(smaller)[:5], rtol=1e-4, atol=1e-4)
     headless, _ = prune(model, Pruning(heads=0.3), Examples([]))
     headless.save(tmp_path / "heads")
-    with pytest.raises(PretuneError, match="cannot say which heads were pruned"):
+    with pytest.raises(PretuneError, match="cannot describe pruned heads"):
         pt.export(tmp_path / "heads", out=tmp_path / "never")
     assert not (tmp_path / "never").exists()
 

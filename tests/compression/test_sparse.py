@@ -10,7 +10,7 @@ from test_shapes import made, states
 
 from pretune import PretuneError
 from pretune.compression.pruning import Examples, Pruning, prune
-from pretune.models.model import load
+from pretune.models.loading import load
 from pretune.nn.linear import Linear
 from pretune.nn.magnitude_pruning import LEVELS, REACHED, Sparsifier, make_sparse, zeros_in
 from pretune.runtime.tensor_encoding import restored, without_zeros

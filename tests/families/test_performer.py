@@ -13,7 +13,9 @@ import pretune as pt
 from peers import assert_same
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.models.model import Model, Root, load_model, make_model
+from pretune.models.create_model import make_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Root
 from pretune.nn.attention.patterns import causal, prefix
 from pretune.objectives import parse_objective
 from pretune.packed import Capacity, Packed, pack

@@ -10,7 +10,7 @@ import torch
 
 from conftest import RUSSIAN, english_documents, russian_pieces
 from pretune.inference.fill import Filler
-from pretune.models.model import make_model
+from pretune.models.create_model import make_model
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import Kind, train

@@ -19,7 +19,8 @@ from pretune.families import FAMILIES
 from pretune.inference.generation import generate as module
 from pretune.inference.generation.generate import Decoding, Reader, Writer, search_on, write_on
 from pretune.inference.generation.sampling import discourage, draw
-from pretune.models.model import Model, load_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model
 from pretune.nn.attention.patterns import causal
 from pretune.objectives import parse_objective
 from pretune.packed import pack_lists
@@ -319,7 +320,8 @@ def test_settings_that_mean_nothing_are_refused(options: dict[str, Any], message
 
 
 def test_only_models_that_were_trained_to_write_write(tmp_path: Path) -> None:
-    from pretune.models.model import Root, make_model
+    from pretune.models.create_model import make_model
+    from pretune.models.model import Root
 
     tokenizer = canary.store().tokenizer
     for objective in ("mlm", "0.5*mlm|0.5*lm"):

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import pretune as pt
 from pretune.inference.likelihood import Scorer, windows
-from pretune.models.model import Model, Root, make_model
+from pretune.models.create_model import make_model
+from pretune.models.model import Model, Root
 from pretune.nn.attention.patterns import causal
 from pretune.objectives import parse_objective
 from pretune.packed import pack_lists

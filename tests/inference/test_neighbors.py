@@ -10,7 +10,7 @@ import pytest
 import pretune as pt
 from pretune.cli import VERBS, make_command
 from pretune.inference.neighbors import apart, word_vectors
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 
 MONEY = [
     "He deposited the money at the bank.",

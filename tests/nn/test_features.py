@@ -10,7 +10,8 @@ import torch
 
 import pretune as pt
 from pretune.families import FAMILIES
-from pretune.models.model import Model, Root, load
+from pretune.models.loading import load
+from pretune.models.model import Model, Root
 from pretune.nn.layer_mixing import Biattentive, Features
 from pretune.objectives import parse_objective
 from pretune.packed import pack_lists

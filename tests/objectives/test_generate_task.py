@@ -17,7 +17,7 @@ from pretune.inference.generation.generate import Reader
 from pretune.inference.generation.generate_answers import write_answers
 from pretune.inference.generation.sampling import restrict
 from pretune.inference.predict import Answerer, load_trained
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 from pretune.objectives import Data, alone, parse_objective
 from pretune.objectives.tasks.generate import Generate
 from pretune.packed import pack_lists

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import pretune as pt
 from material import KINDS, TEMPLATES, stack, store
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 from pretune.objectives import Data, parse_objective
 from pretune.objectives.tasks.prompt import Prompt
 from pretune.runtime.randomness import Draws

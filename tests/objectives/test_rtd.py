@@ -17,7 +17,8 @@ from material import KINDS, data
 from peers import Ragged
 from pretune import PretuneError
 from pretune.families.encoders.bert import BERT, BertConfig, build
-from pretune.models.model import Model, Root, load_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Root
 from pretune.objectives import Data, Joint, parse_objective
 from pretune.objectives.objective import means
 from pretune.objectives.pretraining import rtd

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 import pretune as pt
 from material import BEASTS, COLORS, TEMPLATE, few_words, learn, write
 from pretune import PretuneError
-from pretune.models.model import load_model, trained_for
+from pretune.models.checkpoint_heads import trained_for
+from pretune.models.loading import load_model
 from pretune.objectives import Data, parse_objective
 from pretune.objectives.tasks.classify import Classify, several_loss
 from pretune.packed import make_targets

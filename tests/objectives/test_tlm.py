@@ -18,7 +18,8 @@ from conftest import RUSSIAN
 from material import KINDS, TEMPLATE, TEMPLATES, data, parallel, stack, store
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.models.model import Model, Root, load_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Root
 from pretune.objectives import Data, parse_objective
 from pretune.objectives.pretraining.arrangements import smoothed
 from pretune.objectives.pretraining.mlm import MLM

@@ -14,7 +14,8 @@ from conftest import RUSSIAN
 from material import KINDS, data, parallel, store
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.models.model import Model, Root, load_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Root
 from pretune.objectives import Data, parse_objective
 from pretune.objectives.pretraining import rtd
 from pretune.objectives.pretraining.tlm import TLM

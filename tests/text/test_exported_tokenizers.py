@@ -135,7 +135,7 @@ def test_published_names_come_out_as_they_went_in(name: str, write: Any, tmp_pat
 def test_a_model_writes_its_maximum_length_and_the_ids_of_its_tokenizer(tmp_path: Path) -> None:
     from transformers import AutoConfig, AutoTokenizer
 
-    from pretune.models.model import make_model
+    from pretune.models.create_model import make_model
 
     for name in ("bert-tiny", "gpt2-tiny", "xlnet-tiny", "t5-tiny", "roberta-tiny"):
         model = make_model(name, trained("wordpiece").size, padding=trained("wordpiece").role("padding"))
@@ -154,7 +154,8 @@ def test_another_frame_than_the_familys_is_said(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some RoBERTas come with BERT's tokenizer, which has one separator between two texts."""
-    from pretune.models.model import load_model, make_model
+    from pretune.models.create_model import make_model
+    from pretune.models.loading import load_model
 
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
     tokenizer = trained("wordpiece")

@@ -23,11 +23,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from pretune.backbones.bidirectional import TwoWays
-from pretune.backbones.encoder import Encoder, Memory
+from pretune.backbones.encoder import Encoder
 from pretune.backbones.encoder_decoder import EncoderDecoder
-from pretune.backbones.recurrent import Recurrent, RecurrentState
+from pretune.backbones.recurrent import Recurrent
 from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
+from pretune.backbones.recurrent_state import RecurrentState
 from pretune.backbones.reversible import Reversible
+from pretune.backbones.segment_memory import Memory
 from pretune.families.decoders.reformer import ReformerConfig
 from pretune.families.decoders.reformer import build as build_reformer
 from pretune.families.decoders.transfo_xl import TransfoXLConfig

@@ -15,7 +15,7 @@ import torch
 import pretune as pt
 from pretune import PretuneError
 from pretune.inference.embed import embed_texts
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 from pretune.objectives import parse_objective
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.training import train as train_tokenizer

@@ -17,7 +17,7 @@ from test_engine import stop_at
 import pretune as pt
 from pretune.cli import main
 from pretune.inference.predict import load_trained
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 from pretune.objectives import Joint, Mixture, Named, parse_objective
 from pretune.training import prefetch
 from pretune.training.data_streams import Stage, Streams

@@ -11,8 +11,10 @@ import pytest
 from material import TEMPLATES, encoder_decoder
 from pretune import PretuneError, pretrain
 from pretune.families import FAMILIES
-from pretune.families.family import Family, Table
-from pretune.models.model import Model, Root, load_model
+from pretune.families.checkpoint_names import NameTable
+from pretune.families.family import Family
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Root
 from pretune.objectives import parse_objective
 from pretune.training.held_out import split
 from pretune.training.jobs import pretraining
@@ -31,7 +33,7 @@ TINY = Family(
     config=TinyConfig,
     build=lambda config: encoder_decoder(config.vocab_size, layers=1),
     template=TEMPLATES["t5"],
-    table=Table(),
+    table=NameTable(),
     classes={frozenset(): "Tiny"},
 )
 

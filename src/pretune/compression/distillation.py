@@ -14,8 +14,11 @@ from pretune.compression.student_initialization import Start, cut_of, depth_of, 
 from pretune.compression.task_model import Trained, beside
 from pretune.inference.generation.generate import Decoding, Writer
 from pretune.inference.teacher_labels import Array, ask, teachers_task
-from pretune.models.model import Model, family_of, find_folder, load, trained_for
+from pretune.models.checkpoint_heads import trained_for
+from pretune.models.loading import load
+from pretune.models.model import Model
 from pretune.models.presets import is_preset
+from pretune.models.references import family_of, find_folder
 from pretune.objectives import Mixture, Task, parse_objective
 from pretune.objectives.distillation.distill_hidden import Imitate, Match, parse_matches
 from pretune.objectives.distillation.distill_logits import Teaching

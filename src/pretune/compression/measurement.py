@@ -16,7 +16,10 @@ from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.backbones.onnx_runtime import OnnxBackbone
 from pretune.inference.predict import Answerer
 from pretune.metrics import score
-from pretune.models.model import HEAD, LENGTH, Model, find_folder
+from pretune.models.hf_config import LENGTH
+from pretune.models.model import Model
+from pretune.models.references import find_folder
+from pretune.models.weights import HEAD
 from pretune.objectives import Task
 from pretune.packed import Batch
 from pretune.runtime.devices import choose_device

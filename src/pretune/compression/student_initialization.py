@@ -15,8 +15,11 @@ from pathlib import Path
 from pretune.backbones.pruned_shape import drop_all_but
 from pretune.compression.parameter_sharing import shared_twin
 from pretune.compression.pruning import copied, express
-from pretune.models.model import Model, find_folder, load_model, make_model
+from pretune.models.create_model import make_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model
 from pretune.models.presets import is_preset
+from pretune.models.references import find_folder
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.output_paths import intermediate
 from pretune.training.run_folder import finish_run, start_run

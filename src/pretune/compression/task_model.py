@@ -12,7 +12,10 @@ import torch
 from pretune.compression.measurement import Costs, compare, quality, verdict
 from pretune.compression.pruning import Examples
 from pretune.inference.batching import by_length
-from pretune.models.model import Model, find_folder, load, trained_for
+from pretune.models.checkpoint_heads import trained_for
+from pretune.models.loading import load
+from pretune.models.model import Model
+from pretune.models.references import find_folder
 from pretune.objectives import Data, Task
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError

@@ -22,7 +22,9 @@ from pretune.inference.generation.stop_strings import ends_at
 from pretune.inference.predict import Answerer
 from pretune.metrics.classification import classification_metrics
 from pretune.metrics.generated_text import exact_match
-from pretune.models.model import find_folder, load_model, read_config
+from pretune.models.hf_config import read_config
+from pretune.models.loading import load_model
+from pretune.models.references import find_folder
 from pretune.objectives import Named, alone, parse_objective
 from pretune.objectives.task import Answer
 from pretune.objectives.tasks.prompt import Prompt

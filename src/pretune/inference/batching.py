@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from pretune.models.model import LENGTH, Model
+from pretune.models.hf_config import LENGTH
+from pretune.models.model import Model
 from pretune.packed import Batch
 from pretune.runtime.progress import say
 from pretune.text.examples.labeled import Labeled

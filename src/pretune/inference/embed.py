@@ -12,7 +12,9 @@ import torch
 
 from pretune.inference.batching import text_batches
 from pretune.inference.finite_check import checked
-from pretune.models.model import LENGTH, embedding_of, load_model, trained_for
+from pretune.models.checkpoint_heads import embedding_of, trained_for
+from pretune.models.hf_config import LENGTH
+from pretune.models.loading import load_model
 from pretune.nn.text_embedding import TextEmbedding
 from pretune.objectives import Named, alone
 from pretune.objectives.tasks.contrast import Contrast, mark_prompts, prompt_tokens

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from pretune.inference.finite_check import checked
-from pretune.models.model import Model, load_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model
 from pretune.objectives import parse_objective
 from pretune.objectives.pretraining.masking import choose, words
 from pretune.packed import pack

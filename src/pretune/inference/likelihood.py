@@ -25,7 +25,10 @@ from torch import Tensor, nn
 
 from pretune.inference.batching import TOKENS
 from pretune.inference.finite_check import checked
-from pretune.models.model import LENGTH, Model, load_model, trained_for
+from pretune.models.checkpoint_heads import trained_for
+from pretune.models.hf_config import LENGTH
+from pretune.models.loading import load_model
+from pretune.models.model import Model
 from pretune.nn.attention.patterns import Pattern, causal, permutation
 from pretune.nn.attention.patterns import prefix as prefix_pattern
 from pretune.packed import pack

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from pretune.inference.batching import text_batches
-from pretune.models.model import Model, load_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model
 from pretune.packed import Packed
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError

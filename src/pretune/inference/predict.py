@@ -12,7 +12,10 @@ import torch
 from pretune.inference.batching import by_length
 from pretune.inference.finite_check import checked
 from pretune.inference.generation.generate_answers import write_answers
-from pretune.models.model import LENGTH, Model, closed_head, load_model, trained_for
+from pretune.models.checkpoint_heads import closed_head, trained_for
+from pretune.models.hf_config import LENGTH
+from pretune.models.loading import load_model
+from pretune.models.model import Model
 from pretune.objectives import Data, Mixture, Task
 from pretune.objectives.task import Answer, knowing
 from pretune.runtime.devices import choose_device

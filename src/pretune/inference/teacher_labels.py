@@ -13,7 +13,7 @@ import numpy as np
 
 from pretune.inference.ensemble import answer_parts, same_task
 from pretune.inference.predict import texts_as_part
-from pretune.models.model import find_folder
+from pretune.models.references import find_folder
 from pretune.objectives import Task
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.errors import PretuneError

@@ -93,7 +93,7 @@ def adapt(
     """
     import os
 
-    from pretune.models.model import find_folder
+    from pretune.models.references import find_folder
     from pretune.training.jobs import adapting, pretraining
     from pretune.training.run_folder import check_same
 

@@ -100,8 +100,10 @@ def export(
 
     from pretune.models.adapt_vocabulary import lengthen
     from pretune.models.adapt_vocabulary import match_vocabulary as match
-    from pretune.models.model import LENGTH, find_folder, load
+    from pretune.models.hf_config import LENGTH
+    from pretune.models.loading import load
     from pretune.models.model_card import write_card
+    from pretune.models.references import find_folder
     from pretune.models.weights import read_size
     from pretune.objectives import Task
     from pretune.runtime.errors import PretuneError
@@ -139,7 +141,7 @@ def export(
             raise PretuneError(f"--max-length {max_length}: {reference} takes from {least} to {most} tokens")
         loaded.max_length = max_length
     if to == "onnx":
-        from pretune.models.model import trained_for
+        from pretune.models.checkpoint_heads import trained_for
         from pretune.models.onnx_export import export_graph
 
         trained = trained_for(reference)

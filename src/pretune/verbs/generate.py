@@ -22,7 +22,8 @@ def told_languages(o: Options) -> bool:
     """Return whether a model is told from which language to which it writes."""
     import os
 
-    from pretune.models.model import find_folder, read_config
+    from pretune.models.hf_config import read_config
+    from pretune.models.references import find_folder
 
     family, _ = read_config(find_folder(os.fspath(o.model)))
     return "language" in (*family.template.single, *(family.template.target or ()))

@@ -74,7 +74,7 @@ def _presets() -> list[dict[str, Any]]:
     import torch
 
     from pretune.backbones.bidirectional import TwoWays
-    from pretune.models.model import make_model
+    from pretune.models.create_model import make_model
     from pretune.models.presets import find_preset, preset_names
     from pretune.nn.initialization import Undrawn
 
@@ -129,7 +129,8 @@ def _example(expressions: list[str] | None, text: str | None, seed: int) -> dict
 
 
 def _folder(folder: Path) -> dict[str, Any]:
-    from pretune.models.model import CONFIG, load_model
+    from pretune.models.hf_config import CONFIG
+    from pretune.models.loading import load_model
     from pretune.models.sentence_transformers import MODULES
     from pretune.runtime.errors import PretuneError
     from pretune.text.store.store import MANIFEST, Store
@@ -155,7 +156,9 @@ def _vectors(folder: Path) -> dict[str, Any]:
     """Return how a model computes vectors of texts, where its folder says so."""
     import torch
 
-    from pretune.models.model import CONFIG, embedding_of, find_folder, read_config
+    from pretune.models.checkpoint_heads import embedding_of
+    from pretune.models.hf_config import CONFIG, read_config
+    from pretune.models.references import find_folder
     from pretune.models.sentence_transformers import read_layout
 
     if not (find_folder(folder) / CONFIG).is_file() or (embedding := embedding_of(folder)) is None:

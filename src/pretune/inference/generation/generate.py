@@ -15,7 +15,10 @@ from pretune.inference.finite_check import checked
 from pretune.inference.generation.beam_search import Beam, Search, candidates
 from pretune.inference.generation.sampling import Allowed, discourage, draw, restrict
 from pretune.inference.generation.stop_strings import Ended, Pieces, cut, ends_at
-from pretune.models.model import Model, find_folder, load_model, read_config
+from pretune.models.hf_config import read_config
+from pretune.models.loading import load_model
+from pretune.models.model import Model
+from pretune.models.references import find_folder
 from pretune.nn.attention.kv_cache import Cache
 from pretune.nn.attention.patterns import causal
 from pretune.objectives import parse_objective

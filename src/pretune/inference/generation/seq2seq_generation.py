@@ -14,7 +14,10 @@ from pretune.inference.generation.beam_search import Beam
 from pretune.inference.generation.generate import Decoding, Reader, check_streamed, write_steps
 from pretune.inference.generation.generate_answers import around, write_for
 from pretune.inference.generation.stop_strings import Pieces, cut, ends_at
-from pretune.models.model import Model, find_folder, load_model, read_config
+from pretune.models.hf_config import read_config
+from pretune.models.loading import load_model
+from pretune.models.model import Model
+from pretune.models.references import find_folder
 from pretune.objectives import Data, alone
 from pretune.objectives.tasks.generate import Generate
 from pretune.runtime.devices import choose_device

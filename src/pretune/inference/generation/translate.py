@@ -15,7 +15,9 @@ from torch import Tensor
 from pretune.inference.attention_alignment import Aligned, by_words, look
 from pretune.inference.generation.beam_search import Beam
 from pretune.inference.generation.generate import Decoding, Reader, search_on, together, write_on
-from pretune.models.model import Model, load_model, trained_for
+from pretune.models.checkpoint_heads import trained_for
+from pretune.models.loading import load_model
+from pretune.models.model import Model
 from pretune.nn.attention.patterns import causal
 from pretune.objectives.seq2seq.source_target import writing_template
 from pretune.objectives.seq2seq.translate import Translate

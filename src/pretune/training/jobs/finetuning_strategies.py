@@ -150,7 +150,7 @@ def freeze(module: nn.Module) -> None:
 
 def start_anew(model: Model, layers: int, seed: int) -> None:
     """Give the upper layers the parameters of a model that was never trained."""
-    fresh = model.fresh(seed + 1)  # a preset's own parameters were drawn from the seed itself
+    fresh = model.random_backbone(seed + 1)  # a preset's own parameters were drawn from the seed itself
     for (_, old), (_, new) in zip(model.backbone.groups()[-layers:], fresh.groups()[-layers:], strict=True):
         for module, twin in zip(old, new, strict=True):
             module.load_state_dict(twin.state_dict())

@@ -12,8 +12,12 @@ from typing import Any
 import torch
 
 from pretune.inference.word_vector_models import fill_in
-from pretune.models.model import Model, find_folder, load_model, make_model, read_config
+from pretune.models.create_model import make_model
+from pretune.models.hf_config import read_config
+from pretune.models.loading import load_model
+from pretune.models.model import Model
 from pretune.models.presets import find_preset, is_preset
+from pretune.models.references import find_folder
 from pretune.nn.recurrent import asks_the_host
 from pretune.objectives import Data, Joint, LearnsFromRows, Mixture, parse_objective
 from pretune.objectives.pretraining.mlm import MLM
