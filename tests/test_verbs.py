@@ -344,7 +344,7 @@ def test_a_fine_tuned_model_serves_in_transformers(task: Run) -> None:
 def test_only_classifiers_classify(pretrained: Run) -> None:
     with pytest.raises(pt.PretuneError, match="was not trained for a task"):
         pretrained.predict(["x"])
-    with pytest.raises(pt.PretuneError, match="nothing to answer"):
+    with pytest.raises(pt.PretuneError, match="nothing to predict"):
         pt.predict(pretrained)
 
 
@@ -384,7 +384,7 @@ def test_show(pretrained: Run) -> None:
     assert facts["finished"] and facts["recipe"]["objective"] == "mlm+nsp"
     assert pt.show(pretrained.folder.parent / "store").facts["documents"] > 10
     answer = run("show", "nowhere", check=False)
-    assert answer.returncode == 1 and "neither `presets` nor `objectives`" in answer.stderr
+    assert answer.returncode == 1 and "nothing of this name can be shown" in answer.stderr
 
 
 def test_adapt_goes_on_from_a_model_and_compares(pretrained: Run, text: Path, tmp_path: Path) -> None:
