@@ -109,8 +109,10 @@ Limits = Annotated[Budget | None, "Training budget instead of --epochs."]
 TextLimits = Annotated[Budget | None, "Training budget; training ends when the first limit is reached."]
 OptimizerSettings = Annotated[Optimizer | None, f"Optimizer settings: {_keys(Optimizer)}."]
 ScheduleSettings = Annotated[Schedule | None, f"Learning rate schedule settings: {_keys(Schedule)}."]
+Batch = Annotated[Batching | None, f"Batch settings: {_keys(Batching)}."]
 RowBatch = Annotated[Batching | None, f"Batch settings: {_keys(Batching, settings.ON_TEXT)}."]
 TextBatch = Annotated[Batching | None, f"Batch settings: {_keys(Batching, settings.ON_ROWS)}."]
+AnyWatching = Annotated[Watching | None, f"Logging, evaluation, and checkpoint settings: {_keys(Watching)}."]
 RowWatching = Annotated[
     Watching | None, f"Logging, evaluation, and checkpoint settings: {_keys(Watching, settings.ON_TEXT)}."
 ]
@@ -129,7 +131,6 @@ Devices = Annotated[
     "Number of devices of this machine to distribute the runs over, with one process per device (processes share a GPU if "
     "there are fewer); on a CPU, the number of processes.",
 ]
-Control = Annotated[bool, "Also train a control model for the same time, in OUT/intermediate/control."]
 
 # -- inference ------------------------------------------------------------------------------------------------------
 

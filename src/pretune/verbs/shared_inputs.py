@@ -27,6 +27,13 @@ def job_options(job: type[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: os.fspath(x) if isinstance(x, os.PathLike) else x for name, x in given.items()}
 
 
+def compression_options(job: type[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a compression verb for its job, with the output folder and the columns by role."""
+    columns = {role: arguments[role] for role in ("text", "pair", "label")}
+    out = {"out": Path(arguments["out"]), "columns": name_columns(arguments["columns"], **columns)}
+    return job_options(job, arguments) | out
+
+
 def name_files(files: str | Path | Sequence[str] | Mapping[str, str]) -> str | dict[str, str]:
     """Return the path of a single file, or a dictionary of task name to path if files are given as NAME=FILE.
 
