@@ -397,11 +397,11 @@ def reads(cls: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
 FAST: dict[str, Any] = {"budget": Budget(steps=1), "batch": Batching(length=16)}
 # Mode → verb, the job that its options become, a call.
 MODES: dict[str, tuple[str, Any, dict[str, Any]]] = {
-    "distill a task": ("distill", distillation.Order, {**OF_TASK, "epochs": 0.1, "batch": Batching(length=16)}),
-    "distill text": ("distill", distillation.Order, {**OF_TEXT, **FAST, "teacher": "{language}"}),
-    "prune": ("prune", pruning_job.Order, PRUNE),
-    "prune and train": ("prune", pruning_job.Order, {**PRUNE, **FAST, "train": "{rows}"}),
-    "quantize": ("quantize", quantization.Order, {**QUANTIZE, "engine": "onnx"}),
+    "distill a task": ("distill", distillation.DistillationJob, {**OF_TASK, "epochs": 0.1, "batch": Batching(length=16)}),
+    "distill text": ("distill", distillation.DistillationJob, {**OF_TEXT, **FAST, "teacher": "{language}"}),
+    "prune": ("prune", pruning_job.PruningJob, PRUNE),
+    "prune and train": ("prune", pruning_job.PruningJob, {**PRUNE, **FAST, "train": "{rows}"}),
+    "quantize": ("quantize", quantization.QuantizationJob, {**QUANTIZE, "engine": "onnx"}),
     "finetune": ("finetune", finetuning.Plan, {**FINETUNE, "epochs": 0.1, "report": False, "batch": Batching(length=16)}),
     "self-training": ("finetune", finetuning.Plan, {**FINETUNE, **FAST, "seeds": 1, "report": False, "unlabeled": "{text}", "confident": 0.1}),
     "several tasks": ("finetune", finetuning.Plan, {**FINETUNE, **FAST, "seeds": 1, "report": False, "train": ["a={rows}", "b={rows}"]}),

@@ -44,16 +44,16 @@ def search(out: Path, *sequences: str) -> pt.Run:
 def test_a_candidate_that_fails_is_a_row_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
-    def fail(order: pruning_job.Order) -> None:
-        tried.append(order.out.name)
-        order.out.mkdir(parents=True)
+    def fail(job: pruning_job.PruningJob) -> None:
+        tried.append(job.out.name)
+        job.out.mkdir(parents=True)
         raise RuntimeError("out of\nmemory")
 
-    def refuse(order: quantization.Order) -> None:
+    def refuse(job: quantization.QuantizationJob) -> None:
         raise PretuneError("as a graph it gives other states")
 
-    monkeypatch.setattr(pruning_job, "carry_out", fail)
-    monkeypatch.setattr(quantization, "carry_out", refuse)
+    monkeypatch.setattr(pruning_job, "run_pruning", fail)
+    monkeypatch.setattr(quantization, "run_quantization", refuse)
     run = search(tmp_path / "best", "int8", "units=0.5", "units=0.5 > weights=0.5", "layers=2", "layers=2 > int8")
     rows = {row["model"]: row for row in run.results["candidates"]}
     assert list(rows) == ["uncompressed", "layers=2", "int8", "units=0.5", "units=0.5 > weights=0.5", "layers=2 > int8"]
@@ -74,10 +74,10 @@ def test_targets() -> None:
     for text in ("latency=20ms", "size=1500000", "quality>=0.97"):
         assert str(parse_target(text)) == text
     for text, words in (
-        ("speed=3", "expected latency=5ms"),
-        ("quality<=0.9", "a limit is >="),
+        ("speed=3", "for example, latency=5ms"),
+        ("quality<=0.9", "quality needs >="),
         ("quality>=97", "at most 1"),
-        ("latency=fast", "no latency"),
+        ("latency=fast", "not a latency"),
     ):
         with pytest.raises(PretuneError, match=words):
             parse_target(text)
@@ -95,7 +95,7 @@ def test_sequences() -> None:
     for text in usual_sequences(12):
         parse_sequence(text)
     for text, words in (
-        ("int8 > layers=6", "layers come first"),
+        ("int8 > layers=6", "layers must be the first step"),
         ("layer=6", "did you mean 'layers'"),
         ("heads", "needs a number"),
     ):
@@ -105,6 +105,6 @@ def test_sequences() -> None:
 
 def test_a_model_without_a_task_is_refused(tmp_path: Path) -> None:
     data = start() / "train.csv"
-    with pytest.raises(PretuneError, match="candidates are compared by it"):
+    with pytest.raises(PretuneError, match="candidates are compared on one"):
         pt.compress(start() / "start", target="size=1MB", train=data, dev=data, out=tmp_path / "never")
     assert not (tmp_path / "never").exists()

@@ -162,7 +162,7 @@ def test_losses_on_text_have_the_published_weights_or_others(tmp_path: Path, mon
     ):
         with pytest.raises(PretuneError, match=words):
             from_text(teacher, tmp_path / "never", loss_weights=weights)
-    with pytest.raises(PretuneError, match=r"written there, as in 2\*cosine"):
+    with pytest.raises(PretuneError, match=r"give the weight there, as in 2\*cosine"):
         from_text(teacher, tmp_path / "never", match="cosine", loss_weights={"cosine": 2.0})
     assert not (tmp_path / "never").exists()
 
@@ -219,10 +219,10 @@ def test_variants_of_texts(tmp_path: Path) -> None:
     words = {word for text in few for word in text.split()}
     assert {word for text in made for word in text.split()} <= words
     rows = Labeled(Path("rows"), {}, few, ["x", "y"], lines=[1, 2])
-    order = distillation.Order(["teacher"], "layers=2", tmp_path / "out", augment=3)
-    varied = distillation.with_variants(None, rows, order)
+    job = distillation.DistillationJob(teachers=["teacher"], student="layers=2", out=tmp_path / "out", augment=3)
+    varied = distillation.with_variants(None, rows, job)
     assert varied.texts == made and varied.pairs == ["xy"[number] for number, _ in pairs]
-    both = distillation.with_variants(rows, rows, order)
+    both = distillation.with_variants(rows, rows, job)
     assert both.texts == few + made and both.pairs == ["x", "y", *varied.pairs]
 
 
@@ -235,11 +235,11 @@ def test_refusals(tmp_path: Path) -> None:
         ({"student": "layers=9", "train": data}, "the teacher has 4 layers"),
         ({"student": "layers=2", "train": other}, "they must be the same"),
         ({"student": "layers=2", "train": data, "match": "hidden(1:9)"}, "no pair 1:9"),
-        ({"student": "half=2", "train": data}, "there are layers=6"),
-        ({"student": "layers=2"}, "needs something to learn from"),
-        ({"student": "layers=2", "train": data, "temperature": 0.0}, "it is above 0"),
-        ({"student": "layers=2", "data": data, "train": data}, "give it alone"),
-        ({"student": "shared=64", "train": data}, "narrower than the states"),
+        ({"student": "half=2", "train": data}, "unknown student; give layers=6"),
+        ({"student": "layers=2"}, "needs data: give"),
+        ({"student": "layers=2", "train": data, "temperature": 0.0}, "must be above 0"),
+        ({"student": "layers=2", "data": data, "train": data}, "give it without --train"),
+        ({"student": "shared=64", "train": data}, "choose an embedding size from 1 to"),
     ):
         with pytest.raises(PretuneError, match=words):
             pt.distill(trained(), out=tmp_path / "never", **options)  # type: ignore[arg-type]
@@ -247,7 +247,7 @@ def test_refusals(tmp_path: Path) -> None:
     wrong = tune(tmp_path / "labels", steps=2)
     config = (wrong.folder / "config.json").read_text().replace('"yes"', '"perhaps"')
     (wrong.folder / "config.json").write_text(config)
-    with pytest.raises(PretuneError, match=r"the student has the labels no, perhaps"):
+    with pytest.raises(PretuneError, match=r"the student's labels are no, perhaps"):
         pt.distill(trained(), student=str(wrong.folder), train=data, out=tmp_path / "never")
 
 
@@ -312,7 +312,8 @@ def test_numbers_of_rows_and_teacher_are_mixed(tmp_path: Path, monkeypatch: pyte
     (task,) = mixture.objectives
     material: Any = Material(mixture, task, task, rows, None, [])  # type: ignore[arg-type]
     monkeypatch.setattr(distillation, "ask", lambda teachers, read, *others: np.full((len(read), 1), 5.0))
-    order = distillation.Order(["teacher"], "layers=2", tmp_path / "out", train="rows", soft=0.25)
-    taught = distillation.taught_by(order, material, more)
+    options: dict[str, Any] = {"teachers": ["teacher"], "student": "layers=2", "train": "rows", "soft": 0.25}
+    job = distillation.DistillationJob(out=tmp_path / "out", **options)
+    taught = distillation.add_predictions(job, material, more)
     assert taught.rows.labels == [2.0, 3.5, 5.0] and taught.rows.texts == ["a", "b", "c"]
     assert taught.teaching is None and taught.task.mean == pytest.approx(3.5)  # type: ignore[attr-defined]

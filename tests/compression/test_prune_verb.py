@@ -67,8 +67,8 @@ def test_a_smaller_vocabulary(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_refusals(tmp_path: Path) -> None:
     for options, words in (
-        ({"drop": "top(4)"}, "something must be left"),
-        ({"heads": 1.5}, "something must be left"),
+        ({"drop": "top(4)"}, "drop 1 to 3 of them"),
+        ({"heads": 1.5}, "must be at least 0 and below 1"),
         ({}, "nothing to prune"),
         ({"heads": 0.5, "epochs": 1.0}, "give them with --train"),
         ({"heads": 0.5, "control": True}, "--control applies only with --epochs"),

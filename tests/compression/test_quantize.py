@@ -19,7 +19,7 @@ from pretune.backbones.onnx_runtime import OnnxBackbone, feeds, open_graph
 from pretune.compression import onnx_int8, quantization
 from pretune.compression.measurement import Costs, bytes_of, some_texts, verdict
 from pretune.compression.onnx_int8 import dynamic, learned, static
-from pretune.compression.quantization import Order, check, choose_engine, write_learned
+from pretune.compression.quantization import QuantizationJob, check, choose_engine, write_learned
 from pretune.compression.task_model import Trained
 from pretune.inference.batching import text_batches
 from pretune.models.model import load
@@ -148,7 +148,7 @@ def test_a_quantization_aware_graph_computes_what_was_trained(tmp_path: Path, mo
     monkeypatch.setattr(quantization, "learned", lambda draft, out: shutil.copy(tmp_path / "other.onnx", out))
     for _, linear in linears(model.backbone):
         linear.input_quantizer = None
-    with pytest.raises(PretuneError, match="are not those of the trained model"):
+    with pytest.raises(PretuneError, match="differ from those of the trained model"):
         write_learned(model, None, ranges, tmp_path / "float.onnx", tmp_path / "never.onnx")
     # ONNX Runtime multiplies integers, and keeps no matrix as float.
     operators = optimized(tmp_path / "q8.onnx", tmp_path / "optimized.onnx")
@@ -340,7 +340,7 @@ def test_a_model_that_writes(tmp_path: Path) -> None:
         lambda out: pt.quantize(tmp_path / "small", out=out),
         lambda out: pt.prune(tmp_path / "small", units=0.5, out=out),
     ):
-        with pytest.raises(PretuneError, match="not changed any more"):
+        with pytest.raises(PretuneError, match="int8 weights cannot be changed"):
             act(tmp_path / "never")
     with pytest.raises(PretuneError, match="matrices are of 8 bits"):
         pt.export(tmp_path / "small", out=tmp_path / "hf")
@@ -348,14 +348,14 @@ def test_a_model_that_writes(tmp_path: Path) -> None:
 
 def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for options, words in (
-        ({"how": "aware"}, "give rows with --train"),
-        ({"how": "aware", "engine": "torch", "train": start() / "train.csv"}, "only ONNX Runtime can use"),
+        ({"how": "aware"}, "give examples with --train"),
+        ({"how": "aware", "engine": "torch", "train": start() / "train.csv"}, "only the onnx engine supports"),
         (
             {"how": "aware", "per_channel": False, "train": start() / "train.csv"},
             "--per-channel applies only|--no-per-channel applies only",
         ),
         ({"how": "weights", "engine": "onnx"}, "leave --engine out"),
-        ({"how": "int3"}, "there are dynamic, static"),
+        ({"how": "int3"}, "choose one of dynamic, static"),
         ({"bits": 4}, "--bits applies only with --how weights"),
         ({"how": "weights", "bits": 3}, "or 4 with --how weights"),
     ):
@@ -389,9 +389,9 @@ def test_heads_that_need_more_than_a_graph_take_torch(objective: str) -> None:
     task = On(task, "mix") if objective == "on" else parse_objective("prompt", labels=("no", "yes")).objectives[0]  # type: ignore[assignment, arg-type]
     source = Trained(Path("run"), model, task)  # type: ignore[arg-type]
     assert choose_engine("dynamic", source) == "torch" and choose_engine("static", source) == "onnx"
-    order = Order("run", Path("out"), engine="onnx")
-    with pytest.raises(PretuneError, match="cannot be used with a graph: its head"):
-        check(order, "onnx", source)
+    job = QuantizationJob(model="run", out=Path("out"), engine="onnx")
+    with pytest.raises(PretuneError, match="cannot be used with an ONNX graph: its head"):
+        check(job, "onnx", source)
 
 
 def test_what_is_not_better_is_said() -> None:

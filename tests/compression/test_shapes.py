@@ -140,11 +140,11 @@ def test_refusals() -> None:
     for text, words in (("top", "such as"), ("tpo(3)", "did you mean 'top'")):
         with pytest.raises(PretuneError, match=words):
             parse_drop(text)
-    with pytest.raises(PretuneError, match="something must be left"):
+    with pytest.raises(PretuneError, match="the model has 12 layers; drop 1 to 11"):
         choose_kept("top", 12, 12, list)
-    with pytest.raises(PretuneError, match="only 6 of 12 layers are even"):
+    with pytest.raises(PretuneError, match="only 6 of the 12 layers are even"):
         choose_kept("even", 7, 12, list)
-    with pytest.raises(PretuneError, match="something must be left"):
+    with pytest.raises(PretuneError, match="must be at least 0 and below 1"):
         Pruning(heads=1.0).check()
     with pytest.raises(PretuneError, match="nothing to prune"):
         Pruning().check()
