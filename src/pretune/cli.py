@@ -229,14 +229,14 @@ def parse_docstring(verb: Callable[..., Any]) -> tuple[str, dict[str, str]]:
 
 def _describe_settings(verb: Callable[..., Any]) -> str:
     """Return the help of --set, which lists the recipe sections of a verb with the keys that apply to it."""
-    text = "KEY=VALUE for any key of the recipe."
-    refused = {option for rule in getattr(verb, "rules", ()) for option in rule.options}
-    sections = {name: section_of(hint) for name, hint in hints(verb).items()}
-    for name, section in sections.items():
+    refused = {option for rule in getattr(verb, "rules", ()) if rule.never for option in rule.options}
+    sections = []
+    for name, section in ((name, section_of(hint)) for name, hint in hints(verb).items()):
         if section is not None and not section.flat:
-            keys = [f"{name}.{key}" for key in section_keys(section) if f"{name}.{key}" not in refused]
-            text += f" {', '.join(keys)}."
-    return text
+            keys = [key for key in section_keys(section) if f"{name}.{key}" not in refused]
+            sections.append(f"{name} ({', '.join(keys)})")
+    text = "KEY=VALUE for any key of the recipe"
+    return f"{text}, e.g. optimizer.lr=1e-4. Sections and keys: {'; '.join(sections)}." if sections else f"{text}."
 
 
 def _nest(path: tuple[str, ...], value: Any) -> Values:

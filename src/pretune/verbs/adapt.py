@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pretune.runtime.output_paths import run_folder
 from pretune.verbs import options as opt
-from pretune.verbs.option_modes import LANGUAGE, OF_DATA, ON_TEXT
+from pretune.verbs.option_modes import DATA_RULES, LANGUAGE_RULE, NO_ROW_KEYS
 from pretune.verbs.verb import verb
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pretune.training.jobs.adapting import Adapted
 
 
-@verb(ON_TEXT, LANGUAGE, *OF_DATA, out=run_folder)
+@verb(NO_ROW_KEYS, LANGUAGE_RULE, *DATA_RULES, out=run_folder)
 def adapt(
     model: opt.Model,
     data: Store | Sequence[str | Path] | str | Path,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pretune.runtime.output_paths import new_folder
 from pretune.verbs import options as opt
-from pretune.verbs.option_modes import BY_BUDGET, EPOCHS, ON_ROWS
+from pretune.verbs.option_modes import BY_BUDGET, EPOCHS_RULE, NO_TEXT_KEYS
 from pretune.verbs.verb import only, verb
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
         where="to sequences that train, not to int8 alone",
         when=lambda o: not o.sequences or any(text.strip() != "int8" for text in o.sequences),
     ),
-    EPOCHS,
-    ON_ROWS,
+    EPOCHS_RULE,
+    NO_TEXT_KEYS,
     out=new_folder,
 )
 def compress(

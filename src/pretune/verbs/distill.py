@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pretune.runtime.output_paths import new_folder
 from pretune.verbs import options as opt
-from pretune.verbs.option_modes import EPOCHS, ROW_KEYS, TEXT_KEYS, reading
+from pretune.verbs.option_modes import EPOCHS_RULE, ROW_KEYS, TEXT_KEYS, reading_rules
 from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def has_probabilities(o: Options) -> bool:
         "dev", "text", "pair", "label", "columns", "soft", "loss", "augment", "epochs", "processes", "engine", *ROW_KEYS,
         where="to a student for a task (--train or --unlabeled), not with --data", when=lambda o: not o.data,
     ),
-    *reading("layout", "column", "errors", files=lambda o: o.data, of=" of --data"),
+    *reading_rules("layout", "column", "errors", files=lambda o: o.data, of=" of --data"),
     only("loss_weights", "write", *TEXT_KEYS, where="with --data", when=lambda o: bool(o.data)),
     only("soft", where="with --train, against whose labels it is weighted", when=lambda o: o.train is not None),
     only("control", where="with --train or --data", when=lambda o: o.train is not None or bool(o.data)),
@@ -42,7 +42,7 @@ def has_probabilities(o: Options) -> bool:
         where="if the teacher predicts: with --unlabeled, --augment or --soft above 0", when=uses_predictions,
     ),
     only("temperature", "loss", where="to teachers that classify or predict tokens", when=has_probabilities),
-    EPOCHS,
+    EPOCHS_RULE,
     out=new_folder,
 )  # fmt: skip
 def distill(

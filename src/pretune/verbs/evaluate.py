@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretune.runtime.output_paths import folder_of
 from pretune.verbs import options as opt
-from pretune.verbs.option_modes import BY_BUDGET, EPOCHS, ON_ROWS, reading
+from pretune.verbs.option_modes import BY_BUDGET, EPOCHS_RULE, NO_TEXT_KEYS, reading_rules
 from pretune.verbs.results import Facts, Rows
 from pretune.verbs.verb import Options, only, verb
 
@@ -54,15 +54,15 @@ def in_several_languages(o: Options) -> bool:
         where="with --suite", when=lambda o: o.suite is not None,
     ),
     only("text", "pair", "length", "stride", "limit", "layout", "errors", where="without --suite, to texts", when=lambda o: o.suite is None),
-    *reading("layout", files=lambda o: o.data if o.suite is None else ()),
+    *reading_rules("layout", files=lambda o: o.data if o.suite is None else ()),
     only(
         "keep", "strategy", *BY_BUDGET, "scratch", "deterministic",
         where="to fine-tuning; with --shots nothing is trained", when=lambda o: o.shots is None,
     ),
     only("seeds", "seed", where="where examples are sampled, not with --shots 0", when=lambda o: o.shots != 0),
     only("language", where="to suites whose tasks have files in several languages", when=in_several_languages),
-    EPOCHS,
-    ON_ROWS,
+    EPOCHS_RULE,
+    NO_TEXT_KEYS,
     out=folder_of("suite.json", "an evaluation"),
 )  # fmt: skip
 def evaluate(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretune.runtime.output_paths import run_folder
 from pretune.verbs import options as opt
-from pretune.verbs.option_modes import EPOCHS, LOADED, ON_ROWS, TOKENIZER, starts_from_preset
+from pretune.verbs.option_modes import EPOCHS_RULE, NO_TEXT_KEYS, PARTIAL_RULE, TOKENIZER_RULE, starts_from_preset
 from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ def several_tasks(o: Options) -> bool:
 
 
 @verb(
-    ON_ROWS,
-    EPOCHS,
-    TOKENIZER,
-    LOADED,
+    NO_TEXT_KEYS,
+    EPOCHS_RULE,
+    TOKENIZER_RULE,
+    PARTIAL_RULE,
     only(
         "scratch",
         where="to models that have weights; a preset is always randomly initialized",

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pretune.verbs import options as opt
-from pretune.verbs.option_modes import reading
+from pretune.verbs.option_modes import reading_rules
 from pretune.verbs.results import Rows
 from pretune.verbs.verb import only, verb
 
 
 @verb(
     only("uses", where="without a text", when=lambda o: not o.text),
-    *reading("layout", "column", "errors", files=lambda o: o.in_, of=" of --in"),
+    *reading_rules("layout", "column", "errors", files=lambda o: o.in_, of=" of --in"),
 )
 def neighbors(
     model: opt.Model,

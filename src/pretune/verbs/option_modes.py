@@ -20,16 +20,20 @@ TEXT_KEYS, ROW_KEYS = (
     tuple(f"{name}.{key}" for name, section in SECTIONS.items() for key in keys[section])
     for keys in (settings.ON_TEXT, settings.ON_ROWS)
 )
-ON_ROWS = never(*TEXT_KEYS, where="to training on running text")
-ON_TEXT = never(*ROW_KEYS, where="to training on labeled examples")
+NO_TEXT_KEYS = never(*TEXT_KEYS, where="to training on running text")
+NO_ROW_KEYS = never(*ROW_KEYS, where="to training on labeled examples")
 
-EPOCHS = only(
+EPOCHS_RULE = only(
     "epochs",
     where="without a budget (--steps, --tokens, --flops or --seconds), which replaces it",
     when=lambda o: not has_budget(o),
 )
-TOKENIZER = only("tokenizer", where="to a preset; a trained model has its own", when=lambda o: starts_from_preset(o))
-LOADED = only("partial", where="to models with weights, not to a preset", when=lambda o: not starts_from_preset(o))
+TOKENIZER_RULE = only(
+    "tokenizer", where="to a preset; a trained model has its own", when=lambda o: starts_from_preset(o)
+)
+PARTIAL_RULE = only(
+    "partial", where="to models with weights, not to a preset", when=lambda o: not starts_from_preset(o)
+)
 
 
 def has_budget(o: Options) -> bool:
@@ -98,7 +102,7 @@ def formats(corpus: Any) -> set[str | None]:
     return {file_format(file) for file in find_files(corpus)} if corpus else set()
 
 
-def reading(*names: str, files: Callable[[Options], Any], of: str = "") -> list[Only]:
+def reading_rules(*names: str, files: Callable[[Options], Any], of: str = "") -> list[Only]:
     """Return the rules for `layout`, `column` and `errors`, the options for reading text files.
 
     `files` returns the files from the options, and `of` names their option if it is optional.
@@ -113,12 +117,12 @@ def reading(*names: str, files: Callable[[Options], Any], of: str = "") -> list[
     return [rules[name] for name in names]
 
 
-FILES = only("text", "pair", "columns", where="to files, not to texts", when=reads_files)
-LANGUAGE = only(
+COLUMNS_RULE = only("text", "pair", "columns", where="to files, not to texts", when=reads_files)
+LANGUAGE_RULE = only(
     "language", where="to text files without a language prefix (LANGUAGE=PATH), not to stores", when=reads_plain_text
 )
-OF_CORPUS = reading("layout", "column", files=lambda o: o.corpus)
-OF_DATA = [
-    *reading("layout", "column", files=text_files),
+CORPUS_RULES = reading_rules("layout", "column", files=lambda o: o.corpus)
+DATA_RULES = [
+    *reading_rules("layout", "column", files=text_files),
     only("errors", where="to files, not to stores", when=lambda o: bool(data_files(o))),
 ]

@@ -8,7 +8,7 @@ from typing import Any
 
 from pretune.runtime.output_paths import new_file
 from pretune.verbs import options as opt
-from pretune.verbs.option_modes import FILES, reads_files, writes_cells
+from pretune.verbs.option_modes import COLUMNS_RULE, reads_files, writes_cells
 from pretune.verbs.results import Rows
 from pretune.verbs.verb import Options, only, verb
 
@@ -26,7 +26,7 @@ def has_classes(o: Options) -> bool:
 
 
 @verb(
-    FILES,
+    COLUMNS_RULE,
     only("score", where="to files with labels", when=reads_files),
     only("label", where="with --score", when=lambda o: o.score),
     only("probabilities", where="to tasks with classes", when=has_classes),

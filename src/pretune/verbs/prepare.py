@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from pretune.runtime.output_paths import folder_of
 from pretune.verbs import options as opt
-from pretune.verbs.option_modes import OF_CORPUS
+from pretune.verbs.option_modes import CORPUS_RULES
 from pretune.verbs.verb import verb
 
 if TYPE_CHECKING:
     from pretune.text.store.store import Store
 
 
-@verb(*OF_CORPUS, out=folder_of("manifest.json", "a store"))
+@verb(*CORPUS_RULES, out=folder_of("manifest.json", "a store"))
 def prepare(
     corpus: opt.Corpus,
     tokenizer: opt.Tokenizer,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pretune.runtime.output_paths import run_folder
 from pretune.verbs import options as opt
-from pretune.verbs.option_modes import LANGUAGE, OF_DATA, ON_TEXT, paths, starts_from_preset
+from pretune.verbs.option_modes import DATA_RULES, LANGUAGE_RULE, NO_ROW_KEYS, paths, starts_from_preset
 from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ def in_parallel(o: Options) -> bool:
 
 
 @verb(
-    ON_TEXT,
-    LANGUAGE,
-    *OF_DATA,
+    NO_ROW_KEYS,
+    LANGUAGE_RULE,
+    *DATA_RULES,
     only("tokenizer", where="to text files; a store has its own", when=needs_tokenizer),
     only("from_", where="to a preset; a model folder has its own weights", when=starts_from_preset),
     only("partial", where="if weights are loaded, from a model folder or with --from", when=has_weights),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pretune.runtime.output_paths import new_folder
 from pretune.verbs import options as opt
-from pretune.verbs.option_modes import EPOCHS, ON_ROWS, TRAINING, has_budget, reading
+from pretune.verbs.option_modes import EPOCHS_RULE, NO_TEXT_KEYS, TRAINING, has_budget, reading_rules
 from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ def measures(o: Options) -> bool:
         where="with --epochs, a budget or --drop random(…)",
         when=lambda o: trains(o) or (o.drop or "").startswith("random"),
     ),
-    *reading("column", "errors", files=lambda o: o.vocabulary, of=" of --vocabulary"),
-    EPOCHS,
-    ON_ROWS,
+    *reading_rules("column", "errors", files=lambda o: o.vocabulary, of=" of --vocabulary"),
+    EPOCHS_RULE,
+    NO_TEXT_KEYS,
     out=new_folder,
 )
 def prune(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pretune.runtime.output_paths import new_folder
 from pretune.verbs import options as opt
-from pretune.verbs.option_modes import BY_BUDGET, EPOCHS, ON_ROWS
+from pretune.verbs.option_modes import BY_BUDGET, EPOCHS_RULE, NO_TEXT_KEYS
 from pretune.verbs.verb import only, verb
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
         when=lambda o: o.how == "aware" and o.train,
     ),
     only("text", "pair", "label", "columns", where="with --train or --dev", when=lambda o: o.train or o.dev),
-    EPOCHS,
-    ON_ROWS,
+    EPOCHS_RULE,
+    NO_TEXT_KEYS,
     out=new_folder,
 )
 def quantize(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pretune.runtime.output_paths import any_folder
 from pretune.verbs import options as opt
-from pretune.verbs.option_modes import OF_CORPUS
+from pretune.verbs.option_modes import CORPUS_RULES
 from pretune.verbs.verb import only, verb
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ WHOLE_WORDS = ("items", "words", "characters")  # kinds without subwords
         where=f"to subword kinds, not to {', '.join(WHOLE_WORDS)}",
         when=lambda o: o.kind not in WHOLE_WORDS,
     ),
-    *OF_CORPUS,
+    *CORPUS_RULES,
     out=any_folder,
 )
 def train_tokenizer(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pretune.runtime.output_paths import RECIPE, folder_of
 from pretune.training.settings import Batching, Optimizer
 from pretune.verbs import options as opt
-from pretune.verbs.option_modes import LOADED, ON_ROWS, TOKENIZER
+from pretune.verbs.option_modes import NO_TEXT_KEYS, PARTIAL_RULE, TOKENIZER_RULE
 from pretune.verbs.results import Rows
 from pretune.verbs.verb import verb
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pretune.training.run_folder import Run
 
 
-@verb(ON_ROWS, TOKENIZER, LOADED, out=folder_of(RECIPE, "a search"))
+@verb(NO_TEXT_KEYS, TOKENIZER_RULE, PARTIAL_RULE, out=folder_of(RECIPE, "a search"))
 def tune(
     model: opt.ModelOrPreset,
     train: opt.TrainFile,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pretune.runtime.output_paths import folder_of
 from pretune.verbs import options as opt
-from pretune.verbs.option_modes import reading
+from pretune.verbs.option_modes import reading_rules
 from pretune.verbs.verb import verb
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @verb(
-    *reading("layout", "column", "errors", files=lambda o: o.texts, of=" of --texts"),
+    *reading_rules("layout", "column", "errors", files=lambda o: o.texts, of=" of --texts"),
     out=folder_of("texts.jsonl", "a run of ULMFiT"),
 )
 def ulmfit(

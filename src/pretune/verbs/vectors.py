@@ -7,12 +7,12 @@ from typing import Literal
 
 from pretune.runtime.output_paths import new_folder
 from pretune.verbs import options as opt
-from pretune.verbs.option_modes import reading
+from pretune.verbs.option_modes import reading_rules
 from pretune.verbs.results import Facts
 from pretune.verbs.verb import verb
 
 
-@verb(*reading("layout", "column", files=lambda o: o.data), out=new_folder)
+@verb(*reading_rules("layout", "column", files=lambda o: o.data), out=new_folder)
 def train_vectors(
     data: opt.Corpus,
     *,

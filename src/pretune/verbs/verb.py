@@ -46,6 +46,11 @@ class Only:
     where: str  # completes the sentence "--seed applies only …"
     when: Callable[[Options], bool]
 
+    @property
+    def never(self) -> bool:
+        """Whether the options do not apply in any mode."""
+        return self.when is _nowhere
+
     def check(self, options: Options, given: Sequence[str]) -> None:
         """Raise an error if one of the rule's options was given and does not apply."""
         wrong = [name for name in given if any(name == own or name.startswith(f"{own}.") for own in self.options)]
@@ -65,7 +70,12 @@ def only(*options: str, where: str, when: Callable[[Options], bool]) -> Only:
 
 def never(*options: str, where: str) -> Only:
     """Declare that some keys of a recipe section never apply to a verb that takes the section."""
-    return Only(options, where, lambda o: False)
+    return Only(options, where, _nowhere)
+
+
+def _nowhere(o: Options) -> bool:
+    """Return False: the condition of options that never apply."""
+    return False
 
 
 def verb(*rules: Only, **outputs: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
