@@ -22,7 +22,8 @@ from pretune.runtime.recipe import hints, section_of
 from pretune.training import settings
 from pretune.training.jobs import finetuning, pretraining
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching, fill
-from pretune.verbs.verb import given_options, only, spelled, verb
+from pretune.verbs import options
+from pretune.verbs.verb import given_options, only, parse_parameters, spelled, split_docstring, verb
 from small_task import start, trained
 
 # Options that apply in every mode of their verb. A new option belongs here, or in an `only` of its verb; the test below fails
@@ -105,6 +106,24 @@ def test_verbs_take_the_keys_of_their_kind_of_training() -> None:
             continue
         refused = {option for rule in function.rules for option in rule.options if "." in option}  # type: ignore[attr-defined]
         assert refused == {"pretrain": rows, "adapt": rows, "distill": text | rows}.get(name, text), name
+
+
+def test_an_option_is_described_once() -> None:
+    """A text that two verbs would repeat belongs in verbs/options.py, and `help` in Python shows it all the same."""
+    shared = {hint.__metadata__[0] for hint in vars(options).values() if hasattr(hint, "__metadata__")}
+    described: dict[tuple[str, str], str] = {}
+    used = set()
+    for name, function in VERBS.items():
+        own = parse_parameters(split_docstring(function.__wrapped__)[1].get("Parameters", ""))  # type: ignore[attr-defined]
+        whole = parse_parameters(split_docstring(function)[1]["Parameters"])
+        assert list(whole) == list(inspect.signature(function).parameters) and all(whole.values()), name
+        assert own.items() <= whole.items() and not shared & set(own.values()), name
+        for option in own.items():
+            assert described.setdefault(option, name) == name, (
+                f"{option[0]} is described by {described[option]} and {name}"
+            )
+        used |= set(whole.values())
+    assert not shared - used, "a shared option that no verb has"
 
 
 # -- what is refused where --------------------------------------------------------------------------------------------

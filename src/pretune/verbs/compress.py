@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     out=new_folder,
 )
 def compress(
-    model: opt.Model,
+    model: opt.FineTuned,
     *,
     target: Sequence[str] | str,
     train: opt.TrainFile,
@@ -54,8 +54,6 @@ def compress(
 
     Parameters
     ----------
-    model
-        Fine-tuned run folder or model folder.
     target
         Targets that the model must meet together: latency=5ms (for one text), size=20MB, quality>=0.97 (relative to the uncompressed
         model). With a limit of latency or size, the best model within it is kept; if only quality is limited, the fastest.

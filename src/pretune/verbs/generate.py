@@ -38,7 +38,7 @@ def generate(
     temperature: float | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
-    beams: int = 1,
+    beams: opt.Beams = 1,
     length_penalty: opt.LengthPenalty = 1.0,
     repetition_penalty: float = 1.0,
     no_repeat_ngram: int = 0,
@@ -69,8 +69,6 @@ def generate(
         Sample from this many most likely tokens.
     top_p
         Sample from the smallest set of most likely tokens with at least this total probability (nucleus sampling).
-    beams
-        Number of beams of beam search; 1 is greedy decoding.
     repetition_penalty
         Penalty for tokens that occurred before; 1 is none, larger values penalize more.
     no_repeat_ngram

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pretune.runtime.output_paths import new_folder
+from pretune.verbs import options as opt
 from pretune.verbs.results import Facts
 from pretune.verbs.verb import only, verb
 
@@ -15,7 +16,7 @@ from pretune.verbs.verb import only, verb
     out=new_folder,
 )
 def import_model(
-    source: str | Path, *, out: str | Path, vocabulary: str | Path | None = None, words: int | None = None
+    source: str | Path, *, out: opt.ModelFolder, vocabulary: str | Path | None = None, words: int | None = None
 ) -> Facts:
     """Convert word vectors (word2vec, GloVe, fastText; text or binary) or a published ELMo checkpoint to a model folder.
 
@@ -23,8 +24,6 @@ def import_model(
     ----------
     source
         File of word vectors, or folder with ELMo's options.json and weights.hdf5 (the extra `elmo`).
-    out
-        Folder for the model.
     vocabulary
         For ELMo: file with one word per line, the words to give their own ids. Other words are read by their characters as well.
     words

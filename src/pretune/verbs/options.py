@@ -38,6 +38,8 @@ ModelOrPreset = Annotated[
     str | Path | Run, "Run folder, model folder, or preset (randomly initialized; needs --tokenizer)."
 ]
 Models = str | Path | Run | Sequence[str | Path | Run]
+FineTuned = Annotated[str | Path | Run, "Fine-tuned run folder or model folder."]
+FineTunedModels = Annotated[Models, "Fine-tuned run folder or model folder."]
 PresetTokenizer = Annotated[str | Path | None, "Tokenizer to use with a preset."]
 Partial = Annotated[
     bool,
@@ -52,6 +54,8 @@ Pooling = Annotated[
     "Pooling to use instead of the model's own, which is mean unless it was trained with another: mean, max, start (the first "
     "token), last, mean_sqrt_len, or weighted_mean. Join several with +.",
 ]
+
+ModelFolder = Annotated[str | Path, "Folder for the model."]
 
 # -- text -----------------------------------------------------------------------------------------------------------
 
@@ -139,6 +143,7 @@ Engine = Annotated[
     "Run on this machine (local) or on a Ray cluster (ray) at RAY_ADDRESS; all machines of the cluster must see the files.",
 ]
 Processes = Annotated[int, "Number of CPU processes to distribute the work over."]
+Beams = Annotated[int, "Number of beams of beam search; 1 is greedy decoding."]
 LengthPenalty = Annotated[
     float, "Exponent of the length by which beam scores are divided; larger values favor longer texts."
 ]

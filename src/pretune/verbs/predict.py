@@ -34,7 +34,7 @@ def has_classes(o: Options) -> bool:
     out=new_file,
 )
 def predict(
-    model: opt.Models,
+    model: opt.FineTunedModels,
     inputs: Sequence[str | Path] | str | Path = (),
     *,
     text: opt.Text = None,
@@ -57,8 +57,6 @@ def predict(
 
     Parameters
     ----------
-    model
-        Fine-tuned run folder or model folder.
     inputs
         More runs for the same task, followed by texts or by files in the format that the model was fine-tuned on: .csv, .tsv, .jsonl,
         or .parquet; for tagging also CoNLL columns or .conllu; for question answering also SQuAD's .json.

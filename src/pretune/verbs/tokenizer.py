@@ -46,7 +46,7 @@ def train_tokenizer(
     distinct: int = 1_000_000,
     occurrences: int = 30_000_000,
 ) -> Tokenizer:
-    """Train a tokenizer on a corpus of any size, and report its fertility and coverage on held-out text.
+    """Train a tokenizer on a corpus of any size, and report how well it covers held-out text.
 
     The raw kinds work as in SentencePiece: spaces become ▁, and there is no pre-tokenization. WordPiece is trained by pair frequency,
     as in the `tokenizers` library, not by likelihood gain.

@@ -36,7 +36,7 @@ def translate(
     *,
     text: opt.Text = None,
     references: str | Path | None = None,
-    beams: int = 5,
+    beams: opt.Beams = 5,
     length_penalty: opt.LengthPenalty = 1.0,
     tokens: int = 200,
     alignments: bool = False,
@@ -58,8 +58,6 @@ def translate(
         More models, followed by texts or by files: .txt with one text per line, .csv, .tsv, .jsonl, or .parquet.
     references
         .txt file with one reference translation per line, to compute BLEU and chrF with sacrebleu (the extra `eval`).
-    beams
-        Number of beams of beam search; 1 is greedy decoding.
     tokens
         Maximum number of tokens of a translation.
     alignments

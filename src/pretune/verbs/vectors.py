@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 from pretune.runtime.output_paths import new_folder
@@ -16,7 +15,7 @@ from pretune.verbs.verb import verb
 def train_vectors(
     data: opt.Corpus,
     *,
-    out: str | Path,
+    out: opt.ModelFolder,
     kind: Literal["skipgram", "cbow", "fasttext"] = "skipgram",
     width: int = 100,
     window: int = 5,
@@ -37,8 +36,6 @@ def train_vectors(
 
     Parameters
     ----------
-    out
-        Folder for the model.
     kind
         Algorithm: skipgram and cbow (word2vec), or fasttext (skip-gram with subwords).
     width

@@ -120,8 +120,10 @@ def complete_docstring(function: Callable[..., Any]) -> str:
         if hasattr(hint, "__metadata__")
     }
     notes = {name: own.get(name) or shared.get(name, "") for name in inspect.signature(function).parameters}
-    indented = (textwrap.indent(textwrap.fill(note, DOCSTRING_WIDTH - 4), "    ") for note in notes.values())
-    body = "\n".join(f"{name}\n{note}" for name, note in zip(notes, indented, strict=True))
+    wrap = textwrap.TextWrapper(
+        DOCSTRING_WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False, break_long_words=False
+    )
+    body = "\n".join(f"{name}\n{wrap.fill(note)}" for name, note in notes.items())
     sections = ({"Parameters": body} if notes else {}) | {k: v for k, v in sections.items() if k != "Parameters"}
     return "\n\n".join([description, *(f"{title}\n{'-' * len(title)}\n{text}" for title, text in sections.items())])
 
