@@ -14,6 +14,7 @@ from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
     from pretune.evaluation.suite_runner import Evaluation
+FINETUNING = ("strategy", *BY_BUDGET, "scratch", "deterministic")  # options of the fine-tuning on each task
 
 
 @dataclass(frozen=True)
@@ -50,13 +51,13 @@ def in_several_languages(o: Options) -> bool:
 
 @verb(
     only(
-        "tasks", "language", "seeds", "seed", "shots", "out", "subsets", "keep", "strategy", *BY_BUDGET, "scratch", "deterministic", "devices",
+        "tasks", "language", "seeds", "seed", "shots", "out", "subsets", "keep", *FINETUNING, "devices",
         where="with --suite", when=lambda o: o.suite is not None,
     ),
     only("text", "pair", "length", "stride", "limit", "layout", "errors", where="without --suite, to texts", when=lambda o: o.suite is None),
     *reading_rules("layout", files=lambda o: o.data if o.suite is None else ()),
     only(
-        "keep", "strategy", *BY_BUDGET, "scratch", "deterministic",
+        "keep", *FINETUNING,
         where="to fine-tuning; with --shots nothing is trained", when=lambda o: o.shots is None,
     ),
     only("seeds", "seed", where="where examples are sampled, not with --shots 0", when=lambda o: o.shots != 0),
@@ -175,18 +176,8 @@ def evaluate(
         raise PretuneError(f"--shots {shots}: the number of examples must be 0 or more")
     if shots == 0:
         seeds = 1  # without examples nothing is sampled
-    settings = {
-        "strategy": strategy,
-        "epochs": epochs,
-        "budget": budget,
-        "optimizer": optimizer,
-        "schedule": schedule,
-        "batch": batch,
-        "watching": watching,
-        "scratch": scratch,
-        "deterministic": deterministic,
-        "partial": partial,
-    }
+    arguments = dict(locals())
+    settings = {name: arguments[name] for name in (*FINETUNING, "partial")}
     chosen = find_suite(suite, language).chosen(list(tasks))
     request = Request(
         os.fspath(model),
