@@ -284,7 +284,7 @@ def distill_language_model(job: DistillationJob) -> Run:
     name = next((name for name in ("mlm", "lm") if name in teacher.root.heads), None)
     if name is None:
         raise PretuneError(
-            f"{job.teachers[0]}: not a masked or causal language model, which --data needs; choose another teacher"
+            f"{job.teachers[0]}: not a masked or causal language model, which running text needs; choose another teacher"
         )
     weights = loss_weights_of(job, name)
     matches = layer_matches(job, teacher) or (Match("cosine", weights["cosine"]),)
