@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from pretune.runtime.recipe import Loaded, Section
 from pretune.training import settings
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 else:  # the classes themselves would load torch, which `--help` does without
     OpenStore = LoadedTokenizer = Run = Loaded
 
-Paths = Sequence[str | Path] | str | Path
+Paths: TypeAlias = Sequence[str | Path] | str | Path
 
 
 def _keys(section: type[Section], without: Mapping[type[Section], tuple[str, ...]] | None = None) -> str:
@@ -37,7 +37,7 @@ Model = Annotated[str | Path | Run, "Run folder or model folder."]
 ModelOrPreset = Annotated[
     str | Path | Run, "Run folder, model folder, or preset (randomly initialized; needs --tokenizer)."
 ]
-Models = str | Path | Run | Sequence[str | Path | Run]
+Models: TypeAlias = str | Path | Run | Sequence[str | Path | Run]
 FineTuned = Annotated[str | Path | Run, "Fine-tuned run folder or model folder."]
 FineTunedModels = Annotated[Models, "Fine-tuned run folder or model folder."]
 PresetTokenizer = Annotated[str | Path | None, "Tokenizer to use with a preset."]
