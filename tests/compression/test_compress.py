@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("briefly")
 pytest.importorskip("onnxruntime")
 
 
-def test_a_search(tmp_path: Path) -> None:
+def test_search_keeps_the_best_candidate(tmp_path: Path) -> None:
     data = start() / "train.csv"
     run = pt.compress(
         trained(), target=["quality>=0.5", "size=600KB"], train=data, dev=data, out=tmp_path / "best",
@@ -41,7 +41,7 @@ def search(out: Path, *sequences: str) -> pt.Run:
     )  # fmt: skip
 
 
-def test_a_candidate_that_fails_is_a_row_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_candidate_is_reported_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
     def fail(job: pruning_job.PruningJob) -> None:
@@ -68,7 +68,7 @@ def test_a_candidate_that_fails_is_a_row_with_its_reason(tmp_path: Path, monkeyp
     assert not (tmp_path / "none").exists()
 
 
-def test_targets() -> None:
+def test_parsing_targets() -> None:
     assert parse_target("latency<=20ms") == Target("latency", 0.02)
     assert parse_target("size=1.5MB") == Target("size", 1_500_000)
     for text in ("latency=20ms", "size=1500000", "quality>=0.97"):
@@ -83,14 +83,14 @@ def test_targets() -> None:
             parse_target(text)
 
 
-def test_choosing() -> None:
+def test_choosing_a_candidate() -> None:
     found = [Found("whole", 100, 1.0, 1.0), Found("half", 50, 0.5, 0.98), Found("tiny", 10, 0.1, 0.8)]
     assert choose(found, [parse_target("quality>=0.97")]) == found[1]
     assert choose(found, [Target("size", 60)]) == found[1]
     assert choose(found, [Target("latency", 0.2), Target("quality", 0.9)]) is None
 
 
-def test_sequences() -> None:
+def test_parsing_sequences() -> None:
     assert "layers=6 > int8" in usual_sequences(12)
     for text in usual_sequences(12):
         parse_sequence(text)
