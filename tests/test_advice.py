@@ -96,7 +96,7 @@ def test_messages_name_options_that_their_commands_have() -> None:
     """A message that several commands can show names options that all of them have, or asks with `if_option`."""
     wrong = []
     for unit in call_graph.units():
-        if unit in FILLED_IN:
+        if unit in FILLED_IN or unit[0] == "pretune.verbs.options":  # help texts: see the next test
             continue
         for line, text, guard in call_graph.messages(unit, "if_option"):
             known = rules().get(text) or users().get(unit, list(VERBS))

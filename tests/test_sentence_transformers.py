@@ -374,7 +374,7 @@ def test_vectors_of_a_mix_of_layers_stay_with_us(bert: Path, tmp_path: Path) -> 
     one, other = embed_texts(run, [answer["anchor"], answer["positive"]])
     cosine = float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
     assert answer["similarity"] == pytest.approx(cosine, abs=1e-5)
-    with pytest.raises(PretuneError, match="uses several layers, which sentence-transformers cannot say"):
+    with pytest.raises(PretuneError, match="uses several layers, which sentence-transformers does not support"):
         pt.export(run, to="sentence-transformers", out=tmp_path / "st")
     with pytest.raises(PretuneError, match="leave out --layer"):
         embed_texts(run, TEXTS, layer=0)
@@ -392,10 +392,10 @@ def test_similarities_that_are_not_learned_are_refused_for_training_alone(bert: 
 def test_options_that_have_no_place_are_refused(bert: Path, tmp_path: Path) -> None:
     vectors: dict[str, Any] = {"to": "sentence-transformers", "out": tmp_path / "out"}
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"pooling": "mean", "out": tmp_path / "out"}, "are for --to sentence-transformers"),
+        ({"pooling": "mean", "out": tmp_path / "out"}, "apply only with --to sentence-transformers"),
         ({**vectors, "pooling": "man"}, r"unknown pooling 'man' of a text embedding; did you mean 'mean'\?"),
-        ({**vectors, "head": "mlm"}, "--head mlm is for --to hf"),
-        ({**vectors, "max_length": 99}, "takes from 3 to 24 tokens"),
+        ({**vectors, "head": "mlm"}, "--head mlm: sentence-transformers folders have no such head"),
+        ({**vectors, "max_length": 99}, "choose a length from 3 to 24 tokens"),
     ]
     for options, message in cases:
         with pytest.raises(PretuneError, match=message):

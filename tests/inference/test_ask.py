@@ -139,7 +139,7 @@ def test_long_texts_give_way_to_examples_and_answers(writer: Path) -> None:
     ("options", "message"),
     [
         ({"answers": ["a"]}, "only one answer, 'a', to choose from"),
-        ({"answers": ["a:x", "b"]}, "give all of them as label:answer, or none"),
+        ({"answers": ["a:x", "b"]}, "for all answers, or for none"),
         ({"calibrate": True}, "--calibrate applies only with --answers"),
         ({"cloze": "nothing here"}, r"it takes one \[MASK\]"),
         ({"inputs": []}, "nothing to ask about"),

@@ -340,7 +340,7 @@ def test_only_models_that_were_trained_to_write_write(tmp_path: Path) -> None:
         logits = writer.model.root.heads["lm"](writer.model.backbone(packed).last, writer.model.backbone.embed.tokens)
     first = int(logits[-1, : tokenizer.size].argmax())
     assert row["tokens"] == 0 or row["text"].startswith(tokenizer.decode([*writer.encode("the value"), first]))
-    with pytest.raises(pt.PretuneError, match="nothing to write on from"):
+    with pytest.raises(pt.PretuneError, match="there is no prompt"):
         pt.generate(tmp_path / "0.5")
 
 

@@ -157,7 +157,7 @@ def test_a_text_given_alone_must_not_be_empty(
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
     run = runs()[0]
     for nothing in ("", "  ", "\u200b"):
-        with pytest.raises(PretuneError, match="nothing to answer: the text is empty"):
+        with pytest.raises(PretuneError, match="nothing to predict: the text is empty"):
             pt.predict(run, [nothing])
     assert [row["label"] is None for row in pt.predict(run, ["", "a good film"])] == [True, False]
     assert [row["label"] is None for row in pt.Run(run).predict(["", "a good film"])] == [True, False]
@@ -233,9 +233,9 @@ def test_texts_files_and_runs_are_told_apart(tmp_path: Path, monkeypatch: pytest
         split_files(["b.csv"])
     with pytest.raises(PretuneError, match="'runs/b' is neither a model nor a file"):
         pt.predict(runs()[0], ["runs/b", "a.csv"])
-    with pytest.raises(PretuneError, match="the same file twice"):
+    with pytest.raises(PretuneError, match="this file is given twice"):
         split_files(["a.csv", "a.csv"])
-    with pytest.raises(PretuneError, match="is one of the files to read"):
+    with pytest.raises(PretuneError, match="--out is also an input file"):
         pt.predict(runs()[0], "a.csv", out="./a.csv")
     with pytest.raises(PretuneError, match="unknown kind of file to write"):
         pt.predict(runs()[0], "a.csv", out="a.xlsx")

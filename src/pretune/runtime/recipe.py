@@ -133,9 +133,12 @@ class Loaded:
 
 
 @cache
-def hints(verb: Callable[..., Any]) -> dict[str, Any]:
-    """A verb's parameter types. Names it knows only for type checking (Tokenizer, Store …) count as `Loaded`."""
-    found = get_type_hints(verb, localns=_Names(vars(inspect.getmodule(verb))))
+def hints(verb: Callable[..., Any], include_extras: bool = False) -> dict[str, Any]:
+    """Return the types of a verb's parameters; names imported only for type checking (Store, Run, …) become `Loaded`.
+
+    With `include_extras`, shared options keep their help text (see verbs/options.py).
+    """
+    found = get_type_hints(verb, localns=_Names(vars(inspect.getmodule(verb))), include_extras=include_extras)
     found.pop("return", None)
     return found
 
