@@ -145,7 +145,7 @@ def test_long_texts_give_way_to_examples_and_answers(writer: Path) -> None:
         ({"inputs": []}, "nothing to ask about"),
         (
             {"examples": "train.csv", "answers": ["hot", "cold"]},
-            "an example's label is 'very warm', which is no answer",
+            "an example has the label 'very warm', which is not among the answers",
         ),
         ({"examples": "train.csv", "shots": 99}, "99 examples are asked for, and there are 36"),
     ],

@@ -284,7 +284,7 @@ def test_no_text_is_longer_than_the_model(pair: tuple[Any, Model, Path]) -> None
         assert rows[0]["ended"] or rows[0]["tokens"] == POSITIONS - size
         assert rows[1]["ended"] or rows[1]["tokens"] == 30
     with pytest.raises(
-        pt.PretuneError, match=r"a prompt of \d+ tokens leaves no room to write: the model has 48 positions"
+        pt.PretuneError, match=r"a prompt of \d+ tokens leaves no room for new tokens: the model has 48 positions"
     ):
         pt.generate(folder, ["the", long * 3])
 
@@ -292,7 +292,7 @@ def test_no_text_is_longer_than_the_model(pair: tuple[Any, Model, Path]) -> None
 def test_an_empty_prompt_begins_where_the_family_has_a_beginning(pair: tuple[Any, Model, Path]) -> None:
     _, model, folder = pair
     if model.family.name == "openai-gpt":
-        with pytest.raises(pt.PretuneError, match="an empty prompt: openai-gpt has nothing to begin with"):
+        with pytest.raises(pt.PretuneError, match="the prompt is empty, and openai-gpt has no start token to begin with"):
             pt.generate(folder, [""])
         return
     end = model.need_tokenizer().role("end")
@@ -307,7 +307,7 @@ def test_an_empty_prompt_begins_where_the_family_has_a_beginning(pair: tuple[Any
         ({"tokens": 0}, "tokens 0 is too small; 1 or more"),
         ({"beams": 0}, "beams 0 is too small"),
         ({"top_k": 0}, "top_k 0 is too small"),
-        ({"top_p": 1.5}, "top_p 1.5 is a probability; at most 1"),
+        ({"top_p": 1.5}, "top_p 1.5 is not a probability; give at most 1"),
         ({"temperature": 0.0}, "temperature 0 must be above 0"),
         ({"repetition_penalty": -1.0}, "repetition_penalty -1 must be above 0"),
         ({"beams": 2, "temperature": 1.0}, "leave out temperature, top_k and top_p, or the beams"),
@@ -327,7 +327,7 @@ def test_only_models_that_were_trained_to_write_write(tmp_path: Path) -> None:
         model = Model(bert.family, bert.config, Root(bert.backbone), tokenizer, objective)
         model.add_heads(parse_objective(objective).objectives)
         model.save(tmp_path / objective[:3])
-    with pytest.raises(pt.PretuneError, match="this bert was not trained to write; pretrain one with lm"):
+    with pytest.raises(pt.PretuneError, match="this bert was not trained to generate text; pretrain one with lm"):
         pt.generate(tmp_path / "mlm", ["the"])
     writer = Writer.load(tmp_path / "0.5")
     assert writer.encode("") == [tokenizer.role("start")]

@@ -138,7 +138,7 @@ def test_two_stacks_tell_the_mean_of_both_ways() -> None:
 def test_what_an_encoder_reads_matters() -> None:
     found = scorer("spans")
     assert found(["water"], ["fire"])[0] != pytest.approx(found(["water"])[0])
-    with pytest.raises(PretuneError, match="reads no other text"):
+    with pytest.raises(PretuneError, match="reads no source text"):
         scorer("lm")(["water"], ["fire"])
 
 

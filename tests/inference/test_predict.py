@@ -143,7 +143,7 @@ def test_an_empty_text_has_no_answer_and_every_row_comes_out(
     assert [row["text"] for row in rows] == texts
     assert [row["label"] is None for row in rows] == [row["probability"] is None for row in rows]
     assert [row["label"] is None for row in rows] == [False, True, True, False, True, True]
-    assert "4 of 6 texts are empty and have no answer" in capsys.readouterr().err
+    assert "4 of 6 texts are empty and have no prediction" in capsys.readouterr().err
     columns = pt.predict(runs(), file, out=tmp_path / "out.csv", probabilities=True)
     assert columns[0]["rows"] == 6
     with (tmp_path / "out.csv").open(encoding="utf-8") as lines:
@@ -161,7 +161,7 @@ def test_a_text_given_alone_must_not_be_empty(
             pt.predict(run, [nothing])
     assert [row["label"] is None for row in pt.predict(run, ["", "a good film"])] == [True, False]
     assert [row["label"] is None for row in pt.Run(run).predict(["", "a good film"])] == [True, False]
-    assert capsys.readouterr().err.count("1 of 2 texts is empty and has no answer") == 2
+    assert capsys.readouterr().err.count("1 of 2 texts is empty and has no prediction") == 2
 
 
 def test_a_pair_has_an_answer_where_one_of_its_texts_is_empty() -> None:
@@ -209,7 +209,7 @@ def test_only_models_for_the_same_task_answer_together(tmp_path: Path) -> None:
     config = json.loads((other / "config.json").read_text())
     config["id2label"]["1"] = "maybe"
     (other / "config.json").write_text(json.dumps(config))
-    with pytest.raises(PretuneError, match=r"other: has the labels no, maybe, and .*/a has no, yes"):
+    with pytest.raises(PretuneError, match=r"other has the labels no, maybe, and .*/a has no, yes"):
         pt.predict([a, other], ["x"])
     with pytest.raises(PretuneError, match="was not trained for a task"):
         pt.predict([a, start() / "start"], ["x"])

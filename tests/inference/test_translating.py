@@ -106,7 +106,7 @@ def test_several_models_write_by_the_mean_of_what_they_expect() -> None:
     torch.testing.assert_close(together.exp(), sum(each) / 2)
     rows = pt.translate(runs, SENTENCES[:5])
     assert [row["translation"] for row in rows] == GERMAN[:5]
-    with pytest.raises(pt.PretuneError, match="not trained to write"):
+    with pytest.raises(pt.PretuneError, match="not trained to translate"):
         pt.translate([trained("rnn"), "pretune-small-en"], ["a"])
 
 

@@ -166,7 +166,7 @@ def test_turns_fit(spans: list[list[int]], room: int) -> None:
 
 def test_a_turn_of_the_same_words_is_no_fake() -> None:
     rows = Dialogues(Path("x"), ["yes", "no"] * 6, [0, 1] * 6, [2] * 6)
-    with pytest.raises(PretuneError, match="x: dlm exchanges turns between dialogues, and found no two of one role"):
+    with pytest.raises(PretuneError, match="x: dlm exchanges turns between dialogues, but no two dialogues have turns of the same role"):
         DLM().arrange(source(rows=rows), Packing(256, 32), Draws(0))
 
 
@@ -188,7 +188,7 @@ def test_a_fake_turn_has_the_role_and_the_source_of_the_one_it_replaces() -> Non
 
 
 def test_wrong_use_is_refused() -> None:
-    for text, message in {"dlm(turns=1)": "two turns or more", "dlm(fake=2)": "a share lies between 0 and 1"}.items():
+    for text, message in {"dlm(turns=1)": "at least 2 turns", "dlm(fake=2)": "the share must be between 0 and 1"}.items():
         with pytest.raises(PretuneError, match=message):
             parse_objective(text)
     with pytest.raises(PretuneError, match="nsp and dlm each arrange text"):
@@ -198,7 +198,7 @@ def test_wrong_use_is_refused() -> None:
     one = Dialogues(Path("x"), ["a", "b"], [0, 1], [2])
     with pytest.raises(PretuneError, match="x: dlm exchanges turns between dialogues"):
         DLM().arrange(source(rows=one), Packing(256, 64), Draws(0))
-    with pytest.raises(PretuneError, match="x: no dialogue of two turns or more"):
+    with pytest.raises(PretuneError, match="x: no dialogue has two turns or more"):
         DLM().arrange(source(rows=Dialogues(Path("x"), ["a", "b"], [0, 1], [1, 1])), Packing(256, 64), Draws(0))
     with pytest.raises(PretuneError, match="leave no room for 3 turns"):
         DLM().arrange(source(), Packing(256, 6), Draws(0))

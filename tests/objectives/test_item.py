@@ -155,7 +155,7 @@ def test_ranks_of_last_items() -> None:
 
 def test_histories_that_are_too_short_are_refused() -> None:
     short = make_items(["a b c", "a b"])
-    with pytest.raises(PretuneError, match="item needs histories of 4 items or more, of which the last 2 are kept"):
+    with pytest.raises(PretuneError, match="item needs histories of 4 items or more, of which the last 2 are held out"):
         Item().arrange(source(short), Packing(64, 16), Draws(0))
     with pytest.raises(PretuneError, match="leave no room for two items"):
         Item().arrange(source(rings()), Packing(64, 3), Draws(0))

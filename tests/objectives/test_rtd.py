@@ -188,7 +188,7 @@ def test_sizes() -> None:
         assert sizes(RTD()) == (192, 12, 3, 768)
         assert sizes(RTD(size=1 / 3)) == (256, 12, 4, 1024)  # ELECTRA-base
         assert sizes(RTD(layers=2, width=64, heads=2)) == (64, 2, 2, 256)
-        with pytest.raises(PretuneError, match="a generator of width 64 cannot have 3 heads"):
+        with pytest.raises(PretuneError, match="the generator's width 64 is not divisible by 3 heads"):
             sizes(RTD(width=64, heads=3))
 
 

@@ -174,19 +174,19 @@ def test_wrong_use_is_refused() -> None:
     for text, message in {
         "trtd(rate=0)": "trtd: rate=0 is no share",
         "trtd(size=2)": "trtd: size=2 is no share",
-        "trtd(languages=en)": r"trtd\(languages=en\): name two, as in languages=en-fr",
+        "trtd(languages=en)": r"trtd\(languages=en\): give two languages, as in languages=en-fr",
         "trtd+rtd": "trtd and rtd would hide each other's text",
         "trtd+nsp": "trtd and nsp each arrange text in a way of their own",
     }.items():
         with pytest.raises(PretuneError, match=message):
             parse_objective(text)
-    with pytest.raises(PretuneError, match="trtd learns from pairs of texts; give it a table of them"):
+    with pytest.raises(PretuneError, match="trtd learns from pairs of texts; give it a table of pairs"):
         TRTD().arrange(replace(source(), rows=None), Packing(256, 64), Draws(0))
-    with pytest.raises(PretuneError, match="no pair of texts, empty ones aside, fits into 5 tokens"):
+    with pytest.raises(PretuneError, match="no pair of non-empty texts fits into 5 tokens"):
         TRTD().arrange(source(), Packing(256, 5), Draws(0))
     gpt = FAMILIES["gpt2"]
     small = {"vocab_size": 64, "n_embd": 16, "n_layer": 1, "n_head": 2}
-    with pytest.raises(PretuneError, match="trtd needs a model whose tokens see each other"):
+    with pytest.raises(PretuneError, match="trtd needs a model with full attention"):
         TRTD().head(gpt.build(gpt.read_config(small)))
-    with pytest.raises(PretuneError, match="a generator of width 64 cannot have 3 heads"):
+    with pytest.raises(PretuneError, match="the generator's width 64 is not divisible by 3 heads"):
         TRTD(width=64, heads=3).head(model().backbone)
