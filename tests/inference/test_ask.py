@@ -138,7 +138,7 @@ def test_long_texts_give_way_to_examples_and_answers(writer: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"answers": ["a"]}, "only one answer, 'a', to choose from"),
+        ({"answers": ["a"]}, "there is only one answer to choose from, 'a'"),
         ({"answers": ["a:x", "b"]}, "give all of them as label:answer, or none"),
         ({"calibrate": True}, "--calibrate applies only with --answers"),
         ({"cloze": "nothing here"}, r"it takes one \[MASK\]"),

@@ -304,13 +304,13 @@ def test_an_empty_prompt_begins_where_the_family_has_a_beginning(pair: tuple[Any
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tokens": 0}, "tokens 0 is too small; 1 or more"),
+        ({"tokens": 0}, "tokens 0 is too small; give 1 or more"),
         ({"beams": 0}, "beams 0 is too small"),
         ({"top_k": 0}, "top_k 0 is too small"),
         ({"top_p": 1.5}, "top_p 1.5 is not a probability; give at most 1"),
-        ({"temperature": 0.0}, "temperature 0 must be above 0"),
-        ({"repetition_penalty": -1.0}, "repetition_penalty -1 must be above 0"),
-        ({"beams": 2, "temperature": 1.0}, "leave out temperature, top_k and top_p, or the beams"),
+        ({"temperature": 0.0}, "temperature 0 is not positive"),
+        ({"repetition_penalty": -1.0}, "repetition_penalty -1 is not positive"),
+        ({"beams": 2, "temperature": 1.0}, "leave out temperature, top_k, and top_p, or the beams"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(options: dict[str, Any], message: str) -> None:

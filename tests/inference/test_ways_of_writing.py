@@ -135,8 +135,8 @@ def test_the_command_line_streams_and_chooses(
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        ("gpt2", {"stop": [""]}, "stop: an empty text among ''"),
-        ("gpt2", {"choices": ["good", " "]}, "choices: an empty text"),
+        ("gpt2", {"stop": [""]}, "stop: there is an empty text among ''"),
+        ("gpt2", {"choices": ["good", " "]}, "choices: there is an empty text"),
         ("gpt2", {"choices": ["good", "☃"]}, "choice '☃': this tokenizer cannot spell it"),
         ("t5", {"choices": ["good", "☃"]}, "answer '☃': this tokenizer cannot spell it"),
         ("gpt2", {"stream": True, "beams": 2}, "leave out the beams"),

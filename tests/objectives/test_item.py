@@ -159,7 +159,7 @@ def test_histories_that_are_too_short_are_refused() -> None:
         Item().arrange(source(short), Packing(64, 16), Draws(0))
     with pytest.raises(PretuneError, match="leave no room for two items"):
         Item().arrange(source(rings()), Packing(64, 3), Draws(0))
-    with pytest.raises(PretuneError, match="item reads histories"):
+    with pytest.raises(PretuneError, match="item reads user histories"):
         Item().arrange(Data(data().tokenizer, TEMPLATE), Packing(64, 16), Draws(0))
     config = BertConfig(vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
     model = Model(BERT, config, Root(build(config)), short.tokenizer)

@@ -271,9 +271,9 @@ def test_wrong_options_are_refused(tmp_path: Path) -> None:
         f"mlm(phrases={phrase_file()})": "unit=phrase and phrases=FILE need each other",
         f"mlm(unit=phrase,phrases={tmp_path}/none.txt)": "none.txt: no such file of phrases; write one",
         f"mlm(unit=phrase,phrases={tmp_path}/empty.txt)": "empty.txt: no phrases in it; write one a line",
-        "mlm(rate=15)": "mlm: rate=15 is no share; give more than 0 and at most 1",
+        "mlm(rate=15)": "mlm: rate=15 is not a share; give a number greater than 0 and at most 1",
         "mlm(final_rate=none)": "final_rate=.*input should be",
-        "rtd(rate=0)": "rtd: rate=0 is no share",
+        "rtd(rate=0)": "rtd: rate=0 is not a share",
         "item(rate=-1)": "item: rate=-1",
         "mlm(masked=0.9,swapped=0.2)": "masked=0.9 and swapped=0.2 add up to more than 1",
     }.items():

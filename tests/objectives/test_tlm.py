@@ -296,7 +296,7 @@ def test_mlm_and_tlm_share_a_head_that_others_read(tmp_path: Path) -> None:
 
 def test_wrong_use_is_refused() -> None:
     for text, message in {
-        "tlm(rate=0)": "rate=0 is no share",
+        "tlm(rate=0)": "rate=0 is not a share",
         "tlm(masked=0.9,swapped=0.2)": "add up to more than 1",
         "tlm(languages=en)": "give two languages, as in languages=en-fr",
         "tlm+mlm": "tlm and mlm would hide each other's text",

@@ -172,8 +172,8 @@ def test_filler_and_unused_slots_count_for_nothing(monkeypatch: pytest.MonkeyPat
 
 def test_wrong_use_is_refused() -> None:
     for text, message in {
-        "trtd(rate=0)": "trtd: rate=0 is no share",
-        "trtd(size=2)": "trtd: size=2 is no share",
+        "trtd(rate=0)": "trtd: rate=0 is not a share",
+        "trtd(size=2)": "trtd: size=2 is not a share",
         "trtd(languages=en)": r"trtd\(languages=en\): give two languages, as in languages=en-fr",
         "trtd+rtd": "trtd and rtd would hide each other's text",
         "trtd+nsp": "trtd and nsp each arrange text in a way of their own",
