@@ -293,7 +293,7 @@ def test_a_tokenizer_without_a_mask_is_refused(name: str) -> None:
         joint.corrupt(sequences, Tokenizer(whole.backend, roles), Draws(0))
 
 
-def test_fates_follow_their_shares() -> None:
+def test_replacements_follow_their_shares() -> None:
     counts = {"mask": 0, "same": 0, "other": 0}
     tokenizer = data().tokenizer
     for seed in range(40):

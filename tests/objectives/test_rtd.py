@@ -102,7 +102,7 @@ def test_the_discriminator_reads_the_text_with_gaps_filled_in(factory: Any, monk
     assert "generator/accuracy" in metrics and not any(name.endswith("/of") for name in metrics)
 
 
-def test_filler_and_unused_slots_count_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padding_and_unused_targets_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rtd, "draw", lambda logits: logits.argmin(-1))
     root, joint = make_root()
     _, plain = small_batch()

@@ -42,7 +42,7 @@ def source(kind: Kind = "wordpiece", template: str = "bert", **changes: Any) -> 
     rate=st.sampled_from([0.15, 0.5, 1.0]),
     template=st.sampled_from(["bert", "t5"]),
 )
-def test_the_sequences_of_tlm_hidden_and_judged_as_rtd_does_it(
+def test_sequences_are_those_of_tlm_and_targets_those_of_rtd(
     kind: Kind, seed: int, epoch: int, rate: float, template: str
 ) -> None:
     made, objective, draws, packing = source(kind, template), TRTD(rate=rate), Draws(seed, epoch), Packing(512, 96)
@@ -153,7 +153,7 @@ def test_rtd_and_trtd_share_a_head_and_both_networks_are_left(tmp_path: Path) ->
             assert not report["missing_keys"] and not report["unexpected_keys"]
 
 
-def test_filler_and_unused_slots_count_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padding_and_unused_targets_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rtd, "draw", lambda logits: logits.argmin(-1))
     made, network, joint = source(), model(), parse_objective("trtd").joints[0]
     network.add_heads(joint.objectives)
