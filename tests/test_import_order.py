@@ -60,11 +60,15 @@ def test_packages_import_one_way() -> None:
 
 def test_every_package_has_its_place() -> None:
     known = {name for group in stated_order() for name in group}
-    packages = {path.stem if path.is_file() else path.name for path in SOURCE.iterdir() if not path.name.startswith("_")}
+    packages = {
+        path.stem if path.is_file() else path.name for path in SOURCE.iterdir() if not path.name.startswith("_")
+    }
     assert packages - {"py.typed", "py", "sample_data"} == known
 
 
-@pytest.mark.parametrize("folder", [path for path in [SOURCE, *SOURCE.rglob("*/")] if (path / "__init__.py").is_file()], ids=str)
+@pytest.mark.parametrize(
+    "folder", [path for path in [SOURCE, *SOURCE.rglob("*/")] if (path / "__init__.py").is_file()], ids=str
+)
 def test_folders_are_small_and_say_what_belongs_there(folder: Path) -> None:
     assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
     assert len([*folder.glob("*.py")]) <= 30

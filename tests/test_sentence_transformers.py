@@ -312,7 +312,7 @@ def test_other_objectives_keep_what_they_can_of_a_folder(
         assert embed_texts(tmp_path / place, TEXTS).shape == (len(TEXTS), WIDTH)
     pt.load(dense).save(tmp_path / "run")
     (tmp_path / "run" / "head.safetensors").unlink()
-    with pytest.raises(PretuneError, match="so vectors would be random"):
+    with pytest.raises(PretuneError, match="so embeddings would be random"):
         embed_texts(tmp_path / "run", TEXTS)
 
 

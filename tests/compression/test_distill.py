@@ -233,7 +233,7 @@ def test_invalid_options_are_refused(tmp_path: Path) -> None:
     other.write_text(f"text,label\n{rows}\n", encoding="utf-8")
     for options, words in (
         ({"student": "layers=9", "train": data}, "the teacher has 4 layers"),
-        ({"student": "layers=2", "train": other}, "they must be the same"),
+        ({"student": "layers=2", "train": other}, "give rows with the teacher's labels"),
         ({"student": "layers=2", "train": data, "match": "hidden(1:9)"}, "no pair 1:9"),
         ({"student": "half=2", "train": data}, "unknown student; give layers=6"),
         ({"student": "layers=2"}, "needs data: give"),

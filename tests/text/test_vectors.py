@@ -136,7 +136,7 @@ def test_shared_words_start_from_them(tmp_path: Path) -> None:
     place = model.tokenizer.vocabulary.index("good")
     assert np.array_equal(after[place].detach(), wide.vectors[0])  # the first of two of a name
     assert torch.equal(after[model.tokenizer.vocabulary.index("is")], before[model.tokenizer.vocabulary.index("is")])
-    with pytest.raises(pt.PretuneError, match="vectors of 2 numbers, but this model's words have 128"):
+    with pytest.raises(pt.PretuneError, match="the vectors have 2 dimensions, but this model's embedding has 128"):
         fill_in(model, made(), "file")
 
 
