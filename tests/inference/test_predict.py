@@ -192,7 +192,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.
     [
         ('{"id": 2}', r"in\.jsonl, line 3: no 'text'"),
         ("{", r"in\.jsonl, line 3: not valid JSON"),
-        ('{"text": "\\ud800"}', r"in\.jsonl, line 3: 'text' holds half of a surrogate pair"),
+        ('{"text": "\\ud800"}', r"in\.jsonl, line 3: 'text' contains a lone surrogate"),
     ],
 )
 def test_a_row_without_text_is_refused_and_nothing_is_written(line: str, message: str, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_texts_files_and_runs_are_told_apart(tmp_path: Path, monkeypatch: pytest
         split_files(["a.csv", "a.csv"])
     with pytest.raises(PretuneError, match="is one of the files to read"):
         pt.predict(runs()[0], "a.csv", out="./a.csv")
-    with pytest.raises(PretuneError, match="unknown kind of file to write"):
+    with pytest.raises(PretuneError, match="unsupported output format"):
         pt.predict(runs()[0], "a.csv", out="a.xlsx")
     with pytest.raises(PretuneError, match="--score applies only to files"):
         pt.predict(runs()[0], "a text", score=True)

@@ -269,8 +269,8 @@ def test_wrong_options_are_refused(tmp_path: Path) -> None:
         "mlm(unit=spam)": "mlm: unit='spam': input should be .*'span'",
         "mlm(unit=phrase)": "unit=phrase and phrases=FILE go together",
         f"mlm(phrases={phrase_file()})": "unit=phrase and phrases=FILE go together",
-        f"mlm(unit=phrase,phrases={tmp_path}/none.txt)": "none.txt: no such file of phrases; write one",
-        f"mlm(unit=phrase,phrases={tmp_path}/empty.txt)": "empty.txt: no phrases in it; write one a line",
+        f"mlm(unit=phrase,phrases={tmp_path}/none.txt)": "none.txt: no such phrase file; write one",
+        f"mlm(unit=phrase,phrases={tmp_path}/empty.txt)": "empty.txt: the phrase file is empty; write one phrase per line",
         "mlm(rate=15)": "mlm: rate=15 is no share; give more than 0 and at most 1",
         "mlm(final_rate=none)": "final_rate=.*input should be",
         "rtd(rate=0)": "rtd: rate=0 is no share",
@@ -279,7 +279,7 @@ def test_wrong_options_are_refused(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(PretuneError, match=message):
             parse_objective(text)
-    with pytest.raises(PretuneError, match=r"single\.txt: no phrase of two words or more among its 1 lines"):
+    with pytest.raises(PretuneError, match=r"single\.txt: none of the 1 lines is a phrase of two or more words"):
         masked("wordpiece", MLM(unit="phrase", phrases=str(tmp_path / "single.txt")), 0, 0)
 
 

@@ -15,8 +15,8 @@ from conftest import KOREAN, RUSSIAN, T5_IDS, english_documents, russian_pieces
 from pretune.families import FAMILIES
 from pretune.text.corpus.documents import Document
 from pretune.text.examples.labeled import Labeled
-from pretune.text.examples.row_source import TokenRows, arrange_rows
-from pretune.text.packing.sequences import Template
+from pretune.text.packing.token_rows import TokenRows, arrange_rows
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import Kind, train
 

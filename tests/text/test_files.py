@@ -37,7 +37,7 @@ def test_damaged_archives_are_named(tmp_path: Path, ending: str, damage: str) ->
     path = tmp_path / f"a.txt{ending}"
     good = PACKERS[ending](TEXT.encode() * 500)
     path.write_bytes({"cut": good[: len(good) // 2], "empty": b"", "garbage": b"not packed at all" * 9}[damage])
-    with pytest.raises(PretuneError, match=rf"a\.txt\{ending}: damaged or cut-off"):
+    with pytest.raises(PretuneError, match=rf"a\.txt\{ending}: the compressed file is damaged or truncated"):
         list(read_lines(path))
 
 
@@ -76,9 +76,9 @@ def test_folders_and_globs_are_expanded_and_sorted(tmp_path: Path) -> None:
     ("name", "message"),
     [
         ("missing.txt", "no such file or folder"),
-        ("empty_folder", "no .txt.* files in this folder"),
+        ("empty_folder", "the folder contains no .txt.* files"),
         ("*.tsv", "matches no"),
-        ("notes.md", "unknown kind of file"),
+        ("notes.md", "unsupported file format"),
     ],
 )
 def test_what_cannot_be_found_is_said(tmp_path: Path, name: str, message: str) -> None:
@@ -89,7 +89,7 @@ def test_what_cannot_be_found_is_said(tmp_path: Path, name: str, message: str) -
 
 
 def test_no_files_at_all() -> None:
-    with pytest.raises(PretuneError, match="no input files"):
+    with pytest.raises(PretuneError, match="No input files"):
         find_files([])
 
 

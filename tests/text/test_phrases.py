@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.text.corpus import phrase_mining
 from pretune.text.corpus.documents import Document
-from pretune.text.corpus.phrase_mining import Counts, find_collocations
-from pretune.text.corpus.phrases import Phrases, load_phrases
+from pretune.text.store import phrase_mining
 from pretune.text.store.builder import Settings, make_store
+from pretune.text.store.phrase_mining import Counts, find_collocations
 from pretune.text.store.store import Store
+from pretune.text.tokenizers.phrases import Phrases, load_phrases
 from pretune.text.tokenizers.training import Kind, train
 
 KINDS: list[Kind] = ["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items"]

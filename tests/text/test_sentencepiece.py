@@ -146,9 +146,9 @@ def unused() -> bytes:
     ("model", "message"),
     [
         (lambda: train("word", "{}"), "word models are not supported"),
-        (lambda: edited(normalizer_spec__escape_whitespaces=False), "escape_whitespaces=false is not supported"),
+        (lambda: edited(normalizer_spec__escape_whitespaces=False), "escape_whitespaces=false are not supported"),
         (unused, "has the type UNUSED"),
-        (lambda: train("bpe", "{}") + b"\xba\x3e\x01x", "unknown field 999 of the model"),
+        (lambda: train("bpe", "{}") + b"\xba\x3e\x01x", "unknown field 999 in the model"),
     ],
 )
 def test_what_would_change_ids_and_is_not_supported_is_refused_by_name(

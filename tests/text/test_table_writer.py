@@ -52,11 +52,11 @@ def test_values_of_other_kinds_keep_them(suffix: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "parts", "message"),
     [
-        ("a.tsv", [[{"text": "a"}], [{"text": "a\tb"}]], "row 2 has a tab or a line end in a cell"),
-        ("a.csv", [[{"text": "a"}], [{"text": "a", "more": "b"}]], "row 2 has a column 'more' that the first rows do not"),
-        ("a.csv", [[{"text": "\ud800"}]], "row 1 holds half of a surrogate pair"),
-        ("a.parquet", [[{"n": 1}], [{"n": "x"}]], "rows 2 to 2: the values of 'n' are not all of one kind"),
-        ("a.xlsx", [[{"n": 1}]], "unknown kind of file to write; expected one of .csv, .tsv, .jsonl, .parquet"),
+        ("a.tsv", [[{"text": "a"}], [{"text": "a\tb"}]], "row 2 contains a tab or a line break in a cell"),
+        ("a.csv", [[{"text": "a"}], [{"text": "a", "more": "b"}]], "row 2 has a column 'more', which the first rows do not"),
+        ("a.csv", [[{"text": "\ud800"}]], "row 1 contains a lone surrogate"),
+        ("a.parquet", [[{"n": 1}], [{"n": "x"}]], "rows 2 to 2: the values of 'n' do not all have the same type"),
+        ("a.xlsx", [[{"n": 1}]], "unsupported output format; expected one of .csv, .tsv, .jsonl, .parquet"),
     ],
 )  # fmt: skip
 def test_rows_without_a_place_are_refused_and_nothing_is_left(
@@ -87,7 +87,7 @@ def test_columns_of_conll_have_what_each_word_has(tmp_path: Path) -> None:
     with table_writer(tmp_path / "a.conll") as write:
         write(rows)
     assert (tmp_path / "a.conll").read_text() == "Anna\tB-PER\nflew\tO\n\nit\tO\nrained\tO\n\n"
-    message = "row 1 has no words with something beside each"
+    message = "row 1 has no two columns with one value per word"
     with pytest.raises(PretuneError, match=message), table_writer(tmp_path / "b.conll") as write:
         write([{"text": "a b c", "label": "x"}])
 

@@ -8,9 +8,10 @@ import pytest
 from pretune.packed import pack
 from pretune.text.corpus.documents import Document
 from pretune.text.examples.labeled import Labeled
-from pretune.text.examples.row_source import TokenRows, arrange_rows
-from pretune.text.packing.sequences import Template, collate
+from pretune.text.packing.sequences import collate
+from pretune.text.packing.token_rows import TokenRows, arrange_rows
 from pretune.text.tokenizers.character_ids import FILLER, SYMBOLS, WORD_BEGINS, WORD_ENDS, spell
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import train
 
@@ -98,5 +99,5 @@ def test_second_texts_may_have_a_vocabulary_of_their_own(tmp_path: Path) -> None
     mine, theirs = (rows.gather(rows.starts[:, side], rows.lengths[:, side]) for side in (0, 1))
     assert again.tokens(mine) == ["the", "cat"] and again.target.tokens(theirs) == ["Der", "Кот"]
     other = train([Document(TEXTS[0], Path("a"), 1)], "byte-bpe", 300)
-    with pytest.raises(PretuneError, match="number their special tokens alike"):
+    with pytest.raises(PretuneError, match="must give special tokens the same ids"):
         first.with_target(other)

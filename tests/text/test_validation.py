@@ -32,9 +32,12 @@ def material(file: Path, objective: str = "classify", **options: Any) -> Any:
 @pytest.mark.parametrize(
     ("labels", "advice"),
     [
-        ([f"{number / 7:.4f}" for number in range(60)], "for numbers use --objective regress; choose another column"),
-        ([f"id{number}" for number in range(60)], "to be classes; choose another column with --label"),
-        ([f"id{number}" for number in range(57)] + ["a", "a", "a"], "60 rows have 58 different labels in 'label'"),
+        (
+            [f"{number / 7:.4f}" for number in range(60)],
+            "for regression use --objective regress; choose another column",
+        ),
+        ([f"id{number}" for number in range(60)], "too many for classes; choose another column with --label"),
+        ([f"id{number}" for number in range(57)] + ["a", "a", "a"], "60 rows have 58 distinct labels in 'label'"),
     ],
 )
 def test_labels_that_name_rows_are_refused_before_training(labels: list[str], advice: str, tmp_path: Path) -> None:
@@ -71,7 +74,7 @@ def test_what_may_be_wrong_with_labels_is_reported(
     material(write(tmp_path / "a.csv", TEXTS, [number % 15 for number in range(60)]))
     assert "the 15 classes in 'label' are all numbers" in capsys.readouterr().err
     material(write(tmp_path / "b.csv", TEXTS, ["NaN"] * 6 + BOTH[6:]))
-    assert "6 of 60 labels are 'NaN', which is a class like any other" in capsys.readouterr().err
+    assert "6 of 60 labels are 'NaN', which is treated as a class" in capsys.readouterr().err
     material(write(tmp_path / "c.csv", TEXTS, ["lone", *BOTH[1:]]))
     assert "1 of 3 classes has a single row ('lone')" in capsys.readouterr().err
     material(write(tmp_path / "d.csv", TEXTS, BOTH))
@@ -83,7 +86,7 @@ def test_rows_without_a_label_are_refused_with_their_lines_or_left_out(objective
     labels = [1, 2, 3] * 20 if objective == "regress" else BOTH
     file = write(tmp_path / "train.csv", TEXTS, ["", " ", *labels[2:]])
     with pytest.raises(
-        PretuneError, match=r"2 of 60 rows have no label in 'label': line 2, line 3; mend .* --drop-bad"
+        PretuneError, match=r"2 of 60 rows have no label in 'label': line 2, line 3; correct .* --drop-bad"
     ):
         material(file, objective)
     made = material(file, objective, drop_bad=True)
@@ -114,7 +117,7 @@ def test_empty_texts_are_reported_left_out_or_refused(
     assert "2 of 60 rows have no text in 'text' (line 2, line 3); they are kept" in capsys.readouterr().err
     made = material(file, drop_bad=True)
     assert len(made.rows) + len(made.dev) == 58
-    assert "2 of 60 rows have no text: line 2, line 3; they were left out" in capsys.readouterr().err
+    assert "2 of 60 rows have no text: line 2, line 3; these rows are left out" in capsys.readouterr().err
     file = write(tmp_path / "most.csv", [""] * 31 + TEXTS[31:], BOTH)
     with pytest.raises(
         PretuneError, match=r"31 of 60 rows have no text in 'text' .* choose another column with --text"

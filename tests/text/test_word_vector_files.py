@@ -78,17 +78,17 @@ def test_fasttexts_own_layout(tmp_path: Path) -> None:
 
 def test_bad_files_are_named_with_their_line(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a 1 2\nb 1 x\n", encoding="utf-8")
-    with pytest.raises(pt.PretuneError, match=r"a\.txt, line 2: not a word and 2 numbers"):
+    with pytest.raises(pt.PretuneError, match=r"a\.txt, line 2: expected a word and 2 numbers"):
         read_vectors(tmp_path / "a.txt")
     (tmp_path / "b.txt").write_text("a 1 2\nb 1\n", encoding="utf-8")
-    with pytest.raises(pt.PretuneError, match="line 2: 1 numbers, where the first line has 2"):
+    with pytest.raises(pt.PretuneError, match="line 2: expected 2 numbers as in the first line, but found 1"):
         read_vectors(tmp_path / "b.txt")
     (tmp_path / "c.txt").write_text("\n", encoding="utf-8")
-    with pytest.raises(pt.PretuneError, match="no word vectors in it"):
+    with pytest.raises(pt.PretuneError, match="the file contains no word vectors"):
         read_vectors(tmp_path / "c.txt")
     binary(tmp_path / "d.bin", b"")
     (tmp_path / "d.bin").write_bytes((tmp_path / "d.bin").read_bytes()[:-9])
-    with pytest.raises(pt.PretuneError, match="ends after 4 of 5 words"):
+    with pytest.raises(pt.PretuneError, match="the file ends after 4 of 5 words"):
         read_vectors(tmp_path / "d.bin")
 
 
