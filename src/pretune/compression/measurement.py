@@ -21,8 +21,8 @@ from pretune.objectives import Task
 from pretune.packed import Batch
 from pretune.runtime.devices import choose_device
 from pretune.text.examples.labeled import Labeled
-from pretune.text.examples.row_source import TokenRows, arrange_rows
 from pretune.text.packing.sequences import collate
+from pretune.text.packing.token_rows import TokenRows, arrange_rows
 
 MANY = 32  # texts at once, where throughput is measured
 ROUNDS = 5  # each model has its turn so often; the median counts

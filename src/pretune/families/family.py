@@ -16,7 +16,7 @@ from pretune.families.config_bounds import check_bounds
 from pretune.families.config_keys import DESCRIPTION, HARMLESS, REFUSED
 from pretune.runtime.errors import LONGEST_QUOTE, PretuneError, shorten
 from pretune.runtime.parsing import as_tuples, conform
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 Tensors = dict[str, Tensor]
 Row = tuple[str | Sequence[str], str]  # published name or names, our name

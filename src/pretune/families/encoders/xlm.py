@@ -23,7 +23,7 @@ from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, Linear, OutputLinear
 from pretune.nn.output_heads import vocabulary_head
 from pretune.nn.positional_encoding import Learned
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 # Numbers between a choice's state and its score: `transformers` makes one per class of config.json, which are two by default.
 SUMMARY_WIDTH = 2

@@ -12,7 +12,7 @@ from pretune.backbones.word_vectors import Static
 from pretune.families.family import Family, Table
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.initialization import initialize_evenly
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from pretune.objectives.seq2seq.translate import Translate
 from pretune.packed import Packed, pack_lists
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 SPARE = 10  # tokens that a translation may have beyond twice those of its source
 

@@ -17,8 +17,8 @@ from pretune.objectives.pretraining.tlm import begin_anew, check_attention, chec
 from pretune.packed import Batch
 from pretune.runtime.randomness import Draws
 from pretune.text.corpus.files import Errors
-from pretune.text.corpus.parallel import read_languages
 from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.parallel import read_languages
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 

@@ -20,7 +20,7 @@ from pretune.objectives.seq2seq.source_target import check_share, shapes, text_e
 from pretune.packed import Batch
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
-from pretune.text.store.store import spans_to_indices
+from pretune.text.spans import spans_to_indices
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

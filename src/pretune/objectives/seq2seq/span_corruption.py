@@ -31,7 +31,7 @@ from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
-from pretune.text.store.store import spans_to_indices
+from pretune.text.spans import spans_to_indices
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -25,9 +25,10 @@ from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.corpus.files import Errors
-from pretune.text.corpus.parallel import read_pairs
 from pretune.text.examples.labeled import Labeled
-from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, Template, plan_lengths
+from pretune.text.examples.parallel import read_pairs
+from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_lengths
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
