@@ -44,7 +44,9 @@ def test_the_options_are_the_same_everywhere(name: str) -> None:
 
 
 def test_neighbors_are_looked_for_in_text_read_as_told(model: Path, table: Path) -> None:
-    with pytest.raises(PretuneError, match=r"no field 'text' among 'id', 'remark'; name one with --column"):
+    with pytest.raises(
+        PretuneError, match=r"no field named 'text'; the fields are 'id', 'remark'; choose one with --column"
+    ):
         pt.neighbors(model, "cat", "the red cat", in_=table)
     with pytest.raises(PretuneError, match="line 5: not valid UTF-8"):
         pt.neighbors(model, "cat", "the red cat", in_=table, column="remark")

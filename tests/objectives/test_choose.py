@@ -94,14 +94,17 @@ def test_the_usual_layouts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"choices": ["a", "b"], "label": 3}', r"line 1: 3 in 'label' is none of the 2 choices"),
-        ('{"choices": ["a", "b"], "label": 0}\n{"choices": ["a", "b"], "label": 2}', "line 2: 2 in 'label' is none"),
+        ('{"choices": ["a", "b"], "label": 3}', r"line 1: the label 3 in 'label' is none of the 2 choices"),
+        (
+            '{"choices": ["a", "b"], "label": 0}\n{"choices": ["a", "b"], "label": 2}',
+            "line 2: the label 2 in 'label' is none",
+        ),
         ('{"choices": ["a"], "label": 0}', "line 1: expected at least two choices in 'choices'"),
-        ('{"choices": "a b", "label": 0}', "line 1: no list of choices in 'choices'"),
+        ('{"choices": "a b", "label": 0}', "line 1: expected a list of choices in 'choices'"),
         ('{"premise": "a b", "label": 0}', "cannot infer the choices column.* choose one with --columns.choices"),
         ('{"choices": ["a", "b"], "odd": 0}', "cannot infer the label column.* choose one with --label"),
-        ('{"choices": ["a", "b"], "label": null}', "line 1: None in 'label' is none of the 2"),
-        ('{"premise": null, "choices": ["a", "b"], "label": 0}', "line 1: no 'premise'"),
+        ('{"choices": ["a", "b"], "label": null}', "line 1: the label None in 'label' is none of the 2"),
+        ('{"premise": null, "choices": ["a", "b"], "label": 0}', "line 1: the field 'premise' is missing"),
     ],
 )
 def test_bad_rows_are_refused_with_their_place(tmp_path: Path, content: str, message: str) -> None:

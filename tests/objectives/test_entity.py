@@ -77,7 +77,7 @@ def test_the_published_layout(tmp_path: Path) -> None:
         ),
         ({"answers": None}, "line 1: expected a list that is not empty in 'answers'"),
         ({"answers": ["elk"]}, "no answer is among the entities of its passage"),
-        ({"passage": None}, "line 1: no 'passage'"),
+        ({"passage": None}, "line 1: the field 'passage' is missing"),
     ],
 )
 def test_bad_rows_are_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:

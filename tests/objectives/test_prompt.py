@@ -125,7 +125,7 @@ def test_shots_are_drawn_by_seed_and_named(capsys: pytest.CaptureFixture[str], m
     assert one.lines == again.lines != other.lines and sorted(one.labels) == ["a"] * 4 + ["b"] * 4
     said = capsys.readouterr().err
     assert f"8 of 30 rows, 4 per class with seed 0: lines {', '.join(map(str, one.lines))}" in said
-    assert len(draw_shots(rows, 15, 0)) == 25 and "'b' has 10" in capsys.readouterr().err
+    assert len(draw_shots(rows, 15, 0)) == 25 and "only 10 of 'b'" in capsys.readouterr().err
 
 
 PAIR = Labeled(Path("x"), {}, ["A"], ["B"], more={"more": ["{pair}"]})

@@ -1,4 +1,4 @@
-"""Spans annotated in the data: whatever the tokenizer, they become one word and change nothing else."""
+"""Annotated spans become one word with every tokenizer, and change nothing else."""
 
 from __future__ import annotations
 

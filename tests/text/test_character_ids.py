@@ -46,13 +46,13 @@ def test_words_are_cut_from_punctuation(kind: str) -> None:
     assert trained(kind, lowercase=True).tokens(trained(kind, lowercase=True).encode("THE")) == ["the"]
 
 
-def test_words_seen_too_seldom_are_unknown() -> None:
+def test_rare_words_are_unknown() -> None:
     tokenizer = trained("words", lowercase=True, least=2)
     assert tokenizer.tokens(tokenizer.encode("the cat sat.")) == ["the", "[UNK]", "[UNK]", "."]
     assert tokenizer.report["unknown_rate"] == pytest.approx(11 / 16)
 
 
-def test_a_tokenizer_that_spells_goes_to_a_folder_and_back(tmp_path: Path) -> None:
+def test_a_character_tokenizer_is_saved_and_loaded(tmp_path: Path) -> None:
     tokenizer = trained("characters")
     tokenizer.save(tmp_path)
     for again in (Tokenizer.load(tmp_path), Tokenizer.from_state(tokenizer.state())):
@@ -64,7 +64,7 @@ def test_a_tokenizer_that_spells_goes_to_a_folder_and_back(tmp_path: Path) -> No
     assert trained("words").characters == 0
 
 
-def test_words_outside_the_vocabulary_are_spelled_all_the_same() -> None:
+def test_unknown_words_have_character_ids() -> None:
     tokenizer = trained("characters")
     texts = ["", "a cat", "the dog, the mouse", "", "mat"]
     rows = TokenRows.make(Labeled(Path("x"), {}, texts), tokenizer)
@@ -77,7 +77,7 @@ def test_words_outside_the_vocabulary_are_spelled_all_the_same() -> None:
     assert (spelled == wanted).all()
 
 
-def test_filler_is_no_word() -> None:
+def test_padding_has_no_characters() -> None:
     from pretune.packed import Capacity
 
     packed = pack(
@@ -86,7 +86,7 @@ def test_filler_is_no_word() -> None:
     assert not packed.columns["characters"][2:].any()
 
 
-def test_second_texts_may_have_a_vocabulary_of_their_own(tmp_path: Path) -> None:
+def test_target_texts_may_have_another_vocabulary(tmp_path: Path) -> None:
     from pretune import PretuneError
 
     first, second = (train([Document(text, Path("a"), 1)], "words", 30) for text in TEXTS)

@@ -53,12 +53,12 @@ def test_turns_with_roles_and_turns_that_alternate(tmp_path: Path) -> None:
         ({"turns": [{"role": "Q", "text": 5}]}, 'turn 1: the turn has no "text" that is a string'),
     ],
 )
-def test_what_cannot_be_read_is_refused(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+def test_unreadable_rows_raise_errors(tmp_path: Path, row: dict[str, Any], message: str) -> None:
     with pytest.raises(PretuneError, match=message):
         read_dialogues(write(tmp_path / "a.jsonl", row))
 
 
-def test_files_that_hold_none_are_refused(tmp_path: Path) -> None:
+def test_files_without_dialogues_raise_errors(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="No dialogue files were given; pass"):
         read_dialogues([])
     with pytest.raises(PretuneError, match=r"a\.jsonl: the file contains no dialogues"):

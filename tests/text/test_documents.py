@@ -27,7 +27,7 @@ def test_text_files_by_line_blank_line_and_whole(tmp_path: Path) -> None:
     assert [d.line for d in read_documents([path], layout="blank")] == [3, 6]
 
 
-def test_auto_takes_lines_where_no_blank_line_stands_between(tmp_path: Path) -> None:
+def test_auto_layout_uses_lines_without_blank_lines(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("\na\nb\n\n", encoding="utf-8")
     assert texts(path) == ["a", "b"]
@@ -90,7 +90,7 @@ def test_lone_surrogates_are_replaced_on_request(tmp_path: Path) -> None:
     assert texts(path, errors="replace") == ["a�b"]
 
 
-def test_documents_of_white_space_are_left_out(tmp_path: Path) -> None:
+def test_whitespace_documents_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": ""}\n{"text": " \\n"}\n{"text": null}\n{"text": "x"}\n', encoding="utf-8")
     assert texts(path) == ["x"]

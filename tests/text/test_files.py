@@ -48,7 +48,7 @@ def test_a_line_longer_than_a_block_stays_whole(tmp_path: Path) -> None:
     assert [len(line) for _, line in read_lines(path)] == [3_000_000, 5]
 
 
-def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbfhello\n")
     assert list(read_lines(path)) == [(1, "hello")]
@@ -81,7 +81,7 @@ def test_folders_and_globs_are_expanded_and_sorted(tmp_path: Path) -> None:
         ("notes.md", "unsupported file format"),
     ],
 )
-def test_what_cannot_be_found_is_said(tmp_path: Path, name: str, message: str) -> None:
+def test_missing_files_raise_errors(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "empty_folder").mkdir()
     (tmp_path / "notes.md").touch()
     with pytest.raises(PretuneError, match=message):
@@ -93,11 +93,11 @@ def test_no_files_at_all() -> None:
         find_files([])
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
+def test_reading_a_folder_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="is a folder"), open_stream(tmp_path):
         pass
 
 
-def test_format_is_the_ending_below_the_compression() -> None:
+def test_the_format_ignores_the_compression_suffix() -> None:
     assert file_format(Path("x.en.JSONL.XZ")) == ".jsonl"
     assert file_format(Path("x.gz")) is None

@@ -58,7 +58,7 @@ def test_labels_can_be_left_out(tmp_path: Path) -> None:
     assert table.texts == ["a", "b"]
 
 
-def test_what_was_guessed_is_shown(
+def test_inferred_columns_are_logged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
@@ -66,7 +66,7 @@ def test_what_was_guessed_is_shown(
     assert "text = 'sentence', label = 'label'; override with --text, --pair, --label" in capsys.readouterr().err
 
 
-def test_further_roles_and_fields_of_fields(tmp_path: Path) -> None:
+def test_further_roles_and_nested_fields(tmp_path: Path) -> None:
     rows = [
         {"text": "a b", "label": "x", "target": {"span": "b", "at": 2}, "qid": 7},
         {"text": "c", "label": "y", "qid": 8},
@@ -103,7 +103,7 @@ def test_bad_files_are_refused_with_place_and_advice(
         read_labeled(write(tmp_path / "a.csv", content), columns)
 
 
-def test_columns_called_by_their_roles_are_found(tmp_path: Path) -> None:
+def test_columns_named_by_their_roles_are_found(tmp_path: Path) -> None:
     file = tmp_path / "pairs.jsonl"
     file.write_text('{"text": "a", "pair": "b", "label": "x"}\n{"text": "c", "pair": "d", "label": "y"}\n')
     assert read_labeled(file, {}).pairs == ["b", "d"]

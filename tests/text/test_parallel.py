@@ -34,7 +34,7 @@ def test_aligned_files_are_read_line_by_line(tmp_path: Path) -> None:
     assert read_pairs([files[0], tmp_path / "b.txt.gz"]).pairs == FRENCH
 
 
-def test_tables_of_two_columns_are_clear(tmp_path: Path) -> None:
+def test_tables_of_two_columns_need_no_names(tmp_path: Path) -> None:
     table = {"en": ENGLISH, "fr": FRENCH}
     pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / "a.parquet")
     rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
@@ -93,7 +93,7 @@ def test_languages_are_the_names_of_columns_or_files(tmp_path: Path) -> None:
     assert read_languages([files[0], tmp_path / "c.zh_CN.txt.gz"]).labels == ["en zh_CN"] * 3
 
 
-def test_languages_that_cannot_be_told_are_refused(tmp_path: Path) -> None:
+def test_unknown_languages_raise_errors(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match=r"one\.txt: 'one' and 'other' are not two languages; name the columns"):
         read_languages([lines(tmp_path / "one.txt", ENGLISH), lines(tmp_path / "other.txt", FRENCH)])
     with pytest.raises(PretuneError, match="'sentence1' and 'sentence2' are not two languages"):

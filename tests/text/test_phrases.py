@@ -87,7 +87,7 @@ def test_chunks_and_limits_change_little(tmp_path: Path, monkeypatch: pytest.Mon
     assert max(row["times"] for row in part) < max(row["times"] for row in whole)
 
 
-def test_counts_are_bounded_and_the_frequent_stay() -> None:
+def test_counts_are_bounded_and_keep_frequent_words() -> None:
     counts = Counts(limit=10)
     for start in range(0, 100, 5):
         keys = np.concatenate([np.full(3, 7), np.arange(start + 10, start + 15)]).astype(np.uint64)

@@ -85,7 +85,7 @@ def test_a_group_too_large_for_a_pack_is_refused() -> None:
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=30), st.integers(1, 5), st.integers(1, 12), st.integers(0, 9))
-def test_lanes_cover_every_token_once_and_continue(sizes: list[int], lanes: int, window: int, seed: int) -> None:
+def test_streams_cover_every_token_once_and_continue(sizes: list[int], lanes: int, window: int, seed: int) -> None:
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     plan = make_lanes(offsets[:-1], np.diff(offsets), lanes=lanes, window=window, draws=Draws(seed))
     seen: list[int] = []
@@ -126,7 +126,7 @@ def test_draws_are_uniform() -> None:
     assert sorted(permutation(50, 3, "x")) == list(range(50))
 
 
-def test_filler_leaves_room_for_no_more_rows_than_asked_for() -> None:
+def test_padding_counts_toward_the_sequences_of_a_pack() -> None:
     lengths = np.random.default_rng(0).integers(1, 30, 500)
     plan = make_plan(lengths, tokens=1000, sequences=100, filler=30, rows=32)
     assert max(len(plan.pack(i)) for i in range(len(plan))) == 32

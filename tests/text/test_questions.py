@@ -1,4 +1,4 @@
-"""Questions: files in every layout, bad answers listed, and answers as the tokens that are their text."""
+"""Questions are read from every file format, bad answers are listed, and answers map to the right tokens."""
 
 from __future__ import annotations
 

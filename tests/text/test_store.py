@@ -247,7 +247,7 @@ def test_preparing_again_changes_nothing_and_other_input_is_refused(tmp_path: Pa
 # -- what breaks ----------------------------------------------------------------------------------------------------
 
 
-def test_a_cut_off_altered_or_missing_shard_is_refused(tmp_path: Path, english: list[str]) -> None:
+def test_a_truncated_altered_or_missing_shard_raises_an_error(tmp_path: Path, english: list[str]) -> None:
     store = make(tmp_path, english[:3])
     shard = store.folder / store.shards[0]["file"]
     good = shard.read_bytes()
@@ -350,7 +350,7 @@ def test_a_worker_that_dies_is_reported() -> None:
 
 
 @given(st.lists(st.text()))
-def test_texts_travel_unchanged(texts: list[str]) -> None:
+def test_packed_texts_are_unpacked_unchanged(texts: list[str]) -> None:
     found, spans = unpack_texts(pack_texts(texts))
     assert found == texts and spans.shape == (0, 3)
 

@@ -1,4 +1,4 @@
-"""Tagged words: files in every layout, words as the ids they have in running text, windows that leave none out."""
+"""Tagged words are read from every file format, get the ids of running text, and are covered by windows."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_columns_of_conll(tmp_path: Path) -> None:
     assert read_tagged(packed).words == found.words
 
 
-def test_conllu_has_upos_unless_asked_for_another(tmp_path: Path) -> None:
+def test_conllu_uses_upos_by_default(tmp_path: Path) -> None:
     path = write(tmp_path, "a.conllu", CONLLU)
     found = read_tagged(path)
     assert found.words == [["vamos", "nos", "al mar"]]
@@ -128,7 +128,7 @@ def test_bad_files_are_refused_in_a_line(
         read_tagged(write(tmp_path, name, text), columns)
 
 
-def test_what_is_no_file_is_said(tmp_path: Path) -> None:
+def test_missing_files_and_folders_raise_errors(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="no such file"):
         read_tagged(tmp_path / "nowhere.conll")
     with pytest.raises(PretuneError, match="expected a file, but this is a folder"):
@@ -178,7 +178,7 @@ def test_every_word_has_the_ids_of_running_text(kind: Kind, sentences: list[list
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_predicate_stands_between_separators(kind: Kind) -> None:
+def test_a_predicate_is_surrounded_by_separators(kind: Kind) -> None:
     tokenizer = store(kind).tokenizer
     separator = tokenizer.role("separator")
     sentences = [["the", "function", "is", "the", "function"], ["name"]]

@@ -196,7 +196,7 @@ def test_a_template_of_roles_the_tokenizer_lacks_is_left_out(tmp_path: Path) -> 
     assert json.loads((tmp_path / "tokenizer.json").read_text()) == json.loads(tokenizer.backend.to_str())
 
 
-def test_vocab_txt_agrees_with_the_peers_bert(tmp_path: Path, mixed_texts: list[str]) -> None:
+def test_vocab_txt_agrees_with_transformers_bert(tmp_path: Path, mixed_texts: list[str]) -> None:
     from transformers import BertTokenizer
 
     for lowercase in (False, True):
@@ -290,7 +290,7 @@ def test_the_roles_of_xlm(named: bool, tmp_path: Path) -> None:
         (lambda folder: (folder / "tokenizer_config.json").write_text("{"), "not valid JSON"),
     ],
 )
-def test_what_is_no_tokenizer_is_said(tmp_path: Path, prepare: Callable[[Path], object], message: str) -> None:
+def test_missing_tokenizers_raise_errors(tmp_path: Path, prepare: Callable[[Path], object], message: str) -> None:
     prepare(tmp_path)
     with pytest.raises(PretuneError, match=message):
         Tokenizer.load(tmp_path)
@@ -301,7 +301,7 @@ def test_what_is_no_tokenizer_is_said(tmp_path: Path, prepare: Callable[[Path], 
 # -- training -------------------------------------------------------------------------------------------------------
 
 
-def test_the_report_tells_what_was_seen() -> None:
+def test_the_report_describes_the_training_text() -> None:
     report = trained("wordpiece").report
     assert report["size"] == 1200
     assert 1 < report["held_out"]["fertility"] < 5
@@ -310,13 +310,13 @@ def test_the_report_tells_what_was_seen() -> None:
     assert report["pruned_words"] == 0
 
 
-def test_training_does_not_depend_on_chance() -> None:
+def test_training_is_deterministic() -> None:
     texts = documents(*english_documents()[:5])
     for kind in ("wordpiece", "bpe", "byte-bpe", "raw-bpe"):  # the library's Unigram trainer sums in random order
         assert train(texts, kind, 600).backend.to_str() == train(texts, kind, 600).backend.to_str()
 
 
-def test_pruning_is_said_and_keeps_the_frequent() -> None:
+def test_word_pruning_is_reported_and_keeps_frequent_words() -> None:
     lines = ["the cat sat " + " ".join(f"w{line}x{i}" for i in range(50)) for line in range(100)]
     tokenizer = train(documents(*lines), "bpe", 400, distinct=500)
     assert tokenizer.report["pruned_words"] > 4000
@@ -324,7 +324,7 @@ def test_pruning_is_said_and_keeps_the_frequent() -> None:
     assert {"the", "cat", "sat"} <= set(tokenizer.vocabulary)
 
 
-def test_sampling_is_said() -> None:
+def test_sampling_is_reported() -> None:
     tokenizer = train(documents(*english_documents()[:3]), "bpe", 300, occurrences=1000)
     assert 0 < tokenizer.report["sampled_share"] < 1
 
@@ -340,7 +340,7 @@ def test_an_empty_corpus_is_refused() -> None:
         train(documents(" \n "), "bpe", 100)
 
 
-def test_kinds_that_there_are_not_are_refused() -> None:
+def test_unknown_kinds_raise_errors() -> None:
     with pytest.raises(PretuneError, match="Unknown kind of tokenizer 'byte'; did you mean 'byte-bpe'"):
         train([], "byte", 1000)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Folders with tokenizers give the ids that `transformers` gives, whatever their files say and contradict each other in."""
+"""Tokenizer folders give the ids that `transformers` gives, even if their files contradict each other."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_gpts_word_ends(config: Files | None, tmp_path: Path) -> None:
     assert tokenizer.tokens(tokenizer.encode("The")) == ["the</w>"]
 
 
-def test_xlm_says_that_it_cuts_words_otherwise(
+def test_xlm_reports_that_its_ids_differ(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
@@ -274,7 +274,9 @@ def test_prefix_spaces_and_tokenizer_json(config: Files | None, tmp_path: Path) 
 
 @pytest.mark.parametrize(("model", "name"), [("albert", "AlbertTokenizer"), ("xlnet", "XLNetTokenizer")])
 @pytest.mark.parametrize("config", [{}, {"do_lower_case": True}, {"do_lower_case": False}])
-def test_capitals_of_albert_and_xlnet_and_tokenizer_json(model: str, name: str, config: Files, tmp_path: Path) -> None:
+def test_case_settings_of_albert_and_xlnet_and_tokenizer_json(
+    model: str, name: str, config: Files, tmp_path: Path
+) -> None:
     marks = {"albert": "[CLS],[SEP],[MASK]", "xlnet": "<cls>,<sep>,<pad>,<mask>,<eod>,<eop>"}[model]
     ids = {"albert": {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}}.get(model, {})
     pieces = {"spiece.model": russian_pieces(control_symbols=marks, **ids)}
@@ -325,7 +327,9 @@ def test_t5_with_all_its_files(tmp_path: Path) -> None:
     ({}, {"added_tokens": {"newtoken": 2000}}, r"'newtoken' is listed with id 2000 but gets id"),
     ({}, {"added_tokens": {"[MASK]": 3}}, r"'\[MASK\]' is listed with id 3 but gets id 4"),
 ])  # fmt: skip
-def test_what_would_change_ids_is_refused_by_name(config: Files, others: Files, message: str, tmp_path: Path) -> None:
+def test_unsupported_keys_that_change_ids_raise_errors(
+    config: Files, others: Files, message: str, tmp_path: Path
+) -> None:
     with pytest.raises(PretuneError, match=message):
         Tokenizer.load(write(tmp_path, CASED, config, "bert", **others))
 

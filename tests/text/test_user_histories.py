@@ -47,7 +47,7 @@ def test_dates_and_columns_of_other_names(tmp_path: Path) -> None:
         ("a.txt", "1 2 3\n", r"a\.txt: unsupported file format; expected one of"),
     ],
 )
-def test_what_cannot_be_read_is_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
+def test_unreadable_rows_raise_errors(tmp_path: Path, name: str, text: str, message: str) -> None:
     with pytest.raises(PretuneError, match=message):
         pt.histories(write(tmp_path / name, text), out=tmp_path / "h.txt")
     assert not (tmp_path / "h.txt").exists()
