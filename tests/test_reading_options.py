@@ -84,7 +84,7 @@ def test_a_students_text_is_read_as_told(model: Path, table: Path, tmp_path: Pat
         "budget": pt.Budget(steps=1),
         "batch": pt.Batching(tokens=64, length=16),
     }
-    with pytest.raises(PretuneError, match=r"no field 'text' among 'id', 'remark'"):
+    with pytest.raises(PretuneError, match=r"no field named 'text'; the fields are 'id', 'remark'"):
         pt.distill(model, data=table, out=tmp_path / "a", **options)
     run = pt.distill(model, data=table, column="remark", errors="replace", out=tmp_path / "b", **options)
     assert run.finished and (run.recipe["column"], run.recipe["errors"]) == ("remark", "replace")
