@@ -125,7 +125,7 @@ def test_several_processes_give_the_same_in_order(tmp_path: Path, monkeypatch: p
 def test_a_row_without_text_is_found_wherever_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prediction_table, "ROWS", 5)
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n' * 40 + '{"txt": "b"}\n')
-    with pytest.raises(PretuneError, match=r"bad\.jsonl, line 41: no 'text'"):
+    with pytest.raises(PretuneError, match=r"bad\.jsonl, line 41: the field 'text' is missing"):
         pt.predict(runs(), tmp_path / "bad.jsonl")
 
 
@@ -190,7 +190,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"id": 2}', r"in\.jsonl, line 3: no 'text'"),
+        ('{"id": 2}', r"in\.jsonl, line 3: the field 'text' is missing"),
         ("{", r"in\.jsonl, line 3: not valid JSON"),
         ('{"text": "\\ud800"}', r"in\.jsonl, line 3: 'text' contains a lone surrogate"),
     ],

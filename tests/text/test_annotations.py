@@ -179,7 +179,7 @@ def test_spans_come_from_jsonl_and_parquet(tmp_path: Path) -> None:
             "0-3",
             r"a\.jsonl, line 2, field 'names' has type str; expected a list of spans such as \[\[0, 5\], \[9, 12\]\]",
         ),
-        ({"start": 0, "end": 3}, "holds dict, not a list"),
+        ({"start": 0, "end": 3}, "has type dict; expected a list"),
         (
             [[0, 3], [0, 9]],
             r"line 2, field 'names', span 2: \[0, 9\] is outside the text; a span must satisfy 0 ≤ start < end ≤ 8",
