@@ -61,7 +61,7 @@ class RandomStore:
     document_languages = document_files
 
     def gather(self, starts: Any, lengths: Any) -> Any:
-        from pretune.text.store.store import spans_to_indices
+        from pretune.text.spans import spans_to_indices
 
         return self.ids[spans_to_indices(starts, lengths)]
 

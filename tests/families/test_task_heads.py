@@ -304,7 +304,7 @@ def test_the_language_of_mbarts_texts_is_that_of_src_lang(source: str | None, tm
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(content))
     rows = write_rows(tmp_path, "classify")
     if source is None:
-        with pytest.raises(PretuneError, match=r"write src_lang into its tokenizer_config\.json \(languages: de, en\)"):
+        with pytest.raises(PretuneError, match=r"set src_lang in tokenizer_config\.json \(languages: de, en\)"):
             pt.predict(tmp_path, rows)
         return
     model, task = load_trained(tmp_path)

@@ -124,9 +124,9 @@ def test_examples_come_from_a_file_by_seed(
     question = {"cloze": "{text} feels [MASK]", "answers": ANSWERS[:2], "examples": writer / "train.csv", "shots": 2}
     first, again, other = (pt.ask(writer / "start", ["fire"], **question, seed=seed)[0] for seed in (0, 0, 1))
     assert first == again != other
-    assert "4 of 36 rows, 2 of each class by seed 0" in capsys.readouterr().err
+    assert "4 of 36 rows, 2 per class with seed 0" in capsys.readouterr().err
     pt.ask(writer / "start", ["fire"], cloze="feels [MASK]", examples=writer / "train.csv", shots=3, tokens=2)
-    assert "3 of 36 rows by seed 0" in capsys.readouterr().err
+    assert "3 of 36 rows with seed 0" in capsys.readouterr().err
 
 
 def test_long_texts_are_truncated_to_leave_room_for_examples_and_answers(writer: Path) -> None:
@@ -141,15 +141,15 @@ def test_long_texts_are_truncated_to_leave_room_for_examples_and_answers(writer:
     ("options", "message"),
     [
         ({"answers": ["a"]}, "there is only one answer to choose from, 'a'"),
-        ({"answers": ["a:x", "b"]}, "give all of them as label:answer, or none"),
+        ({"answers": ["a:x", "b"]}, "for all answers, or for none"),
         ({"calibrate": True}, "--calibrate applies only with --answers"),
-        ({"cloze": "nothing here"}, r"it takes one \[MASK\]"),
+        ({"cloze": "nothing here"}, r"expected \[MASK\] once"),
         ({"inputs": []}, "nothing to ask about"),
         (
             {"examples": "train.csv", "answers": ["hot", "cold"]},
             "an example has the label 'very warm', which is not among the answers",
         ),
-        ({"examples": "train.csv", "shots": 99}, "99 examples are asked for, and there are 36"),
+        ({"examples": "train.csv", "shots": 99}, "cannot sample 99 of 36 examples"),
     ],
 )
 def test_invalid_questions_are_refused(options: dict[str, object], message: str, writer: Path) -> None:

@@ -127,7 +127,7 @@ def test_several_processes_give_the_same_in_order(tmp_path: Path, monkeypatch: p
 def test_a_row_without_text_is_found_anywhere_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prediction_table, "ROWS", 5)
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n' * 40 + '{"txt": "b"}\n')
-    with pytest.raises(PretuneError, match=r"bad\.jsonl, line 41: no 'text'"):
+    with pytest.raises(PretuneError, match=r"bad\.jsonl, line 41: the field 'text' is missing"):
         pt.predict(runs(), tmp_path / "bad.jsonl")
 
 
@@ -192,9 +192,9 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"id": 2}', r"in\.jsonl, line 3: no 'text'"),
+        ('{"id": 2}', r"in\.jsonl, line 3: the field 'text' is missing"),
         ("{", r"in\.jsonl, line 3: not valid JSON"),
-        ('{"text": "\\ud800"}', r"in\.jsonl, line 3: 'text' holds half of a surrogate pair"),
+        ('{"text": "\\ud800"}', r"in\.jsonl, line 3: 'text' contains a lone surrogate"),
     ],
 )
 def test_a_row_without_text_is_refused_and_nothing_is_written(line: str, message: str, tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_texts_files_and_runs_are_distinguished(tmp_path: Path, monkeypatch: pyt
         split_files(["a.csv", "a.csv"])
     with pytest.raises(PretuneError, match="--out is also an input file"):
         pt.predict(runs()[0], "a.csv", out="./a.csv")
-    with pytest.raises(PretuneError, match="unknown kind of file to write"):
+    with pytest.raises(PretuneError, match="unsupported output format"):
         pt.predict(runs()[0], "a.csv", out="a.xlsx")
     with pytest.raises(PretuneError, match="--score applies only to files"):
         pt.predict(runs()[0], "a text", score=True)

@@ -140,8 +140,8 @@ def test_the_command_line_streams_and_chooses(
         ("gpt2", {"choices": ["good", "☃"]}, "choice '☃': this tokenizer cannot spell it"),
         ("t5", {"choices": ["good", "☃"]}, "answer '☃': this tokenizer cannot spell it"),
         ("gpt2", {"stream": True, "beams": 2}, "leave out the beams"),
-        ("gpt2", {"languages": "en-ro"}, "--languages applies only to models that are told the languages"),
-        ("t5", {"languages": "en-ro"}, "--languages applies only to models that are told the languages"),
+        ("gpt2", {"languages": "en-ro"}, "--languages applies only to models that take language tokens"),
+        ("t5", {"languages": "en-ro"}, "--languages applies only to models that take language tokens"),
         ("gpt2", {"prompts": ["red " * 1022], "choices": CHOICES}, "no room"),
     ],
 )

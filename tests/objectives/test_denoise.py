@@ -179,7 +179,7 @@ def test_a_language_stands_where_the_template_has_one() -> None:
     from dataclasses import replace
 
     from pretune.text.corpus.documents import Document
-    from pretune.text.packing.sequences import Template
+    from pretune.text.tokenizers.template import Template
     from pretune.text.tokenizers.tokenizer import Tokenizer
     from pretune.text.tokenizers.training import train
 

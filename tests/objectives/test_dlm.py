@@ -16,7 +16,8 @@ from pretune.objectives import Data, parse_objective
 from pretune.objectives.pretraining.dlm import DLM, fit, windows
 from pretune.runtime.randomness import Draws
 from pretune.text.corpus.dialogues import Dialogues
-from pretune.text.packing.sequences import Packing, Template
+from pretune.text.packing.sequences import Packing
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.training import Kind
 
 ROBERTA = Template(("start", "A", "separator"), ("separator", "B", "separator"), segments=False)

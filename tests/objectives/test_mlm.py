@@ -279,7 +279,7 @@ def test_wrong_options_are_refused(tmp_path: Path) -> None:
     }.items():
         with pytest.raises(PretuneError, match=message):
             parse_objective(text)
-    with pytest.raises(PretuneError, match=r"single\.txt: no phrase of two words or more among its 1 lines"):
+    with pytest.raises(PretuneError, match=r"single\.txt: none of the 1 lines is a phrase of two or more words"):
         masked("wordpiece", MLM(unit="phrase", phrases=str(tmp_path / "single.txt")), 0, 0)
 
 

@@ -89,9 +89,9 @@ def test_tables_have_their_labels_apart_by_a_mark(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match=r"d\.csv: no row has a label"):
         Classify(multi=True).fit(Classify(multi=True).read(table, {}))
     listed = write(tmp_path / "e.jsonl", [{"text": "a", "labels": ["x"]}, {"text": "b", "labels": [{"no": 1}]}])
-    with pytest.raises(PretuneError, match=r"e\.jsonl, line 2: a dict in place of a single label in 'labels'"):
+    with pytest.raises(PretuneError, match=r"e\.jsonl, line 2: expected a single label, but found a dict in 'labels'"):
         Classify(multi=True).read(listed, {})
-    with pytest.raises(PretuneError, match=r"e\.jsonl, line 1: a list in place of a single label in 'labels'"):
+    with pytest.raises(PretuneError, match=r"e\.jsonl, line 1: expected a single label, but found a list in 'labels'"):
         Classify().read(listed, {})
     fit = Classify(multi=True, labels=("x",))
     with pytest.raises(PretuneError, match=r"dev, line 7: label 'y' was not in training"):

@@ -20,7 +20,8 @@ from pretune.packed import Targets, make_targets
 from pretune.runtime.randomness import Draws
 from pretune.text.corpus.documents import Document
 from pretune.text.examples.labeled import Labeled
-from pretune.text.packing.sequences import Packing, Sequences, Template
+from pretune.text.packing.sequences import Packing, Sequences
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.training import Kind, train
 
 texts_strategy = st.lists(

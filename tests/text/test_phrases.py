@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.text.corpus import phrase_mining
 from pretune.text.corpus.documents import Document
-from pretune.text.corpus.phrase_mining import Counts, find_collocations
-from pretune.text.corpus.phrases import Phrases, load_phrases
+from pretune.text.store import phrase_mining
 from pretune.text.store.builder import Settings, make_store
+from pretune.text.store.phrase_mining import Counts, find_collocations
 from pretune.text.store.store import Store
+from pretune.text.tokenizers.phrases import Phrases, load_phrases
 from pretune.text.tokenizers.training import Kind, train
 
 KINDS: list[Kind] = ["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items"]
@@ -87,7 +87,7 @@ def test_chunks_and_limits_change_little(tmp_path: Path, monkeypatch: pytest.Mon
     assert max(row["times"] for row in part) < max(row["times"] for row in whole)
 
 
-def test_counts_are_bounded_and_the_frequent_stay() -> None:
+def test_counts_are_bounded_and_keep_frequent_words() -> None:
     counts = Counts(limit=10)
     for start in range(0, 100, 5):
         keys = np.concatenate([np.full(3, 7), np.arange(start + 10, start + 15)]).astype(np.uint64)

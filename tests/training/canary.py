@@ -66,9 +66,10 @@ from pretune.packed import Batch
 from pretune.runtime.randomness import Draws
 from pretune.text.corpus.documents import Document
 from pretune.text.examples.labeled import Labeled
-from pretune.text.packing.sequences import Epoch, Packing, Sequences, Template
+from pretune.text.packing.sequences import Epoch, Packing, Sequences
 from pretune.text.store.builder import Settings, make_store
 from pretune.text.store.store import Store
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import train as train_tokenizer
 from pretune.training.data_streams import make_streams

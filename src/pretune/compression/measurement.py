@@ -24,8 +24,8 @@ from pretune.objectives import Task
 from pretune.packed import Batch
 from pretune.runtime.devices import choose_device
 from pretune.text.examples.labeled import Labeled
-from pretune.text.examples.row_source import TokenRows, arrange_rows
 from pretune.text.packing.sequences import collate
+from pretune.text.packing.token_rows import TokenRows, arrange_rows
 
 MANY = 32  # batch size for throughput
 ROUNDS = 5  # timed runs of each model; the median counts

@@ -13,7 +13,7 @@ from pretune.families.config_bounds import check_bounds
 from pretune.families.config_keys import DESCRIPTION, HARMLESS, REFUSED
 from pretune.runtime.errors import LONGEST_QUOTE, PretuneError, shorten
 from pretune.runtime.parsing import as_tuples, conform
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 # The values of a config.json key that a family supports, or a function that computes them from the configuration.
 SupportedValues = Sequence[Any] | Callable[[Any], Sequence[Any]]

@@ -13,9 +13,9 @@ from pretune.models.model import Model
 from pretune.packed import Batch
 from pretune.runtime.progress import say
 from pretune.text.examples.labeled import Labeled
-from pretune.text.examples.row_source import TokenRows, arrange_rows
 from pretune.text.packing.plan import make_plan
 from pretune.text.packing.sequences import Arrangement, Sequences, collate
+from pretune.text.packing.token_rows import TokenRows, arrange_rows
 
 Array = np.ndarray[Any, np.dtype[Any]]
 TOKENS = 8192  # per batch

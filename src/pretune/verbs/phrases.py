@@ -42,7 +42,7 @@ def phrases(
     """
     from pretune.runtime.atomic_io import write_bytes
     from pretune.runtime.errors import PretuneError
-    from pretune.text.corpus.phrase_mining import find_collocations
+    from pretune.text.store.phrase_mining import find_collocations
     from pretune.text.store.store import Store
 
     opened = store if isinstance(store, Store) else Store(store)

@@ -31,7 +31,7 @@ from pretune.nn.output_heads import OwnVocabularyHead
 from pretune.nn.positional_encoding import Axial, Learned
 from pretune.nn.reversible import Branch, ReversibleLayer
 from pretune.runtime.errors import PretuneError
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 LOCAL, LSH = "local", "lsh"
 

@@ -29,7 +29,7 @@ from pretune.families.encoder_decoders.bart import (
 from pretune.families.family import Family
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.positional_encoding import Sinusoidal
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)

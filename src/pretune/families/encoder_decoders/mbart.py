@@ -32,7 +32,7 @@ from pretune.families.encoder_decoders.bart import (
 from pretune.families.family import Family
 from pretune.nn.blocks import PreNorm
 from pretune.nn.linear import LayerNorm
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)

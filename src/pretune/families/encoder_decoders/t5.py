@@ -32,7 +32,7 @@ from pretune.nn.initialization import initialize_by_inputs
 from pretune.nn.linear import RMSNorm
 from pretune.nn.output_heads import Scale, Transform, vocabulary_head
 from pretune.runtime.errors import PretuneError
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pretune.nn.initialization import initialize
 from pretune.nn.linear import Linear
 from pretune.nn.output_heads import Transform
 from pretune.runtime.errors import PretuneError
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from pretune.nn.linear import LayerNorm, Linear
 from pretune.nn.output_heads import Transform, vocabulary_head
 from pretune.nn.positional_encoding import Learned
 from pretune.runtime.errors import PretuneError
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)

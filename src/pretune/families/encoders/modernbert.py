@@ -29,7 +29,7 @@ from pretune.nn.output_heads import Transform, vocabulary_head
 from pretune.nn.positional_encoding import Rotary
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.parsing import conform
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 

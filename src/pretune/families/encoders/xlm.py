@@ -24,7 +24,7 @@ from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, Linear, OutputLinear
 from pretune.nn.output_heads import vocabulary_head
 from pretune.nn.positional_encoding import Learned
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 # Width between the pooled state and the score of a choice: the number of classes in `transformers`, by default two.
 SUMMARY_WIDTH = 2

@@ -18,7 +18,7 @@ from pretune.nn.character_cnn import SpelledEmbeddings
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.output_heads import OwnVocabularyHead
 from pretune.nn.recurrent import Recurrence, RecurrentLayer
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 Pairs = tuple[tuple[int, int], ...]
 FILTERS: Pairs = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))

@@ -20,7 +20,7 @@ from pretune.nn.embeddings import Embeddings
 from pretune.nn.initialization import initialize_evenly
 from pretune.nn.output_heads import OwnVocabularyHead, VocabularyHead
 from pretune.nn.recurrent import Cell, Recurrence, RecurrentLayer
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from pretune.objectives.seq2seq.translate import Translate
 from pretune.packed import Packed, pack_lists
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 SPARE = 10  # a translation may have twice as many tokens as its source, and this many more
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws, hashed_on
-from pretune.text.corpus.phrases import Phrases
 from pretune.text.packing.sequences import Packing, Sequences
-from pretune.text.store.store import spans_to_indices
+from pretune.text.spans import spans_to_indices
+from pretune.text.tokenizers.phrases import Phrases
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 Array = np.ndarray[Any, np.dtype[Any]]

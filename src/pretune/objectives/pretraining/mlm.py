@@ -20,8 +20,8 @@ from pretune.objectives.pretraining.span_boundary import BoundaryHead, boundary_
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError, nearest
 from pretune.runtime.randomness import Draws
-from pretune.text.corpus.phrases import check_phrases, load_phrases
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
+from pretune.text.tokenizers.phrases import check_phrases, load_phrases
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

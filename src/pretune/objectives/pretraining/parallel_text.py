@@ -18,9 +18,10 @@ from pretune.objectives.seq2seq.source_target import check_fits, check_languages
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.corpus.files import Errors
-from pretune.text.corpus.parallel import read_languages
 from pretune.text.examples.labeled import Labeled
-from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, Template, plan_epoch
+from pretune.text.examples.parallel import read_languages
+from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
+from pretune.text.tokenizers.template import Template
 
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone

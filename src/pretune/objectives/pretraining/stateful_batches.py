@@ -12,7 +12,8 @@ from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.plan import Lanes, make_lanes
 from pretune.text.packing.sequences import Columns, Packing, Sequences
-from pretune.text.store.store import Store, spans_to_indices
+from pretune.text.spans import spans_to_indices
+from pretune.text.store.store import Store
 
 Array = np.ndarray[Any, np.dtype[Any]]
 NONE = np.empty(0, dtype=np.int64)

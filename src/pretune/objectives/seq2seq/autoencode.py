@@ -16,7 +16,7 @@ from pretune.objectives.pretraining.arrangements import spans_arrangement
 from pretune.objectives.pretraining.token_prediction import TokenPrediction
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Epoch, Packing, PlannedEpoch, Sequences, plan_lengths
-from pretune.text.store.store import spans_to_indices
+from pretune.text.spans import spans_to_indices
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 

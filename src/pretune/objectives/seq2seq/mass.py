@@ -19,7 +19,7 @@ from pretune.objectives.segment_ops import starts_of
 from pretune.objectives.seq2seq.source_target import Seq2Seq, check_share, shapes, text_epoch, texts_of
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
-from pretune.text.store.store import spans_to_indices
+from pretune.text.spans import spans_to_indices
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -12,7 +12,7 @@ import numpy as np
 from pretune.objectives.segment_ops import jostled, pick, places, running, shuffled, starts_of, take_groups, totals
 from pretune.objectives.seq2seq.source_target import Texts
 from pretune.runtime.randomness import Draws
-from pretune.text.store.store import spans_to_indices
+from pretune.text.spans import spans_to_indices
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -18,8 +18,10 @@ from pretune.objectives.seq2seq.source_target import PairEpoch, Seq2Seq, shapes,
 from pretune.packed import Batch, Packed
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
-from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, Template, plan_lengths
-from pretune.text.store.store import Store, spans_to_indices
+from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_lengths
+from pretune.text.spans import spans_to_indices
+from pretune.text.store.store import Store
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

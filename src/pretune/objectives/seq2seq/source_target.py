@@ -21,8 +21,9 @@ from pretune.runtime.progress import say
 from pretune.runtime.randomness import Draws
 from pretune.text.examples.labeled import Labeled
 from pretune.text.packing.plan import Plan
-from pretune.text.packing.sequences import Arrangement, Packing, Sequences, Template, plan_lengths
-from pretune.text.store.store import spans_to_indices
+from pretune.text.packing.sequences import Arrangement, Packing, Sequences, plan_lengths
+from pretune.text.spans import spans_to_indices
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -29,7 +29,7 @@ from pretune.objectives.seq2seq.source_target import (
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
-from pretune.text.store.store import spans_to_indices
+from pretune.text.spans import spans_to_indices
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -23,9 +23,10 @@ from pretune.objectives.seq2seq.source_target import (
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.corpus.files import Errors
-from pretune.text.corpus.parallel import read_pairs
 from pretune.text.examples.labeled import Labeled
-from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, Template, plan_lengths
+from pretune.text.examples.parallel import read_pairs
+from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_lengths
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 Array = np.ndarray[Any, np.dtype[Any]]
