@@ -162,8 +162,8 @@ def check_student(order: Order, labels: Sequence[str]) -> None:
         return
     trained = trained_for(order.student)
     for part in trained.objectives if trained is not None else []:
-        theirs = getattr(part, "labels", ())
-        if isinstance(part, Task) and theirs and set(theirs) != set(labels):
+        theirs = part.labels if isinstance(part, Task) else ()
+        if theirs and set(theirs) != set(labels):
             raise PretuneError(
                 f"{order.student}: the student has the labels {', '.join(theirs)}, the teacher {', '.join(labels)}; "
                 "they must be the same"
@@ -234,7 +234,7 @@ def taught_by(order: Order, material: Material, texts: Labeled | None) -> Materi
 
 def labels_of(task: Task) -> list[str]:
     """The labels that a teacher has probabilities of, if it has."""
-    return list(getattr(task, "labels", ())) if task.name != "generate" else []
+    return list(task.labels) if task.name != "generate" else []
 
 
 def texts_taught(

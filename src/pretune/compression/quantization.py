@@ -25,7 +25,6 @@ from pretune.nn.quantized.quantization_aware import use_ranges
 from pretune.nn.recurrent import asks_the_host
 from pretune.objectives import Task
 from pretune.objectives.tasks.layer_features import On
-from pretune.objectives.tasks.renamed_task import kind_of
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.output_paths import intermediate
 from pretune.runtime.parsing import conform, read_mapping
@@ -115,7 +114,7 @@ def beyond_graph(task: Task | None) -> str:
     """Return why the head of a task cannot be used with a graph, which gives the states of the top layer alone, or ""."""
     if isinstance(task, On):
         return "its head reads other layers than the last"
-    if task is not None and kind_of(task) in ("prompt", "generate"):
+    if task is not None and task.on_language_head:
         return "its head is that of the language model, which needs the token embeddings"
     return ""
 
@@ -138,7 +137,7 @@ def check(order: Order, engine: Engine, source: Trained) -> None:
     if not order.per_channel and engine != "onnx":
         raise PretuneError("--no-per-channel applies only to the onnx engine; leave it out")
     if engine == "onnx" and (reason := beyond_graph(source.task)):
-        kind = kind_of(source.need_task("it is quantized"))
+        kind = source.need_task("it is quantized").kind
         raise PretuneError(
             f"{kind} cannot be used with a graph: {reason}; use `pretune quantize --how dynamic --engine torch`"
         )

@@ -23,7 +23,7 @@ from pretune.inference.predict import Answerer
 from pretune.metrics.classification import classification_metrics
 from pretune.metrics.generated_text import exact_match
 from pretune.models.model import find_folder, load_model, read_config
-from pretune.objectives import Named, alone, parse_objective
+from pretune.objectives import alone, parse_objective
 from pretune.objectives.task import Answer
 from pretune.objectives.tasks.prompt import Prompt
 from pretune.runtime.devices import choose_device
@@ -100,7 +100,7 @@ def is_masked(reference: str | Path) -> bool:
     family, content = read_config(find_folder(reference))
     objective = content.get("pretune", {}).get("objective")
     parts = parse_objective(objective).objectives if objective else []
-    trained = {part.kind if isinstance(part, Named) else part.name for part in parts}
+    trained = {part.kind for part in parts}
     if trained & {"lm", "generate"}:
         return False
     return bool(trained & {"mlm", "prompt"}) or frozenset({"mlm"}) in family.classes

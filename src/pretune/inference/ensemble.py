@@ -74,7 +74,7 @@ def same_task(references: Sequence[str], name: str | None = None) -> Task:
     Of models for several tasks, it is the one of this `name`.
     """
     _, first = task_of(references[0], name)
-    labels = getattr(first, "labels", ())
+    labels = first.labels
     for reference in references[1:]:
         _, task = task_of(reference, name)
         if task.name != first.name:
@@ -82,12 +82,12 @@ def same_task(references: Sequence[str], name: str | None = None) -> Task:
                 f"{reference}: was trained to {task.name}, and {references[0]} to {first.name}; "
                 "only models for the same task answer together"
             )
-        if set(others := getattr(task, "labels", ())) != set(labels):
+        if set(others := task.labels) != set(labels):
             raise PretuneError(
                 f"{reference}: has the labels {', '.join(others)}, and {references[0]} has {', '.join(labels)}; "
                 "only models with the same labels answer together"
             )
-    if len(references) > 1 and not hasattr(first, "combine"):
+    if len(references) > 1 and not first.combinable:
         raise PretuneError(f"{first.name}: the answers of several models cannot be averaged; give one model")
     return first
 
@@ -95,7 +95,7 @@ def same_task(references: Sequence[str], name: str | None = None) -> Task:
 def combine(task: Task, each: Sequence[Sequence[Answer]], examples: Any) -> list[Answer]:
     """One answer of several to each example; `same_task` has seen that the task knows how."""
     said = enumerate(zip(*each, strict=True))
-    return [task.combine(answers, examples, row) for row, answers in said]  # type: ignore[attr-defined]
+    return [task.combine(answers, examples, row) for row, answers in said]
 
 
 def answer_parts(

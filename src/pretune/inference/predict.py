@@ -14,7 +14,7 @@ from pretune.inference.finite_check import checked
 from pretune.inference.generation.generate_answers import write_answers
 from pretune.models.model import LENGTH, Model, closed_head, load_model, trained_for
 from pretune.objectives import Data, Mixture, Task
-from pretune.objectives.task import Answer, knowing
+from pretune.objectives.task import Answer
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError, if_option, nearest
 from pretune.runtime.progress import say
@@ -56,7 +56,7 @@ class Answerer:
     """Examples made ready for a model once; calling it answers them, with the parameters the model then has."""
 
     def __init__(self, model: Model, task: Task, examples: Any, length: int | None = None) -> None:
-        task = knowing(task, model.need_tokenizer())
+        task = task.knowing(model.need_tokenizer())
         self.model, self.task, self.examples = model, task, examples
         self.length = length or model.longest or LENGTH
         self.laid = task.lay_out(Data(model.need_tokenizer(), model.family.template, rows=examples), self.length)

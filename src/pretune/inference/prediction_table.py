@@ -20,7 +20,7 @@ ROWS = 1024  # answered at once
 def files_as_parts(files: Iterable[Path], task: Task | None = None) -> Iterator[Excerpt]:
     """All rows of some files, in order, never many of them at once; a task may have a way of its own to read them."""
     for file in files:
-        yield from read_excerpts(file, ROWS, getattr(task, "rows", table_rows))
+        yield from read_excerpts(file, ROWS, table_rows if task is None else task.rows)
 
 
 class Beside:

@@ -29,8 +29,8 @@ LEARNED = ("classify", "prompt", "regress", "generate")  # tasks whose answers a
 def teachers_task(teachers: Sequence[str], labels: Sequence[str] | None = None) -> Task:
     """The task that all teachers have, with answers that can be learned; of these labels, where they are known."""
     task = same_task(teachers)
-    theirs = list(getattr(task, "labels", ()))
-    if task.name not in LEARNED or getattr(task, "multi", False):
+    theirs = list(task.labels)
+    if task.name not in LEARNED or task.multi:
         raise PretuneError(
             f"{teachers[0]}: {task.name} has no answers that can be learned from texts; {', '.join(LEARNED)} have, with one "
             "label each"

@@ -31,10 +31,9 @@ from pretune.nn.dropout import stop_attention_dropout
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.initialization import Undrawn
 from pretune.nn.text_embedding import TextEmbedding, TextEmbeddingHead
-from pretune.objectives import OBJECTIVES, Joint, Loss, Mixture, Named, Objective, parse_objective
+from pretune.objectives import Joint, Loss, Mixture, Named, Objective, parse_objective, task_names
 from pretune.objectives.tasks.contrast import Contrast
 from pretune.objectives.tasks.layer_features import OnHead
-from pretune.objectives.tasks.renamed_task import kind_of
 from pretune.packed import Batch
 from pretune.runtime.atomic_io import write_json
 from pretune.runtime.errors import PretuneError, if_option, nearest
@@ -170,8 +169,8 @@ class Model:
         An objective may use the head of another (tlm that of mlm, trtd that of rtd); the other's own comes first.
         """
         heads = self.root.heads
-        for objective in sorted(objectives, key=lambda objective: hasattr(objective, "head_of")):
-            owner = getattr(objective, "head_of", objective.name)
+        for objective in sorted(objectives, key=_borrows_head):
+            owner = objective.head_of
             if owner not in heads:
                 with torch.random.fork_rng(devices=[]):
                     torch.manual_seed(seed)
@@ -273,7 +272,7 @@ class Model:
         """The heads of the class that has most of these; of several, of one that is for a task."""
         fits = {name for name in heads if name not in self.root.heads or self._fits(name)}
         known = [names for names in self.family.classes if names <= fits]
-        return max(known, key=lambda names: (len(names), any(hasattr(OBJECTIVES[name], "answers") for name in names)))
+        return max(known, key=lambda names: (len(names), any(name in task_names() for name in names)))
 
     def _fits(self, name: str) -> bool:
         """Whether `transformers` gives the same answers: on other layers, or pooled otherwise, it would not."""
@@ -470,7 +469,7 @@ def _heads_in(family: Family, content: Mapping[str, Any]) -> set[str]:
     parts = parse_objective(trained).objectives if trained else ()
     kind = class_in(content)
     published = (heads for heads, name in family.classes.items() if name == kind)
-    return {name for part in parts for name in (kind_of(part), part.name)}.union(family.heads_of(kind), *published)
+    return {name for part in parts for name in (part.kind, part.name)}.union(family.heads_of(kind), *published)
 
 
 def load(reference: str | Path, *, partial: bool = False) -> Model:
@@ -587,6 +586,11 @@ def load_model(
     return model
 
 
+def _borrows_head(objective: Objective) -> bool:
+    """Return whether an objective may use the head of another one, which is then built first."""
+    return isinstance(objective, Named) or objective.head_of != objective.name
+
+
 def _of_its_kind(
     family: Family,
     tensors: Mapping[str, Tensor],
@@ -598,7 +602,7 @@ def _of_its_kind(
     """What a checkpoint has for heads of tasks with names of their own, such as BERT's pooler: all start from the same."""
     found: dict[str, Tensor] = {}
     for task in (part for part in (objectives.objectives if objectives else ()) if isinstance(part, Named)):
-        own, kind = f"heads.{task.name}.", f"heads.{getattr(task.task, 'head_of', task.kind)}."
+        own, kind = f"heads.{task.name}.", f"heads.{task.task.head_of}."
         twins = {kind + name.removeprefix(own): tensor for name, tensor in wanted.items() if name.startswith(own)}
         read, _, _ = family.table.read(dict(tensors), twins, heads, tied)
         found |= {own + name.removeprefix(kind): tensor for name, tensor in read.items()}

@@ -220,7 +220,7 @@ def keep_heads(model: Any, names: str, reference: str) -> None:
     """Leave the model those heads alone, in the order of its own; `none` is a name too."""
     from torch import nn
 
-    from pretune.objectives import OBJECTIVES
+    from pretune.objectives import task_names
     from pretune.runtime.errors import PretuneError
 
     wanted = [] if names == "none" else names.split("+")
@@ -237,7 +237,7 @@ def keep_heads(model: Any, names: str, reference: str) -> None:
             if name in options or not any(heads[name] is heads[x] for x in options if x in heads)
         ]
         model.objective = "+".join(f"{name}{options.get(name, '')}" for name in own)
-    if not any(hasattr(OBJECTIVES[name], "answers") for name in wanted):  # labels are a task's
+    if not set(wanted) & set(task_names()):  # labels are a task's
         model.labels, model.options = [], {}
     model.root.heads = nn.ModuleDict({name: head for name, head in heads.items() if name in wanted})
     model.untrained = [

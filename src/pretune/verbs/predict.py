@@ -22,11 +22,10 @@ SHOWN = 20  # rows of a file that people see
 def has_classes(o: Options) -> bool:
     """Return whether a model answers with classes, which have probabilities."""
     from pretune.inference.predict import task_of
-    from pretune.objectives.tasks.renamed_task import kind_of
     from pretune.verbs.shared_inputs import split_runs
 
     _, task = task_of(split_runs(o.model, o.inputs)[0][0], o.task)
-    return bool(getattr(task, "labels", ())) and kind_of(task) != "generate"
+    return bool(task.labels) and task.kind != "generate"
 
 
 @verb(

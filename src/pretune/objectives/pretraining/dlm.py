@@ -11,7 +11,7 @@ import numpy as np
 from torch import nn
 
 from pretune.nn.attention.patterns import Pattern
-from pretune.objectives.objective import Data, Loss
+from pretune.objectives.objective import Data, LearnsFromRows, Loss
 from pretune.objectives.pretraining.sentence_pairs import (
     UNLABELED,
     PairHead,
@@ -20,6 +20,7 @@ from pretune.objectives.pretraining.sentence_pairs import (
     pair_loss,
     source_groups,
 )
+from pretune.objectives.registry import register_objective
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
@@ -34,8 +35,9 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+@register_objective
 @dataclass(frozen=True)
-class DLM:
+class DLM(LearnsFromRows):
     """Up to `turns` turns of a dialogue (QRQ, QRR, QQR …), their roles as segments where the model has them.
 
     One turn of each sequence is drawn. Sequences are matched two by two, at random among those of a source whose drawn turns

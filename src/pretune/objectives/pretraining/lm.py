@@ -9,9 +9,10 @@ import numpy as np
 from torch import nn
 
 from pretune.nn.attention.patterns import Pattern, causal
-from pretune.objectives.objective import Data, Loss, token_loss
+from pretune.objectives.objective import Data, Loss, Objective, token_loss
 from pretune.objectives.pretraining.arrangements import spans_epoch
 from pretune.objectives.pretraining.stateful_batches import lanes_epoch
+from pretune.objectives.registry import register_objective
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
 
+@register_objective
 @dataclass(frozen=True)
-class LM:
+class LM(Objective):
     """Left to right. With `stateful`, texts come in lanes and each batch goes on where the one before ended.
 
     With `backward`, right to left, in a model that reads so (the second half of ULMFiT).

@@ -12,8 +12,9 @@ import numpy as np
 from torch import nn
 
 from pretune.nn.attention.patterns import Pattern, full
-from pretune.objectives.objective import Data, Loss, token_loss
+from pretune.objectives.objective import Data, Loss, Objective, token_loss
 from pretune.objectives.pretraining.masking import check_share, choose, hide
+from pretune.objectives.registry import register_objective
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+@register_objective
 @dataclass(frozen=True)
-class Item:
+class Item(Objective):
     """All chosen items become [MASK]; in a share `last` of the sequences that is the last one alone, as when it is used.
 
     The last `held` items of every history are never seen: they are what evaluation asks for.

@@ -9,7 +9,7 @@ import numpy as np
 from torch import nn
 
 from pretune.nn.attention.patterns import Pattern
-from pretune.objectives.objective import Data, Loss
+from pretune.objectives.objective import Data, Loss, Objective
 from pretune.objectives.pretraining.arrangements import in_languages
 from pretune.objectives.pretraining.sentence_pairs import (
     UNLABELED,
@@ -20,6 +20,7 @@ from pretune.objectives.pretraining.sentence_pairs import (
     pair_loss,
     source_groups,
 )
+from pretune.objectives.registry import register_objective
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
 
+@register_objective
 @dataclass(frozen=True)
-class NSP:
+class NSP(Objective):
     """Half of the pairs are neighbors; the others have a second text from another document of the same source.
 
     Pairs are matched two by two, at random among those of a source whose second texts are about equally long; both second

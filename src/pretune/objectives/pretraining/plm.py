@@ -14,10 +14,11 @@ import numpy as np
 from torch import nn
 
 from pretune.nn.attention.patterns import Pattern, permutation
-from pretune.objectives.objective import Data, Loss, token_loss
+from pretune.objectives.objective import Data, Grows, Loss, token_loss
 from pretune.objectives.pretraining import masking
 from pretune.objectives.pretraining.arrangements import spans_epoch
 from pretune.objectives.pretraining.stateful_batches import lanes_epoch
+from pretune.objectives.registry import register_objective
 from pretune.objectives.segment_ops import shuffled, starts_of, totals
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
 
+@register_objective
 @dataclass(frozen=True)
-class PLM:
+class PLM(Grows):
     """One token in `k` is predicted, in n-grams of up to `longest` words, n of them with a chance in proportion to 1/n.
 
     Each sequence is cut into `parts`, read one after the other. Within a part, what is not predicted comes first, as

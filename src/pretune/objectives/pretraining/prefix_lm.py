@@ -14,8 +14,9 @@ import numpy as np
 from torch import nn
 
 from pretune.nn.attention.patterns import Pattern, prefix
-from pretune.objectives.objective import Data, Loss, token_loss
+from pretune.objectives.objective import Data, Loss, Objective, token_loss
 from pretune.objectives.pretraining.arrangements import spans_epoch
+from pretune.objectives.registry import register_objective
 from pretune.objectives.segment_ops import totals
 from pretune.packed import Batch
 from pretune.runtime.randomness import Draws
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
 
+@register_objective
 @dataclass(frozen=True)
-class Prefix:
+class Prefix(Objective):
     """Each text is cut at a random place. What is before it is read both ways; the rest, its end too, is predicted."""
 
     name: ClassVar[str] = "prefix"

@@ -9,9 +9,10 @@ import numpy as np
 from torch import nn
 
 from pretune.nn.attention.patterns import Pattern
-from pretune.objectives.objective import Data, Loss
+from pretune.objectives.objective import Data, Loss, Objective
 from pretune.objectives.pretraining.arrangements import in_languages
 from pretune.objectives.pretraining.sentence_pairs import UNLABELED, PairHead, judge_at_start, neighbors, pair_loss
+from pretune.objectives.registry import register_objective
 from pretune.packed import Batch
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
 
+@register_objective
 @dataclass(frozen=True)
-class SOP:
+class SOP(Objective):
     """Two texts that follow one another in a document; a share `swapped` of the pairs comes the other way round.
 
     Both are of one document, so that the topic says nothing about the label. Single sentences are read but not judged, and so

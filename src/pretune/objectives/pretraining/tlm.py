@@ -13,9 +13,10 @@ from torch import nn
 from pretune.nn.attention.big_bird import BlockSparseAttention
 from pretune.nn.attention.multi_head import Attention, GlobalAttention, ScoredAttention
 from pretune.nn.attention.patterns import Pattern, full
-from pretune.objectives.objective import Data, Loss, token_loss
+from pretune.objectives.objective import Data, LearnsFromRows, Loss, token_loss
 from pretune.objectives.pretraining.arrangements import smoothed
 from pretune.objectives.pretraining.masking import check_share, choose, hide
+from pretune.objectives.registry import register_objective
 from pretune.objectives.seq2seq.source_target import check_fits
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError
@@ -32,8 +33,9 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+@register_objective
 @dataclass(frozen=True)
-class TLM:
+class TLM(LearnsFromRows):
     """A text and its translation in one sequence, each in a template of its own, positions counted anew in the second.
 
     Tokens of both are hidden as `mlm` does it. `languages`, say en-fr, are those of all pairs, where the names of columns or

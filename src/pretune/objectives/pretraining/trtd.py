@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, ClassVar
 from torch import nn
 
 from pretune.nn.attention.patterns import Pattern, full
-from pretune.objectives.objective import Data, Loss
+from pretune.objectives.objective import Data, LearnsFromRows, Loss
 from pretune.objectives.pretraining.masking import check_share
 from pretune.objectives.pretraining.rtd import detection_loss, hide_and_judge, make_head, room_for
 from pretune.objectives.pretraining.tlm import begin_anew, check_attention, check_languages, pairs_epoch
+from pretune.objectives.registry import register_objective
 from pretune.packed import Batch
 from pretune.runtime.randomness import Draws
 from pretune.text.corpus.files import Errors
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
 
+@register_objective
 @dataclass(frozen=True)
-class TRTD:
+class TRTD(LearnsFromRows):
     """The pairs of `tlm`, tokens of both sides hidden, filled in by the generator of `rtd` and judged as `rtd` does it.
 
     Beside `rtd` both use its generator, and the `size`, `layers`, `width` and `heads` given there.

@@ -12,8 +12,9 @@ import numpy as np
 from torch import nn
 
 from pretune.nn.attention.patterns import Pattern, causal
-from pretune.objectives.objective import Data, Loss, token_loss
+from pretune.objectives.objective import Data, Grows, Loss, token_loss
 from pretune.objectives.pretraining.arrangements import spans_arrangement
+from pretune.objectives.registry import register_objective
 from pretune.packed import Batch
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Epoch, Packing, PlannedEpoch, Sequences, plan_lengths
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
 
+@register_objective
 @dataclass(frozen=True)
-class Autoencode:
+class Autoencode(Grows):
     """Every sequence stands twice, one after the other; the second is predicted."""
 
     name: ClassVar[str] = "autoencode"

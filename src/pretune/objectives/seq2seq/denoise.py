@@ -14,7 +14,8 @@ import numpy as np
 from torch import nn
 
 from pretune.nn.attention.patterns import Pattern
-from pretune.objectives.objective import Data, Loss, token_loss
+from pretune.objectives.objective import Data, Loss, TwoSided, token_loss
+from pretune.objectives.registry import register_objective
 from pretune.objectives.seq2seq.noise import delete, infill, mask, reorder, rotate
 from pretune.objectives.seq2seq.source_target import (
     check_share,
@@ -37,8 +38,9 @@ if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
 
+@register_objective
 @dataclass(frozen=True)
-class Denoise:
+class Denoise(TwoSided):
     """Any of BART's five kinds of noise, in this order; the defaults are BART-large's.
 
     `permute`: sentences in random order. `rotate`: the text begins at a random token, and what was before it comes last.

@@ -14,7 +14,8 @@ import numpy as np
 from torch import nn
 
 from pretune.nn.attention.patterns import Pattern, causal
-from pretune.objectives.objective import Data, Loss, token_loss
+from pretune.objectives.objective import Data, Loss, TwoSided, token_loss
+from pretune.objectives.registry import register_objective
 from pretune.objectives.segment_ops import starts_of
 from pretune.objectives.seq2seq.source_target import check_share, shapes, text_epoch, texts_of
 from pretune.packed import Batch
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+@register_objective
 @dataclass(frozen=True)
-class Mass:
+class Mass(TwoSided):
     """`share` of each text in one piece. Of its tokens 80 % are masked for the encoder, 10 % swapped, 10 % left, as BERT's.
 
     What the decoder does not have to write it does not read: such inputs are masked, or with `removed` not there at all,

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from torch import nn
 
 from pretune.nn.attention.patterns import Pattern
-from pretune.objectives.objective import Data, Loss, token_loss
+from pretune.objectives.objective import Data, Loss, TwoSided, token_loss
+from pretune.objectives.registry import register_objective
 from pretune.objectives.seq2seq.noise import reorder
 from pretune.objectives.seq2seq.source_target import shapes, text_epoch, texts_of, two_sides
 from pretune.packed import Batch
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
 
+@register_objective
 @dataclass(frozen=True)
-class Shuffle:
+class Shuffle(TwoSided):
     """Whole `words` or `sentences` move: anywhere in the text, or `window` places at most."""
 
     unit: Literal["words", "sentences"] = "words"

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from pretune.nn.attention.patterns import Pattern
 from pretune.nn.pooling import pool
-from pretune.objectives.objective import Data, Loss, vocabulary_loss
+from pretune.objectives.objective import Data, Loss, TwoSided, vocabulary_loss
+from pretune.objectives.registry import register_objective
 from pretune.objectives.seq2seq.source_target import PairEpoch, shapes, shift, writing_template
 from pretune.packed import Batch, Packed
 from pretune.runtime.errors import PretuneError
@@ -43,8 +44,9 @@ class SkipThoughtHead(nn.Module):
         return (vectors[:, None] + self.neighbor.to(vectors.dtype)).flatten(0, 1)
 
 
+@register_objective
 @dataclass(frozen=True)
-class SkipThought:
+class SkipThought(TwoSided):
     """`pooling` makes a vector of a sentence's states. One decoder writes both neighbors; a vector of its own for each,
     added to the sentence's, says which (the paper has two decoders)."""
 

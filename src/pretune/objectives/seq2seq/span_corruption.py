@@ -14,7 +14,8 @@ import numpy as np
 from torch import nn
 
 from pretune.nn.attention.patterns import Pattern
-from pretune.objectives.objective import Data, Loss, token_loss
+from pretune.objectives.objective import Data, Loss, TwoSided, token_loss
+from pretune.objectives.registry import register_objective
 from pretune.objectives.segment_ops import owners, pick, places, running, starts_of
 from pretune.objectives.seq2seq.source_target import (
     AROUND,
@@ -40,8 +41,9 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+@register_objective
 @dataclass(frozen=True)
-class Spans:
+class Spans(TwoSided):
     """Hides `rate` of the tokens in spans of `mean` tokens on average, all ways to cut and place them equally likely.
 
     The end of what is written is marked by one sentinel more, as in the paper; the released code leaves it out, never

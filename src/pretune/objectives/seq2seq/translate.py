@@ -11,7 +11,8 @@ import numpy as np
 from torch import nn
 
 from pretune.nn.attention.patterns import Pattern
-from pretune.objectives.objective import Data, Loss, token_loss
+from pretune.objectives.objective import Data, LearnsFromRows, Loss, TwoSided, token_loss
+from pretune.objectives.registry import register_objective
 from pretune.objectives.seq2seq.source_target import (
     PairEpoch,
     check_fits,
@@ -36,8 +37,9 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+@register_objective
 @dataclass(frozen=True)
-class Translate:
+class Translate(TwoSided, LearnsFromRows):
     """From `text` to `pair`, and with `both` the other way too. Wanted probabilities are smoothed by `smoothing`.
 
     `languages`, say en-fr, are those of text and pair: the tokenizer's tokens for them stand where the template has a
