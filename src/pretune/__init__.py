@@ -38,7 +38,12 @@ from pretune.verbs.ulmfit import ulmfit
 from pretune.verbs.vectors import train_vectors
 
 if TYPE_CHECKING:
+    from pretune.families.family import Family
     from pretune.models.model import Model, load
+    from pretune.objectives.objective import Objective
+    from pretune.objectives.registry import register_objective, register_task
+    from pretune.objectives.task import Task
+    from pretune.packed import Batch, Packed
     from pretune.text.store.store import Store
     from pretune.text.tokenizers.tokenizer import Tokenizer
     from pretune.training.run_folder import Run
@@ -46,14 +51,19 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Batch",
     "Batching",
     "Budget",
+    "Family",
     "Model",
+    "Objective",
     "Optimizer",
+    "Packed",
     "PretuneError",
     "Run",
     "Schedule",
     "Store",
+    "Task",
     "Tokenizer",
     "Watching",
     "__version__",
@@ -82,6 +92,8 @@ __all__ = [
     "prune",
     "quantize",
     "quickstart",
+    "register_objective",
+    "register_task",
     "show",
     "train_tokenizer",
     "train_vectors",
@@ -90,12 +102,19 @@ __all__ = [
     "ulmfit",
 ]
 
-_LATER = {  # loaded when first asked for
+_LATER = {  # imported at first use, which keeps `import pretune` fast
+    "Batch": "pretune.packed",
+    "Family": "pretune.families.family",
     "Model": "pretune.models.model",
+    "Objective": "pretune.objectives.objective",
+    "Packed": "pretune.packed",
     "Run": "pretune.training.run_folder",
     "Store": "pretune.text.store.store",
+    "Task": "pretune.objectives.task",
     "Tokenizer": "pretune.text.tokenizers.tokenizer",
     "load": "pretune.models.model",
+    "register_objective": "pretune.objectives.registry",
+    "register_task": "pretune.objectives.registry",
 }
 
 

@@ -106,11 +106,11 @@ def test_maps() -> None:
     ):
         with pytest.raises(PretuneError, match=words):
             map_layers(text, 2, 4)
-    with pytest.raises(PretuneError, match="the teacher only 4"):
+    with pytest.raises(PretuneError, match="the teacher has only 4"):
         map_layers("skip", 6, 4)
     with pytest.raises(PretuneError, match="did you mean 'hidden'"):
         parse_matches("hiden(skip)", 2, 4)
-    with pytest.raises(PretuneError, match="no layers to map"):
+    with pytest.raises(PretuneError, match="maps no layers"):
         parse_matches("cosine(skip)", 2, 4)
 
 

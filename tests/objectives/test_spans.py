@@ -172,7 +172,7 @@ def test_options_are_checked() -> None:
     for text, message in {
         "spans(rate=1.5)": "a share lies between 0 and 1",
         "spans(mean=0.5)": "a token or more",
-        "spans+mlm": "reads one text and writes another, and shares them with no other",
+        "spans+mlm": "reads a source and generates a target, and cannot share them",
     }.items():
         with pytest.raises(PretuneError, match=message):
             parse_objective(text)

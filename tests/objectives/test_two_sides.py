@@ -204,7 +204,7 @@ def test_what_is_written_is_nowhere_in_what_is_read(name: str) -> None:
 
 def test_two_sides_share_their_batches_with_nobody() -> None:
     for name in ("spans", "denoise", "mass", "shuffle", "translate", "skip_thought"):
-        with pytest.raises(PretuneError, match="reads one text and writes another"):
+        with pytest.raises(PretuneError, match="reads a source and generates a target"):
             parse_objective(f"{name}+lm")
     assert str(parse_objective("0.5*spans|0.5*denoise")) == "0.5*spans|0.5*denoise"
     assert len(TEMPLATES) == 3

@@ -304,7 +304,7 @@ def test_weights_come_on_top() -> None:
         ("mood: classify | classify", ["mood", "warm"], "each has a name of its own"),
         ("mood: classify | mood: classify", ["mood"], "two tasks have one name"),
         ("classify | lm", ["mood", "warm"], "name the tasks as their files are named"),
-        ("mood: lm", ["mood"], "only tasks have names of their own, and lm is none"),
+        ("mood: lm", ["mood"], "only tasks can be renamed, and lm is not a task"),
         ("mlm: classify", ["mood"], "mlm is an objective already"),
     ],
 )
