@@ -108,7 +108,6 @@ class Batch:
     rows: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # (sequences,) which rows these are
     carry: Any = None  # what the batch before handed on, for stateful backbones
     lengths: tuple[Array, ...] = ()  # (sequences,) of each side, on the host, filler left out; (): a sequence a row
-    pooled: bool = False  # the decoder looks at one vector a source sequence, not at all its states
 
     @property
     def tokens(self) -> int:

@@ -54,7 +54,18 @@ def test_a_package_outside_adds_an_objective(plugin: Path, tmp_path: Path) -> No
     corpus, tokenizer, run = tmp_path / "corpus.txt", tmp_path / "tokenizer", tmp_path / "run"
     corpus.write_text("".join(f"the {word} sat on the mat\n\n" for word in ("cat", "dog", "fox", "hen") * 4))
     run_command(["tokenizer", "train", str(corpus), "--kind", "words", "--size", "60", "--out", str(tokenizer)])
-    options = ["--tokenizer", str(tokenizer), "--objective", "half", "--budget.steps", "2", "--out", str(run)]
+    options = [
+        "--tokenizer",
+        str(tokenizer),
+        "--objective",
+        "half",
+        "--steps",
+        "2",
+        "--batch.tokens",
+        "128",
+        "--out",
+        str(run),
+    ]
     run_command(["pretrain", "bert-tiny", "--data", str(corpus), *options, "--device", "cpu"])
     assert "half" in (run / "metrics.jsonl").read_text()
 
@@ -62,7 +73,7 @@ def test_a_package_outside_adds_an_objective(plugin: Path, tmp_path: Path) -> No
 def test_entry_points_that_are_not_objectives_are_refused(plugin: Path) -> None:
     plugin.write_text("[pretune.tasks]\nhalf = half_objective:Half\n")
     with pytest.raises(
-        PretuneError, match="'half' of the group pretune.tasks is not a class derived from pretune.Task"
+        PretuneError, match=r"'half' of the group pretune\.tasks is not a class derived from pretune\.Task"
     ):
         parse_objective("mlm")
 

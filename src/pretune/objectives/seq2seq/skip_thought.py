@@ -87,7 +87,6 @@ class SkipThought(TwoSided):
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
         """Nothing to hide."""
-        sequences.pooled = True
         return shift(self.name, sequences)
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:

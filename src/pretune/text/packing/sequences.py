@@ -124,7 +124,6 @@ class Sequences:
     positions: Array | None = None
     second: Sequences | None = None  # the target side of an encoder-decoder
     frame: tuple[str, ...] = ()  # the template's `target`, for an objective that makes that side
-    pooled: bool = False  # the decoder looks at one vector a source sequence, not at all its states
 
     @cached_property
     def offsets(self) -> Array:
@@ -351,4 +350,4 @@ def collate(sequences: Sequences, capacity: Capacity | None = None, filler: int 
             targets[term] = make_targets(at, target, weight, room)
             counts[term] = float(len(at) if weight is None else weight.sum())
     lengths = tuple(side.lengths for side in sides)
-    return Batch(packed, targets, counts, rows=sequences.index, lengths=lengths, pooled=sequences.pooled)
+    return Batch(packed, targets, counts, rows=sequences.index, lengths=lengths)
