@@ -311,7 +311,7 @@ def test_tables_of_many_kinds_are_read(tmp_path: Path) -> None:
         ("generate(languages=en)", "give two languages, as in languages=en-ro"),
         ("generate(smoothing=2)", "a share lies between 0 and 1"),
         ("generate+lm", "alternate them with"),
-        ("generate on mix", "generate stands on the last layer"),
+        ("generate on mix", "generate reads the last layer"),
         ("generate(prefx=a)", "unknown option 'prefx'; did you mean 'prefix'"),
     ],
 )
