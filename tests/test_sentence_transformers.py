@@ -144,7 +144,7 @@ def test_prompts_lengths_and_dimensions_are_read(bert: Path, tmp_path: Path) -> 
     assert embed_texts(folder, TEXTS).shape == (len(TEXTS), 30)
     with pytest.raises(PretuneError, match=r"no prompt named 'qery'; did you mean 'query'\?"):
         embed_texts(folder, TEXTS, prompt_name="qery")
-    with pytest.raises(PretuneError, match="have no room for more"):
+    with pytest.raises(PretuneError, match="leaves no room for text"):
         embed_texts(folder, TEXTS, prompt="x " * 30)
     with pytest.raises(PretuneError, match="give one of them"):
         pt.embed(folder, TEXTS, prompt="x", prompt_name="query")
@@ -385,7 +385,7 @@ def test_similarities_that_are_not_learned_are_refused_for_training_alone(bert: 
     same(embed_texts(folder, TEXTS), theirs(folder))
     pt.export(folder, out=tmp_path / "ours")
     assert SentenceTransformer(str(tmp_path / "ours"), device="cpu").similarity_fn_name == "dot"
-    with pytest.raises(PretuneError, match="compared by dot, and contrast learns and gives cosines"):
+    with pytest.raises(PretuneError, match="compared by dot, but contrast learns and predicts cosines"):
         learn(folder, tmp_path / "run")
 
 

@@ -43,8 +43,13 @@ from pretune.verbs.ulmfit import ulmfit
 from pretune.verbs.vectors import train_vectors
 
 if TYPE_CHECKING:
+    from pretune.families.family import Family
     from pretune.models.loading import load
     from pretune.models.model import Model
+    from pretune.objectives.objective import Objective
+    from pretune.objectives.registry import register_objective, register_task
+    from pretune.objectives.task import Task
+    from pretune.packed import Batch, Packed
     from pretune.text.store.store import Store
     from pretune.text.tokenizers.tokenizer import Tokenizer
     from pretune.training.run_folder import Run
@@ -52,14 +57,19 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Batch",
     "Batching",
     "Budget",
+    "Family",
     "Model",
+    "Objective",
     "Optimizer",
+    "Packed",
     "PretuneError",
     "Run",
     "Schedule",
     "Store",
+    "Task",
     "Tokenizer",
     "Watching",
     "__version__",
@@ -88,6 +98,8 @@ __all__ = [
     "prune",
     "quantize",
     "quickstart",
+    "register_objective",
+    "register_task",
     "show",
     "train_tokenizer",
     "train_vectors",
@@ -96,12 +108,19 @@ __all__ = [
     "ulmfit",
 ]
 
-_LAZY = {  # imported on first use, as they load torch
+_LAZY = {  # imported at first use, which keeps `import pretune` fast
+    "Batch": "pretune.packed",
+    "Family": "pretune.families.family",
     "Model": "pretune.models.model",
+    "Objective": "pretune.objectives.objective",
+    "Packed": "pretune.packed",
     "Run": "pretune.training.run_folder",
     "Store": "pretune.text.store.store",
+    "Task": "pretune.objectives.task",
     "Tokenizer": "pretune.text.tokenizers.tokenizer",
     "load": "pretune.models.loading",
+    "register_objective": "pretune.objectives.registry",
+    "register_task": "pretune.objectives.registry",
 }
 
 

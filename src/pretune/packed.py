@@ -111,7 +111,6 @@ class Batch:
     rows: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # (sequences,) indices of the data rows
     carry: Any = None  # recurrent state or memory from the previous batch, for stateful backbones
     lengths: tuple[Array, ...] = ()  # (sequences,) for each side, on the host, without filler; (): one sequence per row
-    pooled: bool = False  # the decoder attends to one vector per source sequence instead of all its states
 
     @property
     def tokens(self) -> int:

@@ -138,7 +138,7 @@ def test_the_command_line_streams_and_chooses(
         ("gpt2", {"stop": [""]}, "stop: there is an empty text among ''"),
         ("gpt2", {"choices": ["good", " "]}, "choices: there is an empty text"),
         ("gpt2", {"choices": ["good", "☃"]}, "choice '☃': this tokenizer cannot spell it"),
-        ("t5", {"choices": ["good", "☃"]}, "answer '☃': this tokenizer cannot spell it"),
+        ("t5", {"choices": ["good", "☃"]}, "answer '☃': this tokenizer has no tokens for it"),
         ("gpt2", {"stream": True, "beams": 2}, "leave out the beams"),
         ("gpt2", {"languages": "en-ro"}, "--languages applies only to models that take language tokens"),
         ("t5", {"languages": "en-ro"}, "--languages applies only to models that take language tokens"),

@@ -205,7 +205,7 @@ def test_answers_without_tokens_teach_nothing() -> None:
 
 def test_what_cannot_be_answered_is_refused() -> None:
     task = Answers()
-    with pytest.raises(PretuneError, match="answer learns from questions"):
+    with pytest.raises(PretuneError, match="answer needs questions"):
         task.lay_out(Data(store().tokenizer, TEMPLATE), 64)
     with pytest.raises(PretuneError, match="leave no room"):
         task.lay_out(Data(store().tokenizer, TEMPLATE, rows=asked([["a"]], [None])), 4)

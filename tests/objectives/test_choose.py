@@ -166,5 +166,5 @@ def test_fixed_shapes_hold_every_draw(rows_of_a_step: int, tmp_path: Path) -> No
 
 
 def test_other_rows_are_refused() -> None:
-    with pytest.raises(PretuneError, match="choose takes rows with candidates"):
+    with pytest.raises(PretuneError, match="choose needs rows with candidates"):
         Choose().lay_out(Data(Tokenizer.load(few_words()), TEMPLATE, rows=Labeled(Path("x"), {}, ["a"])), 16)

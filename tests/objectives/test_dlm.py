@@ -197,7 +197,7 @@ def test_wrong_use_is_refused() -> None:
     }.items():
         with pytest.raises(PretuneError, match=message):
             parse_objective(text)
-    with pytest.raises(PretuneError, match="nsp and dlm each arrange text"):
+    with pytest.raises(PretuneError, match="nsp and dlm each need their own arrangement"):
         parse_objective("nsp+dlm")
     with pytest.raises(PretuneError, match="dlm learns from dialogues"):
         DLM().arrange(data(), Packing(256, 64), Draws(0))

@@ -185,7 +185,7 @@ def test_spans_too_far_apart_are_refused() -> None:
     ):
         Match(("a",)).lay_out(data, 20)
     writes = Template(single=("A", "end"), pair=("B", "end"), target=("padding", "A", "end"))
-    with pytest.raises(PretuneError, match="take an encoder"):
+    with pytest.raises(PretuneError, match="choose an encoder"):
         Match(("a",)).lay_out(Data(data.tokenizer, writes, rows=table), 40)
 
 

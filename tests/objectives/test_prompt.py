@@ -150,7 +150,7 @@ def test_words_and_clozes() -> None:
         ("prompt(words=yes:good/nope:bad)", "expected a word for each of the labels no, yes, but found yes, nope"),
         ("prompt(words=good/wonderful)", r"word 'wonderful': the tokenizer splits it into"),
         ("prompt(words=good/good)", "two labels have the same word"),
-        ("prompt on mix", "prompt stands on the last layer"),
+        ("prompt on mix", "prompt reads the last layer"),
     ],
 )
 def test_wrong_prompts_are_refused(objective: str, message: str, task: Path, tmp_path: Path) -> None:
@@ -165,5 +165,5 @@ def test_few_examples_take_labels_and_more_than_none(task: Path, tmp_path: Path)
     with pytest.raises(pt.PretuneError, match="examples without labels cannot be sampled per class"):
         draw_shots(labeled(["a"]), 1, 0)
     encoder_decoder: Any = TEMPLATES["t5"]
-    with pytest.raises(pt.PretuneError, match="for an encoder-decoder take generate"):
+    with pytest.raises(pt.PretuneError, match="with an encoder-decoder, use generate"):
         Prompt().lay_out(Data(store().tokenizer, encoder_decoder, rows=labeled(["a"])), 20)

@@ -127,7 +127,7 @@ def test_what_is_no_number_is_refused_with_its_place(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match=r"b\.jsonl, line 2: True is not a number in 'score'"):
         Regress().read(listed, {})
     same = write(tmp_path / "c.jsonl", [{"text": "a", "score": 2}] * 3)
-    with pytest.raises(PretuneError, match=r"c\.jsonl: every row has the number 2; there is nothing to learn"):
+    with pytest.raises(PretuneError, match=r"c\.jsonl: every row has the number 2, so there is nothing to learn"):
         Regress().fit(Regress().read(same, {}))
 
 

@@ -300,8 +300,8 @@ def test_wrong_use_is_refused() -> None:
         "tlm(rate=0)": "rate=0 is not a share",
         "tlm(masked=0.9,swapped=0.2)": "add up to more than 1",
         "tlm(languages=en)": "give two languages, as in languages=en-fr",
-        "tlm+mlm": "tlm and mlm would hide each other's text",
-        "tlm+nsp": "tlm and nsp each arrange text in a way of their own",
+        "tlm+mlm": "tlm and mlm each corrupt the text",
+        "tlm+nsp": "tlm and nsp each need their own arrangement of the text",
     }.items():
         with pytest.raises(PretuneError, match=message):
             parse_objective(text)

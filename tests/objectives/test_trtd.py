@@ -176,8 +176,8 @@ def test_wrong_use_is_refused() -> None:
         "trtd(rate=0)": "trtd: rate=0 is not a share",
         "trtd(size=2)": "trtd: size=2 is not a share",
         "trtd(languages=en)": r"trtd\(languages=en\): give two languages, as in languages=en-fr",
-        "trtd+rtd": "trtd and rtd would hide each other's text",
-        "trtd+nsp": "trtd and nsp each arrange text in a way of their own",
+        "trtd+rtd": "trtd and rtd each corrupt the text",
+        "trtd+nsp": "trtd and nsp each need their own arrangement of the text",
     }.items():
         with pytest.raises(PretuneError, match=message):
             parse_objective(text)

@@ -204,7 +204,7 @@ def test_the_target_is_not_in_the_source(name: str) -> None:
 
 def test_seq2seq_objectives_cannot_be_joined_with_others() -> None:
     for name in ("spans", "denoise", "mass", "shuffle", "translate", "skip_thought"):
-        with pytest.raises(PretuneError, match="reads one text and writes another"):
+        with pytest.raises(PretuneError, match="reads a source and generates a target"):
             parse_objective(f"{name}+lm")
     assert str(parse_objective("0.5*spans|0.5*denoise")) == "0.5*spans|0.5*denoise"
     assert len(TEMPLATES) == 3

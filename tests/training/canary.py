@@ -59,7 +59,7 @@ from pretune.nn.output_heads import VocabularyHead
 from pretune.nn.positional_encoding import Rotary, Sinusoidal
 from pretune.nn.recurrent import Recurrence, RecurrentLayer
 from pretune.objectives import Data, Mixture, alone, parse_objective
-from pretune.objectives.objective import Loss, classification_loss
+from pretune.objectives.objective import Loss, Objective, classification_loss
 from pretune.objectives.pretraining.arrangements import spans_epoch
 from pretune.objectives.pretraining.mlm import MLM
 from pretune.packed import Batch
@@ -166,12 +166,10 @@ def modern() -> Encoder:
 
 
 @dataclass(frozen=True)
-class Plain:
+class Plain(Objective):
     """What the canaries share: spans of text, any pattern."""
 
     pattern: ClassVar[Pattern | None] = full
-    insists: ClassVar[bool] = False
-    stateful: ClassVar[bool] = False
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
         return spans_epoch(data, packing, draws)

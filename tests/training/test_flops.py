@@ -186,7 +186,6 @@ def test_sides_of_different_lengths_cost_what_a_counter_counts(name: str) -> Non
         {name: float(len(at)), "tokens": float(sum(side.sum() for side in lengths))},
         rows=np.arange(rows),
         lengths=lengths,
-        pooled=name == "skip_thought",
     )
     with FlopCounterMode(display=False) as counter:
         root(mixture.joints[0], batch)

@@ -149,7 +149,7 @@ def test_what_each_task_found_out_is_its_own(material: Path, tmp_path: Path) -> 
     answers = [json.loads(line) for line in (run.folder / "dev_answers-large.jsonl").read_text().splitlines()]
     assert said["large"] == pytest.approx([answer["value"] for answer in answers], rel=1e-4)
     trained, task = load_trained(run.folder, name="who")
-    assert trained.tasks["who"]["threshold"] == task.threshold and "threshold" not in trained.tasks["small"]  # type: ignore[attr-defined]
+    assert trained.tasks["who"]["threshold"] == task.unwrapped.threshold and "threshold" not in trained.tasks["small"]
     again = tune(run.folder, made, tmp_path / "again", objective, steps=1, optimizer=pt.Optimizer(lr=1e-9))
     for name in ("small", "large"):  # they go on where they were
         measured = f"dev/{name}/mse"
@@ -304,8 +304,8 @@ def test_weights_come_on_top() -> None:
         ("mood: classify | classify", ["mood", "warm"], "each has a name of its own"),
         ("mood: classify | mood: classify", ["mood"], "two tasks have one name"),
         ("classify | lm", ["mood", "warm"], "name the tasks as their files are named"),
-        ("mood: lm", ["mood"], "only tasks have names of their own, and lm is none"),
-        ("mlm: classify", ["mood"], "mlm is an objective already"),
+        ("mood: lm", ["mood"], "only tasks can be renamed, and lm is not a task"),
+        ("mlm: classify", ["mood"], "mlm is the name of an objective already"),
     ],
 )
 def test_names_must_fit(objective: str, names: list[str], message: str, material: Path, tmp_path: Path) -> None:
@@ -346,4 +346,4 @@ def test_names_are_read_with_weights_and_layers() -> None:
     assert isinstance(first, Named) and first.name == "a" and first.kind == "classify" and first.labels == ("p", "q")
     assert [part.name for part in mixture.objectives] == ["a", "lm", "b"]
     second: Any = mixture.objectives[2]
-    assert second.prefix == "x: y" and second.head_of == "lm"
+    assert second.unwrapped.prefix == "x: y" and second.head_of == "lm"

@@ -151,8 +151,8 @@ def check_student(job: DistillationJob, labels: Sequence[str]) -> None:
         return
     trained = trained_for(job.student)
     for part in trained.objectives if trained is not None else []:
-        theirs = getattr(part, "labels", ())
-        if isinstance(part, Task) and theirs and set(theirs) != set(labels):
+        theirs = part.labels if isinstance(part, Task) else ()
+        if theirs and set(theirs) != set(labels):
             raise PretuneError(
                 f"{job.student}: the student's labels are {', '.join(theirs)}, but the teacher's are {', '.join(labels)}; choose "
                 "a student with the same labels, or one without a task"
@@ -224,7 +224,7 @@ def add_predictions(job: DistillationJob, material: Material, texts: Labeled | N
 
 def labels_of(task: Task) -> list[str]:
     """Return the classes of a task that has class probabilities; otherwise an empty list."""
-    return list(getattr(task, "labels", ())) if task.name != "generate" else []
+    return list(task.labels) if task.name != "generate" else []
 
 
 def add_generated_texts(

@@ -25,7 +25,6 @@ from pretune.nn.quantized.quantization_aware import use_ranges
 from pretune.nn.recurrent import asks_the_host
 from pretune.objectives import Task
 from pretune.objectives.tasks.layer_features import On
-from pretune.objectives.tasks.renamed_task import kind_of
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.output_paths import intermediate
 from pretune.runtime.parsing import conform, read_mapping
@@ -107,7 +106,7 @@ def beyond_graph(task: Task | None) -> str:
     """Return why the head of a task cannot use an ONNX graph, which outputs only the top layer, or "" if it can."""
     if isinstance(task, On):
         return "its head reads several layers"
-    if task is not None and kind_of(task) in ("prompt", "generate"):
+    if task is not None and task.on_language_head:
         return "its head is a language modeling head, which needs the token embeddings"
     return ""
 
@@ -130,7 +129,7 @@ def check(job: QuantizationJob, engine: Engine, source: Trained) -> None:
     if not job.per_channel and engine != "onnx":
         raise PretuneError("--no-per-channel applies only to the onnx engine; leave it out")
     if engine == "onnx" and (reason := beyond_graph(source.task)):
-        kind = kind_of(source.need_task("an ONNX graph needs one"))
+        kind = source.need_task("an ONNX graph needs one").kind
         raise PretuneError(
             f"{kind} cannot be used with an ONNX graph: {reason}; use `pretune quantize --how dynamic --engine torch`"
         )

@@ -61,8 +61,8 @@ class Trained:
             return None
         task = self.need_task(f"{file} has examples of one")
         rows = task.read(file, columns, answered=answered)
-        if answered and hasattr(task, "encode_labels") and hasattr(task, "labels"):
-            task.encode_labels(rows)
+        if answered:
+            task.check_labels(rows)
         return rows
 
     def examples(self, rows: Any, most: int = MOST) -> Examples:

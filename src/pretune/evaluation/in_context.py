@@ -23,6 +23,7 @@ from pretune.inference.generation.seq2seq_generation import Rewriter
 from pretune.metrics.question_answering import normalize
 from pretune.objectives import parse_objective
 from pretune.objectives.task import Answer
+from pretune.objectives.tasks.generate import Generate
 from pretune.runtime.errors import PretuneError, nearest
 from pretune.runtime.progress import say
 from pretune.runtime.randomness import permutation
@@ -252,7 +253,7 @@ class Asking:
     def asker(self, seed: int, like: Labeled) -> Asker:
         """Return the prompt builder for rows with these fields, with the examples of a seed."""
         (objective,) = parse_objective(self.task.kind).objectives
-        tokens = getattr(objective, "tokens", MOST)
+        tokens = objective.tokens if isinstance(objective, Generate) else MOST
         prompt = self.task.prompt
         cloze = prompt.get("cloze") or self.usual(like)
         for name in re.findall(r"{(\w+)}", cloze):

@@ -31,7 +31,7 @@ from pretune.inference.generation.generate import Writer
 from pretune.inference.generation.seq2seq_generation import Rewriter
 from pretune.inference.predict import Answerer, load_trained
 from pretune.models.model import Model
-from pretune.objectives import OBJECTIVES, Task
+from pretune.objectives import Task, task_names
 from pretune.objectives.task import Answer
 from pretune.runtime.atomic_io import write_bytes, write_json
 from pretune.runtime.devices import choose_device
@@ -140,7 +140,7 @@ def evaluate_suite(request: Request) -> Evaluation:
     here, missing = suite.there(request.data, learned=request.shots != 0)
     for name, task in list(here.items()):
         kind = kind_of(task)
-        if not hasattr(OBJECTIVES.get(kind), "answers"):
+        if kind not in task_names():
             missing[name] = f"the task {kind!r} does not exist"
             del here[name]
         elif asked and kind not in KINDS:

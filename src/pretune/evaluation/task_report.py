@@ -12,9 +12,8 @@ from pretune.evaluation.baselines import controls
 from pretune.evaluation.bootstrap import COVERAGE, intervals
 from pretune.evaluation.calibration import calibration
 from pretune.evaluation.learning_curve import FILE as CURVE
-from pretune.metrics import judge_each, positive_class, score
+from pretune.metrics import positive_class, score
 from pretune.metrics.per_example import Judged
-from pretune.objectives.tasks.renamed_task import kind_of
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.html_report import Line, chart, page, paragraph, section, table, table_of
 from pretune.runtime.parsing import read_json, read_json_lines
@@ -41,12 +40,12 @@ class TaskReport:
     def classifies(self) -> bool:
         """Return whether the task has classes, so that there is a confusion matrix."""
         kinds = ("classify", "match", "prompt")
-        return kind_of(self.material.task) in kinds and all("label" in answer for answer in self.answers)
+        return self.material.task.kind in kinds and all("label" in answer for answer in self.answers)
 
     @cached_property
     def judged(self) -> list[Judged]:
         """Return every answer with the gold answer and its quality."""
-        return judge_each(self.material.task, self.answers, self.material.dev)
+        return self.material.task.judge(self.answers, self.material.dev)
 
     def scores(self) -> list[dict[str, Any]]:
         """Return each metric with its confidence interval, and its mean and standard deviation over seeds."""

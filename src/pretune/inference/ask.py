@@ -26,7 +26,7 @@ from pretune.metrics.generated_text import exact_match
 from pretune.models.hf_config import read_config
 from pretune.models.loading import load_model
 from pretune.models.references import find_folder
-from pretune.objectives import Named, alone, parse_objective
+from pretune.objectives import alone, parse_objective
 from pretune.objectives.task import Answer
 from pretune.objectives.tasks.prompt import Prompt
 from pretune.runtime.devices import choose_device
@@ -105,7 +105,7 @@ def is_masked(reference: str | Path) -> bool:
     family, content = read_config(find_folder(reference))
     objective = content.get("pretune", {}).get("objective")
     parts = parse_objective(objective).objectives if objective else []
-    trained = {part.kind if isinstance(part, Named) else part.name for part in parts}
+    trained = {part.kind for part in parts}
     if trained & {"lm", "generate"}:
         return False
     return bool(trained & {"mlm", "prompt"}) or frozenset({"mlm"}) in family.classes

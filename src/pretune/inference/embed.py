@@ -19,7 +19,6 @@ from pretune.nn.text_embedding import TextEmbedding
 from pretune.objectives import Named, alone
 from pretune.objectives.tasks.contrast import Contrast, mark_prompts, prompt_tokens
 from pretune.objectives.tasks.layer_features import On
-from pretune.objectives.tasks.renamed_task import kind_of
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import say
@@ -59,7 +58,7 @@ def embed_texts(
     if prompt is not None and prompt_name is not None:
         raise PretuneError("--prompt and --prompt-name cannot be combined; give one of them")
     task = vector_task(reference, pooling)
-    embedding: TextEmbedding = task.described
+    embedding: TextEmbedding = task.unwrapped.described
     if layer != TOP and (embedding.learned or isinstance(task, On)):
         raise PretuneError(f"{reference}: its embeddings were trained on the whole model; leave out --layer")
     if prompt is None:
@@ -96,7 +95,7 @@ def embed_texts(
 def vector_task(reference: str | Path, pooling: str | None) -> Any:
     """Return the task whose head computes a model's embeddings: the one it was trained for, or one that only pools."""
     trained = trained_for(reference)
-    tasks: list[Any] = [part for part in (trained.objectives if trained else ()) if kind_of(part) == Contrast.name]
+    tasks: list[Any] = [part for part in (trained.objectives if trained else ()) if part.kind == Contrast.name]
     if not tasks:
         return Contrast(pooling or "", embedding=embedding_of(reference) or TextEmbedding())
     task = tasks[0]
@@ -105,4 +104,4 @@ def vector_task(reference: str | Path, pooling: str | None) -> Any:
     if isinstance(task, Named):
         own: Any = task.task
         return replace(task, task=replace(own, vector=pooling))
-    return Contrast(pooling, embedding=task.embedding)
+    return Contrast(pooling, embedding=task.unwrapped.embedding)

@@ -74,7 +74,7 @@ def same_task(references: Sequence[str], name: str | None = None) -> Task:
     For models trained for several tasks, `name` chooses one.
     """
     _, first = task_of(references[0], name)
-    labels = getattr(first, "labels", ())
+    labels = first.labels
     for reference in references[1:]:
         _, task = task_of(reference, name)
         if task.name != first.name:
@@ -82,12 +82,12 @@ def same_task(references: Sequence[str], name: str | None = None) -> Task:
                 f"{reference} was trained for {task.name}, and {references[0]} for {first.name}; "
                 "an ensemble needs models for the same task"
             )
-        if set(others := getattr(task, "labels", ())) != set(labels):
+        if set(others := task.labels) != set(labels):
             raise PretuneError(
                 f"{reference} has the labels {', '.join(others)}, and {references[0]} has {', '.join(labels)}; "
                 "an ensemble needs models with the same labels"
             )
-    if len(references) > 1 and not hasattr(first, "combine"):
+    if len(references) > 1 and not first.combinable:
         raise PretuneError(f"{first.name}: the predictions of several models cannot be averaged; give one model")
     return first
 
@@ -95,7 +95,7 @@ def same_task(references: Sequence[str], name: str | None = None) -> Task:
 def combine(task: Task, each: Sequence[Sequence[Answer]], examples: Any) -> list[Answer]:
     """Combine the predictions of several models into one per example; `same_task` has checked that the task can."""
     by_example = enumerate(zip(*each, strict=True))
-    return [task.combine(answers, examples, row) for row, answers in by_example]  # type: ignore[attr-defined]
+    return [task.combine(answers, examples, row) for row, answers in by_example]
 
 
 def answer_parts(

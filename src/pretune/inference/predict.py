@@ -17,7 +17,7 @@ from pretune.models.hf_config import LENGTH
 from pretune.models.loading import load_model
 from pretune.models.model import Model
 from pretune.objectives import Data, Mixture, Task
-from pretune.objectives.task import Answer, knowing
+from pretune.objectives.task import Answer
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError, if_option, nearest
 from pretune.runtime.progress import say
@@ -65,7 +65,7 @@ class Answerer:
     """A predictor for fixed examples, which are tokenized once; each call uses the model's current parameters."""
 
     def __init__(self, model: Model, task: Task, examples: Any, length: int | None = None) -> None:
-        task = knowing(task, model.need_tokenizer())
+        task = task.knowing(model.need_tokenizer())
         self.model, self.task, self.examples = model, task, examples
         self.length = length or model.longest or LENGTH
         self.laid = task.lay_out(Data(model.need_tokenizer(), model.family.template, rows=examples), self.length)

@@ -20,7 +20,7 @@ ROWS = 1024  # per excerpt
 def files_as_parts(files: Iterable[Path], task: Task | None = None) -> Iterator[Excerpt]:
     """Yield all rows of some files in order, as excerpts; a task may bring its own reader of rows."""
     for file in files:
-        yield from read_excerpts(file, ROWS, getattr(task, "rows", table_rows))
+        yield from read_excerpts(file, ROWS, table_rows if task is None else task.rows)
 
 
 class Beside:

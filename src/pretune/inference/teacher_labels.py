@@ -29,8 +29,8 @@ LEARNED = ("classify", "prompt", "regress", "generate")  # tasks whose predictio
 def teachers_task(teachers: Sequence[str], labels: Sequence[str] | None = None) -> Task:
     """Return the task of all teachers; raise an error if it cannot be distilled from texts or has other `labels`."""
     task = same_task(teachers)
-    known = list(getattr(task, "labels", ()))
-    if task.name not in LEARNED or getattr(task, "multi", False):
+    known = list(task.labels)
+    if task.name not in LEARNED or task.multi:
         raise PretuneError(
             f"{teachers[0]}: predictions of {task.name} cannot be distilled from texts; choose a teacher for one of "
             f"{', '.join(LEARNED)}, with one label per text"

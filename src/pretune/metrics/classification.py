@@ -76,6 +76,6 @@ def most_frequent(labels: Iterable[Any]) -> Any:
 
 def score_classes(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
     """Return the metrics of the tasks `classify` and `match`."""
-    if getattr(task, "multi", False):
+    if task.multi:
         return several_labels_metrics(examples.labels, [answer["labels"] for answer in answers], task.labels)
     return classification_metrics(examples.labels, [answer["label"] for answer in answers], task.labels)

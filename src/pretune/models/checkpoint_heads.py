@@ -13,7 +13,6 @@ from pretune.models.sentence_transformers import read_layout
 from pretune.nn.text_embedding import TextEmbedding
 from pretune.objectives import Mixture, parse_objective
 from pretune.objectives.tasks.contrast import Contrast
-from pretune.objectives.tasks.renamed_task import kind_of
 
 
 def trained_for(reference: str | Path) -> Mixture | None:
@@ -60,6 +59,4 @@ def stored_heads(family: Family, content: Mapping[str, Any]) -> set[str]:
     parts = parse_objective(trained).objectives if trained else ()
     class_name = class_in(content)
     published = (heads for heads, name in family.classes.items() if name == class_name)
-    return {name for part in parts for name in (kind_of(part), part.name)}.union(
-        family.heads_of(class_name), *published
-    )
+    return {name for part in parts for name in (part.kind, part.name)}.union(family.heads_of(class_name), *published)

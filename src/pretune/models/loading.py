@@ -173,7 +173,7 @@ def _read_renamed_heads(
     """Return the parameters for heads of renamed tasks, which start from those of their kind (such as BERT's pooler)."""
     found: dict[str, Tensor] = {}
     for task in (part for part in (objectives.objectives if objectives else ()) if isinstance(part, Named)):
-        own, kind = f"heads.{task.name}.", f"heads.{getattr(task.task, 'head_of', task.kind)}."
+        own, kind = f"heads.{task.name}.", f"heads.{task.task.head_of}."
         of_kind = {kind + name.removeprefix(own): tensor for name, tensor in wanted.items() if name.startswith(own)}
         read, _, _ = family.table.read(dict(tensors), of_kind, heads, tied)
         found |= {own + name.removeprefix(kind): tensor for name, tensor in read.items()}

@@ -18,7 +18,7 @@ from pretune.nn.adaptive_softmax import AdaptiveEmbeddings
 from pretune.nn.character_cnn import SpelledEmbeddings
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.text_embedding import TextEmbedding, TextEmbeddingHead
-from pretune.objectives import Joint, Loss, Objective
+from pretune.objectives import Joint, Loss, Named, Objective
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import say
@@ -141,8 +141,8 @@ class Model:
         An objective may share the head of another (tlm that of mlm, trtd that of rtd), which is then added first.
         """
         heads = self.root.heads
-        for objective in sorted(objectives, key=lambda objective: hasattr(objective, "head_of")):
-            owner = getattr(objective, "head_of", objective.name)
+        for objective in sorted(objectives, key=_shares_head):
+            owner = objective.head_of
             if owner not in heads:
                 with torch.random.fork_rng(devices=[]):
                     torch.manual_seed(seed)
@@ -192,3 +192,8 @@ class Model:
     def config_json(self, compute: torch.dtype = torch.float32) -> dict[str, Any]:
         """Return the content of its config.json; `compute` is the data type that it states."""
         return describe_model(self, compute)
+
+
+def _shares_head(objective: Objective) -> bool:
+    """Return whether an objective may use the head of another one, which is then added first."""
+    return isinstance(objective, Named) or objective.head_of != objective.name

@@ -21,8 +21,7 @@ from pretune.families import find_family
 from pretune.models.hf_config import check_section, class_in, labels_in
 from pretune.models.sentence_transformers import MODULES, TRANSFORMER
 from pretune.nn.text_embedding import TextEmbedding
-from pretune.objectives import OBJECTIVES, parse_objective
-from pretune.objectives.tasks.renamed_task import kind_of
+from pretune.objectives import parse_objective, task_names
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.output_paths import RECIPE
@@ -180,7 +179,7 @@ class Subject:
         self.ours: Mapping[str, Any] = self.config.get("pretune", {})
         self.architecture = class_in(self.config)
         objective = self.ours.get("objective", "")
-        self.kinds = [kind_of(part) for part in parse_objective(objective).objectives] if objective else []
+        self.kinds = [part.kind for part in parse_objective(objective).objectives] if objective else []
 
     @property
     def library(self) -> str:
@@ -400,7 +399,7 @@ def with_pretune(subject: Subject) -> str:
         code = PRETUNE["fill"]
     elif kinds == {"lm"}:
         code = PRETUNE["generate"]
-    elif any(hasattr(OBJECTIVES[kind], "answers") for kind in kinds):
+    elif set(kinds) & set(task_names()):
         return f"```sh\npretune predict {subject.name} rows.jsonl --out answers.jsonl\n```"
     else:
         code = PRETUNE["load"]

@@ -34,9 +34,8 @@ from pretune.models.hf_config import CONFIG
 from pretune.models.model import Model
 from pretune.models.weights import HEAD
 from pretune.nn.attention.patterns import Pattern
-from pretune.objectives import OBJECTIVES, Once, Task
-from pretune.objectives.task import knowing
-from pretune.objectives.tasks.renamed_task import kind_of
+from pretune.objectives import OBJECTIVES, Task
+from pretune.objectives.wrappers import CachedBackbone
 from pretune.packed import Batch, Packed
 from pretune.runtime.atomic_io import write_bytes, write_json
 from pretune.runtime.errors import PretuneError
@@ -99,7 +98,7 @@ class LanguageModel:
 def choose_scorer(model: Model, tasks: Sequence[Task]) -> Scorer | None:
     """Return the task whose logits a model's graph computes, or else its language-model head, or None."""
     for task in (task for task in tasks if task.name in model.root.heads):
-        return None if kind_of(task) in WITH_SPANS else knowing(task, model.need_tokenizer())
+        return None if task.kind in WITH_SPANS else task.knowing(model.need_tokenizer())
     return next((LanguageModel(name) for name in LANGUAGE_MODELS if name in model.root.heads), None)
 
 
@@ -126,7 +125,7 @@ class PaddedModel(nn.Module):
             pattern=self.scorer.pattern if self.scorer is not None else None,
             rows=real,
         )
-        backbone = Once(self.root.backbone)
+        backbone = CachedBackbone(self.root.backbone)
         states = backbone(packed).last
 
         def padded(x: Tensor) -> Tensor:  # (n, d) → (b, L, d); a lookup is much faster than a scatter

@@ -14,7 +14,7 @@ from pretune.backbones.onnx_runtime import OnnxBackbone
 from pretune.models.hf_config import CONFIG, LENGTH
 from pretune.models.sentence_transformers import write_layout
 from pretune.models.weights import HEAD, write_weights
-from pretune.objectives import OBJECTIVES
+from pretune.objectives import task_names
 from pretune.objectives.tasks.layer_features import OnHead
 from pretune.runtime.atomic_io import write_json
 from pretune.runtime.errors import PretuneError, if_option
@@ -131,7 +131,7 @@ def _exported_heads(model: Model, heads: frozenset[str]) -> frozenset[str]:
     """Return the heads of the class of `transformers` that covers most of `heads`; among equals, a task's class."""
     fits = {name for name in heads if name not in model.root.heads or _is_exportable(model, name)}
     known = [names for names in model.family.classes if names <= fits]
-    return max(known, key=lambda names: (len(names), any(hasattr(OBJECTIVES[name], "answers") for name in names)))
+    return max(known, key=lambda names: (len(names), any(name in task_names() for name in names)))
 
 
 def _is_exportable(model: Model, name: str) -> bool:

@@ -82,7 +82,9 @@ class Flops:
             items |= {"memory": stack.memory(own, slots), "positions": stack.positions(own, batch.packed[0], slots)}
         else:
             source, target = sides
-            seen = np.ones_like(target) if batch.pooled else source  # states of the source that each target looks at
+            # States of the source that each target attends to: those of its own source sequence, or one vector where
+            # several targets share a pooled source (skip-thought).
+            seen = source if len(source) == len(target) else np.ones_like(target)
             encoder, layers = self._sizes(backbone.encoder), self._sizes(backbone.layers)
             items = {
                 "encoder matrices": 2 * encoder.matrices * source.sum(),

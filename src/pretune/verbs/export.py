@@ -216,7 +216,7 @@ def keep_heads(model: Any, names: str, reference: str) -> None:
     """Remove all heads of a model but the named ones, joined with `+`; `none` removes all."""
     from torch import nn
 
-    from pretune.objectives import OBJECTIVES
+    from pretune.objectives import task_names
     from pretune.runtime.errors import PretuneError
 
     wanted = [] if names == "none" else names.split("+")
@@ -235,7 +235,7 @@ def keep_heads(model: Any, names: str, reference: str) -> None:
             if name in options or not any(heads[name] is heads[x] for x in options if x in heads)
         ]
         model.objective = "+".join(f"{name}{options.get(name, '')}" for name in own)
-    if not any(hasattr(OBJECTIVES[name], "answers") for name in wanted):  # only tasks have labels
+    if not set(wanted) & set(task_names()):  # only tasks have labels
         model.labels, model.options = [], {}
     model.root.heads = nn.ModuleDict({name: head for name, head in heads.items() if name in wanted})
     model.untrained = [

@@ -79,10 +79,10 @@ def data_files(o: Options) -> list[tuple[str, str]]:
 def text_files(o: Options) -> list[str]:
     """Return the files of --data that are running text; an objective that learns from rows reads text only from stores."""
     from pretune.models.presets import find_preset
-    from pretune.objectives import LearnsFromRows, parse_objective
+    from pretune.objectives import parse_objective
 
     objective = o.objective or (find_preset(os.fspath(o.model))["objective"] if starts_from_preset(o) else "mlm")
-    if any(isinstance(part, LearnsFromRows) for part in parse_objective(objective).objectives):
+    if any(part.learns_from_rows for part in parse_objective(objective).objectives):
         return []
     return [path for _, path in data_files(o)]
 

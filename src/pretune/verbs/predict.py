@@ -18,11 +18,10 @@ SHOWN = 20  # rows of a file that are printed in the terminal
 def has_classes(o: Options) -> bool:
     """Return whether the task of a model has classes, and so probabilities."""
     from pretune.inference.predict import task_of
-    from pretune.objectives.tasks.renamed_task import kind_of
     from pretune.verbs.shared_inputs import split_runs
 
     _, task = task_of(split_runs(o.model, o.inputs)[0][0], o.task)
-    return bool(getattr(task, "labels", ())) and kind_of(task) != "generate"
+    return bool(task.labels) and task.kind != "generate"
 
 
 @verb(

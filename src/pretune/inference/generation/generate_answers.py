@@ -20,10 +20,11 @@ TOKENS = 8192  # read and generated per batch, beams included
 
 def write_answers(model: Model, task: Any, laid: Arrangement) -> list[Array]:
     """Generate an answer to each input sequence, and return its tokens without the end token."""
-    decoding, allowed = Decoding(task.tokens, beams=task.beams), None
+    own = task.unwrapped
+    decoding, allowed = Decoding(own.tokens, beams=own.beams), None
     if task.closed:
-        trie = task.closed_trie(model.need_tokenizer(), model.family.template)
-        decoding, allowed = Decoding(trie.longest, beams=task.beams), trie.after
+        trie = own.closed_trie(model.need_tokenizer(), model.family.template)
+        decoding, allowed = Decoding(trie.longest, beams=own.beams), trie.after
     return [np.array(text.ids, dtype=np.int64) for text in write_for(model, task, laid, decoding, allowed)]
 
 
@@ -57,7 +58,7 @@ def write_for(
 
 def around(model: Model, task: Any) -> tuple[list[int], set[int]]:
     """Return the tokens that a generated text starts with, and those that end it."""
-    _, frame = task.frames(model.family.template)
+    _, frame = task.unwrapped.frames(model.family.template)
     place, tokenizer = frame.index("A"), model.need_tokenizer()
     return [tokenizer.role(item) for item in frame[:place]], {tokenizer.role(item) for item in frame[place + 1 :]}
 

@@ -62,7 +62,7 @@ class Translator:
         found: list[Any] = []
         for reference in references:
             mixture = trained_for(reference)
-            writing = [part for part in mixture.objectives if hasattr(part, "sides")] if mixture is not None else []
+            writing = [part for part in mixture.objectives if part.two_sided] if mixture is not None else []
             if mixture is None or not writing:
                 raise PretuneError(f"{reference}: this model was not trained to translate; pretrain one with translate")
             model = load_model(reference, mixture, partial=partial)

@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretune.nn.attention.patterns import Pattern, causal
-from pretune.objectives.objective import Data, Loss, in_chunks
+from pretune.objectives.objective import Data, Loss, Objective, in_chunks
 from pretune.objectives.pretraining.arrangements import spans_epoch
 from pretune.objectives.pretraining.stateful_batches import LaneEpoch, lanes_epoch
+from pretune.objectives.registry import register_objective
 from pretune.packed import Batch, Targets
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+@register_objective
 @dataclass(frozen=True)
-class BiLM:
+class BiLM(Objective):
     """Bidirectional language modeling: a forward and a backward stack share one embedding and one softmax.
 
     The loss is the mean over both directions. With `stateful`, documents are read as contiguous streams: the forward stack

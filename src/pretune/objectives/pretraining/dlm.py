@@ -9,13 +9,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pretune.objectives.objective import Data
+from pretune.objectives.objective import Data, LearnsFromRows
 from pretune.objectives.pretraining.sentence_pairs import (
     UNLABELED,
     SequenceClassification,
     match_two_by_two,
     source_groups,
 )
+from pretune.objectives.registry import register_objective
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.corpus.dialogues import QUERY, RESPONSE, Dialogues, read_dialogues
@@ -25,8 +26,9 @@ from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epo
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+@register_objective
 @dataclass(frozen=True)
-class DLM(SequenceClassification):
+class DLM(SequenceClassification, LearnsFromRows):
     """Dialogue language modeling over up to `turns` turns (QRQ, QRR, QQR, …) with their roles as segments, if available.
 
     One turn of each sequence is drawn. Sequences are matched in pairs, at random among those of one source whose drawn

@@ -13,6 +13,7 @@ from pretune.objectives.objective import Data
 from pretune.objectives.pretraining.arrangements import spans_epoch
 from pretune.objectives.pretraining.stateful_batches import lanes_epoch
 from pretune.objectives.pretraining.token_prediction import TokenPrediction
+from pretune.objectives.registry import register_objective
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
 
+@register_objective
 @dataclass(frozen=True)
 class LM(TokenPrediction):
     """Left-to-right language modeling.

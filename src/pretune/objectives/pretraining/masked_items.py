@@ -14,6 +14,7 @@ from pretune.nn.attention.patterns import Pattern, full
 from pretune.objectives.objective import Data
 from pretune.objectives.pretraining.masking import check_share, choose, hide, most_masked
 from pretune.objectives.pretraining.token_prediction import TokenPrediction
+from pretune.objectives.registry import register_objective
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
@@ -23,6 +24,7 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+@register_objective
 @dataclass(frozen=True)
 class Item(TokenPrediction):
     """Masked item prediction: a share `rate` of the items becomes [MASK] and is predicted.

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 from torch import nn
 
 from pretune.nn.attention.patterns import Pattern, full
-from pretune.objectives.objective import Data, Loss, vocabulary_loss
+from pretune.objectives.objective import Data, Loss, Objective, vocabulary_loss
 from pretune.objectives.pretraining import masking
 from pretune.objectives.pretraining.arrangements import spans_epoch
 from pretune.objectives.pretraining.span_boundary import BoundaryHead, boundary_targets
+from pretune.objectives.registry import register_objective
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError, nearest
 from pretune.runtime.randomness import Draws
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
 Unit = Literal["token", "word", "span", "ngram", "phrase"]
 
 
+@register_objective
 @dataclass(frozen=True)
-class MLM:
+class MLM(Objective):
     """Masked language modeling: 80 % of the chosen tokens become [MASK], 10 % a random token, and 10 % stay.
 
     Parameters

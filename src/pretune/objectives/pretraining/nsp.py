@@ -16,11 +16,13 @@ from pretune.objectives.pretraining.sentence_pairs import (
     neighbors,
     source_groups,
 )
+from pretune.objectives.registry import register_objective
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epoch
 
 
+@register_objective
 @dataclass(frozen=True)
 class NSP(SequenceClassification):
     """Next sentence prediction: a share `negatives` of the pairs has its second text from another document.

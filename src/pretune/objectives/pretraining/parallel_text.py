@@ -12,7 +12,7 @@ from torch import nn
 from pretune.nn.attention.big_bird import BlockSparseAttention
 from pretune.nn.attention.multi_head import Attention, GlobalAttention, ScoredAttention
 from pretune.nn.attention.patterns import Pattern, full
-from pretune.objectives.objective import Data
+from pretune.objectives.objective import Data, LearnsFromRows
 from pretune.objectives.pretraining.arrangements import smoothed
 from pretune.objectives.seq2seq.source_target import check_fits, check_languages
 from pretune.runtime.errors import PretuneError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
 
-class ParallelText:
+class ParallelText(LearnsFromRows):
     """Base class of objectives that read a text and its translation as one sequence, each in its own template.
 
     Subclasses have the options `languages` (such as en-fr, of all pairs, where the names of columns or files do not tell),

@@ -13,11 +13,12 @@ from typing import ClassVar
 import numpy as np
 
 from pretune.nn.attention.patterns import Pattern, permutation
-from pretune.objectives.objective import Data
+from pretune.objectives.objective import Data, Grows
 from pretune.objectives.pretraining import masking
 from pretune.objectives.pretraining.arrangements import spans_epoch
 from pretune.objectives.pretraining.stateful_batches import lanes_epoch
 from pretune.objectives.pretraining.token_prediction import TokenPrediction
+from pretune.objectives.registry import register_objective
 from pretune.objectives.segment_ops import shuffled, starts_of, totals
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
@@ -25,8 +26,9 @@ from pretune.text.packing.sequences import Epoch, Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
+@register_objective
 @dataclass(frozen=True)
-class PLM(TokenPrediction):
+class PLM(TokenPrediction, Grows):
     """Permutation language modeling: one token in `k` is predicted, in n-grams of up to `longest` words.
 
     The probability of an n-gram of n words is proportional to 1/n. Each sequence is cut into `parts` that are read in

@@ -18,12 +18,14 @@ from pretune.nn.attention.patterns import Pattern, prefix
 from pretune.objectives.objective import Data
 from pretune.objectives.pretraining.arrangements import spans_epoch
 from pretune.objectives.pretraining.token_prediction import TokenPrediction
+from pretune.objectives.registry import register_objective
 from pretune.objectives.segment_ops import totals
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
+@register_objective
 @dataclass(frozen=True)
 class Prefix(TokenPrediction):
     """Prefix language modeling: each text is cut at a random position, and what follows, end token included, is predicted."""

@@ -24,9 +24,10 @@ from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, Linear, OutputLinear
 from pretune.nn.output_heads import Transform, VocabularyHead
 from pretune.nn.positional_encoding import Rotary
-from pretune.objectives.objective import Data, Export, Loss, classification_loss, in_chunks
+from pretune.objectives.objective import Data, Export, Loss, Objective, classification_loss, in_chunks
 from pretune.objectives.pretraining.arrangements import spans_epoch
 from pretune.objectives.pretraining.masking import check_share, choose, most_masked
+from pretune.objectives.registry import register_objective
 from pretune.packed import Batch, Packed, Targets
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
@@ -91,8 +92,9 @@ class RTDHead(nn.Module):
         return self.output(F.gelu(self.dense(states)))[:, 0]
 
 
+@register_objective
 @dataclass(frozen=True)
-class RTD:
+class RTD(Objective):
     """Replaced token detection: a share `rate` of the tokens is masked and filled in by the generator.
 
     The discriminator's loss is weighted by `weight`. By default, the generator has as many `layers` as the backbone, `size`

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pretune.nn.attention.patterns import Pattern
 from pretune.nn.linear import OutputLinear
-from pretune.objectives.objective import Data, Loss, classification_loss
+from pretune.objectives.objective import Data, Loss, Objective, classification_loss
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
@@ -43,7 +43,7 @@ class PairHead(nn.Module):
         return self.output(self.pooler(states))
 
 
-class SequenceClassification:
+class SequenceClassification(Objective):
     """Base class of objectives that classify whole sequences into two classes at their start token.
 
     A subclass arranges the sequences and gives each a label under its own name: 0, 1, or UNLABELED.

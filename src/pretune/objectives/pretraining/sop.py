@@ -10,10 +10,12 @@ import numpy as np
 from pretune.objectives.objective import Data
 from pretune.objectives.pretraining.arrangements import in_languages
 from pretune.objectives.pretraining.sentence_pairs import UNLABELED, SequenceClassification, neighbors
+from pretune.objectives.registry import register_objective
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epoch
 
 
+@register_objective
 @dataclass(frozen=True)
 class SOP(SequenceClassification):
     """Sentence order prediction: two adjacent texts of a document, in a share `swapped` of the pairs in reverse order.

@@ -10,6 +10,7 @@ from torch import nn
 from pretune.objectives.pretraining.masking import check_replacements, check_share, choose, hide, most_masked
 from pretune.objectives.pretraining.parallel_text import ParallelText, check_attention, restart_positions
 from pretune.objectives.pretraining.token_prediction import TokenPrediction
+from pretune.objectives.registry import register_objective
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
 
+@register_objective
 @dataclass(frozen=True)
 class TLM(ParallelText, TokenPrediction):
     """Translation language modeling: tokens of both texts are masked as in `mlm`; positions restart in the second text.

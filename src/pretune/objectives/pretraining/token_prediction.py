@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import nn
 
-from pretune.objectives.objective import Loss, token_loss
+from pretune.objectives.objective import Loss, Objective, token_loss
 from pretune.packed import Batch
 
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
 
-class TokenPrediction:
+class TokenPrediction(Objective):
     """Base class of objectives whose loss is the cross-entropy over the vocabulary at the targets of one term."""
 
     name: ClassVar[str]

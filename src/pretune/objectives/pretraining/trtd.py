@@ -10,6 +10,7 @@ from torch import nn
 from pretune.objectives.pretraining.masking import check_share
 from pretune.objectives.pretraining.parallel_text import ParallelText, check_attention, restart_positions
 from pretune.objectives.pretraining.rtd import RTD
+from pretune.objectives.registry import register_objective
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
 
+@register_objective
 @dataclass(frozen=True)
 class TRTD(ParallelText, RTD):
     """Replaced token detection over the pairs of `tlm`, with the options of both.

@@ -11,17 +11,19 @@ from typing import ClassVar
 import numpy as np
 
 from pretune.nn.attention.patterns import Pattern, causal
-from pretune.objectives.objective import Data
+from pretune.objectives.objective import Data, Grows
 from pretune.objectives.pretraining.arrangements import spans_arrangement
 from pretune.objectives.pretraining.token_prediction import TokenPrediction
+from pretune.objectives.registry import register_objective
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Epoch, Packing, PlannedEpoch, Sequences, plan_lengths
 from pretune.text.spans import spans_to_indices
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
+@register_objective
 @dataclass(frozen=True)
-class Autoencode(TokenPrediction):
+class Autoencode(TokenPrediction, Grows):
     """Sequence autoencoding: every sequence is repeated, and the second copy is predicted."""
 
     name: ClassVar[str] = "autoencode"

@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from pretune.objectives.objective import Data
+from pretune.objectives.registry import register_objective
 from pretune.objectives.seq2seq.noise import delete, infill, mask, reorder, rotate
 from pretune.objectives.seq2seq.source_target import (
     Seq2Seq,
@@ -31,6 +32,7 @@ from pretune.text.packing.sequences import Epoch, Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
+@register_objective
 @dataclass(frozen=True)
 class Denoise(Seq2Seq):
     """Denoising with any of BART's five kinds of noise, applied in this order; the defaults are those of BART-large.

@@ -15,6 +15,7 @@ import numpy as np
 
 from pretune.nn.attention.patterns import causal
 from pretune.objectives.objective import Data
+from pretune.objectives.registry import register_objective
 from pretune.objectives.segment_ops import starts_of
 from pretune.objectives.seq2seq.source_target import Seq2Seq, check_share, shapes, text_epoch, texts_of
 from pretune.runtime.randomness import Draws
@@ -25,6 +26,7 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+@register_objective
 @dataclass(frozen=True)
 class Mass(Seq2Seq):
     """MASS: a contiguous fragment, a share `share` of each text, is masked and predicted.

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from pretune.objectives.objective import Data
+from pretune.objectives.registry import register_objective
 from pretune.objectives.seq2seq.noise import reorder
 from pretune.objectives.seq2seq.source_target import Seq2Seq, text_epoch, texts_of, two_sides
 from pretune.runtime.errors import PretuneError
@@ -22,6 +23,7 @@ from pretune.text.packing.sequences import Epoch, Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
+@register_objective
 @dataclass(frozen=True)
 class Shuffle(Seq2Seq):
     """Shuffling of whole words or sentences (`unit`), anywhere in the text or by at most `window` positions."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from pretune.nn.pooling import pool
 from pretune.objectives.objective import Data, Loss, vocabulary_loss
+from pretune.objectives.registry import register_objective
 from pretune.objectives.seq2seq.source_target import PairEpoch, Seq2Seq, shapes, shift, writing_template
 from pretune.packed import Batch, Packed
 from pretune.runtime.errors import PretuneError
@@ -44,6 +45,7 @@ class SkipThoughtHead(nn.Module):
         return (vectors[:, None] + self.neighbor.to(vectors.dtype)).flatten(0, 1)
 
 
+@register_objective
 @dataclass(frozen=True)
 class SkipThought(Seq2Seq):
     """Skip-thought with one decoder for both neighbors, where the paper has two.
@@ -88,7 +90,6 @@ class SkipThought(Seq2Seq):
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
         """Set up teacher forcing for the neighbors; the decoder attends to one vector per source sentence."""
-        sequences.pooled = True
         return shift(self.name, sequences)
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pretune.nn.attention.patterns import Pattern, causal
-from pretune.objectives.objective import Data
+from pretune.objectives.objective import Data, TwoSided
 from pretune.objectives.pretraining.arrangements import spans_arrangement
 from pretune.objectives.pretraining.token_prediction import TokenPrediction
 from pretune.objectives.segment_ops import starts_of, totals
@@ -38,7 +38,7 @@ class Texts:
     lengths: Array  # (b,)
 
 
-class Seq2Seq(TokenPrediction):
+class Seq2Seq(TokenPrediction, TwoSided):
     """Base class of objectives whose decoder writes a target text, with the cross-entropy of its tokens as the loss.
 
     By default, either side can fill a whole pack, and every token of the target side is predicted.

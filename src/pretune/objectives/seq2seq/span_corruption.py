@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pretune.objectives.objective import Data
+from pretune.objectives.registry import register_objective
 from pretune.objectives.segment_ops import owners, pick, places, running, starts_of
 from pretune.objectives.seq2seq.source_target import (
     AROUND,
@@ -35,6 +36,7 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+@register_objective
 @dataclass(frozen=True)
 class Spans(Seq2Seq):
     """Span corruption: a share `rate` of the tokens is replaced, in spans of `mean` tokens on average.

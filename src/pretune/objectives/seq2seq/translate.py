@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pretune.objectives.objective import Data
+from pretune.objectives.objective import Data, LearnsFromRows
+from pretune.objectives.registry import register_objective
 from pretune.objectives.seq2seq.source_target import (
     PairEpoch,
     Seq2Seq,
@@ -32,8 +33,9 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+@register_objective
 @dataclass(frozen=True)
-class Translate(Seq2Seq):
+class Translate(Seq2Seq, LearnsFromRows):
     """Translation from `text` to `pair` and, with `both`, in the other direction too, with label `smoothing`.
 
     `languages`, such as en-fr, are those of text and pair. Their tokens replace the language placeholders of the template

@@ -67,7 +67,6 @@ class Sequences:
     positions: Array | None = None
     second: Sequences | None = None  # the target side of an encoder-decoder
     frame: tuple[str, ...] = ()  # the template's `target`, for objectives that build the target side
-    pooled: bool = False  # the decoder gets one vector per source sequence instead of all states
 
     @cached_property
     def offsets(self) -> Array:
@@ -295,4 +294,4 @@ def collate(sequences: Sequences, capacity: Capacity | None = None, filler: int 
             targets[term] = make_targets(at, target, weight, size)
             counts[term] = float(len(at) if weight is None else weight.sum())
     lengths = tuple(side.lengths for side in sides)
-    return Batch(packed, targets, counts, rows=sequences.index, lengths=lengths, pooled=sequences.pooled)
+    return Batch(packed, targets, counts, rows=sequences.index, lengths=lengths)

@@ -15,7 +15,7 @@ from torch import Tensor
 from pretune.backbones.onnx_runtime import OnnxBackbone
 from pretune.inference.predict import Answerer
 from pretune.inference.word_vector_models import fill_in
-from pretune.metrics import choose, constant, has_classes, positive_class, score
+from pretune.metrics import constant, positive_class, score
 from pretune.models.adapt_vocabulary import add_separator
 from pretune.models.checkpoint_heads import embedding_of
 from pretune.models.create_model import make_model, random_twin
@@ -25,12 +25,11 @@ from pretune.models.presets import is_preset
 from pretune.models.references import family_of
 from pretune.nn.recurrent import asks_the_host
 from pretune.nn.text_embedding import TextEmbedding
-from pretune.objectives import OBJECTIVES, Data, Mixture, Named, Task, parse_objective
+from pretune.objectives import Data, Mixture, Named, Task, parse_objective, task_names
 from pretune.objectives.distillation.distill_logits import Soft, Teaching
-from pretune.objectives.task import Answer, knowing
+from pretune.objectives.task import Answer
 from pretune.objectives.tasks.classify import Pooling
 from pretune.objectives.tasks.layer_features import On
-from pretune.objectives.tasks.renamed_task import kind_of
 from pretune.runtime.atomic_io import write_bytes, write_json
 from pretune.runtime.devices import choose_device, deterministic
 from pretune.runtime.errors import PretuneError, if_option
@@ -62,8 +61,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "batch": {"sequences": 32, "length": 128},
     "watching": {"save": 0, "log": 10},
 }
-# What some tasks have otherwise: passages are read in windows of so many tokens (Devlin et al., 2019).
-SETTINGS_OF: dict[str, dict[str, Any]] = {"answer": {"batch": {"sequences": 32, "length": 384}}}
 
 
 @dataclass(frozen=True)
@@ -126,7 +123,7 @@ def make_plan(model: str, given: dict[str, Any]) -> Plan:
     }
     usual = dict(SETTINGS)
     for task in tasks_in(parse_objective(given["objective"])):
-        usual |= SETTINGS_OF.get(kind_of(task), {})
+        usual |= task.settings
     filled = {name: fill(kind, given.pop(name, None), usual[name], ON_TEXT) for name, kind in sections.items()}
     return Plan(model=model, **given, **filled)
 
@@ -201,7 +198,7 @@ def asked_for(plan: Plan, objective: str, pooling: str | None = None) -> Mixture
         usual["embedding"] = embedding
     usual |= {"drop_bad": True} if plan.drop_bad else {}
     mixture = parse_objective(objective, **usual)
-    if plan.drop_bad and not any(hasattr(task, "drop_bad") for task in tasks_in(mixture)):
+    if plan.drop_bad and not any(task.has_option("drop_bad") for task in tasks_in(mixture)):
         raise PretuneError(f"--drop-bad: {mixture} leaves none of its examples out; mend those that are bad")
     return mixture
 
@@ -221,7 +218,7 @@ def read_examples(plan: Plan, task: Task, train: str, judged: str | None) -> tup
             say(f"{rows.file}: {len(taken)} of {len(rows)} examples are for judging, not for learning{others}")
             rows, dev = rows.take(kept), rows.take(taken)
     if plan.shots is not None:
-        rows = draw_few(rows, plan.shots, plan.seed, classes=bool(getattr(task.fit(rows), "labels", ())))
+        rows = draw_few(rows, plan.shots, plan.seed, classes=bool(task.fit(rows).labels))
     return rows, dev, taken
 
 
@@ -230,7 +227,7 @@ def check_rows(task: Task, rows: Any, classes: bool) -> None:
     if not isinstance(rows, Labeled):
         return
     check_texts(rows)
-    if classes and has_classes(task):
+    if classes and task.single_label:
         check_classes(rows)
 
 
@@ -242,10 +239,10 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
         mixture = mixture.joined(material.imitation)
     device = choose_device(plan.device)
     model = with_roles(starting_model(plan, mixture), task, rows)
-    task = knowing(task, model.need_tokenizer())
+    task = task.knowing(model.need_tokenizer())
     learned: Any = task if material.teaching is None else Soft(task, material.teaching)
     mixture = mixture.with_part(learned)
-    labels = list(getattr(task, "labels", ()))
+    labels = list(task.labels)
     model.labels, model.tasks, model.objective = labels, {}, plan.objective
     length = check_length(min(plan.batch.length or 128, model.longest or 1 << 30), model)
     strategy = strategy_of(plan, model, [task], len(rows), dev is not None)
@@ -340,15 +337,14 @@ def conclude(
 
     What was asked for stays as it is.
     """
-    if hasattr(task, "finish"):
-        task = task.finish(model.root.heads[task.name])
+    task = task.finish(model.root.heads[task.name])
     if answer is None:
         return task, []
     answer.task = task
     outputs = answer.outputs(device)
     answers = task.answers(outputs, answer.laid, answer.examples)
-    best = choose(task, answers, answer.examples)
-    if best := {name: value for name, value in best.items() if getattr(asked, name) is None}:
+    best = task.best_options(answers, answer.examples)
+    if best := {name: value for name, value in best.items() if getattr(asked.unwrapped, name) is None}:
         answer.task = task = with_options(task, best)
         answers = task.answers(outputs, answer.laid, answer.examples)
     return task, answers
@@ -397,7 +393,7 @@ def find_task(mixture: Mixture) -> Task:
     """The task among some objectives."""
     tasks = tasks_in(mixture)
     if len(tasks) != 1:
-        known = ", ".join(name for name, kind in OBJECTIVES.items() if hasattr(kind, "answers"))
+        known = ", ".join(task_names())
         raise PretuneError(
             f"{mixture}: fine-tuning is for one task, and what else helps it, or for several with a file each (NAME=FILE); "
             f"tasks are {known}"
@@ -434,8 +430,8 @@ def model_with_heads(plan: Plan, mixture: Mixture) -> Model:
         if model.shape.linear:
             raise PretuneError(f"{plan.model}: matrices of 8 bits do not move; fine-tune the model they were made of")
         for task in tasks_in(mixture):
-            own = f"heads.{getattr(task, 'head_of', task.name)}."
-            if hasattr(task, "begin") and not any(name.startswith(own) for name in model.untrained):
+            own = f"heads.{task.head_of}."
+            if not any(name.startswith(own) for name in model.untrained):
                 task.begin(model.root.heads[task.name])
         return model
     model.add_heads(mixture.objectives, plan.seed)
@@ -447,7 +443,7 @@ def with_roles(model: Model, task: Task, rows: Any) -> Model:
     tokenizer, template = model.need_tokenizer(), model.family.template
     if tokenizer.has("separator"):
         return model
-    first = knowing(task, tokenizer).lay_out(Data(tokenizer, template, rows=rows.take([0])), ENOUGH)
+    first = task.knowing(tokenizer).lay_out(Data(tokenizer, template, rows=rows.take([0])), ENOUGH)
     if "separator" not in {item for item, *_ in first.template.items(first.spans.shape[1])}:
         return model
     say("the tokenizer has no separator to stand between two texts; a token is added for it, and learned")

@@ -12,7 +12,7 @@ from typing import Any
 from pretune.inference.predict import Answerer
 from pretune.metrics import positive_class, score
 from pretune.objectives import Joint, Mixture, Named, parse_objective
-from pretune.objectives.task import Answer, knowing
+from pretune.objectives.task import Answer
 from pretune.runtime.atomic_io import write_json
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError, nearest
@@ -88,11 +88,11 @@ def finetune_tasks(plan: Plan, material: Tasks, resume: bool = False) -> Run:
     model = starting_model(plan, mixture)
     for part in parts.values():
         model = with_roles(model, part.task, part.rows)
-    tasks = {name: knowing(part.task, model.need_tokenizer()) for name, part in parts.items()}
+    tasks = {name: part.task.knowing(model.need_tokenizer()) for name, part in parts.items()}
     for task in tasks.values():
         mixture = mixture.with_part(task)
     model.labels, model.options, model.tasks, model.objective = [], {}, {}, material.objective
-    labels = {name: list(getattr(task, "labels", ())) for name, task in tasks.items()}
+    labels = {name: list(task.labels) for name, task in tasks.items()}
     device = choose_device(plan.device)
     length = check_length(min(plan.batch.length or 128, model.longest or 1 << 30), model)
     strategy = strategy_of(plan, model, tasks.values(), material.size, material.judged)

@@ -19,7 +19,7 @@ from pretune.models.model import Model
 from pretune.models.presets import find_preset, is_preset
 from pretune.models.references import find_folder
 from pretune.nn.recurrent import asks_the_host
-from pretune.objectives import Data, Joint, LearnsFromRows, Mixture, parse_objective
+from pretune.objectives import Data, Joint, Mixture, parse_objective
 from pretune.objectives.pretraining.mlm import MLM
 from pretune.packed import Batch
 from pretune.runtime.atomic_io import check_name
@@ -289,7 +289,7 @@ def read_rows(plan: Plan, mixture: Mixture) -> Labeled | Dialogues | None:
     Where some learn from rows and some from running text, stores are the text and files the rows.
     """
     names = [part.name for part in mixture.objectives]
-    reading = [part for part in mixture.objectives if isinstance(part, LearnsFromRows)]
+    reading = [part for part in mixture.objectives if part.learns_from_rows]
     if not reading:
         return None
     if len(reading) > 1:
@@ -297,7 +297,7 @@ def read_rows(plan: Plan, mixture: Mixture) -> Labeled | Dialogues | None:
             f"{mixture}: {' and '.join(part.name for part in reading)} learn from rows of different kinds; "
             f"train one after the other{if_option('from', ', with --from')}"
         )
-    mixed = not all(any(isinstance(part, LearnsFromRows) for part in joint.objectives) for joint in mixture.joints)
+    mixed = not all(any(part.learns_from_rows for part in joint.objectives) for joint in mixture.joints)
     files = [path for _, path in map(split_language, plan.data) if not is_store(path)]
     if mixed and len(files) == len(plan.data):
         raise PretuneError(

@@ -42,8 +42,8 @@ def self_train(plan: Plan, finetune: Finetune, resume: bool = False) -> tuple[Ru
     if plan.soft is not None and not plan.soft > 0:
         raise PretuneError(f"--soft {plan.soft:g}: a temperature is above 0; 1 leaves probabilities as they are")
     material = read_material(plan)
-    rows, labels = material.rows, list(getattr(material.task, "labels", ()))
-    if material.task.name not in ("classify", "prompt") or getattr(material.task, "multi", False):
+    rows, labels = material.rows, list(material.task.labels)
+    if material.task.name not in ("classify", "prompt") or material.task.multi:
         raise PretuneError(
             f"{plan.objective}: texts are labeled by tasks whose answers are one label each: classify, prompt"
         )
