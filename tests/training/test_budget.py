@@ -92,9 +92,8 @@ def logged(tmp_path: Path, steps: list[tuple[float, float]], lines: set[int], in
     clock = Clock(Budget(steps=len(steps)), now=lambda: 0.0)
     log = Log(tmp_path, World(), clock, torch.device("cpu"), interval)
     for number, (loss, targets) in enumerate(steps, 1):
-        log.add(
-            [Loss({"classify": torch.tensor(loss * targets)}, {"classify": 1.0})], {"classify": targets}, ["classify"]
-        )
+        step = Loss({"classify": torch.tensor(loss * targets)}, {"classify": 1.0})
+        log.add([step], {"classify": targets}, ["classify"], clock.used)
         log.watch(number, [], torch.tensor(1.0))
         clock.add(tokens=10.0, flops=1.0, seconds=float(number))
         if number in lines:

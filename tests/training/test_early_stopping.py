@@ -14,9 +14,11 @@ import pretune as pt
 from canary import make
 from pretune import PretuneError
 from pretune.training import prefetch
-from pretune.training.early_stopping import Best
+from pretune.training.budget import Clock
+from pretune.training.callbacks import Step
+from pretune.training.early_stopping import EarlyStopping
 from pretune.training.loop import Training, train
-from pretune.training.settings import Optimizer, Watching, fill
+from pretune.training.settings import Budget, Optimizer, Watching, fill
 from small_task import start, tune
 
 
@@ -105,19 +107,19 @@ def test_patience_needs_something_to_wait_for(tmp_path: Path) -> None:
 def test_frozen_parameters_are_not_copied() -> None:
     layers: Any = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
     layers[0].requires_grad_(False)
-    best = Best(layers, "x", 1)
-    best.look({"x": 0.0}, 1)
+    best = EarlyStopping(layers, "x", 1, Clock(Budget(steps=2)))
+    best.on_evaluate(Step(1, {}, 0.0, []), {"x": 0.0})
     assert set(best.tensors()) == {"1.weight", "1.bias"}
 
 
 def test_running_statistics_are_those_of_the_best_parameters() -> None:
     """Batch norm's, and the ranges that quantization-aware training learned, belong to the parameters beside them."""
     layers = torch.nn.BatchNorm1d(2)
-    best = Best(layers, "x", 1)
+    best = EarlyStopping(layers, "x", 1, Clock(Budget(steps=2)))
     layers.running_mean.fill_(1.0)  # type: ignore[union-attr]
-    best.look({"x": 1.0}, 1)
+    best.on_evaluate(Step(1, {}, 0.0, []), {"x": 1.0})
     layers.running_mean.fill_(2.0)  # type: ignore[union-attr]
     layers.weight.data.fill_(2.0)
-    best.look({"x": 0.5}, 2)
-    best.apply()
+    best.on_evaluate(Step(2, {}, 0.5, []), {"x": 0.5})
+    best.on_end()
     assert layers.running_mean.tolist() == [1.0, 1.0] and layers.weight.tolist() == [1.0, 1.0]  # type: ignore[union-attr]

@@ -17,10 +17,11 @@ from pretune import PretuneError
 from pretune.nn.dropout import Dropout
 from pretune.objectives import Data, Mixture, parse_objective
 from pretune.text.packing.sequences import Packing
+from pretune.training.callbacks import Step
 from pretune.training.data_streams import Streams, make_streams
 from pretune.training.jobs.pretraining import check_stages
 from pretune.training.loop import Training, train
-from pretune.training.optim.weight_averaging import Average
+from pretune.training.optim.weight_averaging import WeightAverage
 from pretune.training.settings import Optimizer, Schedule, Watching, fill
 
 
@@ -84,14 +85,14 @@ def test_an_averaged_model_is_the_mean_of_its_steps_and_resumes_to_the_same_bits
     whole = training("whole", 8)
     seen: list[torch.Tensor] = []
     name = "backbone.embed.tokens"
-    update = Average.update
+    update = WeightAverage.after_update
 
-    def note(self: Average, progress: float) -> None:
+    def note(self: WeightAverage, step: Step) -> None:
         seen.append(self.parameters[name].detach().clone())
-        update(self, progress)
+        update(self, step)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Average, "update", note)
+        patch.setattr(WeightAverage, "after_update", note)
         train(whole)
     if "average" in settings:
         expected = torch.stack(seen[3:]).mean(0)  # after steps 4 to 8, half of the budget and more

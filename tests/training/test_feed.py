@@ -18,7 +18,8 @@ from pretune import PretuneError
 from pretune.objectives import Data, parse_objective
 from pretune.text.packing.sequences import Packing
 from pretune.training.data_streams import Stream, Streams, make_streams
-from pretune.training.loop import Stopped, Training, train
+from pretune.training.interrupts import Stopped
+from pretune.training.loop import Training, train
 from pretune.training.settings import Budget
 
 STEPS = 8

@@ -24,7 +24,8 @@ from pretune.objectives.objective import Loss
 from pretune.training import checkpoints
 from pretune.training.checkpoints import list_checkpoints, load_newest
 from pretune.training.data_streams import Pack
-from pretune.training.loop import Stopped, stop_signals, train
+from pretune.training.interrupts import Stopped, stop_signals
+from pretune.training.loop import train
 from pretune.training.optim.schedules import rate_factor
 from pretune.training.parallel.distributed import World
 from pretune.training.prefetch import deal

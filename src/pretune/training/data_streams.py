@@ -22,6 +22,12 @@ class Pack:
     slot: int  # whose carry it continues, for stateful data
 
 
+def describe_packs(packs: Sequence[Pack]) -> str:
+    """Return the coordinates of packs for a message; with the recipe and its seed they identify the texts."""
+    names = [f"stream {p.stream}, epoch {p.epoch}, pack {p.index}" for p in packs]
+    return "; ".join([*names[:3], *(["…"] if len(names) > 3 else [])])
+
+
 @dataclass
 class Stream:
     """The packs of one joint objective, epoch after epoch."""

@@ -40,9 +40,10 @@ from pretune.text.examples.validation import check_classes, check_texts
 from pretune.text.packing.sequences import Arrangement, Packing
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.training.data_streams import Streams, make_streams
+from pretune.training.interrupts import Stopped
 from pretune.training.jobs.finetuning_strategies import Strategy, choose_strategy
 from pretune.training.jobs.pretraining import ROUND_VOCABULARY, check_length
-from pretune.training.loop import Stopped, Training, train
+from pretune.training.loop import Training, train
 from pretune.training.optim.optimizers import scale_rates
 from pretune.training.run_folder import Run, finish_run, start_run
 from pretune.training.settings import ON_TEXT, Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill

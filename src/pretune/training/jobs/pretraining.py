@@ -38,8 +38,9 @@ from pretune.text.tokenizers.training import train as train_tokenizer
 from pretune.training.data_streams import make_streams
 from pretune.training.flops import module_sizes
 from pretune.training.held_out import hold_out, split
+from pretune.training.interrupts import Stopped
 from pretune.training.jobs.recipe_scaling import GUESS, UTILIZATION, Course, parse_budget, scale_to
-from pretune.training.loop import Stopped, Training, evaluate_loss, train
+from pretune.training.loop import Training, evaluate_loss, train
 from pretune.training.optim.optimizers import scale_rates
 from pretune.training.parallel.distributed import Parallel, Reduce, World, losses_told, restarted
 from pretune.training.parallel.rank_consistency import agree, check_shared, describe_data, say_idle

@@ -57,6 +57,11 @@ def add_up(values: Tensor, like: Any) -> Tensor:
     return values
 
 
+def whole_number(value: Any) -> Tensor:
+    """Return a scalar such as a gradient norm; of shards, the processes compute it together."""
+    return value.full_tensor() if is_shard(value) else value
+
+
 def cut_again(root: nn.Module) -> None:
     """Let go of what a forward without a backward has gathered: what is done to the shards would pass it by."""
     from torch.distributed.fsdp import FSDPModule
