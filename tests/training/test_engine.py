@@ -68,7 +68,7 @@ def test_stages_must_end_with_the_budget_and_fit_the_model() -> None:
 
 def test_stateful_text_has_neither_stages_nor_ramps() -> None:
     mixture = parse_objective("lm(stateful=true)")
-    with pytest.raises(PretuneError, match="stateful objective goes through its text at one length"):
+    with pytest.raises(PretuneError, match="stateful objective needs one sequence length"):
         streams(mixture, ramp=(0.5, 0.5))
 
 

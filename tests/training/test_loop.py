@@ -205,7 +205,7 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(
     (newest / "root.safetensors").write_bytes(data)
     found = load_newest(tmp_path)
     assert found is not None and found[0]["step"] == 3
-    assert "damaged checkpoint (root.safetensors does not match its checksum)" in capsys.readouterr().err
+    assert "the checkpoint is damaged (root.safetensors does not match its checksum)" in capsys.readouterr().err
 
 
 def test_a_failed_save_keeps_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

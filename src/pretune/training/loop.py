@@ -286,7 +286,7 @@ def update(
 ) -> Tensor:
     """Clip the gradients, update the parameters if all callbacks allow it, and return the gradient norm."""
     norm = step.gradient_norm = clip(parameters, t.optimizer.clip or 0.0)
-    step.updated = all([callback.allow_update(step) for callback in callbacks])
+    step.updated = all(callback.allow_update(step) for callback in callbacks)
     step_optimizers(optimizers, step.updated, keep=t.graphed)
     return norm
 
