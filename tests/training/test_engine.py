@@ -19,7 +19,7 @@ from pretune.objectives import Data, Mixture, parse_objective
 from pretune.text.packing.sequences import Packing
 from pretune.training.callbacks import Step
 from pretune.training.data_streams import Streams, make_streams
-from pretune.training.jobs.pretraining import check_stages
+from pretune.training.jobs.pretraining_model import check_stages
 from pretune.training.loop import Training, train
 from pretune.training.optim.weight_averaging import WeightAverage
 from pretune.training.settings import Optimizer, Schedule, Watching, fill

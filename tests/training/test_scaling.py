@@ -13,7 +13,7 @@ import pretune as pt
 from canary import store
 from pretune.models.presets import preset_names
 from pretune.runtime.errors import PretuneError
-from pretune.training.jobs.pretraining import make_plan
+from pretune.training.jobs.pretraining_settings import make_plan
 from pretune.training.jobs.recipe_scaling import LEAST_SEQUENCES, LEAST_STEPS, Course, parse_budget, scale_to
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule
 

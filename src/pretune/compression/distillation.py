@@ -32,7 +32,7 @@ from pretune.text.corpus.files import Errors, find_files
 from pretune.text.examples.augmentation import augment
 from pretune.text.examples.labeled import Labeled
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.training.jobs import pretraining
+from pretune.training.jobs import pretraining, pretraining_settings
 from pretune.training.jobs.finetuning import Material, find_task, finetune, read_material, with_options
 from pretune.training.jobs.self_training import joined, read_texts
 from pretune.training.run_folder import Run, finish_run, rewrite_recipe
@@ -304,7 +304,7 @@ def of_no_task(order: Order) -> Run:
     given |= {"tokenizer": str(find_folder(order.teachers[0]))}
     data = [str(written(order, teacher))] if order.write else order.data
     given |= {} if order.write else reading(order)
-    plan = pretraining.make_plan(start.model, data, order.out, given, order.seed, order.device, AGNOSTIC)
+    plan = pretraining_settings.make_plan(start.model, data, order.out, given, order.seed, order.device, AGNOSTIC)
 
     def taught(mixture: Mixture, tokenizer: Tokenizer) -> Mixture:
         root = imitated(order, teacher, tokenizer)

@@ -117,7 +117,7 @@ class Saver:
             if self.world.first:
                 shutil.rmtree(self.temporary, ignore_errors=True)
             raise error or SystemExit(1)  # the process that failed reports the error
-            self.state["checksums"] = {name: digest for _, own in outcomes for name, digest in own.items()}
+        self.state["checksums"] = {name: digest for _, own in outcomes for name, digest in own.items()}
         self.world.first_alone(self._commit)
 
     def __enter__(self) -> Self:

@@ -160,8 +160,8 @@ def make_streams(
             f"{mixture}: a stateful objective needs one sequence length and one batch size; "
             "remove batch.ramp, and all but one of batch.stages"
         )
-        streams: list[Stream] = []
-        built = []
+    streams: list[Stream] = []
+    built = []
     for until, length in stages or [(1.0, packing.length)]:
         own = replace(packing, tokens=max(packing.tokens, length), length=length)
         packs = max(1, round(tokens / own.tokens))

@@ -94,7 +94,7 @@ def adapt(
     import os
 
     from pretune.models.model import find_folder
-    from pretune.training.jobs import adapting, pretraining
+    from pretune.training.jobs import adapting, pretraining_settings
     from pretune.training.run_folder import check_same
 
     reference = os.fspath(model)
@@ -115,6 +115,6 @@ def adapt(
         "deterministic": deterministic,
         "partial": partial,
     }
-    plan = pretraining.make_plan(reference, paths, out, given, seed, device, adapting.usual_settings(budget))
+    plan = pretraining_settings.make_plan(reference, paths, out, given, seed, device, adapting.usual_settings(budget))
     check_same(plan.out, plan.recipe())
     return adapting.adapt(plan, store, resume)

@@ -15,7 +15,9 @@ from pretune.objectives import parse_objective
 from pretune.runtime.randomness import Draws
 from pretune.text.store.store import Store
 from pretune.training.held_out import hold_out
-from pretune.training.jobs.pretraining import Plan, get_store, pretrain
+from pretune.training.jobs.pretraining import pretrain
+from pretune.training.jobs.pretraining_data import get_store
+from pretune.training.jobs.pretraining_settings import Plan
 from pretune.training.run_folder import Run
 from pretune.training.settings import Budget, Watching, fill
 

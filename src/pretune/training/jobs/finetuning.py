@@ -42,7 +42,7 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.training.data_streams import Streams, make_streams
 from pretune.training.interrupts import Stopped
 from pretune.training.jobs.finetuning_strategies import Strategy, choose_strategy
-from pretune.training.jobs.pretraining import ROUND_VOCABULARY, check_length
+from pretune.training.jobs.pretraining_model import ROUND_VOCABULARY, check_length
 from pretune.training.loop import Training, train
 from pretune.training.optim.optimizers import scale_rates
 from pretune.training.run_folder import Run, finish_run, start_run

@@ -34,7 +34,7 @@ from pretune.training.jobs.finetuning import (
     with_roles,
     write_answers,
 )
-from pretune.training.jobs.pretraining import check_length
+from pretune.training.jobs.pretraining_model import check_length
 from pretune.training.jobs.task_sampling import parse_sampling
 from pretune.training.run_folder import Run, finish_run, start_run
 

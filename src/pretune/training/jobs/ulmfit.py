@@ -31,7 +31,7 @@ from pretune.text.store.store import Store
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import train as train_tokenizer
 from pretune.text.tokenizers.training import words_tokenizer
-from pretune.training.jobs import finetuning, pretraining
+from pretune.training.jobs import finetuning, pretraining, pretraining_settings
 from pretune.training.jobs.search_space import count_layers
 from pretune.training.jobs.several_seeds import finetune_seeds
 from pretune.training.run_folder import Run
@@ -155,7 +155,7 @@ def adapt(
         "batch": lm_batch(made),
         "watching": Watching(save=0, held_out=0.05),
     }
-    plan = pretraining.make_plan(str(start), [store], out / "texts", given, stages.seed, stages.device)
+    plan = pretraining_settings.make_plan(str(start), [store], out / "texts", given, stages.seed, stages.device)
     return pretraining.pretrain(plan, made, resume=(out / "texts").exists())
 
 
