@@ -50,7 +50,7 @@ def test_budgets_are_read(text: str, expected: Budget) -> None:
 
 @pytest.mark.parametrize("text", ["", "ten", "10", "10 parsecs", "1e", "-5min", "1..5h"])
 def test_what_is_no_budget_is_refused_in_one_line(text: str) -> None:
-    with pytest.raises(PretuneError, match=r"--scale-to .*: expected a budget such as 10min"):
+    with pytest.raises(PretuneError, match=r"--scale-to .* is not a budget; give one such as 10min"):
         parse_budget(text)
 
 
@@ -78,7 +78,7 @@ def test_never_more_than_the_recipe_and_never_over_the_budget(unit: str, tokens:
 def test_a_budget_in_steps_keeps_the_batch_and_one_larger_than_the_recipe_changes_nothing() -> None:
     made, how = scaled(Budget(steps=500))
     assert (made.budget, made.batch, made.optimizer) == (Budget(steps=500), BERT.batch, BERT.optimizer)
-    assert "500 steps" in how and "5 of warm-up" in how
+    assert "500 steps" in how and "5 are warmup" in how
     made, _ = scaled(Budget(steps=10**9))
     assert made == BERT
     made, _ = scaled(Budget(tokens=1e30))

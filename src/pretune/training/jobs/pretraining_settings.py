@@ -113,7 +113,7 @@ def choose_tokenizer(given: str | Fields | None, usual: Fields, data: Sequence[s
 def scaled(preset: Fields, model: str, given: Fields, device: str | None) -> Fields:
     """Return a preset's recipe scaled to the requested budget, and report how it was scaled."""
     if given.get("budget") is not None and given["budget"].limits:
-        raise PretuneError("--scale-to already sets the budget; remove --steps, --tokens, --flops, and --seconds")
+        raise PretuneError("--scale-to already sets the budget; remove the other limit")
     kinds = {"budget": Budget, "optimizer": Optimizer, "schedule": Schedule, "batch": Batching}
     if given.get("optimizer") is not None and given["optimizer"].name:  # its learning rates are scaled
         preset = merge(preset, {"optimizer": {"name": given["optimizer"].name}})
