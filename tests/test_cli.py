@@ -106,7 +106,7 @@ def test_options_win_over_set_and_set_over_the_recipe(corpus: Path, tmp_path: Pa
         (["tokenizer", "train", "nowhere.txt"], "nowhere.txt: no such file or folder"),
         (["tokenizer", "train", "x.txt", "--size", "3"], "a vocabulary of 3 is too small"),
         (["prepare", "x.txt", "--tokenizer", "nowhere", "--out", "o"], "nowhere: no such tokenizer"),
-        (["prepare", "x.txt", "--out", "o"], "'tokenizer' is needed: give --tokenizer"),
+        (["prepare", "x.txt", "--out", "o"], "'tokenizer' is missing: give --tokenizer"),
         (["prepare", "x.txt", "--set", "tokenzer=t", "--out", "o"], "did you mean 'tokenizer'?"),
         (["tokenizer", "inspect", "nowhere"], "nowhere: no such tokenizer"),
         (["prepare", "--recipe", "none.yaml"], "none.yaml: there is no such file"),

@@ -100,7 +100,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="larger than 0 MB"):
         read_text(tmp_path / "a.json", limit=3)
     (tmp_path / "b.json").write_text("[1]")
-    with pytest.raises(PretuneError, match=r"not a config .a JSON object was expected, not a list"):
+    with pytest.raises(PretuneError, match=r"is not a config: it contains a list, but should contain a JSON object"):
         read_mapping(tmp_path / "b.json", "a config")
 
 
@@ -111,7 +111,7 @@ def test_a_line_that_a_kill_cut_off_is_skipped_only_where_that_is_normal(tmp_pat
     with pytest.raises(PretuneError, match=r"lines\.jsonl, line 4"):
         list(read_json_lines(path))
     path.write_text('{"a": 1}\n3\n')
-    with pytest.raises(PretuneError, match="line 2: a JSON object was expected, not a number"):
+    with pytest.raises(PretuneError, match="line 2: expected a JSON object, not a number"):
         list(read_json_lines(path))
 
 

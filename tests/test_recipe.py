@@ -46,7 +46,7 @@ def test_sections_become_objects_and_defaults_stay_out() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({}, "verb: 'model' is needed: give --model or put it in the recipe"),
+        ({}, "verb: 'model' is missing: give --model or put it in the recipe"),
         ({"model": "m", "kindd": 1}, "unknown key 'kindd'; did you mean 'kind'?"),
         ({"model": "m", "optimizer": {"learning": 1}}, "unknown key 'optimizer.learning'; known: betas, lr"),
         ({"model": "m", "optimizer": {"lrr": 1}}, "unknown key 'optimizer.lrr'; did you mean 'lr'?"),

@@ -179,7 +179,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(text: Path, tmp_path: Path) -> None:
 def test_resume_and_from_are_different_things(pretrained: Run, tmp_path: Path) -> None:
     store = pretrained.folder.parent / "store"
     again = run("pretrain", "bert-tiny", "--data", store, "--out", pretrained.folder, "--steps", 60, check=False)
-    assert again.returncode == 1 and "already holds a run; go on with --resume" in again.stderr
+    assert again.returncode == 1 and "already contains a run; resume it with --resume" in again.stderr
     other = run(
         "pretrain", "bert-tiny", "--data", store, "--out", pretrained.folder, "--steps", 70, "--resume", check=False
     )
@@ -306,7 +306,9 @@ def test_training_from_scratch_is_the_same_verb(pretrained: Run, labeled: Path, 
         "bert-tiny", labeled / "train.csv", out=tmp_path / "scratch", tokenizer=pretrained.folder, epochs=1, seeds=1,
 )  # fmt: skip
     assert scratch.results["rows"] == 128
-    with pytest.raises(pt.PretuneError, match="is a preset without weights; to train it from scratch, give --tokenizer"):
+    with pytest.raises(
+        pt.PretuneError, match="is a preset without weights; to train it from scratch, give --tokenizer"
+    ):
         pt.finetune("bert-tiny", labeled / "train.csv", out=tmp_path / "x", seeds=1)
 
 
