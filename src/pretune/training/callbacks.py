@@ -45,10 +45,6 @@ class Callback:
         """Return a context manager that is open while the loop takes steps."""
         return nullcontext()
 
-    def counts(self) -> dict[str, float]:
-        """Return numbers to sum over all processes before a step; `step.totals` holds the sums."""
-        return {}
-
     def before_step(self, step: Step) -> None:
         """Act before the first forward pass of a step."""
 

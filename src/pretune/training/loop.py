@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from pretune.training.optim.schedules import rate_factor
 from pretune.training.optim.weight_averaging import WeightAverage
 from pretune.training.parallel.distributed import Parallel, Reduce, World, parallelize, synchronized
 from pretune.training.parallel.fsdp_tensors import cut_again, is_shard, make_whole, whole_number
-from pretune.training.prefetch import Feed
+from pretune.training.prefetch import Feed, StepBatches
 from pretune.training.resume import Checkpointing
 from pretune.training.settings import Budget, Optimizer, Schedule, Watching
 from pretune.training.spike_guard import SpikeGuard
@@ -103,26 +104,15 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
         while not clock.spent and not any(callback.finished for callback in callbacks):
             used, progress, given = dict(clock.used), clock.progress(), feed.next(clock)
             step = Step(int(used["steps"]) + 1, used, progress, given.packs)
-            counts = count_step(flops, given.real, terms)
-            for callback in callbacks:
-                counts |= callback.counts()
-            totals = step.totals = t.world.add_up(counts)  # over all processes, before the first forward pass
+            # The loss is divided by the totals over all processes, so these are needed before the first forward pass.
+            totals = t.world.add_up(count_step(flops, given.real, terms) | checkpointing.counts())
+            step.totals = totals
             for callback in callbacks:
                 callback.before_step(step)
             if clock.progress(totals["tokens"], totals["flops"], 1) < 1.0:  # the seconds of this step are not known yet
                 feed.look_ahead()
 
-            for number, (pack, batch) in enumerate(zip(given.packs, given.batches, strict=True)):
-                joint = t.streams.streams[pack.stream].joint
-                batch.carry = t.carry.get(pack.slot)
-                reseed(dropout_seed, t.seed, step.number - 1, pack)
-                with synchronized(model, last=number == len(given.packs) - 1):
-                    loss, objective = execution.run(pack.stream, joint, batch, totals)
-                step.objectives.append(objective)
-                if number < len(given.real):
-                    step.losses.append(loss)
-                    if joint.stateful:
-                        t.carry[pack.slot] = loss.carry
+            accumulate_gradients(t, model, execution, dropout_seed, given, step)
             for callback in callbacks:
                 callback.after_backward(step)
 
@@ -131,7 +121,7 @@ def train(training: Training, resume: bool = False) -> dict[str, float]:
             after = clock.progress(totals["tokens"], totals["flops"], 1, seconds - clock.used["seconds"])
             step.lr_factor = rate_factor(t.schedule, progress, after)
             set_rates(optimizers, step.lr_factor, progress)
-            step.gradient_norm = execution.update(lambda: update(t, optimizers, parameters, step, callbacks))  # noqa: B023
+            step.gradient_norm = execution.update(partial(update, t, optimizers, parameters, step, callbacks))
             clock.add(totals["tokens"], totals["flops"], seconds)
             step.last = clock.spent
             step.evaluates = t.evaluate is not None and (step.last or clock.due(t.watching.evaluate))
@@ -245,6 +235,23 @@ def compile_once(model: nn.Module) -> None:
         config.triton.mix_order_reduction = False
     leave_out_of_graphs()
     model.compile(dynamic=False)
+
+
+def accumulate_gradients(
+    t: Training, model: nn.Module, execution: Eager | Graphs, dropout_seed: Tensor, given: StepBatches, step: Step
+) -> None:
+    """Run the forward and backward passes of a step, and record their losses in it."""
+    for number, (pack, batch) in enumerate(zip(given.packs, given.batches, strict=True)):
+        joint = t.streams.streams[pack.stream].joint
+        batch.carry = t.carry.get(pack.slot)
+        reseed(dropout_seed, t.seed, step.number - 1, pack)
+        with synchronized(model, last=number == len(given.packs) - 1):
+            loss, objective = execution.run(pack.stream, joint, batch, step.totals)
+        step.objectives.append(objective)
+        if number < len(given.real):  # the others are blank, to keep processes in step
+            step.losses.append(loss)
+            if joint.stateful:
+                t.carry[pack.slot] = loss.carry
 
 
 def count_step(flops: Flops, batches: list[Batch], terms: list[str]) -> dict[str, float]:

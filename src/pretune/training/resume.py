@@ -47,7 +47,7 @@ class Checkpointing(Callback):
             yield
 
     def counts(self) -> dict[str, float]:
-        """Return whether this process was interrupted, and whether it is still writing a checkpoint."""
+        """Return whether this process was interrupted, and whether it is writing; `step.totals` holds sums over processes."""
         writing = self.saver is not None and self.saver.busy
         return {"stopping": float(self.stopping.is_set()), "writing": float(writing)}
 
