@@ -60,7 +60,7 @@ def test_stages_must_end_with_the_budget_and_fit_the_model() -> None:
 
     model = make_model("bert-tiny")
     assert check_stages(((0.9, 128), (1.0, 512)), model) == [128, 512]
-    with pytest.raises(PretuneError, match="must rise and end at 1"):
+    with pytest.raises(PretuneError, match="must increase and end at 1"):
         check_stages(((0.9, 128),), model)
     with pytest.raises(PretuneError, match="1024 tokens, but the model has 512"):
         check_stages(((0.5, 128), (1.0, 1024)), model)

@@ -137,7 +137,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
 def test_languages_must_be_known(tmp_path: Path) -> None:
     lines = pt.prepare(files() / "text.fr.txt", str(files() / "tokenizer"), tmp_path / "lines", language="lines")
     with pytest.raises(
-        PretuneError, match="prepared with the language 'lines', which is none of en; name its language"
+        PretuneError, match="language of one store is 'lines', but other text is in en; give the language"
     ):
         learn("mlm", ["en", f"{lines.folder}"], tmp_path / "run")
     run = learn("mlm", ["en", f"fr={lines.folder}"], tmp_path / "named")

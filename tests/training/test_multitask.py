@@ -301,7 +301,7 @@ def test_weights_come_on_top() -> None:
     [
         ("a: classify | b: classify", ["mood", "warm"], "--train mood=…: no task has this name"),
         ("mood: classify | warm: classify", ["mood"], "no file for warm; give warm=FILE"),
-        ("mood: classify | classify", ["mood", "warm"], "each has a name of its own"),
+        ("mood: classify | classify", ["mood", "warm"], "each of several tasks needs a name"),
         ("mood: classify | mood: classify", ["mood"], "two tasks have the same name"),
         ("classify | lm", ["mood", "warm"], "name each task like its file"),
         ("mood: lm", ["mood"], "only tasks have names of their own, and lm is none"),

@@ -127,7 +127,7 @@ def test_what_is_given_wins_and_two_budgets_are_refused() -> None:
     options = {"scale_to": "1e7tokens", "batch": Batching(length=64), "optimizer": Optimizer(lr=3e-3)}
     plan = make_plan("bert-base", ["texts"], "run", options, 0, "cpu")
     assert (plan.batch.length, plan.batch.stages, plan.optimizer.lr) == (64, None, 3e-3)
-    with pytest.raises(PretuneError, match="give no other limit"):
+    with pytest.raises(PretuneError, match="remove the other limit"):
         make_plan("bert-base", ["texts"], "run", {"scale_to": "1h", "budget": Budget(steps=3)}, 0, "cpu")
 
 
