@@ -76,7 +76,8 @@ def test_bad_settings(setting: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [("a: [", "line 1: not valid YAML"), ("- a", "must be a mapping"), (b"\xff", "not valid UTF-8")]
+    ("content", "message"),
+    [("a: [", "line 1: not valid YAML"), ("- a", "must be a mapping"), (b"\xff", "not valid UTF-8")],
 )
 def test_bad_recipe_files(tmp_path: Path, content: str | bytes, message: str) -> None:
     path = tmp_path / "r.yaml"

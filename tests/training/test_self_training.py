@@ -141,7 +141,9 @@ def test_what_cannot_be_is_refused(material: Path, tmp_path: Path) -> None:
 
     with pytest.raises(pt.PretuneError, match="the confidence must be a probability"):
         train(unlabeled=material / "more.csv", confident=1.5)
-    with pytest.raises(pt.PretuneError, match=r"confident about none of 40 texts \(at most 0\.\d\d\); lower --confident"):
+    with pytest.raises(
+        pt.PretuneError, match=r"confident about none of 40 texts \(at most 0\.\d\d\); lower --confident"
+    ):
         train(unlabeled=material / "more.csv", confident=1.0)
     with pytest.raises(pt.PretuneError, match="--soft 0: the temperature must be above 0"):
         train(unlabeled=material / "more.csv", soft=0.0)

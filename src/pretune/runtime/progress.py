@@ -68,10 +68,10 @@ def progress(title: str, total: float | None = None) -> Iterator[Bar]:
 
 
 class Silent:
-    """Tells nothing."""
+    """A progress indicator that shows nothing."""
 
     def update(self, done: float, note: str = "") -> None:
-        """Nothing happens."""
+        """Do nothing."""
 
 
 class _Plain:

@@ -33,13 +33,13 @@ class Clock:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Count the time inside the block as evaluation, not as training."""
-        began = self.now()
+        started = self.now()
         try:
             yield
         finally:
-            took = self.now() - began
-            self._zero += took
-            self.evaluation += took
+            duration = self.now() - started
+            self._zero += duration
+            self.evaluation += duration
 
     def add(self, tokens: float, flops: float, seconds: float) -> None:
         """Count one step; `seconds` is the training time so far, the same on all processes."""

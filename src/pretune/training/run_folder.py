@@ -70,10 +70,10 @@ class Run:
     @property
     def history(self) -> History:
         """The recipe, results, and date of the run, for the model card."""
-        said = re.match(r"# pretune (\w+)", read_text(self.folder / RECIPE))
+        verb = re.match(r"# pretune (\w+)", read_text(self.folder / RECIPE))
         path = self.folder / ENVIRONMENT
         known = read_mapping(path, "the environment of a run") if path.is_file() else {}
-        return History(said[1] if said else "", self.recipe, self.results, str(known.get("date", "")))
+        return History(verb[1] if verb else "", self.recipe, self.results, str(known.get("date", "")))
 
     def predict(self, texts: Any, **options: Any) -> list[dict[str, Any]]:
         """Return a prediction for each text, with a model trained for a task; `pairs` are second texts."""

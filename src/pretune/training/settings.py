@@ -47,11 +47,11 @@ class Budget(Section):
     """
 
     flat: ClassVar[bool] = True
-    steps: int | None = _help("Stop after so many steps.")
-    tokens: float | None = _help("Stop after so many tokens.")
-    flops: float | None = _help("Stop after so many floating-point operations.")
+    steps: int | None = _help("Stop after this many steps.")
+    tokens: float | None = _help("Stop after this many tokens.")
+    flops: float | None = _help("Stop after this many floating-point operations.")
     seconds: float | None = _help(
-        "Stop after the step that reaches so many seconds of training; evaluation is not counted."
+        "Stop after the step that reaches this many seconds of training; evaluation is not counted."
     )
 
     def __post_init__(self) -> None:

@@ -250,7 +250,7 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
     answer = (
         Answerer(model, task, dev, length).say_cut() if dev is not None else None
     )  # raises an error for unknown labels
-    going_on = start_run(plan.out, "finetune", plan.recipe(), resume)
+    resuming = start_run(plan.out, "finetune", plan.recipe(), resume)
     if material.taken:
         write_json(plan.out / SPLIT, {"file": str(rows.file), "judged": material.taken})
     data, packing, truncated = lay_out(plan, model, task, rows, length, device)
@@ -259,7 +259,7 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
     )
     epoch = len(streams.streams[0].epoch_plan(0))
     evaluate = evaluator(answer, device) if answer is not None else None
-    last = learn(plan, model, strategy, starts, streams, epoch, evaluate, task.decides, device, going_on)
+    last = learn(plan, model, strategy, starts, streams, epoch, evaluate, task.decides, device, resuming)
     if material.imitation is not None:
         del model.root.heads[material.imitation.name]  # its projections are used only in training
     task, answers = conclude(model, material.asked, task, answer, device)
@@ -284,7 +284,7 @@ def learn(
     evaluate: Callable[[], dict[str, float]] | None,
     decides: str,
     device: torch.device,
-    going_on: bool,
+    resuming: bool,
 ) -> dict[str, float]:
     """Train a prepared model, and return the last metrics; `epoch` is the number of steps per epoch."""
     steps = max(1, round(plan.epochs * epoch))
@@ -311,7 +311,7 @@ def learn(
     )
     try:
         with deterministic(plan.deterministic):
-            last = train(training, resume=going_on)
+            last = train(training, resume=resuming)
     except Stopped:
         say(
             f"stopped, with a checkpoint in {plan.out}{if_option('resume', '; resume with the same command and --resume')}"

@@ -130,14 +130,14 @@ class Search:
     def _try(self, attempt: Callable[[Settings, Path], Run], trial: Trial) -> tuple[Trial, PretuneError | None]:
         """Run or resume a trial, and return it with its result and the error, if any."""
         folder = self.folder(trial)
-        began = time.monotonic()
+        started = time.monotonic()
         try:
             run = Run(folder) if (folder / RECIPE).is_file() else None
             run = run if run is not None and run.finished else attempt(trial.settings, folder)
             value = float(run.results[f"dev/{self.metric}"])
-            return replace(trial, value=value, seconds=time.monotonic() - began), None
+            return replace(trial, value=value, seconds=time.monotonic() - started), None
         except PretuneError as error:
-            return replace(trial, error=str(error), seconds=time.monotonic() - began), error
+            return replace(trial, error=str(error), seconds=time.monotonic() - started), error
 
     @property
     def finished(self) -> list[Trial]:
@@ -147,7 +147,7 @@ class Search:
     @property
     def best(self) -> Trial:
         """The trial with the highest value; of several, the first."""
-        return max(self.finished, key=_worth)
+        return max(self.finished, key=_objective_value)
 
     def folder(self, trial: Trial) -> Path:
         """Return the run folder of a trial."""
@@ -207,10 +207,10 @@ class Search:
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP)
         study = optuna.create_study(direction="maximize", sampler=sampler)
         for trial in trials:
-            worth = _worth(trial)
-            came = {"value": worth} if math.isfinite(worth) else {"state": optuna.trial.TrialState.FAIL}
+            value = _objective_value(trial)
+            outcome = {"value": value} if math.isfinite(value) else {"state": optuna.trial.TrialState.FAIL}
             known = self._distributions()
-            study.add_trial(optuna.trial.create_trial(params=trial.settings, distributions=known, **came))
+            study.add_trial(optuna.trial.create_trial(params=trial.settings, distributions=known, **outcome))
         return study
 
     def _distributions(self) -> dict[str, Any]:
@@ -228,7 +228,7 @@ class Search:
     def _finish(self, trial: Trial) -> None:
         """Copy the model if it is the best, write the result, then delete the trial's weights: safe to kill at any time."""
         folder = self.folder(trial)
-        if trial.value is not None and (not self.finished or _worth(trial) > _worth(self.best)):
+        if trial.value is not None and (not self.finished or _objective_value(trial) > _objective_value(self.best)):
             copy = self.out / f"{TEMPORARY}{os.getpid()}-{BEST}"
             shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(FOLDER))
             shutil.rmtree(self.out / BEST, ignore_errors=True)
@@ -238,15 +238,15 @@ class Search:
         for weights in folder.glob("*.safetensors"):
             weights.unlink()
         shutil.rmtree(folder / FOLDER, ignore_errors=True)
-        came = f"{self.metric} {trial.value:.4g}" if trial.value is not None else trial.error
+        outcome = f"{self.metric} {trial.value:.4g}" if trial.value is not None else trial.error
         tried = ", ".join(f"{name} {value:.3g}" for name, value in trial.settings.items())
-        say(f"trial {trial.number}: {came} ({tried}; {trial.seconds:.0f} s)")
+        say(f"trial {trial.number}: {outcome} ({tried}; {trial.seconds:.0f} s)")
 
     def _write(self) -> None:
         write_json(self.out / TRIALS, [asdict(trial) for trial in self.trials])
 
 
-def _worth(trial: Trial) -> float:
+def _objective_value(trial: Trial) -> float:
     """Return the value by which trials are compared; failed trials are the worst."""
     return -math.inf if trial.value is None or math.isnan(trial.value) else trial.value
 

@@ -99,7 +99,7 @@ def finetune_tasks(plan: Plan, material: Tasks, resume: bool = False) -> Run:
     starts = strategy.prepare(model, plan.seed)
     judges = {n: Answerer(model, tasks[n], part.dev, length).say_cut() for n, part in parts.items() if part.judged}
     sampling = parse_sampling(plan.sampling)
-    going_on = start_run(plan.out, "finetune", plan.recipe(), resume)
+    resuming = start_run(plan.out, "finetune", plan.recipe(), resume)
     if taken := {n: {"file": str(p.rows.file), "judged": p.taken} for n, p in parts.items() if p.taken}:
         write_json(plan.out / SPLIT, taken)
     names = [task_of(joint).name for joint in mixture.joints]
@@ -113,7 +113,7 @@ def finetune_tasks(plan: Plan, material: Tasks, resume: bool = False) -> Run:
     shared = Streams(mixture, streams, [Stage(1.0, 0, 1)], shares=lambda t: sampling.until(sizes, weights, t).tolist())
     epoch = sum(len(stream.epoch_plan(0)) for stream in streams)
     evaluate = (lambda: judge(judges, {n: answer(device) for n, answer in judges.items()})) if judges else None
-    last = learn(plan, model, strategy, starts, shared, epoch, evaluate, material.decides, device, going_on)
+    last = learn(plan, model, strategy, starts, shared, epoch, evaluate, material.decides, device, resuming)
     answers = {}
     for name, part in parts.items():
         task, answers[name] = conclude(model, part.asked, tasks[name], judges.get(name), device)

@@ -67,12 +67,12 @@ def pretrain(
         return Run(plan.out)
     check_shared(world, plan.out)
     new = not (plan.out / RECIPE).is_file()
-    going_on = world.first_alone(lambda: start_run(plan.out, "pretrain", plan.recipe(), resume or restarted()))
+    resuming = world.first_alone(lambda: start_run(plan.out, "pretrain", plan.recipe(), resume or restarted()))
     with new_run(plan.out, new and world.first):
         model, learned, training = set_up(plan, store, mixture, rows, world, device, taught, compared)
     try:
         with deterministic(plan.deterministic), losses_told(world):
-            last = train(training, resume=going_on)
+            last = train(training, resume=resuming)
     except Stopped:
         say(
             f"stopped, with a checkpoint in {plan.out}{if_option('resume', '; resume with the same command and --resume')}"

@@ -126,17 +126,17 @@ def scaled(preset: Fields, model: str, given: Fields, device: str | None) -> Fie
             backbone = family.build(family.read_config(content))
     limit, peak = parse_budget(given["scale_to"]), peak_flops(choose_device(device))
     sizes = module_sizes(backbone)
-    made, how = scale_to(
+    scaled_recipe, description = scale_to(
         limit,
         course,
         flops_per_token=6.0 * (sizes.matrices + sizes.recurrence),
         flops_per_second=UTILIZATION * (peak or GUESS),
         batch=given["batch"].tokens if given.get("batch") is not None else None,
     )
-    say(how)
+    say(description)
     if limit.seconds and peak is None:
         say("(the speed of this device is a guess; measure it with `pretune bench device`)")
-    return {**preset, **{key: asdict(getattr(made, key)) for key in kinds}}
+    return {**preset, **{key: asdict(getattr(scaled_recipe, key)) for key in kinds}}
 
 
 def split_language(entry: str) -> tuple[str, str]:

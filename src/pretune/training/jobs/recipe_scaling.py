@@ -84,7 +84,7 @@ def scale_to(
         own["tokens"] = min(own.get("tokens", float("inf")), own.pop("steps") * whole)
     most = own.get("tokens", float("inf"))
     (name, amount), *_ = limit.limits.items()
-    worth = {
+    tokens_per_unit = {
         "tokens": 1.0,
         "flops": 1 / flops_per_token,
         "seconds": flops_per_second / flops_per_token,
@@ -94,13 +94,13 @@ def scale_to(
         amount = max(1, min(amount, most // (batch or whole)))
         own.pop("tokens", None)
     amount = min(amount, own.pop(name, amount))
-    tokens = min(amount * worth[name], most)
+    tokens = min(amount * tokens_per_unit[name], most)
     share = batch or whole
     if name != "steps" and batch is None:
         longest = max([length for _, length in course.batch.stages or ()] or [course.batch.length or 1])
         while tokens / share < LEAST_STEPS and share // 2 >= LEAST_SEQUENCES * longest:
             share //= 2
-    optimizer, rates = _slower(course.optimizer, share / whole)
+    optimizer, rates = _scale_rates(course.optimizer, share / whole)
     budget = _budget({name: amount} | own)
     made = replace(course, budget=budget, optimizer=optimizer, batch=replace(course.batch, tokens=share))
     steps = max(1, round(tokens / share))
@@ -113,7 +113,7 @@ def scale_to(
     )
 
 
-def _slower(optimizer: Optimizer, factor: float) -> tuple[Optimizer, str]:
+def _scale_rates(optimizer: Optimizer, factor: float) -> tuple[Optimizer, str]:
     """Scale learning rates to a batch `factor` times as large, unless the recipe names a reference batch for them."""
     if factor == 1 or optimizer.meant_for is not None:
         return optimizer, ""

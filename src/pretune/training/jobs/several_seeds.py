@@ -92,7 +92,7 @@ def keep_best(plan: Plan, material: Any, runs: dict[int, Run | None]) -> Run:
         if path.is_file() and path.name not in (RECIPE, RESULTS):
             shutil.copy2(path, plan.out / path.name)
     summary = summarize([run.results for run in runs.values() if run is not None])
-    told: dict[str, Any] = {
+    seeds: dict[str, Any] = {
         "count": len(runs),
         "failed": failed,
         "best": best,
@@ -104,7 +104,7 @@ def keep_best(plan: Plan, material: Any, runs: dict[int, Run | None]) -> Run:
         f"{material.decides} over {len(runs)} seeds: {spread['mean']:.4g} ± {spread['sd']:.2g}, "
         f"{failed} failed; kept seed {best} with {scores[best]:.4g}"
     )
-    return finish_run(plan.out, {**chosen.results, "seeds": told})
+    return finish_run(plan.out, {**chosen.results, "seeds": seeds})
 
 
 def summarize(results: list[dict[str, Any]]) -> dict[str, dict[str, float]]:

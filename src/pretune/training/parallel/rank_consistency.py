@@ -25,14 +25,14 @@ def agree(world: World, what: str, facts: Mapping[str, Any]) -> None:
     """Raise an error if the facts of a process differ from those of the first; it names the process, its host, and the keys."""
     if world.size == 1:
         return
-    told = world.gather([socket.gethostname(), {key: _digest(value) for key, value in _flat(facts).items()}])
-    first = told[0][1]
-    for rank, (host, own) in enumerate(told):
+    gathered = world.gather([socket.gethostname(), {key: _digest(value) for key, value in _flat(facts).items()}])
+    first = gathered[0][1]
+    for rank, (host, own) in enumerate(gathered):
         different = sorted(key for key in {*first, *own} if first.get(key) != own.get(key))
         if different:
             raise_once(
                 world,
-                f"the {what} of process {rank} (on {host}) differs from that of process 0 (on {told[0][0]}) in "
+                f"the {what} of process {rank} (on {host}) differs from that of process 0 (on {gathered[0][0]}) in "
                 f"{', '.join(different)}; start all processes with the same command and the same files",
             )
 
@@ -52,16 +52,16 @@ def check_shared(world: World, folder: Path) -> None:
     deadline = time.monotonic() + PATIENCE
     while not (seen := name in _names(folder)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    told = world.gather([socket.gethostname(), seen])
+    gathered = world.gather([socket.gethostname(), seen])
     if world.first:
         mark.unlink()
         with suppress(OSError):  # the folder existed before and is not empty
             folder.rmdir()
-    blind = [f"{rank} (on {host})" for rank, (host, sees) in enumerate(told) if not sees]
+    blind = [f"{rank} (on {host})" for rank, (host, sees) in enumerate(gathered) if not sees]
     if blind:
         raise_once(
             world,
-            f"{folder}: process {', '.join(blind)} cannot see the files that process 0 (on {told[0][0]}) writes there; "
+            f"{folder}: process {', '.join(blind)} cannot see the files that process 0 (on {gathered[0][0]}) writes there; "
             "--out must be a folder that all machines share",
         )
 
