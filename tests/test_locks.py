@@ -22,7 +22,7 @@ from pretune.runtime.locks import lock_file, lock_folder
 HOLD = """
 import sys, time
 from pathlib import Path
-from pretune.locks import lock_folder
+from pretune.runtime.locks import lock_folder
 with lock_folder(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
