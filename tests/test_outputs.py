@@ -1,4 +1,4 @@
-"""`--out` is checked first, in every verb that writes: what cannot be written is said before anything is read."""
+"""Every verb that writes checks `--out` before it reads anything."""
 
 from __future__ import annotations
 

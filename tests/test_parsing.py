@@ -1,4 +1,4 @@
-"""JSON and YAML from damaged and hostile files: bounded, and one clear line."""
+"""JSON and YAML from damaged and malicious files: limits, and one-line errors."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_messages_stay_short_and_on_one_line() -> None:
 
 
 @pytest.mark.parametrize("parse", [parse_json, parse_yaml])
-def test_half_a_character_is_refused(parse: Any) -> None:
+def test_lone_surrogates_are_refused(parse: Any) -> None:
     assert parse_json(r'{"model": "\ud83d\ude00"}', "config.json") == {"model": "\U0001f600"}
     for text in (r'{"model": ["\ud800"]}', r'{"\uDFFF": 1}'):
         with pytest.raises(PretuneError, match=r"config\.json: a string contains .ud"):

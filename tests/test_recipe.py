@@ -55,7 +55,7 @@ def test_sections_become_objects_and_defaults_stay_out() -> None:
         ({"model": "m", "optimizer": {"lr": "fast"}}, "'optimizer.lr': input should be a valid number"),
     ],
 )
-def test_what_is_wrong_is_said_with_the_nearest_right_key(values: dict[str, object], message: str) -> None:
+def test_errors_suggest_the_nearest_key(values: dict[str, object], message: str) -> None:
     with pytest.raises(PretuneError) as caught:
         check(values)
     assert message in str(caught.value)

@@ -66,7 +66,7 @@ def test_every_flipped_bit_is_refused_or_changes_nothing(tmp_path: Path) -> None
         ((4).to_bytes(8, "little") + b"null", "damaged or truncated"),
     ],
 )
-def test_what_is_no_file_of_tensors_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+def test_files_that_are_not_safetensors_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
     with pytest.raises(PretuneError, match=message):
