@@ -15,7 +15,9 @@ import pretune as pt
 from conftest import english_documents
 from peers import check_folder_and_back
 from pretune.families import FAMILIES
-from pretune.models.model import Model, Root, load, make_model
+from pretune.models.create_model import make_model
+from pretune.models.loading import load
+from pretune.models.model import Model, Root
 from pretune.objectives import parse_objective
 from pretune.packed import Packed, pack, pack_lists
 from pretune.text.tokenizers.character_ids import spell

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from peers import Ragged, assert_same, close, compare_gradients
 from pretune.families import FAMILIES
 from pretune.inference.predict import load_trained
-from pretune.models.model import Model, Root, load_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Root
 from pretune.nn.attention.patterns import Pattern
 from pretune.objectives import Mixture, alone, parse_objective
 from pretune.packed import Batch

@@ -17,7 +17,8 @@ from pretune.objectives.tasks.answer import Answers, best_spans, landmarks, over
 from pretune.packed import pack_lists
 from pretune.runtime.randomness import Draws
 from pretune.text.examples.questions import Questions, Span
-from pretune.text.packing.sequences import Arrangement, Packing, Template, collate
+from pretune.text.packing.sequences import Arrangement, Packing, collate
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.training import Kind
 
 ROBERTA = Template(single=("start", "A", "separator"), pair=("separator", "B", "separator"), segments=False)

@@ -15,7 +15,7 @@ from material import BEASTS, COLORS, TEMPLATE, few_words, learn, stack, write
 from pretune import PretuneError
 from pretune.metrics import score
 from pretune.metrics.regression import correlations
-from pretune.models.model import trained_for
+from pretune.models.checkpoint_heads import trained_for
 from pretune.nn.linear import Linear
 from pretune.objectives import Data, alone
 from pretune.objectives.tasks.regress import Regress

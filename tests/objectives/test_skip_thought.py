@@ -78,7 +78,7 @@ def test_the_decoder_sees_the_sentence_through_one_vector_alone() -> None:
     torch.testing.assert_close(whole, total, atol=1e-4, rtol=1e-5)
 
 
-def test_states_of_16_bits_are_read_as_such() -> None:
+def test_bfloat16_states_keep_their_dtype() -> None:
     torch.manual_seed(0)
     network, objective = encoder_decoder().eval(), SkipThought()
     head = objective.head(network)

@@ -15,7 +15,8 @@ from pretune.objectives.task import Task
 from pretune.objectives.tasks.tag import Tag
 from pretune.runtime.randomness import Draws
 from pretune.text.examples.tagged import Tagged
-from pretune.text.packing.sequences import Arrangement, Packing, Template
+from pretune.text.packing.sequences import Arrangement, Packing
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.training import Kind
 
 LAST = Template(single=("A", "separator"), pair=("B", "separator"), last=("start",))  # XLNet's

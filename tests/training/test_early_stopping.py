@@ -99,7 +99,7 @@ def test_patience_needs_dev_examples(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match=r"watching\.patience needs examples .* --dev"):
         pt.finetune(start() / "start", few, out=tmp_path / "run", watching=pt.Watching(patience=2))
     assert not (tmp_path / "run").exists()
-    with pytest.raises(PretuneError, match=r"watching\.patience applies only to training on labeled rows"):
+    with pytest.raises(PretuneError, match=r"watching\.patience applies only to training on labeled examples"):
         pt.pretrain("bert-tiny", start() / "text.txt", out=tmp_path / "run", watching=pt.Watching(patience=2))
     assert not (tmp_path / "run").exists()
 

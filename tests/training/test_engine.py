@@ -56,7 +56,7 @@ def test_batch_size_ramp() -> None:
 
 
 def test_stages_must_end_with_the_budget_and_fit_the_model() -> None:
-    from pretune.models.model import make_model
+    from pretune.models.create_model import make_model
 
     model = make_model("bert-tiny")
     assert check_stages(((0.9, 128), (1.0, 512)), model) == [128, 512]

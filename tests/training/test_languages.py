@@ -15,7 +15,7 @@ import torch
 import pretune as pt
 from pretune import PretuneError
 from pretune.inference.embed import embed_texts
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 from pretune.objectives import parse_objective
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.training import train as train_tokenizer
@@ -82,7 +82,7 @@ def test_replaced_tokens_of_translations_and_of_two_languages(tmp_path: Path) ->
     assert model.root.heads["rtd"] is model.root.heads["trtd"] and model.config.lang2id == {"en": 0, "fr": 1}
     alone = learn("trtd", names[2:], tmp_path / "pairs", model="electra-tiny", tokenizer=str(files() / "tokenizer"))
     assert "dev/trtd" in alone.results and (tmp_path / "pairs/generator/config.json").is_file()
-    with pytest.raises(PretuneError, match=r"text\.en\.txt: no pairs of texts; give a \.csv"):
+    with pytest.raises(PretuneError, match=r"text\.en\.txt: not a source of parallel texts; pass a \.csv"):
         learn("trtd", ["text.en.txt"], tmp_path / "none")
 
 
@@ -125,7 +125,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
         learn("tlm|dlm", ["pairs.en.txt", "pairs.fr.txt"], out)
     with pytest.raises(PretuneError, match=r"text\.en\.txt has 60 lines and .*text\.fr\.txt has 20"):
         learn("tlm", ["text.en.txt", "text.fr.txt"], out)
-    with pytest.raises(PretuneError, match=r"text\.en\.txt: no dialogues; give"):
+    with pytest.raises(PretuneError, match=r"text\.en\.txt: this file format cannot hold dialogues; pass"):
         learn("dlm", ["text.en.txt"], out)
     assert not out.exists()
     with pytest.raises(PretuneError, match="is a store, but other inputs are files; give only stores or only files"):

@@ -21,6 +21,7 @@ from kills import kill_often
 from pretune import PretuneError
 from pretune.objectives import Joint
 from pretune.objectives.objective import Loss
+from pretune.objectives.pretraining.nsp import NSP
 from pretune.training import checkpoints
 from pretune.training.checkpoints import list_checkpoints, load_newest
 from pretune.training.data_streams import Pack
@@ -321,12 +322,12 @@ def test_given_settings_override_the_preset_and_the_defaults() -> None:
 def test_a_loss_term_without_targets_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     """All pairs of a step may be unlabeled: their loss is 0, not 0 / 0."""
 
-    def unlabeled(name: str, sequences: Any) -> Any:
+    def unlabeled(self: NSP, sequences: Any, tokenizer: Any, draws: Any) -> Any:
         places = sequences.offsets[:-1]
-        sequences.targets[name] = (places, np.zeros_like(places), np.zeros(len(places)))  # as where shapes are fixed
+        sequences.targets["nsp"] = (places, np.zeros_like(places), np.zeros(len(places)))  # as where shapes are fixed
         return sequences
 
-    monkeypatch.setattr("pretune.objectives.pretraining.nsp.judge_at_start", unlabeled)
+    monkeypatch.setattr(NSP, "corrupt", unlabeled)
     training = make("mlm+nsp", 2)
     found = train(training)
     assert found["nsp"] == 0.0 and 0.0 < found["mlm"] < 20.0

@@ -17,7 +17,7 @@ from test_engine import stop_at
 import pretune as pt
 from pretune.cli import main
 from pretune.inference.predict import load_trained
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 from pretune.objectives import Joint, Mixture, Named, parse_objective
 from pretune.training import prefetch
 from pretune.training.data_streams import Stage, Streams
@@ -316,10 +316,10 @@ def test_names_must_fit(objective: str, names: list[str], message: str, material
 
 def test_files_and_sampling_that_make_no_sense_are_refused(material: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        pt.PretuneError, match=r"b\.csv: of several files each has the name of its task, as in sst=b\.csv"
+        pt.PretuneError, match=r"b\.csv: several files need the names of their tasks; write NAME=FILE, as in sst=b\.csv"
     ):
         name_files(["a=a.csv", "b.csv"])
-    with pytest.raises(pt.PretuneError, match="two files for one task"):
+    with pytest.raises(pt.PretuneError, match="one task has two files"):
         name_files(["a=a.csv", "a=b.csv"])
     assert name_files("plain.csv") == name_files(["plain.csv"]) == "plain.csv"
     for text, message in {
@@ -330,7 +330,7 @@ def test_files_and_sampling_that_make_no_sense_are_refused(material: Path, tmp_p
         with pytest.raises(pt.PretuneError, match=message):
             parse_sampling(text)
     named = files(material, "mood", "warm")
-    with pytest.raises(pt.PretuneError, match=r"--dev names tasks \(mood, warm\) and --train none"):
+    with pytest.raises(pt.PretuneError, match=r"--dev names tasks \(mood, warm\) but --train does not"):
         tune(material / "bert", material / "warm.csv", tmp_path / "run", "classify", dev=named)
     with pytest.raises(pt.PretuneError, match="--unlabeled applies only to one task"):
         tune(material / "bert", named, tmp_path / "run", "classify", unlabeled="x.csv")

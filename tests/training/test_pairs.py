@@ -11,8 +11,10 @@ import pytest
 from material import TEMPLATES, encoder_decoder
 from pretune import PretuneError, pretrain
 from pretune.families import FAMILIES
-from pretune.families.family import Family, Table
-from pretune.models.model import Model, Root, load_model
+from pretune.families.checkpoint_names import NameTable
+from pretune.families.family import Family
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Root
 from pretune.objectives import parse_objective
 from pretune.training.held_out import split
 from pretune.training.jobs import pretraining, pretraining_data, pretraining_model, pretraining_settings
@@ -31,7 +33,7 @@ TINY = Family(
     config=TinyConfig,
     build=lambda config: encoder_decoder(config.vocab_size, layers=1),
     template=TEMPLATES["t5"],
-    table=Table(),
+    table=NameTable(),
     classes={frozenset(): "Tiny"},
 )
 
@@ -105,7 +107,7 @@ def test_two_aligned_files_will_do(tmp_path: Path) -> None:
 def test_rows_and_running_text_do_not_mix(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match=r"some of translate, lm train on rows and some on running text"):
         pretrain("tiny-pairs", str(write_pairs(tmp_path / "a.tsv")), objective="translate|lm", out=tmp_path / "run")
-    with pytest.raises(PretuneError, match="pairs of texts are needed"):
+    with pytest.raises(PretuneError, match="No parallel texts were given"):
         pretrain("tiny-pairs", objective="translate", out=tmp_path / "run", budget=Budget(steps=1))
     assert not (tmp_path / "run").exists()
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from pretune import PretuneError
-from pretune.models.model import load_model, make_model
+from pretune.models.create_model import make_model
+from pretune.models.loading import load_model
 from pretune.nn.layer_mixing import Features
 from pretune.nn.lora import add_low_rank, merge_low_rank
 from pretune.nn.pooling import AttentivePool, pool

@@ -162,7 +162,7 @@ def test_models_are_tuned(tmp_path: Path) -> None:
     found = pt.tune(folder / "start", folder / "train.csv", trials=3, **options)
     assert (first, [row["trial"] for row in found]) == ([0, 1], [0, 1, 2])
     best = found.facts["best"]
-    assert found.facts["mattered"] == "too few trials that differ to tell"
+    assert found.facts["mattered"] == "too few different trials to tell"
     (scores,) = pt.predict(best["model"], folder / "train.csv", score=True).facts["scores"]
     assert scores["accuracy"] == best["accuracy"] == max(row["accuracy"] for row in found)
     recipe = Run(out / "trials" / "001").recipe

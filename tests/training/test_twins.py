@@ -15,7 +15,7 @@ import yaml
 import pretune as pt
 from conftest import english_documents
 from pretune.backbones.recurrent import Recurrent
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 from pretune.models.presets import find_preset, preset_names
 from pretune.objectives import parse_objective
 from pretune.text.corpus.documents import Document

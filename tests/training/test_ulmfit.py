@@ -12,7 +12,8 @@ import torch
 
 import pretune as pt
 from pretune.families import FAMILIES
-from pretune.models.model import Model, Root, load
+from pretune.models.loading import load
+from pretune.models.model import Model, Root
 from pretune.training.jobs.ulmfit import lowercases, unfreezing, way_of
 
 WORDS = ["red", "blue", "green", "yellow", "stone", "cloud", "tree", "bird"]

@@ -1,4 +1,4 @@
-"""What costs nothing: answers of whoever does not look, or looks at words alone."""
+"""Trivial baselines: the majority class, a bag of words, and the most frequent tag of each word."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pretune.objectives.tasks.renamed_task import kind_of
 from pretune.training.jobs.bag_of_words import bag_of_words
 
 Answer = dict[str, Any]
-ROWS, CLASSES = 20_000, 200  # that a bag of words learns from, at most: it should cost nothing
+ROWS, CLASSES = 20_000, 200  # limits of the bag of words, which must stay cheap
 
 
 def controls(task: Any, learned: Any, judged: Any) -> dict[str, list[Answer]]:
-    """Answers to some examples of learners that any model should beat, by what they do."""
+    """Return the predictions of the trivial baselines for the examples in `judged`, by the name of the baseline."""
     found: dict[str, list[Answer]] = {}
     kind = kind_of(task)
     if kind in ("classify", "prompt") and not getattr(task, "multi", False) and len(task.labels) <= CLASSES:
@@ -28,7 +28,7 @@ def controls(task: Any, learned: Any, judged: Any) -> dict[str, list[Answer]]:
 
 
 def joined(rows: Any) -> list[str]:
-    """Texts, pairs of them as one."""
+    """Return the texts, each pair of texts joined into one."""
     if rows.pairs is None:
         return list(rows.texts)
     return [f"{text} ¶ {pair}" for text, pair in zip(rows.texts, rows.pairs, strict=True)]

@@ -1,4 +1,4 @@
-"""Modules with fewer heads or fewer inner units than they were built with: rows and columns leave the matrices."""
+"""Structured pruning: removes attention heads or feed-forward units, that is, rows and columns of their matrices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OPENED = (FeedForward, GatedFeedForward)
 
 
 def size(module: nn.Module) -> int:
-    """How many heads an attention has, or how many inner units a feed-forward network.
+    """Return the number of heads of an attention layer, or of inner units of a feed-forward network.
 
     >>> size(FeedForward(8, 32))
     32
@@ -28,7 +28,7 @@ def size(module: nn.Module) -> int:
 
 
 def narrow(module: nn.Module, kept: Sequence[int]) -> None:
-    """Leave a module the heads, or the inner units, of these numbers.
+    """Keep only the attention heads, or inner units, with these indices.
 
     >>> network = FeedForward(8, 32)
     >>> narrow(network, [0, 5])
@@ -48,7 +48,7 @@ def narrow(module: nn.Module, kept: Sequence[int]) -> None:
 
 
 def keep_rows(linear: Linear, kept: Tensor, width: int) -> None:
-    """Leave a linear map some of its outputs, in groups of `width`, in each of the matrices that it holds stacked."""
+    """Keep some outputs of a linear layer, in groups of `width`, in each of its stacked matrices."""
     for name, tensor in list(linear.named_parameters(recurse=False)):
         parts = tensor.detach().view(linear.stacked, -1, width, *tensor.shape[1:])
         taken = parts.index_select(1, kept.to(tensor.device)).flatten(0, 2)
@@ -57,7 +57,7 @@ def keep_rows(linear: Linear, kept: Tensor, width: int) -> None:
 
 
 def keep_columns(linear: Linear, kept: Tensor, width: int) -> None:
-    """Leave a linear map some of its inputs, in groups of `width`."""
+    """Keep some inputs of a linear layer, in groups of `width`."""
     weight = linear.weight
     parts = weight.detach().view(weight.shape[0], -1, width)
     taken = parts.index_select(1, kept.to(weight.device)).flatten(1)

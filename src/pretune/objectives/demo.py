@@ -27,9 +27,10 @@ from pretune.text.examples.labeled import Labeled
 from pretune.text.examples.multiple_choice import Candidates, Grouped
 from pretune.text.examples.questions import Questions, Span
 from pretune.text.examples.tagged import Tagged
-from pretune.text.packing.sequences import Packing, Sequences, Template
+from pretune.text.packing.sequences import Packing, Sequences
 from pretune.text.store.builder import Settings, make_store
 from pretune.text.store.store import Store
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import train
 

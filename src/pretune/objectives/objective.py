@@ -27,8 +27,9 @@ from pretune.nn.attention.patterns import Pattern
 from pretune.packed import Batch, Packed, Targets
 from pretune.runtime.randomness import Draws
 from pretune.text.corpus.files import Errors
-from pretune.text.examples.row_source import TokenRows
-from pretune.text.packing.sequences import Epoch, Packing, Sequences, Template
+from pretune.text.packing.sequences import Epoch, Packing, Sequences
+from pretune.text.packing.token_rows import TokenRows
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pretune.runtime.randomness import Draws
-from pretune.text.store.store import spans_to_indices
+from pretune.text.spans import spans_to_indices
 
 Array = np.ndarray[Any, np.dtype[Any]]
 PLACE, CHANCE = 20, 24  # bits of a key to sort by: below the row, its chance, and the place to tell equal ones apart

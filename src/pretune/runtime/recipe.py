@@ -133,9 +133,12 @@ class Loaded:
 
 
 @cache
-def hints(verb: Callable[..., Any]) -> dict[str, Any]:
-    """Return the parameter types of a verb; names imported only for type checking (Tokenizer, Store …) become `Loaded`."""
-    found = get_type_hints(verb, localns=_Names(vars(inspect.getmodule(verb))))
+def hints(verb: Callable[..., Any], include_extras: bool = False) -> dict[str, Any]:
+    """Return the types of a verb's parameters; names imported only for type checking (Store, Run, …) become `Loaded`.
+
+    With `include_extras`, shared options keep their help text (see verbs/options.py).
+    """
+    found = get_type_hints(verb, localns=_Names(vars(inspect.getmodule(verb))), include_extras=include_extras)
     found.pop("return", None)
     return found
 

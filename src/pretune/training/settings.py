@@ -47,11 +47,11 @@ class Budget(Section):
     """
 
     flat: ClassVar[bool] = True
-    steps: int | None = _help("Stop after this many steps.")
-    tokens: float | None = _help("Stop after this many tokens.")
-    flops: float | None = _help("Stop after this many floating-point operations.")
+    steps: int | None = _help("Maximum number of training steps.")
+    tokens: float | None = _help("Maximum number of training tokens.")
+    flops: float | None = _help("Maximum number of floating-point operations of training.")
     seconds: float | None = _help(
-        "Stop after the step that reaches this many seconds of training; evaluation is not counted."
+        "Maximum training time in seconds, checked after each step; evaluation is not counted."
     )
 
     def __post_init__(self) -> None:

@@ -22,7 +22,8 @@ from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.examples.labeled import Excerpt, Row
 from pretune.text.examples.questions import NO_TOKENS, Questions, question_rows, read_questions
-from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, Template, plan_epoch
+from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

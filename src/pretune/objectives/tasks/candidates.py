@@ -13,8 +13,8 @@ from pretune.objectives.task import Answer
 from pretune.packed import Targets
 from pretune.runtime.errors import PretuneError
 from pretune.text.examples.multiple_choice import Candidates, Grouped
-from pretune.text.examples.row_source import arrange_rows
 from pretune.text.packing.sequences import Arrangement
+from pretune.text.packing.token_rows import arrange_rows
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -29,16 +29,9 @@ from pretune.runtime.errors import PretuneError, nearest
 from pretune.runtime.progress import say
 from pretune.runtime.randomness import Draws
 from pretune.text.examples.labeled import Excerpt, Labeled, one_label, read_labeled, some_labels, split_labels
-from pretune.text.examples.row_source import arrange_rows
-from pretune.text.packing.sequences import (
-    Arrangement,
-    Epoch,
-    Packing,
-    Sequences,
-    Template,
-    plan_epoch,
-    with_global_starts,
-)
+from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch, with_global_starts
+from pretune.text.packing.token_rows import arrange_rows
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

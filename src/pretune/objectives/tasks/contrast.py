@@ -28,8 +28,9 @@ from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import say
 from pretune.runtime.randomness import Draws
 from pretune.text.examples.labeled import Excerpt, Labeled, number, read_labeled
-from pretune.text.examples.row_source import TokenRows
-from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, Template, plan_epoch
+from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
+from pretune.text.packing.token_rows import TokenRows
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -28,8 +28,9 @@ from pretune.runtime.randomness import Draws
 from pretune.text.examples.labeled import Excerpt, Labeled
 from pretune.text.examples.text_to_text import read_text_to_text
 from pretune.text.packing.sequence_parts import Part, compose
-from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, Template, plan_epoch, plan_lengths
-from pretune.text.store.store import spans_to_indices
+from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch, plan_lengths
+from pretune.text.spans import spans_to_indices
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.token_trie import Trie
 from pretune.text.tokenizers.tokenizer import Tokenizer
 

@@ -27,9 +27,9 @@ from pretune.packed import Batch, Packed
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.examples.labeled import Excerpt, Labeled
-from pretune.text.examples.row_source import arrange_rows
 from pretune.text.examples.span_pairs import keep_spans, read_marked
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch, with_global_starts
+from pretune.text.packing.token_rows import arrange_rows
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.examples.labeled import Excerpt, Labeled, number, read_labeled
-from pretune.text.examples.row_source import arrange_rows
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch, with_global_starts
+from pretune.text.packing.token_rows import arrange_rows
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pretune.inference.fill import MASK, Filler
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 from pretune.objectives import parse_objective
 from pretune.runtime.randomness import Draws
 from pretune.text.store.store import Store

@@ -17,8 +17,12 @@ from pretune.inference.predict import Answerer
 from pretune.inference.word_vector_models import fill_in
 from pretune.metrics import choose, constant, has_classes, positive_class, score
 from pretune.models.adapt_vocabulary import add_separator
-from pretune.models.model import Model, embedding_of, family_of, load_model, make_model, random_twin
+from pretune.models.checkpoint_heads import embedding_of
+from pretune.models.create_model import make_model, random_twin
+from pretune.models.loading import load_model
+from pretune.models.model import Model
 from pretune.models.presets import is_preset
+from pretune.models.references import family_of
 from pretune.nn.recurrent import asks_the_host
 from pretune.nn.text_embedding import TextEmbedding
 from pretune.objectives import OBJECTIVES, Data, Mixture, Named, Task, parse_objective

@@ -150,7 +150,7 @@ def freeze(module: nn.Module) -> None:
 
 def start_anew(model: Model, layers: int, seed: int) -> None:
     """Reinitialize the upper layers of a model."""
-    fresh = model.fresh(seed + 1)  # the seed itself has initialized the parameters of a preset
+    fresh = model.random_backbone(seed + 1)  # the seed itself has initialized the parameters of a preset
     for (_, old), (_, new) in zip(model.backbone.groups()[-layers:], fresh.groups()[-layers:], strict=True):
         for module, twin in zip(old, new, strict=True):
             module.load_state_dict(twin.state_dict())

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pretune.inference.word_vector_models import fill_in
-from pretune.models.model import Model, find_folder, load_model, make_model
+from pretune.models.create_model import make_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model
 from pretune.models.presets import is_preset
+from pretune.models.references import find_folder
 from pretune.objectives import Mixture
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import say

@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 
-from pretune.models.model import find_folder, make_model, read_config
+from pretune.models.create_model import make_model
+from pretune.models.hf_config import read_config
 from pretune.models.presets import find_preset, is_preset
+from pretune.models.references import find_folder
 from pretune.runtime.atomic_io import check_name
 from pretune.runtime.devices import choose_device, peak_flops
 from pretune.runtime.errors import PretuneError

@@ -18,7 +18,9 @@ from pretune.inference.ensemble import combine
 from pretune.inference.predict import Answerer, load_trained
 from pretune.metrics import score
 from pretune.models.adapt_vocabulary import match_vocabulary
-from pretune.models.model import find_folder, load_model, read_config
+from pretune.models.hf_config import read_config
+from pretune.models.loading import load_model
+from pretune.models.references import find_folder
 from pretune.objectives import parse_objective
 from pretune.objectives.tasks.classify import Classify
 from pretune.runtime.atomic_io import write_bytes
