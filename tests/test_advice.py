@@ -185,7 +185,7 @@ def test_the_call_graph_follows_calls_methods_and_values() -> None:
     assert {"finetune", "predict"} <= who("pretune.objectives.tasks.rank", "need_pairs") and "prepare" not in who(
         "pretune.objectives.tasks.rank", "need_pairs"
     )
-    assert {"pretrain", "adapt"} <= who("pretune.training.jobs.pretraining", "get_store")
+    assert {"pretrain", "adapt"} <= who("pretune.training.jobs.pretraining_data", "get_store")
     assert who("pretune.compression.pruning", "Pruning", "check") >= {"prune", "compress"}
     assert foreign("replace invalid bytes with --errors replace", ["finetune"]) == ["--errors"]
     assert foreign("use `pretune prepare --errors replace`", ["finetune"]) == []

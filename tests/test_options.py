@@ -20,7 +20,7 @@ from pretune.cli import VERBS, main
 from pretune.compression import distillation, pruning_job, quantization
 from pretune.runtime.recipe import hints, section_of
 from pretune.training import settings
-from pretune.training.jobs import finetuning, pretraining
+from pretune.training.jobs import finetuning, pretraining_settings
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching, fill
 from pretune.verbs import options
 from pretune.verbs.verb import given_options, only, parse_parameters, spelled, split_docstring, verb
@@ -423,7 +423,7 @@ MODES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "finetune": ("finetune", finetuning.Plan, {**FINETUNE, "epochs": 0.1, "report": False, "batch": Batching(length=16)}),
     "self-training": ("finetune", finetuning.Plan, {**FINETUNE, **FAST, "seeds": 1, "report": False, "unlabeled": "{text}", "confident": 0.1}),
     "several tasks": ("finetune", finetuning.Plan, {**FINETUNE, **FAST, "seeds": 1, "report": False, "train": ["a={rows}", "b={rows}"]}),
-    "pretrain": ("pretrain", pretraining.Plan, {"model": "bert-tiny", "data": "{text}", "out": "{out}", "objective": "mlm", **FAST}),
+    "pretrain": ("pretrain", pretraining_settings.Plan, {"model": "bert-tiny", "data": "{text}", "out": "{out}", "objective": "mlm", **FAST}),
 }  # fmt: skip
 BY_THE_VERB = {"prune": {"vocabulary"}, "finetune": {"unlabeled"}}  # which passes them on in another form
 

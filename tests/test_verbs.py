@@ -171,7 +171,7 @@ def test_ctrl_c_saves_a_checkpoint_and_prints_how_to_resume(text: Path, tmp_path
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "go on with the same command and --resume" in err
+    assert "resume with the same command and --resume" in err
     assert "Traceback" not in err
     assert list((out / "checkpoints").glob("step-*"))
 
@@ -179,7 +179,7 @@ def test_ctrl_c_saves_a_checkpoint_and_prints_how_to_resume(text: Path, tmp_path
 def test_resume_and_from_differ(pretrained: Run, tmp_path: Path) -> None:
     store = pretrained.folder.parent / "store"
     again = run("pretrain", "bert-tiny", "--data", store, "--out", pretrained.folder, "--steps", 60, check=False)
-    assert again.returncode == 1 and "already holds a run; go on with --resume" in again.stderr
+    assert again.returncode == 1 and "already contains a run; resume it with --resume" in again.stderr
     other = run(
         "pretrain", "bert-tiny", "--data", store, "--out", pretrained.folder, "--steps", 70, "--resume", check=False
     )
@@ -205,11 +205,11 @@ def test_continued_pretraining_uses_the_models_tokenizer(pretrained: Run, text: 
     assert goes_on.results["mlm"] < 6.5
     other = pt.train_tokenizer(text, kind="bpe", size=700, out=tmp_path / "other")
     wrong = pt.prepare(text, other, out=tmp_path / "store")
-    with pytest.raises(pt.PretuneError, match="prepared with another tokenizer than this model's"):
+    with pytest.raises(pt.PretuneError, match="tokenized with another tokenizer than this model's"):
         pt.pretrain(pretrained, wrong, out=tmp_path / "x", budget=pt.Budget(steps=1))
-    with pytest.raises(pt.PretuneError, match="sequences of 1024 tokens, but the model has 512 positions"):
+    with pytest.raises(pt.PretuneError, match="sequences have 1024 tokens, but the model has 512 positions"):
         pt.pretrain("bert-tiny", wrong, out=tmp_path / "y", budget=pt.Budget(steps=1), batch=pt.Batching(length=1024))
-    with pytest.raises(pt.PretuneError, match="pretraining needs text"):
+    with pytest.raises(pt.PretuneError, match="there is no text to train on"):
         pt.pretrain("bert-tiny", out=tmp_path / "z", budget=pt.Budget(steps=1))
     with pytest.raises(pt.PretuneError, match="neither a model folder nor a known model name"):
         pt.pretrain("bert-tny", wrong, out=tmp_path / "w", budget=pt.Budget(steps=1))
@@ -306,7 +306,9 @@ def test_training_from_scratch(pretrained: Run, labeled: Path, tmp_path: Path) -
         "bert-tiny", labeled / "train.csv", out=tmp_path / "scratch", tokenizer=pretrained.folder, epochs=1, seeds=1,
 )  # fmt: skip
     assert scratch.results["rows"] == 128
-    with pytest.raises(pt.PretuneError, match="is a preset without weights; give --tokenizer"):
+    with pytest.raises(
+        pt.PretuneError, match="is a preset without weights; to train it from scratch, give --tokenizer"
+    ):
         pt.finetune("bert-tiny", labeled / "train.csv", out=tmp_path / "x", seeds=1)
 
 

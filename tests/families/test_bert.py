@@ -160,7 +160,7 @@ def test_checkpoints_that_do_not_fit_are_refused_with_a_list(peer, tmp_path: Pat
         load_model(folder)
 
     (folder / "model.safetensors").write_bytes(good[:-100])
-    with pytest.raises(PretuneError, match=r"model\.safetensors: damaged or cut off"):
+    with pytest.raises(PretuneError, match=r"model\.safetensors: the file is damaged or truncated"):
         load_model(folder)
 
     config = json.loads((folder / "config.json").read_text())

@@ -11,7 +11,8 @@ import torch
 from pretune.models.create_model import make_model
 from pretune.models.presets import find_preset, preset_names
 from pretune.objectives import parse_objective
-from pretune.training.jobs.pretraining import check_stages, make_plan
+from pretune.training.jobs.pretraining_model import check_stages
+from pretune.training.jobs.pretraining_settings import make_plan
 
 # preset → the class of `transformers` that the checkpoint was released for, what of it is not the backbone, and how many
 # parameters it has, those that are tied or shared once.

@@ -130,7 +130,7 @@ def test_a_resumed_run_ends_with_the_same_bits(preset: str, tmp_path: Path) -> N
     from pretune.training import loop
 
     calls = {"n": 0}
-    step = loop.move
+    step = loop.step_optimizers
 
     def interrupted(*arguments: Any, **named: Any) -> None:
         calls["n"] += 1
@@ -138,12 +138,12 @@ def test_a_resumed_run_ends_with_the_same_bits(preset: str, tmp_path: Path) -> N
             raise RuntimeError("killed")
         step(*arguments, **named)
 
-    loop.move = interrupted
+    loop.step_optimizers = interrupted
     try:
         with pytest.raises(RuntimeError, match="killed"):
             learn(4, tmp_path / "parts")
     finally:
-        loop.move = step
+        loop.step_optimizers = step
     parts = learn(4, tmp_path / "parts", resume=True)
     for name, tensor in load(whole.folder).root.tensors().items():
         assert torch.equal(tensor, load(parts.folder).root.tensors()[name]), name

@@ -20,7 +20,7 @@ from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Packing, Sequences, collate
 from pretune.text.tokenizers.training import Kind
 from pretune.training.data_streams import Stream
-from pretune.training.jobs.pretraining import held_out_batches
+from pretune.training.jobs.pretraining_data import held_out_batches
 from pretune.training.loop import evaluate_loss
 from pretune.training.settings import Watching
 

@@ -301,9 +301,9 @@ def test_weights_come_on_top() -> None:
     [
         ("a: classify | b: classify", ["mood", "warm"], "--train mood=…: no task has this name"),
         ("mood: classify | warm: classify", ["mood"], "no file for warm; give warm=FILE"),
-        ("mood: classify | classify", ["mood", "warm"], "each has a name of its own"),
-        ("mood: classify | mood: classify", ["mood"], "two tasks have one name"),
-        ("classify | lm", ["mood", "warm"], "name the tasks as their files are named"),
+        ("mood: classify | classify", ["mood", "warm"], "each of several tasks needs a name"),
+        ("mood: classify | mood: classify", ["mood"], "two tasks have the same name"),
+        ("classify | lm", ["mood", "warm"], "name each task like its file"),
         ("mood: lm", ["mood"], "only tasks can be renamed, and lm is not a task"),
         ("mlm: classify", ["mood"], "mlm is the name of an objective already"),
     ],
@@ -325,7 +325,7 @@ def test_files_and_sampling_that_make_no_sense_are_refused(material: Path, tmp_p
     for text, message in {
         "propotional": "did you mean 'proportional'",
         "uniform(2)": "uniform takes no number",
-        "temperature(0)": "a temperature is above 0",
+        "temperature(0)": "the temperature must be above 0",
     }.items():
         with pytest.raises(pt.PretuneError, match=message):
             parse_sampling(text)
@@ -334,7 +334,7 @@ def test_files_and_sampling_that_make_no_sense_are_refused(material: Path, tmp_p
         tune(material / "bert", material / "warm.csv", tmp_path / "run", "classify", dev=named)
     with pytest.raises(pt.PretuneError, match="--unlabeled applies only to one task"):
         tune(material / "bert", named, tmp_path / "run", "classify", unlabeled="x.csv")
-    with pytest.raises(pt.PretuneError, match=r"say whose it is, as in mood=.*warm\.csv"):
+    with pytest.raises(pt.PretuneError, match=r"name the one it is for, as in mood=.*warm\.csv"):
         tune(material / "bert", named, tmp_path / "run", "classify", dev=material / "warm.csv")
 
 

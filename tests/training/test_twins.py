@@ -20,7 +20,7 @@ from pretune.models.presets import find_preset, preset_names
 from pretune.objectives import parse_objective
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.training import train as train_tokenizer
-from pretune.training.jobs.pretraining import make_plan
+from pretune.training.jobs.pretraining_settings import make_plan
 
 TWINS = [name for name in preset_names() if name.endswith("-tiny")]
 

@@ -114,5 +114,5 @@ def test_what_is_no_pair_of_ways_is_refused() -> None:
     assert way_of(str(folder / "backward")) == "backward"
     with pytest.raises(pt.PretuneError, match="both read forward"):
         pt.ulmfit(folder / "lm", folder / "train.csv", backward=folder / "lm", out=folder / "no")
-    with pytest.raises(pt.PretuneError, match="recurrent language models"):
+    with pytest.raises(pt.PretuneError, match="needs a recurrent language model"):
         pt.ulmfit("pretune-small-en", folder / "train.csv", out=folder / "no")

@@ -35,7 +35,7 @@ from pretune.text.corpus.files import Errors, find_files
 from pretune.text.examples.augmentation import augment
 from pretune.text.examples.labeled import Labeled
 from pretune.text.tokenizers.tokenizer import Tokenizer
-from pretune.training.jobs import pretraining
+from pretune.training.jobs import pretraining, pretraining_settings
 from pretune.training.jobs.finetuning import Material, find_task, finetune, read_material, with_options
 from pretune.training.jobs.self_training import joined, read_texts
 from pretune.training.run_folder import Run, finish_run, rewrite_recipe
@@ -296,7 +296,7 @@ def distill_language_model(job: DistillationJob) -> Run:
     given |= {"tokenizer": str(find_folder(job.teachers[0]))}
     data = [str(generate_texts(job, teacher))] if job.write else job.data
     given |= {} if job.write else reading(job)
-    plan = pretraining.make_plan(start.model, data, job.out, given, job.seed, job.device, AGNOSTIC)
+    plan = pretraining_settings.make_plan(start.model, data, job.out, given, job.seed, job.device, AGNOSTIC)
 
     def add_distillation(mixture: Mixture, tokenizer: Tokenizer) -> Mixture:
         root = frozen_teacher(job, teacher, tokenizer)

@@ -41,7 +41,7 @@ from pretune.runtime.process_pool import share_out
 from pretune.runtime.progress import say
 from pretune.text.tokenizers.token_cache import remembering
 from pretune.training.jobs.finetuning import Material, Plan, make_plan, read_material
-from pretune.training.jobs.pretraining import count_parameters
+from pretune.training.jobs.pretraining_model import count_parameters
 from pretune.training.jobs.several_seeds import one_seed
 from pretune.training.run_folder import environment
 from pretune.training.settings import Batching

@@ -59,14 +59,14 @@ def adapt(
     import os
 
     from pretune.models.references import find_folder
-    from pretune.training.jobs import adapting, pretraining
+    from pretune.training.jobs import adapting, pretraining_settings
     from pretune.training.run_folder import check_same
     from pretune.verbs.shared_inputs import job_options, store_and_paths
 
     reference = os.fspath(model)
     folder = str(find_folder(reference))  # refuses a preset, which has no weights to continue from
     store, paths = store_and_paths(data)
-    given = job_options(pretraining.Plan, locals()) | {"tokenizer": folder}
-    plan = pretraining.make_plan(reference, paths, out, given, seed, device, adapting.usual_settings(budget))
+    given = job_options(pretraining_settings.Plan, locals()) | {"tokenizer": folder}
+    plan = pretraining_settings.make_plan(reference, paths, out, given, seed, device, adapting.usual_settings(budget))
     check_same(plan.out, plan.recipe())
     return adapting.adapt(plan, store, resume)

@@ -70,7 +70,7 @@ def reads_plain_text(o: Options) -> bool:
 
 def data_files(o: Options) -> list[tuple[str, str]]:
     """Return the language and path of each file or folder in --data that is not a store."""
-    from pretune.training.jobs.pretraining import is_store, split_language
+    from pretune.training.jobs.pretraining_settings import is_store, split_language
 
     given = [split_language(str(path)) for path in paths(o.data)]
     return [(language, path) for language, path in given if not is_store(path)]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def needs_tokenizer(o: Options) -> bool:
     """Return whether some of the data is not tokenized yet."""
-    from pretune.training.jobs.pretraining import is_store, split_language
+    from pretune.training.jobs.pretraining_settings import is_store, split_language
 
     return not paths(o.data) or any(not is_store(split_language(str(path))[1]) for path in paths(o.data))
 
@@ -106,12 +106,12 @@ def pretrain(
     --------
     >>> run = pretrain("bert-small", store, objective="mlm+nsp", budget=Budget(seconds=900), out="runs/mine")  # doctest: +SKIP
     """
-    from pretune.training.jobs import pretraining
+    from pretune.training.jobs import pretraining, pretraining_settings
     from pretune.training.run_folder import check_same
     from pretune.verbs.shared_inputs import job_options, store_and_paths
 
     store, texts = store_and_paths(data)
-    given = job_options(pretraining.Plan, locals()) | {"scale_to": scale_to}
-    plan = pretraining.make_plan(os.fspath(model), texts, out, given, seed, device)
+    given = job_options(pretraining_settings.Plan, locals()) | {"scale_to": scale_to}
+    plan = pretraining_settings.make_plan(os.fspath(model), texts, out, given, seed, device)
     check_same(plan.out, plan.recipe())
     return pretraining.pretrain(plan, store, resume)
