@@ -75,9 +75,8 @@ class AdaptiveHead(nn.Module):
         self.biases = nn.ParameterList(torch.zeros(len(table)) for table in embed.tables)
         self.vocabulary = embed.vocabulary
 
-    @property
-    def weights(self) -> int:
-        """Return the number of multiplications per state."""
+    def weights_per_target(self, tied: int) -> int:
+        """Return the number of weights that each state is multiplied with."""
         clusters = 0 if self.cluster is None else self.cluster.weight.numel()
         tables = sum(table.numel() for table in self.embed.tables)
         return self.project.numel() + clusters + tables + sum(way.numel() for way in self.ways())

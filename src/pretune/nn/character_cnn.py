@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from pretune.nn.dropout import Dropout
 from pretune.nn.linear import Linear
+from pretune.nn.operations import OperationSizes
 from pretune.packed import Packed
 from pretune.runtime.errors import PretuneError
 
@@ -99,6 +100,10 @@ class SpelledEmbeddings(nn.Module):
             x = highway(x)
         out: Tensor = self.project(x)
         return out
+
+    def add_operations(self, sizes: OperationSizes) -> None:
+        """Add the weights of the filters, as if no word occurred twice."""
+        sizes.matrices += self.filter_weights
 
 
 def distinct(rows: Tensor) -> tuple[Tensor, Tensor]:

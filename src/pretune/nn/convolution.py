@@ -10,6 +10,7 @@ from pretune.nn.attention.multi_head import Flow
 from pretune.nn.attention.packed_layout import Layout
 from pretune.nn.dropout import Dropout
 from pretune.nn.feed_forward import Activation
+from pretune.nn.operations import OperationSizes
 
 
 class Convolution(nn.Module):
@@ -31,6 +32,10 @@ class Convolution(nn.Module):
             neighbors.append(torch.where(inside[:, None], x[at.clamp(0, len(x) - 1)], 0.0))
         windows = torch.stack(neighbors, dim=-1).flatten(1)  # (n, width · size)
         return F.linear(windows, self.weight.flatten(1).to(x.dtype), self.bias.to(x.dtype))
+
+    def add_operations(self, sizes: OperationSizes) -> None:
+        """Add the weights to the sizes that determine the operations."""
+        sizes.matrices += self.weight.numel()
 
 
 class Convolved(nn.Module):

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretune.nn.operations import OperationSizes
+
 
 class Linear(nn.Linear):
     """A linear layer; `stacked` is the number of matrices concatenated in its weight (3 for queries, keys, values).
@@ -31,6 +33,14 @@ class Linear(nn.Linear):
     def quantized(self, x: Tensor) -> Tensor:
         """Return the input, rounded if there is an input quantizer."""
         return x if self.input_quantizer is None else self.input_quantizer(x)
+
+    def add_operations(self, sizes: OperationSizes) -> None:
+        """Add the weights to the sizes that determine the operations."""
+        sizes.matrices += self.weight.numel()
+
+    def weights_per_target(self, tied: int) -> int:
+        """Return the number of weights."""
+        return self.weight.numel()
 
 
 class OutputLinear(Linear):

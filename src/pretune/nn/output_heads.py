@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from pretune.nn.dropout import Dropout
 from pretune.nn.feed_forward import Activation
 from pretune.nn.linear import Linear, OutputLinear
+from pretune.nn.operations import weights_per_target
 
 
 class VocabularyHead(nn.Module):
@@ -24,6 +25,10 @@ class VocabularyHead(nn.Module):
         states = self.transform(states)
         bias = None if self.bias is None else self.bias.to(states.dtype)
         return F.linear(states, tokens.to(states.dtype), bias)
+
+    def weights_per_target(self, tied: int) -> int:
+        """Return the number of weights of the token embedding and of the transform."""
+        return tied + weights_per_target(self.transform, tied)
 
 
 class OwnVocabularyHead(nn.Module):

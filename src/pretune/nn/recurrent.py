@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from pretune.nn.attention.packed_layout import rearrange
 from pretune.nn.dropout import Dropout
+from pretune.nn.operations import OperationSizes
 from pretune.packed import Packed, move
 
 Cell = Literal["lstm", "gru"]
@@ -172,6 +173,10 @@ class Recurrence(nn.Module):
                 nn.init.zeros_(parameter)
             else:
                 nn.init.uniform_(parameter, -(self.width**-0.5), self.width**-0.5)
+
+    def add_operations(self, sizes: OperationSizes) -> None:
+        """Add the weights of the gates to the sizes that determine the operations."""
+        sizes.recurrence += sum(p.numel() for p in self.parameters() if p.dim() == 2)
 
     @property
     def inputs(self) -> int:

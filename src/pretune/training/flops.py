@@ -6,16 +6,15 @@ with values, 2 · 2 · width operations per pair of tokens (for causal attention
 inside it). Remembered tokens are additional keys and values. Relative positions multiply each query with every possible
 distance. Heads compute only on targets; an encoder inside a head computes on all tokens.
 
-Other kinds of attention (chunked, random features) report their own operations. Recomputation in a backward pass is not
+Layers report the sizes that determine their operations (`pretune.nn.operations`). Recomputation in a backward pass is not
 counted.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,19 +23,9 @@ from torch import nn
 from pretune.backbones.bidirectional import TwoWays
 from pretune.backbones.encoder import Encoder
 from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
-from pretune.nn.adaptive_softmax import AdaptiveHead
-from pretune.nn.attention.big_bird import BlockSparseAttention
-from pretune.nn.attention.disentangled import DisentangledAttention
-from pretune.nn.attention.lsh import LSHAttention
-from pretune.nn.attention.multi_head import Attention, CrossAttention, GlobalAttention, ScoredAttention
-from pretune.nn.attention.score_mods import TransformerXL
-from pretune.nn.character_cnn import SpelledEmbeddings
-from pretune.nn.convolution import Convolution
-from pretune.nn.output_heads import VocabularyHead
-from pretune.nn.recurrent import Recurrence
-from pretune.packed import Batch, Packed
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from pretune.nn.operations import CountsTargetWeights, OperationSizes
+from pretune.packed import Batch
+from pretune.runtime.arrays import Array
 
 
 def itemize(root: nn.Module, batch: Batch) -> dict[str, float]:
@@ -59,7 +48,7 @@ class Flops:
     """A counter of the FLOPs of batches, which looks up the sizes of the model only once."""
 
     root: nn.Module
-    sizes: dict[nn.Module, Sizes] = field(default_factory=dict)
+    sizes: dict[nn.Module, OperationSizes] = field(default_factory=dict)
     heads: dict[tuple[nn.Module, tuple[str, ...]], HeadSizes] = field(default_factory=dict)
 
     def training(self, batch: Batch) -> float:
@@ -113,7 +102,7 @@ class Flops:
             items[term] = self._part(head.get_submodule(child)).flops(batch.counts[term], lengths)
         return items
 
-    def _sizes(self, module: nn.Module) -> Sizes:
+    def _sizes(self, module: nn.Module) -> OperationSizes:
         if module not in self.sizes:
             self.sizes[module] = module_sizes(module)
         return self.sizes[module]
@@ -125,84 +114,12 @@ class Flops:
         return self.heads[part, without]
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """The sizes of a stack of layers that determine its FLOPs."""
-
-    matrices: int  # weights of all linear layers and convolutions
-    recurrence: int  # weights of the gates of all LSTMs
-    widths: dict[tuple[int, int], int]  # summed over all self-attention, by how far it reaches back and ahead
-    cross: int  # weights of the keys and values of a source, which are among the matrices
-    cross_width: int  # summed over all cross-attention
-    scored: int  # weights of the keys and values of attention with a memory, which are among the matrices
-    scored_width: int  # summed over all such attention
-    scores: list[TransformerXL]  # relative positions
-    disentangled: list[DisentangledAttention]
-    others: list[Callable[[Array], float]]  # operations of other kinds of self-attention, as functions of the lengths
-
-    def attention(self, lengths: Array) -> float:
-        """Return the FLOPs of queries times keys and weights times values in all self-attention."""
-        plain = sum(4 * width * pairs(lengths, reach).sum() for reach, width in self.widths.items())
-        return float(plain + sum(operations(lengths) for operations in self.others))
-
-    def memory(self, lengths: Array, slots: int) -> float:
-        """Return the FLOPs of the keys and values of remembered tokens, `slots` per sequence, and of attention to them."""
-        return float(2 * slots * (self.scored * len(lengths) + 2 * self.scored_width * lengths.sum()))
-
-    def positions(self, lengths: Array, packed: Packed, slots: int) -> float:
-        """Return the FLOPs of relative positions.
-
-        Transformer-XL projects a vector per distance, and multiplies queries with each of them and each kind of segment.
-        DeBERTa projects two vectors per distance, and multiplies queries with the one and keys with the other.
-        """
-        total = 0.0
-        for score in self.scores:
-            distances = 2 * score.reach(packed.longest + slots) + 1
-            compared = distances + (2 if score.segment is not None and "segment" in packed.columns else 0)
-            inner = score.heads * score.head_width
-            total += 2 * distances * score.position.numel() + 2 * inner * compared * lengths.sum()
-        for attention in self.disentangled:
-            distances, inner = 2 * attention.score.near(packed.longest), attention.heads * attention.head_width
-            total += 4 * distances * inner * (attention.output.out_features + lengths.sum())
-        return total
-
-
-def module_sizes(module: nn.Module) -> Sizes:
+def module_sizes(module: nn.Module) -> OperationSizes:
     """Return the sizes of a module and everything in it."""
-    matrices = recurrence = cross = cross_width = scored = scored_width = 0
-    widths: Counter[tuple[int, int]] = Counter()
-    scores, disentangled = [], []
-    others: list[Callable[[Array], float]] = []
+    sizes = OperationSizes()
     for child in every(module):
-        match child:
-            case nn.Linear() | Convolution():
-                matrices += child.weight.numel()
-            case nn.LSTM() | Recurrence():
-                recurrence += sum(p.numel() for p in child.parameters() if p.dim() == 2)
-            case SpelledEmbeddings():
-                matrices += child.filter_weights  # as if no word occurred twice
-            case LSHAttention():
-                others.append(child.operations)
-            case Attention() if child.attend is not None:
-                sizes = {"heads": child.heads, "head_width": child.head_width, "pattern": child.pattern}
-                others.append(partial(child.attend.operations, **sizes))  # type: ignore[arg-type]
-            case Attention() | GlobalAttention() | ScoredAttention() | BlockSparseAttention():
-                widths[child.pattern.reach or (-1, -1)] += child.heads * child.head_width
-                if isinstance(child, ScoredAttention):
-                    scored += child.key_value.weight.numel()
-                    scored_width += child.heads * child.head_width
-                    scores += [child.score] if isinstance(child.score, TransformerXL) else []
-                if isinstance(child, GlobalAttention):  # without global tokens, as in most objectives
-                    matrices -= child.global_qkv.weight.numel()
-            case DisentangledAttention():
-                widths[-1, -1] += child.heads * child.head_width
-                disentangled.append(child)
-            case CrossAttention():
-                cross += child.key_value.weight.numel()
-                cross_width += child.heads * child.head_width
-    return Sizes(
-        matrices, recurrence, dict(widths), cross, cross_width, scored, scored_width, scores, disentangled, others
-    )
+        sizes.add(child)
+    return sizes
 
 
 @dataclass(frozen=True)
@@ -210,7 +127,7 @@ class HeadSizes:
     """The sizes of a head that determine its FLOPs."""
 
     weights: int  # used once per target
-    encoders: list[Sizes]  # that read all tokens
+    encoders: list[OperationSizes]  # that read all tokens
 
     def flops(self, targets: float, lengths: Array) -> float:
         """Return the FLOPs of the head for this number of targets."""
@@ -227,9 +144,9 @@ def head_sizes(part: nn.Module, tied: int, without: Sequence[str] = ()) -> HeadS
     """
     if isinstance(part, Encoder):
         return HeadSizes(0, [module_sizes(part)])
-    if isinstance(part, AdaptiveHead):
-        return HeadSizes(part.weights, [])
-    own = part.weight.numel() if isinstance(part, nn.Linear) else tied if isinstance(part, VocabularyHead) else 0
+    if isinstance(part, CountsTargetWeights):
+        return HeadSizes(part.weights_per_target(tied), [])
+    own = part.weight.numel() if isinstance(part, nn.Linear) else 0
     children = [head_sizes(child, tied) for name, child in part.named_children() if name not in without]
     return HeadSizes(
         own + sum(child.weights for child in children), [sizes for child in children for sizes in child.encoders]
@@ -244,22 +161,6 @@ def every(module: nn.Module) -> Iterator[nn.Module]:
             for layer, times in Counter(child.stack).items():
                 for _ in range(times - 1):
                     yield from layer.modules()
-
-
-def pairs(lengths: Array, reach: tuple[int, int]) -> Array:
-    """Return, per sequence, the number of query-key pairs if each token sees `reach` tokens back and ahead.
-
-    >>> pairs(np.array([5.0]), (1, 1)).tolist()  # 2 + 3 + 3 + 3 + 2
-    [13.0]
-    """
-    back, ahead = reach
-    if back < 0 or ahead < 0:  # unlimited on one side
-        return lengths**2
-    seen = lengths.copy()
-    for limit in (back, ahead):
-        near = np.minimum(lengths - 1, limit)  # tokens that see fewer than the limit on this side
-        seen += near * (near + 1) / 2 + (lengths - 1 - near) * near
-    return np.asarray(seen)
 
 
 def _lengths(batch: Batch, side: int) -> Array:

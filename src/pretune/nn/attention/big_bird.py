@@ -18,6 +18,7 @@ from pretune.nn.attention.interval_arithmetic import Range, Truth
 from pretune.nn.attention.multi_head import Flow, split_heads
 from pretune.nn.attention.patterns import Columns, Pattern, visible
 from pretune.nn.linear import Linear
+from pretune.nn.operations import OperationSizes
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import hashed
 
@@ -57,6 +58,10 @@ class BlockSparseAttention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         mixed = attend_self(qkv, flow.layout, visible(self.pattern, flow.pattern), dropout=dropout)
         return self.output(mixed.flatten(1))
+
+    def add_operations(self, sizes: OperationSizes) -> None:
+        """Add the attention to the sizes that determine the operations."""
+        sizes.add_attention(self.pattern, self.heads * self.head_width)
 
 
 def random_numbers(layer: int, heads: int, blocks: int, random: int) -> Tensor:

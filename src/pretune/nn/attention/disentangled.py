@@ -17,6 +17,9 @@ from pretune.nn.attention.patterns import full, visible
 from pretune.nn.attention.score_mods import Disentangled, disentangled_scale
 from pretune.nn.dropout import Dropout
 from pretune.nn.linear import Linear
+from pretune.nn.operations import OperationSizes
+from pretune.packed import Packed
+from pretune.runtime.arrays import Array
 
 
 class Distances(nn.Module):
@@ -121,3 +124,13 @@ class DisentangledAttention(nn.Module):
         # Three lookups per pair of tokens: a second prefetched block would not fit into the kernel's shared memory.
         mixed = attend(q, k, v, flow.layout, pattern, bend, scale, dropout=dropout, stages=1)
         return self.output(mixed.flatten(1))
+
+    def add_operations(self, sizes: OperationSizes) -> None:
+        """Add the attention and its relative positions to the sizes that determine the operations."""
+        sizes.add_attention(full, self.heads * self.head_width)
+        sizes.relative.append(self.position_operations)
+
+    def position_operations(self, lengths: Array, packed: Packed, slots: int) -> float:
+        """Return the operations of queries and keys of relative positions, and of their products with keys and queries."""
+        distances, inner = 2 * self.score.near(packed.longest), self.heads * self.head_width
+        return float(4 * distances * inner * (self.output.out_features + lengths.sum()))

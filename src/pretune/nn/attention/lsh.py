@@ -20,6 +20,7 @@ from pretune.nn.attention.packed_layout import Side
 from pretune.nn.attention.patterns import Pattern, full, visible
 from pretune.nn.dropout import Noise
 from pretune.nn.linear import Linear
+from pretune.nn.operations import OperationSizes
 from pretune.runtime.arrays import Array
 
 
@@ -79,6 +80,10 @@ class LSHAttention(nn.Module):
             rotations = self.rotations(shape, flow.depth, vectors.device).to(vectors.dtype)
             flow.layout.cache[name] = sort_by_bucket(vectors, rotations, self.buckets, flow.layout.queries)
         return flow.layout.cache[name]  # type: ignore[no-any-return]
+
+    def add_operations(self, sizes: OperationSizes) -> None:
+        """Add the attention to the sizes that determine the operations."""
+        sizes.others.append(self.operations)
 
     def operations(self, lengths: Array) -> float:
         """Return the operations of rotations, queries times keys and weights times values in all rounds."""

@@ -16,6 +16,7 @@ from pretune.nn.attention.patterns import Pattern, full, global_keys, global_que
 from pretune.nn.attention.score_mods import Score
 from pretune.nn.kernels import ours
 from pretune.nn.linear import Linear
+from pretune.nn.operations import OperationSizes
 from pretune.nn.positional_encoding import Rotary
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
@@ -102,6 +103,14 @@ class Attention(nn.Module):
             mixed = attend(q, k, v, flow.layout, pattern, dropout=dropout)
         return self.output(mixed.flatten(1))
 
+    def add_operations(self, sizes: OperationSizes) -> None:
+        """Add the attention to the sizes that determine the operations."""
+        if self.attend is None:
+            sizes.add_attention(self.pattern, self.heads * self.head_width)
+        else:
+            shape = {"heads": self.heads, "head_width": self.head_width}
+            sizes.others.append(partial(self.attend.operations, **shape, pattern=self.pattern))
+
     def turn(self, qkv: Tensor, layout: Layout) -> Tensor:
         """Normalize and rotate the queries and keys, (n, 3, heads, d); values stay unchanged."""
         angles = None if self.rotary is None else rotary_angles(self.rotary, layout)
@@ -158,6 +167,11 @@ class GlobalAttention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         return attend_self(qkv, flow.layout, visible(pattern, flow.pattern), dropout=dropout).flatten(1)
 
+    def add_operations(self, sizes: OperationSizes) -> None:
+        """Add the attention to the sizes that determine the operations."""
+        sizes.add_attention(self.pattern, self.heads * self.head_width)
+        sizes.matrices -= self.global_qkv.weight.numel()  # as without global tokens, which most objectives do not have
+
 
 class ScoredAttention(nn.Module):
     """Self-attention, also to memory, with a score modification (T5, Transformer-XL, XLNet)."""
@@ -206,6 +220,14 @@ class ScoredAttention(nn.Module):
         mixed = attend(q, k, v, flow.layout, pattern, bend, self.scale, dropout=dropout, stages=self.stages)
         return self.output(mixed.flatten(1))
 
+    def add_operations(self, sizes: OperationSizes) -> None:
+        """Add the attention to the sizes that determine the operations."""
+        sizes.add_attention(self.pattern, self.heads * self.head_width)
+        sizes.scored += self.key_value.weight.numel()
+        sizes.scored_width += self.heads * self.head_width
+        if self.score is not None:
+            sizes.relative.append(self.score.operations)
+
 
 class CrossAttention(nn.Module):
     """Attention from the states of a decoder to those of an encoder."""
@@ -243,3 +265,8 @@ class CrossAttention(nn.Module):
         assert source is not None
         k, v = self.key_value(source).view(-1, 2, self.heads, self.head_width).unbind(1)
         return k, v
+
+    def add_operations(self, sizes: OperationSizes) -> None:
+        """Add the attention to the sizes that determine the operations."""
+        sizes.cross += self.key_value.weight.numel()
+        sizes.cross_width += self.heads * self.head_width

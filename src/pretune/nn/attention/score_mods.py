@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from pretune.nn.attention.functional import Bend
 from pretune.nn.attention.packed_layout import Layout
 from pretune.nn.attention.patterns import Columns
+from pretune.packed import Packed
+from pretune.runtime.arrays import Array
 
 
 class Score(Protocol):
@@ -18,6 +20,9 @@ class Score(Protocol):
 
     def __call__(self, q: Tensor, layout: Layout) -> Bend:
         """Return the score modification for queries (n, heads, d)."""
+
+    def operations(self, lengths: Array, packed: Packed, slots: int) -> float:
+        """Return the floating-point operations for sequences of these lengths, with `slots` memory tokens each."""
 
 
 class RelativeBias(nn.Module):
@@ -58,6 +63,10 @@ class RelativeBias(nn.Module):
             return logit + by_distance[distance + furthest, head].to(logit.dtype)
 
         return modify
+
+    def operations(self, lengths: Array, packed: Packed, slots: int) -> float:
+        """Return 0: the bias is only looked up."""
+        return 0.0
 
 
 class TransformerXL(nn.Module):
@@ -107,6 +116,13 @@ class TransformerXL(nn.Module):
             return logit
 
         return modify
+
+    def operations(self, lengths: Array, packed: Packed, slots: int) -> float:
+        """Return the operations of projected distances, and of queries times each distance and each kind of segment."""
+        distances = 2 * self.reach(packed.longest + slots) + 1
+        compared = distances + (2 if self.segment is not None and "segment" in packed.columns else 0)
+        inner = self.heads * self.head_width
+        return float(2 * distances * self.position.numel() + 2 * inner * compared * lengths.sum())
 
 
 class Disentangled(nn.Module):
