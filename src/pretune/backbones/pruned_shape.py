@@ -13,7 +13,7 @@ from torch import nn
 
 from pretune.backbones.encoder import Encoder
 from pretune.nn.quantized.int8 import replace_linears
-from pretune.nn.structured_pruning import HEADED, OPENED, narrow, size
+from pretune.nn.structured_pruning import Prunable, PrunableHeads, PrunableUnits
 from pretune.runtime.errors import PretuneError, quote
 
 
@@ -58,13 +58,13 @@ class Shape:
         """Prune and quantize a backbone that was built from the configuration, in place, and return it."""
         if self.layers is not None:
             keep_layers(backbone, self.layers)
-        parts = {**dict(attentions(backbone)), **dict(feed_forwards(backbone))}
+        parts: dict[str, Prunable] = {**dict(attentions(backbone)), **dict(feed_forwards(backbone))}
         for path, count in {**self.heads, **self.units}.items():
-            if path not in parts or count > size(parts[path]):
+            if path not in parts or count > parts[path].units:
                 raise PretuneError(
                     f"the pruned shape keeps {count} heads or units of {quote(path)}, which the model does not have"
                 )
-            narrow(parts[path], range(count))
+            parts[path].keep_units(range(count))
         if self.linear:
             replace_linears(backbone, self.linear)
         return backbone
@@ -118,14 +118,14 @@ def drop_all_but(backbone: Any, shape: Shape, kept: Sequence[int]) -> Shape:
     return shape.without_layers(kept, depth, shared)
 
 
-def attentions(backbone: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def attentions(backbone: nn.Module) -> Iterator[tuple[str, PrunableHeads]]:
     """Return the paths and modules of attention whose heads can be pruned; shared modules appear once."""
-    return ((path, part) for path, part in backbone.named_modules() if isinstance(part, HEADED))
+    return ((path, part) for path, part in backbone.named_modules() if isinstance(part, PrunableHeads))
 
 
-def feed_forwards(backbone: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def feed_forwards(backbone: nn.Module) -> Iterator[tuple[str, PrunableUnits]]:
     """Return the paths and modules of the feed-forward networks; shared modules appear once."""
-    return ((path, part) for path, part in backbone.named_modules() if isinstance(part, OPENED))
+    return ((path, part) for path, part in backbone.named_modules() if isinstance(part, PrunableUnits))
 
 
 def kinds(backbone: Any) -> list[tuple[Any, ...]]:
@@ -136,7 +136,7 @@ def kinds(backbone: Any) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = [tuple(getattr(backbone, "order", ()))]
     for path, module in backbone.named_modules():
         facts = (getattr(module, "pattern", None), getattr(module, "base", None))
-        count = size(module) if isinstance(module, (*HEADED, *OPENED)) else None
+        count = module.units if isinstance(module, Prunable) else None
         shapes = {name: tuple(tensor.shape) for name, tensor in module.named_parameters(recurse=False)}
         found.append((path, type(module), *facts, count, shapes))
     return found

@@ -7,7 +7,7 @@ times the norm of the output weights.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,22 +15,22 @@ import torch
 from torch import Tensor, nn
 
 from pretune.nn.attention.multi_head import Flow
-from pretune.nn.structured_pruning import HEADED, size
+from pretune.nn.structured_pruning import Prunable
 from pretune.packed import Batch
 
-Named = dict[str, nn.Module]
+Named = Mapping[str, Prunable]
 LossOf = Callable[[Batch], Tensor]  # sum over the examples of a batch
 
 
 def by_gradient(parts: Named, loss_of: LossOf, batches: Iterable[Batch]) -> dict[str, Tensor]:
     """Return the importance of each head or unit of each module: the mean over examples of |∂loss/∂gate|."""
-    found = {path: torch.zeros(size(part)) for path, part in parts.items()}
+    found = {path: torch.zeros(part.units) for path, part in parts.items()}
     device = next(parameter.device for part in parts.values() for parameter in part.parameters())
     examples = 0
     for batch in (batch.to(device) for batch in batches):
         sequences = batch.packed[-1].offsets.shape[0] - 1
         gates = {
-            path: torch.ones(sequences, size(part), device=device, requires_grad=True) for path, part in parts.items()
+            path: torch.ones(sequences, part.units, device=device, requires_grad=True) for path, part in parts.items()
         }
         with multiplied(parts, gates):
             loss = loss_of(batch)
@@ -55,13 +55,13 @@ def multiplied(parts: Named, gates: dict[str, Tensor]) -> Iterator[None]:
             module: nn.Module,
             args: tuple[Tensor],
             gate: Tensor = gates[path],
-            width: int = part.head_width if isinstance(part, HEADED) else 1,
+            width: int = part.unit_width,
             flows: list[Flow] = flows,
         ) -> tuple[Tensor]:
             rows = gate if gate.dim() == 1 else gate[flows[0].layout.queries.sequence.long()]
             return (args[0] * rows.repeat_interleave(width, dim=-1).to(args[0].dtype),)
 
-        output: Any = part.output
+        output = part.output
         hooks += [part.register_forward_pre_hook(note), output.register_forward_pre_hook(multiply)]
     try:
         yield
@@ -75,10 +75,7 @@ def by_magnitude(parts: Named) -> dict[str, Tensor]:
     """Return the importance of each head or unit of each module: the norm of its input weights times that of its output weights."""
     found = {}
     for path, part in parts.items():
-        names = ("qkv", "key_value", "inner")
-        inputs: Any = next(getattr(part, name) for name in names if hasattr(part, name))
-        output: Any = part.output
-        count = size(part)
+        inputs, output, count = part.unit_projections()[-1], part.output, part.units
         rows = inputs.weight.view(inputs.stacked, count, -1).norm(dim=(0, 2))
         columns = output.weight.view(len(output.weight), count, -1).norm(dim=(0, 2))
         found[path] = rows * columns

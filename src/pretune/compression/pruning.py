@@ -16,7 +16,6 @@ from pretune.compression.layer_dropping import choose_kept, likeness, parse_drop
 from pretune.models.adapt_vocabulary import match_vocabulary
 from pretune.models.model import Model
 from pretune.nn.magnitude_pruning import make_sparse, zeros_in
-from pretune.nn.structured_pruning import narrow, size
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError
 from pretune.text.tokenizers.vocabulary_pruning import trim
@@ -127,9 +126,9 @@ def importance_of(model: Model, parts: dict[str, Any], examples: Examples) -> di
 
 def remove(model: Model, name: str, parts: dict[str, Any], kept: dict[str, list[int]]) -> dict[str, Any]:
     """Remove all heads or units of the modules except the kept ones, and return a report."""
-    before = sum(size(part) for part in parts.values())
+    before = sum(part.units for part in parts.values())
     for path, part in parts.items():
-        narrow(part, kept[path])
+        part.keep_units(kept[path])
     counts = {path: len(left) for path, left in kept.items()}
     model.shape = replace(model.shape, heads=counts) if name == "heads" else replace(model.shape, units=counts)
     return {"were": before, "left": sum(counts.values()), "of_each": list(counts.values())}

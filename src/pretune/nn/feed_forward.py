@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from pretune.nn.attention.multi_head import Flow
 from pretune.nn.dropout import Dropout
 from pretune.nn.kernels import ours
 from pretune.nn.linear import Linear
+from pretune.nn.structured_pruning import PrunableUnits
 from pretune.runtime.errors import PretuneError, nearest
 
 Activation = Callable[[Tensor], Tensor]
@@ -88,7 +89,7 @@ ACTIVATIONS = _Activations(
 )
 
 
-class FeedForward(nn.Module):
+class FeedForward(PrunableUnits):
     """A feed-forward network, activation(x W₁) W₂."""
 
     def __init__(
@@ -112,7 +113,7 @@ class FeedForward(nn.Module):
         return self.output(self.dropout(hidden))
 
 
-class GatedFeedForward(nn.Module):
+class GatedFeedForward(PrunableUnits):
     """A gated feed-forward network, (activation(x W) ∘ x V) W₂ (Shazeer, 2020), with W and V in one matrix."""
 
     def __init__(

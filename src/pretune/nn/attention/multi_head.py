@@ -18,6 +18,7 @@ from pretune.nn.kernels import ours
 from pretune.nn.linear import Linear
 from pretune.nn.operations import OperationSizes
 from pretune.nn.positional_encoding import Rotary
+from pretune.nn.structured_pruning import PrunableHeads
 from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 
@@ -58,7 +59,7 @@ def split_heads(width: int, heads: int) -> int:
     return width // heads
 
 
-class Attention(nn.Module):
+class Attention(PrunableHeads):
     """Multi-head self-attention with one weight matrix for queries, keys and values."""
 
     def __init__(
@@ -110,6 +111,10 @@ class Attention(nn.Module):
         else:
             shape = {"heads": self.heads, "head_width": self.head_width}
             sizes.others.append(partial(self.attend.operations, **shape, pattern=self.pattern))
+
+    def unit_projections(self) -> list[Linear]:
+        """Return the projection to queries, keys and values."""
+        return [self.qkv]
 
     def turn(self, qkv: Tensor, layout: Layout) -> Tensor:
         """Normalize and rotate the queries and keys, (n, 3, heads, d); values stay unchanged."""
@@ -229,7 +234,7 @@ class ScoredAttention(nn.Module):
             sizes.relative.append(self.score.operations)
 
 
-class CrossAttention(nn.Module):
+class CrossAttention(PrunableHeads):
     """Attention from the states of a decoder to those of an encoder."""
 
     def __init__(
@@ -270,3 +275,7 @@ class CrossAttention(nn.Module):
         """Add the attention to the sizes that determine the operations."""
         sizes.cross += self.key_value.weight.numel()
         sizes.cross_width += self.heads * self.head_width
+
+    def unit_projections(self) -> list[Linear]:
+        """Return the projections to queries, and to keys and values."""
+        return [self.query, self.key_value]
