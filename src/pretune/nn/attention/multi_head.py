@@ -109,8 +109,8 @@ class Attention(PrunableHeads):
         if self.attend is None:
             sizes.add_attention(self.pattern, self.heads * self.head_width)
         else:
-            shape = {"heads": self.heads, "head_width": self.head_width}
-            sizes.others.append(partial(self.attend.operations, **shape, pattern=self.pattern))
+            operations, heads, head_width = self.attend.operations, self.heads, self.head_width
+            sizes.others.append(partial(operations, heads=heads, head_width=head_width, pattern=self.pattern))
 
     def unit_projections(self) -> list[Linear]:
         """Return the projection to queries, keys and values."""
