@@ -14,9 +14,9 @@ from torch import nn
 from pretune.backbones.backbone import Keep, States, TaskParts
 from pretune.nn.attention.packed_layout import cut_lengths
 from pretune.packed import Packed
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 
-Array = np.ndarray[Any, np.dtype[Any]]
 GRAPH = "model.onnx"
 # The names that Optimum gives the inputs and outputs of its graphs.
 IDS, MASK, SEGMENTS, GLOBAL = "input_ids", "attention_mask", "token_type_ids", "global_attention_mask"

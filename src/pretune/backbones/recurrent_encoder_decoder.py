@@ -20,9 +20,9 @@ from pretune.nn.compiler_exclusions import uncompiled
 from pretune.nn.linear import Linear
 from pretune.nn.recurrent import Locked, Recurrence, RecurrentLayer, Rows, State, kernel_type
 from pretune.packed import Packed
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Readout = Literal["none", "tanh", "maxout"]
 
 

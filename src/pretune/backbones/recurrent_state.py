@@ -11,8 +11,7 @@ from torch import Tensor
 
 from pretune.nn.recurrent import State
 from pretune.packed import Packed
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from pretune.runtime.arrays import Array
 
 
 @dataclass

@@ -13,7 +13,7 @@ from pretune.compression.job import SECTIONS, CompressionJob
 from pretune.compression.student_initialization import Start, cut_of, depth_of, make_start
 from pretune.compression.task_model import Trained, beside
 from pretune.inference.generation.generate import Decoding, Writer
-from pretune.inference.teacher_labels import Array, ask, teachers_task
+from pretune.inference.teacher_labels import ask, teachers_task
 from pretune.models.checkpoint_heads import trained_for
 from pretune.models.loading import load
 from pretune.models.model import Model
@@ -24,6 +24,7 @@ from pretune.objectives.distillation.distill_hidden import Imitate, Match, parse
 from pretune.objectives.distillation.distill_logits import Teaching
 from pretune.objectives.distillation.distill_tokens import SoftTokens
 from pretune.objectives.distillation.teachers import frozen
+from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError, if_option, nearest

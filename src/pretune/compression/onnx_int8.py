@@ -20,10 +20,10 @@ import numpy as np
 from pretune.backbones.onnx_runtime import feeds, need_runtime, open_graph
 from pretune.nn.quantized.int8 import REDUCED
 from pretune.packed import Batch
+from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.errors import PretuneError
 
-Array = np.ndarray[Any, np.dtype[Any]]
 OPERATORS = ["MatMul", "Gemm", "Gather"]  # linear layers and embeddings
 MICROSOFT = "com.microsoft"  # the domain of ONNX Runtime's own operators
 

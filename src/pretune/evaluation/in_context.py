@@ -31,7 +31,6 @@ from pretune.text.examples.cloze_entities import GAP
 from pretune.text.examples.few_shot import draw_labels
 from pretune.text.examples.labeled import Labeled
 
-Array = np.ndarray[Any, np.dtype[Any]]
 KEYS = ("before", "cloze", "words", "nothing")
 NOTHING = "unanswerable"
 MOST = 32  # tokens of an answer by default

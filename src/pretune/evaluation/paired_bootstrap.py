@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from pretune.metrics.additive import Parts
+from pretune.runtime.arrays import Array
 
 ROUNDS = 1000
 TOGETHER = 50  # rounds that are summed at once
 COVERAGE = 0.95
 
 Answers = Sequence[Mapping[str, Any]]
-Array = np.ndarray[Any, np.dtype[Any]]
 Metric = Callable[[Sequence[Any], Answers], float]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pretune.metrics import confusion
-from pretune.metrics.additive import Array, Parts, joined
+from pretune.metrics.additive import Parts, joined
 from pretune.metrics.diagnostics import by_phenomenon, matthews, parity
 from pretune.metrics.generated_text import MEASURES
 from pretune.metrics.multirc import several_answers_metrics
@@ -16,6 +16,7 @@ from pretune.metrics.question_answering import answer_parts
 from pretune.metrics.ranking import query_parts
 from pretune.metrics.regression import correlations
 from pretune.metrics.sequence_labeling import entity_parts
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError, nearest
 
 Rows = Sequence[Mapping[str, Any]]  # of a suite, see evaluation/suite.py

@@ -29,6 +29,7 @@ from pretune.models.references import find_folder
 from pretune.objectives import alone, parse_objective
 from pretune.objectives.task import Answer
 from pretune.objectives.tasks.prompt import Prompt
+from pretune.runtime.arrays import Array
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import say
@@ -38,7 +39,6 @@ from pretune.text.examples.labeled import Labeled
 from pretune.text.packing.sequence_parts import Part, compose
 from pretune.text.packing.sequences import Arrangement, Sequences, collate
 
-Array = np.ndarray[Any, np.dtype[Any]]
 EMPTY = ("N/A", "[MASK]", "")  # texts without content, as in the paper
 LENGTH = 1024  # tokens of input, for models without a maximal length
 BETWEEN = "\n\n"  # between examples

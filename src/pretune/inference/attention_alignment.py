@@ -17,11 +17,11 @@ from torch import Tensor
 from pretune.nn.attention.multi_head import CrossAttention
 from pretune.nn.attention.packed_layout import Layout, padded_groups
 from pretune.packed import Packed
+from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.errors import PretuneError
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Array = np.ndarray[Any, np.dtype[Any]]
 MOST = 9  # heat maps in one figure
 
 

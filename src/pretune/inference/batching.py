@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from pretune.text.packing.plan import make_plan
 from pretune.text.packing.sequences import Arrangement, Sequences, collate
 from pretune.text.packing.token_rows import TokenRows, arrange_rows
 
-Array = np.ndarray[Any, np.dtype[Any]]
 TOKENS = 8192  # per batch
 
 

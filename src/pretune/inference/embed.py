@@ -19,12 +19,12 @@ from pretune.nn.text_embedding import TextEmbedding
 from pretune.objectives import Named, alone
 from pretune.objectives.tasks.contrast import Contrast, mark_prompts, prompt_tokens
 from pretune.objectives.tasks.layer_features import On
+from pretune.runtime.arrays import Array
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import say
 from pretune.text.packing.sequences import Sequences
 
-Array = np.ndarray[Any, np.dtype[Any]]
 TOP = -1  # the top layer
 
 

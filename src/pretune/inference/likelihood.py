@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,10 +32,10 @@ from pretune.models.model import Model
 from pretune.nn.attention.patterns import Pattern, causal, permutation
 from pretune.nn.attention.patterns import prefix as prefix_pattern
 from pretune.packed import pack
+from pretune.runtime.arrays import Array
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError
 
-Array = np.ndarray[Any, np.dtype[Any]]
 LOGITS = 1 << 26  # computed at once
 
 

@@ -14,6 +14,7 @@ from pretune.inference.batching import text_batches
 from pretune.models.loading import load_model
 from pretune.models.model import Model
 from pretune.packed import Packed
+from pretune.runtime.arrays import Array
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import progress
@@ -21,7 +22,6 @@ from pretune.text.corpus.sentences import split_sentences
 from pretune.text.tokenizers.character_ids import unspell
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Array = np.ndarray[Any, np.dtype[Any]]
 LETTERS_A_SENTENCE = 1000  # longer ones are usually tables and lists
 
 

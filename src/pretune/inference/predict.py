@@ -18,6 +18,7 @@ from pretune.models.loading import load_model
 from pretune.models.model import Model
 from pretune.objectives import Data, Mixture, Task
 from pretune.objectives.task import Answer
+from pretune.runtime.arrays import Array
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError, if_option, nearest
 from pretune.runtime.progress import say
@@ -25,7 +26,6 @@ from pretune.runtime.randomness import Draws
 from pretune.text.examples.labeled import Excerpt, Labeled
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Array = np.ndarray[Any, np.dtype[Any]]
 TEXTS = Path("texts")  # stands for the file of texts that do not come from a file
 
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
 from pretune.inference.finite_check import checked
 from pretune.models.model import Model
 from pretune.objectives.pretraining.masked_items import Item, histories
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.plan import make_plan
 from pretune.text.packing.sequences import Arrangement, collate
 from pretune.text.store.store import Store
 
-Array = np.ndarray[Any, np.dtype[Any]]
 TOKENS = 8192  # per batch
 
 

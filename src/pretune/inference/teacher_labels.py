@@ -15,13 +15,13 @@ from pretune.inference.ensemble import answer_parts, same_task
 from pretune.inference.predict import texts_as_part
 from pretune.models.references import find_folder
 from pretune.objectives import Task
+from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import progress, say
 from pretune.runtime.ray_jobs import Engine
 from pretune.text.examples.labeled import Labeled
 
-Array = np.ndarray[Any, np.dtype[Any]]
 SOME = 1024  # texts per excerpt
 LEARNED = ("classify", "prompt", "regress", "generate")  # tasks whose predictions are a label, a number, or a text
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from pretune.runtime.arrays import Array
 
 
 @dataclass(frozen=True)

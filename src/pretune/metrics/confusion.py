@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pretune.metrics.additive import Array, Parts
+from pretune.metrics.additive import Parts
+from pretune.runtime.arrays import Array
 
 # Takes the confusion matrix (labels, labels), with the true labels in rows, and the labels in order.
 Metric = Callable[[Array, list[str]], float]

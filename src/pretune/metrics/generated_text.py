@@ -18,11 +18,11 @@ import numpy as np
 from pretune.metrics.additive import Parts, joined, means
 from pretune.metrics.classification import classification_metrics
 from pretune.metrics.question_answering import overlap
+from pretune.runtime.arrays import Array
 
 WORD = re.compile(r"[^\W_]+")
 LETTERS, HEAVY = 6, 4  # of chrF: the longest n-gram, and β²
 ENTITIES = {"&quot;": '"', "&amp;": "&", "&lt;": "<", "&gt;": ">"}
-Array = np.ndarray[Any, np.dtype[Any]]
 Grams = Counter[tuple[str, ...]]
 
 

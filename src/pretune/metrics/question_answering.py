@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from pretune.metrics.additive import Array, Parts
+from pretune.metrics.additive import Parts
+from pretune.runtime.arrays import Array
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 

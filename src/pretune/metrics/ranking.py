@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from pretune.metrics.additive import Parts, means
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from pretune.runtime.arrays import Array
 
 
 def ranking_metrics(ranks: Array, at: int = 10) -> dict[str, float]:

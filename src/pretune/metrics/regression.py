@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from pretune.runtime.arrays import Array
 
 
 def correlations(expected: Sequence[float] | Array, predicted: Sequence[float] | Array) -> dict[str, float]:

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from pretune.metrics.additive import Array, Parts
+from pretune.metrics.additive import Parts
+from pretune.runtime.arrays import Array
 from pretune.text.examples.tag_schemes import convert, find_entities
 
 

@@ -16,11 +16,11 @@ from pretune.models.saving import ROLE_KEYS
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.output_heads import FixedBias, OwnVocabularyHead, VocabularyHead
 from pretune.nn.positional_encoding import Learned, Rotary, Sinusoidal
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.text.tokenizers.shared_vocabulary import match_tokens
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Array = np.ndarray[Any, np.dtype[Any]]
 EXAMPLES = 10  # the number of tokens shown in a report
 # Modules with one entry per token: the names of their tensors, and the dimension that indexes tokens.
 VOCABULARY: dict[type[nn.Module], tuple[tuple[str, ...], int]] = {

@@ -18,6 +18,7 @@ import torch
 
 from pretune.objectives import OBJECTIVES, Data, Joint, Task, parse_objective, task_names
 from pretune.objectives.pretraining.rtd import draw, filling
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.corpus.dialogues import QUERY, RESPONSE, Dialogues
@@ -29,8 +30,6 @@ from pretune.text.store.store import Store
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import train
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 SENTENCE = "I am happy to join with you today."
 ENCODED = Template(single=("start", "A", "separator"), pair=("B", "separator"))

@@ -28,6 +28,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pretune.nn.attention.patterns import Pattern
 from pretune.packed import Batch, Packed, Targets
+from pretune.runtime.arrays import Array
 from pretune.runtime.randomness import Draws
 from pretune.text.corpus.files import Errors
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from pretune.text.examples.labeled import Labeled
     from pretune.text.store.store import Store
 
-Array = np.ndarray[Any, np.dtype[Any]]
 MOST_LOGITS = 1 << 30  # computed at once
 # Takes logits (m, vocabulary), targets (m,) and weights (m,).
 Look = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]

@@ -6,14 +6,12 @@ positions inside it, never on other segments.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.randomness import Draws
 from pretune.text.spans import spans_to_indices
 
-Array = np.ndarray[Any, np.dtype[Any]]
 PLACE, CHANCE = 20, 24  # bits of a sort key: below the segment, its random number, and the position to break ties
 
 

@@ -19,11 +19,11 @@ from dataclasses import field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
-import numpy as np
 from torch import Tensor, nn
 
 from pretune.objectives.objective import Data, Objective
 from pretune.packed import Batch
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.examples.labeled import Excerpt, Row, table_rows
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from pretune.metrics.per_example import Judged
     from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Answer = dict[str, Any]
 LANGUAGE = ("lm", "mlm")  # heads over the vocabulary, which tasks share with language models
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from pretune.runtime.arrays import Array
+
 Coordinate = int | Array
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

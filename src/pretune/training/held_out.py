@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.randomness import hashed
 from pretune.text.store.store import Store
 
 FEWEST = 8  # minimum held-out documents, rows, or passages, if there are ten times as many
 PASSAGE = 512  # approximate maximum tokens of a passage
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def split(count: int, share: float) -> tuple[Array, Array]:

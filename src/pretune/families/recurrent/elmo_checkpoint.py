@@ -17,12 +17,12 @@ from torch import Tensor
 
 from pretune.families.recurrent.elmo import ElmoConfig, build
 from pretune.nn.feed_forward import ACTIVATIONS
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.parsing import as_tuples, conform, read_mapping
 from pretune.runtime.tensor_files import check_finite
 from pretune.runtime.value_ranges import Interval, check_number
 
-Array = np.ndarray[Any, np.dtype[Any]]
 GATES = (0, 2, 1, 3)  # torch's order, as indices into TensorFlow's
 OPTIONS = "options.json"
 SIZE, FEW = Interval(1, 1_000_000), Interval(1, 100)

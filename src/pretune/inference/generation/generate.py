@@ -28,7 +28,6 @@ from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import uniform
 from pretune.text.tokenizers.token_trie import Trie
 
-Array = np.ndarray[Any, np.dtype[Any]]
 ROWS = 32, 512  # the most sequences of a batch, on a CPU and on a GPU
 SLOTS = 1 << 15  # cached tokens of all sequences of a batch on a GPU
 FEW = 3  # up to this many rows, a CPU multiplies faster with row-major weight matrices

@@ -12,9 +12,9 @@ from pretune.inference.generation.generate import Decoding, Reader, search_on, w
 from pretune.inference.generation.sampling import Allowed
 from pretune.inference.generation.stop_strings import Ended
 from pretune.models.model import Model
+from pretune.runtime.arrays import Array
 from pretune.text.packing.sequences import Arrangement, Sequences, collate
 
-Array = np.ndarray[Any, np.dtype[Any]]
 TOKENS = 8192  # read and generated per batch, beams included
 
 

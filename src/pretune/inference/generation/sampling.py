@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from pretune.runtime.arrays import Array
+
 Allowed = Callable[[Sequence[int]], Collection[int]]  # the tokens generated so far → those that may follow
 
 

@@ -9,7 +9,7 @@ up to a constant that is the same for all classes.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from pretune.objectives.objective import Loss
 from pretune.objectives.task import Task
 from pretune.objectives.wrappers import WrappedTask
 from pretune.packed import Batch
+from pretune.runtime.arrays import Array
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
@@ -27,7 +28,6 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
-Array = np.ndarray[Any, np.dtype[Any]]
 SMALLEST = 1e-7  # lower bound of probabilities before the logarithm
 
 

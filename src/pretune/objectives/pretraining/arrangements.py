@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from pretune.objectives.objective import Data
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.document_spans import cut_documents
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epoch
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def spans_arrangement(data: Data, length: int, draws: Draws) -> Arrangement:

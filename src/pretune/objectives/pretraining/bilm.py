@@ -16,6 +16,7 @@ from pretune.objectives.pretraining.arrangements import spans_epoch
 from pretune.objectives.pretraining.stateful_batches import LaneEpoch, lanes_epoch
 from pretune.objectives.registry import register_objective
 from pretune.packed import Batch, Targets
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
@@ -23,8 +24,6 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @register_objective

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,13 +17,12 @@ from pretune.objectives.pretraining.sentence_pairs import (
     source_groups,
 )
 from pretune.objectives.registry import register_objective
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.corpus.dialogues import QUERY, RESPONSE, Dialogues, read_dialogues
 from pretune.text.corpus.files import Errors
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epoch
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @register_objective

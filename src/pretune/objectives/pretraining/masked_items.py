@@ -6,7 +6,7 @@ A history is a document of one sentence; its tokens are the items in temporal or
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,13 +15,12 @@ from pretune.objectives.objective import Data
 from pretune.objectives.pretraining.masking import check_share, choose, hide, most_masked
 from pretune.objectives.pretraining.token_prediction import TokenPrediction
 from pretune.objectives.registry import register_objective
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
 from pretune.text.store.store import Store
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @register_objective

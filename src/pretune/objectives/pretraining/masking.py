@@ -8,10 +8,10 @@ piece is taken whole or not at all.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws, hashed_on
 from pretune.text.packing.sequences import Packing, Sequences
@@ -19,7 +19,6 @@ from pretune.text.spans import spans_to_indices
 from pretune.text.tokenizers.phrases import Phrases
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Array = np.ndarray[Any, np.dtype[Any]]
 _PLACE = np.uint64((1 << 20) - 1)  # the bits of a sorting key that hold the position in a sequence
 PASSES = 2  # over the pieces: when one does not fit, the second pass fills the rest with smaller ones
 

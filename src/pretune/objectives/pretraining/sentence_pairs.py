@@ -7,7 +7,7 @@ where a text begins and ends, nor the source reveals the label.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from pretune.nn.attention.patterns import Pattern
 from pretune.nn.linear import OutputLinear
 from pretune.objectives.objective import Data, Loss, Objective, classification_loss
 from pretune.packed import Batch
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.document_spans import cut_documents, split_at_sentence
@@ -25,7 +26,6 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
-Array = np.ndarray[Any, np.dtype[Any]]
 UNLABELED = -1  # the label of a sequence that is read but has no target
 PATIENCE = 4  # rounds of matching without a match before the remaining items are given up
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,12 +13,12 @@ from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
 from pretune.nn.output_heads import Transform, VocabularyHead
 from pretune.nn.positional_encoding import Learned
+from pretune.runtime.arrays import Array
 from pretune.text.packing.sequences import Sequences
 
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
-Array = np.ndarray[Any, np.dtype[Any]]
 PLACES = 20  # positions inside a span; tokens further inside are not predicted
 PLACE_WIDTH = 200
 

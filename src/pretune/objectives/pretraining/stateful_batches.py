@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from pretune.objectives.objective import Data
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.plan import Lanes, make_lanes
@@ -15,7 +15,6 @@ from pretune.text.packing.sequences import Columns, Packing, Sequences
 from pretune.text.spans import spans_to_indices
 from pretune.text.store.store import Store
 
-Array = np.ndarray[Any, np.dtype[Any]]
 NONE = np.empty(0, dtype=np.int64)
 
 

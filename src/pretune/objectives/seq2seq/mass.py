@@ -9,7 +9,7 @@ target   happy to join
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,12 +18,11 @@ from pretune.objectives.objective import Data
 from pretune.objectives.registry import register_objective
 from pretune.objectives.segment_ops import starts_of
 from pretune.objectives.seq2seq.source_target import Seq2Seq, check_share, shapes, text_epoch, texts_of
+from pretune.runtime.arrays import Array
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
 from pretune.text.spans import spans_to_indices
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @register_objective

@@ -5,16 +5,13 @@ Each returns new texts. `index` (b,) numbers the texts, so that the draws do not
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from pretune.objectives.segment_ops import jostled, pick, places, running, shuffled, starts_of, take_groups, totals
 from pretune.objectives.seq2seq.source_target import Texts
+from pretune.runtime.arrays import Array
 from pretune.runtime.randomness import Draws
 from pretune.text.spans import spans_to_indices
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def reorder(texts: Texts, begins: Array, draws: Draws, index: Array, window: int | None = None) -> Texts:

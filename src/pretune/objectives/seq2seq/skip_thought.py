@@ -17,6 +17,7 @@ from pretune.objectives.objective import Data, Loss, vocabulary_loss
 from pretune.objectives.registry import register_objective
 from pretune.objectives.seq2seq.source_target import PairEpoch, Seq2Seq, shapes, shift, writing_template
 from pretune.packed import Batch, Packed
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_lengths
@@ -27,8 +28,6 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class SkipThoughtHead(nn.Module):

@@ -7,7 +7,7 @@ token, so a batch has two Packed: the encoder's input, and the decoder's input, 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from pretune.objectives.objective import Data, TwoSided
 from pretune.objectives.pretraining.arrangements import spans_arrangement
 from pretune.objectives.pretraining.token_prediction import TokenPrediction
 from pretune.objectives.segment_ops import starts_of, totals
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import say
 from pretune.runtime.randomness import Draws
@@ -26,7 +27,6 @@ from pretune.text.spans import spans_to_indices
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Array = np.ndarray[Any, np.dtype[Any]]
 AROUND = 4  # the most special tokens that a template puts around a text; fixed shapes have room for them
 
 

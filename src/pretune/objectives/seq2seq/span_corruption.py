@@ -8,7 +8,7 @@ target  <X> for inviting <Y> last <Z>
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -27,13 +27,12 @@ from pretune.objectives.seq2seq.source_target import (
     two_sides,
     writing_template,
 )
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
 from pretune.text.spans import spans_to_indices
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @register_objective

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from pretune.objectives.seq2seq.source_target import (
     shift,
     writing_template,
 )
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.corpus.files import Errors
@@ -29,8 +30,6 @@ from pretune.text.examples.parallel import read_pairs
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_lengths
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @register_objective

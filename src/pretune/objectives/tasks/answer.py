@@ -21,6 +21,7 @@ from pretune.objectives.objective import Data, Loss
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, Task
 from pretune.packed import Batch, Packed
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.examples.labeled import Excerpt, Row
@@ -32,7 +33,6 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Candidate = tuple[float, int, int]  # score, and first and last character of the span in the passage
 NBEST = 20  # spans over which probabilities are normalized
 NOTHING = 1e4  # the margin of no answer if there is no span at all

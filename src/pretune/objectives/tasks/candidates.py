@@ -12,6 +12,7 @@ from pretune.objectives.objective import Data, Loss
 from pretune.objectives.task import Answer, Task
 from pretune.objectives.tasks.classify import ClassifyHead, Pooling, check_pooling
 from pretune.packed import Batch, Targets
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.examples.multiple_choice import Candidates, Grouped
@@ -21,8 +22,6 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class CandidateTask(Task):

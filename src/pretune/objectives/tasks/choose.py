@@ -22,6 +22,7 @@ from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, fitted
 from pretune.objectives.tasks.candidates import CandidateTask, combine_candidates
 from pretune.objectives.tasks.classify import ClassifyHead, Pooling
+from pretune.runtime.arrays import Array
 from pretune.runtime.randomness import Draws
 from pretune.text.examples.labeled import Excerpt
 from pretune.text.examples.multiple_choice import Candidates, Grouped, read_choices
@@ -30,8 +31,6 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @register_task

@@ -27,6 +27,7 @@ from pretune.objectives.objective import Data, Loss, classification_loss
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, Task, fitted
 from pretune.packed import Batch, Packed, Targets
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError, nearest
 from pretune.runtime.progress import say
 from pretune.runtime.randomness import Draws
@@ -38,8 +39,6 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 Pooling = Literal["start", "mean", "max", "last", "before_last", "attentive", "concat", "rising", "pair"]

@@ -26,6 +26,7 @@ from pretune.objectives.tasks.candidates import group_targets
 from pretune.objectives.tasks.classify import need_rows
 from pretune.objectives.tasks.rank import need_pairs
 from pretune.packed import Batch, Targets
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import say
 from pretune.runtime.randomness import Draws
@@ -38,7 +39,6 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
-Array = np.ndarray[Any, np.dtype[Any]]
 ROLES = {"score": ("score", "similarity", "label", "is_duplicate")}
 FAR = -1e4  # the similarity of excluded pairs; finite, so that an empty batch has a finite loss
 MEAN = TextEmbedding()

@@ -28,6 +28,7 @@ from pretune.objectives.seq2seq.source_target import PairEpoch, check_share, in_
 from pretune.objectives.task import Answer, Task, fitted
 from pretune.objectives.tasks.classify import find_labels
 from pretune.packed import Batch
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError, nearest
 from pretune.runtime.randomness import Draws
 from pretune.text.examples.labeled import Excerpt, Labeled
@@ -42,7 +43,6 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Judging = Literal["exact", "words", "rouge", "bleu"]
 DECIDES = {"exact": "exact_match", "words": "word_f1", "rouge": "rougeL", "bleu": "bleu"}
 

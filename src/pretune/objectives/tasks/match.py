@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -34,8 +34,6 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class MatchHead(nn.Module):

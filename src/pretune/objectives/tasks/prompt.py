@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -30,8 +29,6 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @register_task

@@ -24,6 +24,7 @@ from pretune.objectives.task import Answer, fitted
 from pretune.objectives.tasks.candidates import CandidateTask, group_loss
 from pretune.objectives.tasks.classify import Pooling, check_pooling, need_rows
 from pretune.packed import Batch
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import say
 from pretune.runtime.randomness import Draws
@@ -35,7 +36,6 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
-Array = np.ndarray[Any, np.dtype[Any]]
 ROLES = {"group": ("group", "qid", "query_id", "question_id", "topic_id", "topic")}
 
 

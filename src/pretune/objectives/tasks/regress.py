@@ -21,6 +21,7 @@ from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, Task, fitted
 from pretune.objectives.tasks.classify import ClassifyHead, Pooling, check_pooling, need_rows
 from pretune.packed import Batch
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.examples.labeled import Excerpt, Labeled, number, read_labeled
@@ -30,8 +31,6 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @register_task

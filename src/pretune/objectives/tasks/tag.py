@@ -23,6 +23,7 @@ from pretune.objectives.objective import Data, Loss, classification_loss
 from pretune.objectives.registry import register_task
 from pretune.objectives.task import Answer, Task, fitted
 from pretune.packed import Batch
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import say
 from pretune.runtime.randomness import Draws
@@ -35,7 +36,6 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
-Array = np.ndarray[Any, np.dtype[Any]]
 LONGEST = 16  # tokens of a predicate that are repeated after the sentence
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 
 ANNOTATED = (".jsonl", ".parquet")  # file formats whose rows can hold spans
-Array = np.ndarray[Any, np.dtype[Any]]
 Spans = tuple[tuple[int, int], ...]
 
 

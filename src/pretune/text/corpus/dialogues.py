@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.text.corpus.documents import read_jsonl, read_parquet
 from pretune.text.corpus.files import Errors, file_format, find_files
 
-Array = np.ndarray[Any, np.dtype[Any]]
 QUERY, RESPONSE = 0, 1
 ROLES = {
     **dict.fromkeys(("q", "query", "question", "user", "human"), QUERY),

@@ -19,9 +19,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError, quote
 
-Array = np.ndarray[Any, np.dtype[Any]]
 FASTTEXT = 793712314  # magic number of fastText .bin files
 LONGEST = 1 << 16  # maximum bytes of the first line
 DIGITS = 12  # maximum digits of a number in the header

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError, if_option, nearest
 from pretune.runtime.progress import say
 from pretune.text.corpus.documents import csv_rows, read_jsonl, read_parquet, read_table
@@ -46,7 +47,6 @@ USUAL: dict[str, Sequence[str]] = {
 }
 KNOWN = {name for usual in USUAL.values() for name in usual}  # names that mark a first row as a header
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Row = dict[str, Any]
 
 

@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.text.corpus.files import Errors, checked
 from pretune.text.examples.labeled import LABELS, Excerpt, Row, Table
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 ROLES: dict[str, Sequence[str]] = {
     "text": ("premise", "sent1", "article", "passage", "context", "ctx", "goal", "story", "paragraph", "text", "sentence"),

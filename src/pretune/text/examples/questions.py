@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError, nearest, quote
 from pretune.runtime.progress import say
 from pretune.text.corpus.files import checked, ending, file_format, open_stream
@@ -17,7 +18,6 @@ from pretune.text.examples.labeled import FORMATS, ROLES, Excerpt, Row, drop_or_
 from pretune.text.packing.token_rows import TokenRows
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Array = np.ndarray[Any, np.dtype[Any]]
 QUESTIONS = ("question", "query", "text")
 PASSAGES = ("passage", "context", "paragraph", "document")
 ANSWERS = ("answers", "answer", "label")

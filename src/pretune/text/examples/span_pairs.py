@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.text.corpus.files import Errors
 from pretune.text.examples.labeled import Excerpt, Labeled, drop_or_refuse, read_labeled, with_options
 from pretune.text.packing.sequences import Arrangement
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Span = tuple[int, int]  # start and end in characters; the end is exclusive
 
 ROLES: dict[str, Sequence[str]] = {

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError, nearest
 from pretune.runtime.progress import say
 from pretune.text.corpus.documents import read_jsonl, read_parquet
@@ -19,7 +20,6 @@ from pretune.text.examples.labeled import Excerpt, Row, with_options
 from pretune.text.packing.token_rows import TokenRows
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Array = np.ndarray[Any, np.dtype[Any]]
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 WORDS = ("words", "tokens", "form", "sentence", "text", "1")
 TAGS = ("tags", "ner_tags", "labels", "label", "pos_tags", "upos", "pos", "ner")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.randomness import Draws
 from pretune.text.store.store import Store
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def cut_documents(

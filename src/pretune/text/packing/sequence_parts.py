@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.text.packing.sequences import Arrangement
 from pretune.text.packing.token_rows import TokenRows
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Part = list[str] | tuple[int, ...]  # one text per row, or token ids that are the same in all rows
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from pretune.packed import Batch, Capacity, make_targets, pack
+from pretune.runtime.arrays import Array
 from pretune.text.packing.plan import Plan, make_plan
 from pretune.text.spans import spans_to_indices
 from pretune.text.tokenizers.template import Template
@@ -22,8 +23,6 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from pretune.nn.attention.patterns import Pattern
     from pretune.runtime.randomness import Draws
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Source(Protocol):

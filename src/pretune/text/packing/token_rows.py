@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.text.packing.sequences import Arrangement
 from pretune.text.spans import spans_to_indices
 from pretune.text.tokenizers.character_ids import spell
 from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class TextRows(Protocol):

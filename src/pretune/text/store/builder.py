@@ -24,6 +24,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import remove_temporaries, sync_folder, write_bytes
 from pretune.runtime.errors import PretuneError, if_option
 from pretune.runtime.parsing import write_sealed_json
@@ -52,7 +53,6 @@ from pretune.text.store.store import (
 )
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Array = np.ndarray[Any, np.dtype[Any]]
 SHARD_BYTES = 32 << 20  # text per shard
 PART_BYTES = 1 << 20  # text passed to a worker at once
 UNIT_BYTES = 8 << 20  # size on disk of a unit of files; shards do not cross units

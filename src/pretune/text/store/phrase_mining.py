@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.text.store.store import Store
 from pretune.text.tokenizers.phrases import chain, fingerprints
 
-Array = np.ndarray[Any, np.dtype[Any]]
 LONGEST = 3  # words of a phrase
 CHUNK = 1 << 20  # tokens counted at once
 KINDS = 2_000_000  # distinct words, pairs or triples in a table; beyond that the rarer half is dropped

@@ -15,18 +15,18 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Self
 
 import numpy as np
 from safetensors.numpy import load, save
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError, if_option
 from pretune.text.corpus.annotations import inside
 from pretune.text.corpus.sentences import split_sentences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 DOCUMENTS_AT_ONCE = 32  # few enough to stay in the CPU cache
-Array = np.ndarray[Any, np.dtype[Any]]
 NO_SPANS = np.empty((0, 3), dtype=np.int64)
 
 

@@ -24,6 +24,7 @@ import numpy as np
 from annotated_types import Ge, Len
 from typing_extensions import TypedDict
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError, quote
 from pretune.runtime.parsing import conform, is_file_name, parse_json, read_mapping, read_sealed_json
 from pretune.text.spans import spans_to_indices
@@ -34,7 +35,6 @@ VERSION = 2  # 2: the manifest has a checksum, and shards mark the first documen
 MANIFEST = "manifest.json"
 VERIFY_UP_TO = 8 << 30  # bytes; of larger stores only the file sizes are checked on opening
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Count = Annotated[int, Ge(0)]
 _DTYPES = {"U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64}
 

@@ -7,11 +7,11 @@ of text, begin of word, end of word, and padding within a word.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from pretune.runtime.arrays import Array
+
 SYMBOLS = 262
 TEXT_BEGINS, TEXT_ENDS, WORD_BEGINS, WORD_ENDS, FILLER = range(257, 262)
 LONGEST = 50  # symbols per word, including begin and end

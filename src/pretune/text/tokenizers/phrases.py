@@ -6,17 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import hashed
 from pretune.text.corpus.files import read_lines
 from pretune.text.spans import spans_to_indices
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes
 
-Array = np.ndarray[Any, np.dtype[Any]]
 FEWEST = 1000  # texts below which caching does not pay
 _FOLDER: ContextVar[Path | None] = ContextVar("token_cache", default=None)
 

@@ -19,6 +19,7 @@ import numpy as np
 import tokenizers
 
 from pretune.models.bundled import boxed_folder, boxed_names
+from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes, write_json
 from pretune.runtime.errors import PretuneError
 from pretune.text.tokenizers.backend import library_errors
@@ -56,7 +57,6 @@ SENTINELS = ("<extra_id_{}>", "▁<extra_id_{}>")  # T5's tokens, mT5's pieces
 LANGUAGE = re.compile(r"<lang:([\w-]+)>|([a-z]{2,3}_[A-Z]{2})")  # language tokens of trained vocabularies, and mBART's
 
 Ids = np.ndarray[tuple[int], np.dtype[Any]]
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Tokenizer:

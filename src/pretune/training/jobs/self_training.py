@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from pretune.inference.teacher_labels import Array, ask, teachers_task
+from pretune.inference.teacher_labels import ask, teachers_task
 from pretune.objectives.distillation.distill_logits import Teaching
+from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.errors import PretuneError, if_option
 from pretune.runtime.output_paths import INTERMEDIATE
