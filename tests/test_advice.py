@@ -12,10 +12,10 @@ import call_graph
 from pretune import PretuneError
 from pretune.cli import GROUPS, VERBS, main, make_command, parse_docstring
 from pretune.objectives import OBJECTIVES, parse_objective
-from pretune.runtime.errors import if_option, running_with
+from pretune.runtime.errors import command_options, if_option
 from pretune.runtime.recipe import section_keys
 from pretune.text.examples.labeled import read_labeled
-from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
+from pretune.training.settings import Batching, Budget, Monitoring, Optimizer, Schedule
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -24,7 +24,7 @@ PAGES = [
     "CHANGELOG.md",
     *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
 ]
-SECTIONS = {"budget": Budget, "optimizer": Optimizer, "schedule": Schedule, "batch": Batching, "watching": Watching}
+SECTIONS = {"budget": Budget, "optimizer": Optimizer, "schedule": Schedule, "batch": Batching, "watching": Monitoring}
 OPTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*)")
 # A command that a text has in it: options after its name are its own.
 COMMAND = re.compile(r"(?:\bpretune (" + "|".join(sorted(VERBS, key=len, reverse=True)) + r")\b)|\b(torchrun|ray start|pip|pytest|kubectl|srun|sbatch)\b")  # fmt: skip
@@ -167,9 +167,9 @@ def test_advice_is_given_where_the_command_has_the_option(tmp_path: Path, capsys
 
 
 def test_the_options_of_a_command_are_known_while_it_runs_alone() -> None:
-    with running_with(["out", "steps"]):
+    with command_options(["out", "steps"]):
         assert if_option("steps", "--steps") and not if_option("errors", "--errors")
-        with running_with(["errors"]):
+        with command_options(["errors"]):
             assert if_option("errors", "--errors") and not if_option("steps", "--steps")
         assert if_option("steps", "--steps")
     assert if_option("errors", "--errors")
