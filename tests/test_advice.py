@@ -35,10 +35,10 @@ OTHERS = {
 }  # fmt: skip
 # Where an option's name is filled in, and why it is one that the command has.
 FILLED_IN = {
-    ("pretune.text.examples.labeled", "with_options"),  # each is guarded
+    ("pretune.text.examples.labeled", "advise_options"),  # each is guarded
     ("pretune.runtime.recipe", "_explain"),  # a parameter that the verb lacks
     ("pretune.evaluation.language_modeling", "evaluate_language"),  # those that were given
-    ("pretune.verbs.verb", "spelled"),  # the same
+    ("pretune.verbs.verb", "option_spelling"),  # the same
     ("pretune.cli", "_spell"),  # makes them
     ("pretune.cli", "check_flags"),  # one that was given
     ("pretune.training.jobs.multitask", "find_tasks"),  # --train or --dev, which was given
@@ -181,12 +181,12 @@ def test_the_call_graph_follows_calls_methods_and_values() -> None:
     def who(*unit: str) -> set[str]:
         return set(users().get(unit, []))
 
-    assert {"finetune", "predict", "prepare", "pretrain"} <= who("pretune.text.corpus.files", "decode")
-    assert {"finetune", "predict"} <= who("pretune.objectives.tasks.rank", "need_pairs") and "prepare" not in who(
-        "pretune.objectives.tasks.rank", "need_pairs"
+    assert {"finetune", "predict", "prepare", "pretrain"} <= who("pretune.text.corpus.files", "decode_line")
+    assert {"finetune", "predict"} <= who("pretune.objectives.tasks.rank", "require_pairs") and "prepare" not in who(
+        "pretune.objectives.tasks.rank", "require_pairs"
     )
     assert {"pretrain", "adapt"} <= who("pretune.training.jobs.pretraining_data", "get_store")
-    assert who("pretune.compression.pruning", "Pruning", "check") >= {"prune", "compress"}
+    assert who("pretune.compression.pruning", "PruningSpec", "check") >= {"prune", "compress"}
     assert foreign("replace invalid bytes with --errors replace", ["finetune"]) == ["--errors"]
     assert foreign("use `pretune prepare --errors replace`", ["finetune"]) == []
     assert foreign("use `pretune prepare --error replace`", ["finetune"]) == ["--error"]

@@ -42,7 +42,7 @@ class Fake:
 
     def __init__(self, head: str = "lm", first: bool = True) -> None:
         self.head, self.way, self.first = head, SCORING_METHODS[head], first
-        self.model = type("M", (), {"need_tokenizer": lambda self: Letters()})()
+        self.model = type("M", (), {"require_tokenizer": lambda self: Letters()})()
 
     def __call__(self, texts: list[str], *_: Any) -> list[Any]:
         found = [np.array([-(ord(letter) % 7) / 2 for letter in text], dtype=float) for text in texts]

@@ -125,7 +125,7 @@ def run(verb: Any, folder: Path, name: str, settled: dict[str, Any]) -> dict[str
     with (
         patch.object(pretraining, "pretrain", begin),
         patch("pretune.training.jobs.several_seeds.finetune_seeds", begin),
-        patch.object(finetuning, "read_material", lambda plan: begin(plan)),
+        patch.object(finetuning, "read_task_data", lambda plan: begin(plan)),
         patch("pretune.training.jobs.multitask.read_tasks", lambda plan: begin(plan)),
         patch("pretune.training.jobs.self_training.self_train", begin),
         contextlib.chdir(folder),

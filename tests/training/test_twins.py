@@ -57,7 +57,7 @@ def test_a_twin_runs(name: str, tmp_path: Path) -> None:
     assert load_model(tmp_path / "run").backbone.width in (128, 256)
 
 
-@pytest.mark.parametrize(("name", "goes_on"), [("lstm-lm-tiny", False), ("awd-lstm-tiny", True)])
+@pytest.mark.parametrize(("name", "continues_state"), [("lstm-lm-tiny", False), ("awd-lstm-tiny", True)])
 def test_only_what_is_told_to_goes_on_from_the_batch_before(
     name: str, continues_state: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

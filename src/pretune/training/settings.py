@@ -30,7 +30,7 @@ RECIPE_KEYS = {
     "Optimizer": "optimizer",
     "Schedule": "schedule",
     "Batching": "batch",
-    "Watching": "watching",
+    "Monitoring": "watching",
 }
 
 

@@ -83,7 +83,7 @@ class BiLM(Objective):
 
     def head(self, backbone: Backbone) -> nn.Module:
         """Return the model family's output layer over the vocabulary, which both directions share."""
-        make: Any = getattr(backbone, "way_head", None)
+        make: Any = getattr(backbone, "direction_head", None)
         if make is None:
             raise PretuneError("bilm needs a model with a forward and a backward stack, such as elmo-transformer")
         head: nn.Module = make()

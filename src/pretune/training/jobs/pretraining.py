@@ -162,7 +162,7 @@ def prepare_training(
         recompute=bool(plan.batch.recompute),
         evaluate=evaluator(model, evaluation, device) if evaluation else None,
         evaluate_first=not is_preset(plan.model) or plan.from_ is not None,
-        restore_state=getattr(model.backbone, "restore_carry", None),
+        restore_state=getattr(model.backbone, "restore_state", None),
     )
     return model, learned, training
 
