@@ -8,7 +8,9 @@ rounded. Fingerprints compare only on one machine with the same versions of the 
 Everything runs on the CPU in fp32 with one thread, on text generated from a seed, and uses only the public API of pretune.
 
 Left out: CUDA, torch.compile and several processes; `evaluate` and `quickstart`, which need published data or several minutes;
-`tune` and `compress`, whose choices depend on measured time; `train_vectors`, which needs gensim; model cards, reports and help.
+`tune` and `compress`, whose choices depend on measured time; `train_vectors`, which needs gensim; model cards, reports and help;
+pieces and scores of a Unigram tokenizer, which the tokenizers library computes by adding floats in a random order: two trainings
+on the same text differ in the last bits of scores, and so in the order of pieces. Presets with such a tokenizer get a fixed one.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import re
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -113,6 +116,20 @@ QUANTIZATION = {
     "bf16": {"how": "bf16"},
 }
 TOKENIZERS = ("wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items", "words", "characters")
+UNIGRAM = "raw-unigram"
+# Presets with a Unigram tokenizer → the options to train it with.
+UNIGRAM_PRESETS: dict[str, dict[str, Any]] = {
+    "albert-tiny": {"lowercase": True},
+    "camembert-tiny": {},
+    "deberta-v3-tiny": {},
+    "mbart-tiny": {"languages": ["en_XX", "fr_XX"]},
+    "mt5-tiny": {"sentinels": 100},
+    "performer-tiny": {},
+    "t5-tiny": {"sentinels": 100},
+    "t5-v1.1-tiny": {"sentinels": 100},
+    "xlm-roberta-tiny": {},
+    "xlnet-tiny": {},
+}
 
 
 def known_presets() -> list[dict[str, Any]]:
@@ -126,8 +143,8 @@ def write_preset(folder: Path, name: str, vocabulary: int) -> Path:
     return file
 
 
-def train_tokenizer(corpus: Path, kind: str, size: int, out: Path) -> None:
-    pt.train_tokenizer(corpus, kind=kind, size=size, layout="line", out=out)  # type: ignore[arg-type]
+def train_tokenizer(corpus: Path, kind: str, size: int, out: Path, **options: Any) -> None:
+    pt.train_tokenizer(corpus, kind=kind, size=size, layout="line", out=out, **options)  # type: ignore[arg-type]
 
 
 def split_text(tokenizer: Path, text: str) -> Row:
@@ -138,10 +155,17 @@ def prepare(corpus: Path, tokenizer: Path, out: Path, language: str) -> None:
     pt.prepare(corpus, tokenizer, out, language=language, layout="line", processes=1)
 
 
-def pretrain(model: Path | pt.Run, data: Sequence[Path], out: Path, steps: int, objective: str | None = None) -> pt.Run:
+def pretrain(
+    model: Path,
+    data: Sequence[Path],
+    out: Path,
+    steps: int,
+    objective: str | None = None,
+    tokenizer: Path | None = None,
+) -> pt.Run:
     reading = {"layout": "line"} if all(path.name == "text.txt" for path in data) else {}
     return pt.pretrain(
-        model, data, out=out, objective=objective, device="cpu", **reading,
+        model, data, out=out, objective=objective, tokenizer=tokenizer, device="cpu", **reading,
         budget=pt.Budget(steps=steps), batch=pt.Batching(tokens=128, length=32),
         watching=pt.Watching(log=1, held_out=0.1, packs=2, save=0),
     )  # fmt: skip
@@ -329,6 +353,22 @@ class Work:
             prepare(self.folder / corpus, self.folder / f"tokenizer-{kind}", folder, language)
         return folder
 
+    def fixed_unigram(self, preset: str) -> Path:
+        """Return a Unigram tokenizer for a preset, with pieces and scores that follow from the text alone."""
+        folder, corpus = self.new(f"{preset} tokenizer"), self.folder / "text.txt"
+        train_tokenizer(corpus, UNIGRAM, VOCABULARY, folder, **UNIGRAM_PRESETS[preset])
+        file, text = folder / "tokenizer.json", corpus.read_text(encoding="utf-8")
+        trained = json.loads(file.read_text(encoding="utf-8"))
+        letters = sorted({*text, *text.lower()} - {" ", "\n"})
+        words = [f"▁{word}" for word, _ in Counter(text.lower().replace(".", "").split()).most_common(120)]
+        pieces = ["▁", *letters, *(f"▁{letter}" for letter in letters), *SYLLABLES, *words]
+        special = [[token["content"], 0.0] for token in trained["added_tokens"]]
+        # Longer pieces have better scores, so that texts split into few.
+        scored = [[piece, len(piece) - 12 - i / 1024] for i, piece in enumerate(dict.fromkeys(pieces))]
+        trained["model"]["vocab"] = special + scored
+        file.write_text(json.dumps(trained, ensure_ascii=False), encoding="utf-8")
+        return folder
+
     def data(self, kind: str) -> list[Path]:
         """Return the paths of data of a kind."""
         pairs = [self.folder / "pairs.en.txt", self.folder / "pairs.fr.txt"]
@@ -356,7 +396,8 @@ class Work:
             kind = "store and pairs" if "tlm" in objective else "pairs" if "translate" in objective else "text"
             model = write_preset(self.folder, preset, VOCABULARY)
             steps = FEW_STEPS if preset in SLOW else STEPS
-            self.runs[preset] = pretrain(model, self.data(kind), self.new(preset), steps)
+            tokenizer = self.fixed_unigram(preset) if preset in UNIGRAM_PRESETS else None
+            self.runs[preset] = pretrain(model, self.data(kind), self.new(preset), steps, tokenizer=tokenizer)
         return self.runs[preset]
 
     def classifier(self) -> pt.Run:
@@ -487,8 +528,12 @@ def tokenizers(work: Work) -> Entries:
     for kind in TOKENIZERS:
         folder = work.new(f"tokenizer of {kind}")
         train_tokenizer(work.folder / "text.txt", kind, VOCABULARY, folder)
-        yield f"{kind}/tokenizer.json", sha(canonical(json.loads((folder / "tokenizer.json").read_text("utf-8"))))
-        yield f"{kind}/split", rows_of([split_text(folder, f"{work.prompts[0]} Éa, ドx!")])
+        trained = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+        if trained["model"]["type"] == "Unigram":
+            del trained["model"]  # not the same twice; see above
+        else:
+            yield f"{kind}/split", rows_of([split_text(folder, f"{work.prompts[0]} Éa, ドx!")])
+        yield f"{kind}/tokenizer.json", sha(canonical(trained))
 
 
 def pretraining(work: Work) -> Entries:
