@@ -17,7 +17,7 @@ from pretune.models.loading import load_model
 from pretune.models.model import Network
 from pretune.nn.dropout import share_dropout_seed
 from pretune.objectives import parse_objective
-from pretune.objectives.pretraining.nsp import PairHead
+from pretune.objectives.pretraining.sentence_pairs import SequenceClassificationHead
 from pretune.packed import Batch
 from pretune.training.flops import forward_flops
 from pretune.training.optim.optimizers import hidden_matrices
@@ -62,7 +62,7 @@ def test_the_head_for_the_order_of_sentences_goes_both_ways(tmp_path: Path) -> N
 
     peer = make_peer("PreTraining", tmp_path / "peer")
     model = load_model(tmp_path / "peer", parse_objective("mlm"))
-    model.root.heads["sop"] = PairHead(model.backbone)
+    model.root.heads["sop"] = SequenceClassificationHead(model.backbone)
     found, missing, extra = FAMILY.table.read(load_file(tmp_path / "peer" / "model.safetensors"), model.root.tensors())
     assert not missing
     assert not extra

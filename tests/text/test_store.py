@@ -176,10 +176,10 @@ def test_many_small_files_share_shards(tmp_path: Path, english: list[str]) -> No
 KILLED = """
 import sys
 from pathlib import Path
-from pretune.text.store.builder import Settings, make_store
+from pretune.text.store.builder import StoreSettings, build_store
 from pretune.text.tokenizers.tokenizer import Tokenizer
 folder = Path(sys.argv[1])
-make_store([folder / "a.jsonl"], Tokenizer.load(folder), folder / "store", Settings(shard_bytes=60_000), 2)
+build_store([folder / "a.jsonl"], Tokenizer.load(folder), folder / "store", StoreSettings(shard_bytes=60_000), 2)
 """
 
 

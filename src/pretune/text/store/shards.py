@@ -126,7 +126,7 @@ class ShardWorker:
         # A new process, not a fork: it does not depend on the caller's threads and main module.
         # In a separate session, Ctrl-C reaches only the parent.
         self.process = subprocess.Popen(
-            [sys.executable, "-c", "from pretune.text.store.shards import serve_requests; serve_requests()"],
+            [sys.executable, "-c", "from pretune.text.store.shards import serve_worker; serve_worker()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
