@@ -22,7 +22,7 @@ from pretune.nn.initialization import initialize
 from pretune.packed import pack_lists
 
 
-@pytest.mark.parametrize(("buckets", "furthest"), [(8, 14), (8, 40), (32, 64), (256, 512)])
+@pytest.mark.parametrize(("buckets", "max_distance"), [(8, 14), (8, 40), (32, 64), (256, 512)])
 def test_buckets_match_transformers(buckets: int, max_distance: int) -> None:
     from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 

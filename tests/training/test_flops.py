@@ -228,7 +228,7 @@ def test_the_formula_with_relative_positions_and_memory(kind: str, columns: tupl
 
 
 @pytest.mark.parametrize("kind", ["deberta", "deberta-v2"])
-@pytest.mark.parametrize("furthest", [5, 40])
+@pytest.mark.parametrize("max_distance", [5, 40])
 def test_the_formula_with_vectors_of_distances(kind: str, max_distance: int) -> None:
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
     positions = {"relative_attention": True, "pos_att_type": "c2p|p2c", "max_relative_positions": max_distance}
