@@ -224,7 +224,7 @@ def test_finetuning_learns(task: Run) -> None:
 
 
 def test_predictions_are_in_order_for_any_batch_size(task: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pretune.inference import batching
+    from pretune.models import batching
 
     texts = [f"the {'value ' * (i % 23)} is {'true' if i % 2 else 'false'}" for i in range(120)]
     together = task.predict(texts)
@@ -426,8 +426,8 @@ def test_neighbors(pretrained: Run, tmp_path: Path) -> None:
 def test_a_word_vector_is_the_mean_of_its_token_vectors(pretrained: Run) -> None:
     import torch
 
-    from pretune.inference.batching import text_batches
     from pretune.inference.neighbors import word_vectors
+    from pretune.models.batching import text_batches
     from pretune.models.loading import load_model
 
     model = load_model(pretrained.folder)

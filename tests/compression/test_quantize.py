@@ -21,7 +21,7 @@ from pretune.compression.measurement import Costs, model_bytes, summarize_gains,
 from pretune.compression.onnx_int8 import quantize_graph_dynamic, quantize_graph_learned, quantize_graph_static
 from pretune.compression.quantization import QuantizationJob, check_options, choose_engine, write_aware_graph
 from pretune.compression.task_model import TrainedModel
-from pretune.inference.batching import text_batches
+from pretune.models.batching import text_batches
 from pretune.models.loading import load
 from pretune.models.onnx_export import INPUTS, PaddedModel, write_graph
 from pretune.nn.linear import Linear

@@ -20,7 +20,7 @@ from peers import (
     save_peer,
 )
 from pretune.families import FAMILIES
-from pretune.inference.batching import text_batches
+from pretune.models.batching import text_batches
 from pretune.models.create_model import make_model
 from pretune.models.loading import load_model
 from pretune.models.model import Model, Network

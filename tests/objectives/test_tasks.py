@@ -21,9 +21,9 @@ import torch._dynamo
 from torch._dynamo.testing import CompileCounter
 
 from material import BEASTS, COLORS, TEMPLATE, few_words, stack, write
-from pretune.inference import batching
 from pretune.inference.predict import Predictor
 from pretune.metrics import score
+from pretune.models import batching
 from pretune.models.create_model import make_model
 from pretune.models.model import Network
 from pretune.nn.attention import multi_head

@@ -11,7 +11,7 @@ import torch
 
 from pretune.compression.measurement import evaluate_quality, measure_costs, summarize_gains
 from pretune.compression.pruning import ImportanceData
-from pretune.inference.batching import batches_by_length
+from pretune.models.batching import batches_by_length
 from pretune.models.checkpoint_heads import stored_objectives
 from pretune.models.loading import load
 from pretune.models.model import Model

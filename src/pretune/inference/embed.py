@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from pretune.inference.batching import text_batches
 from pretune.inference.finite_check import check_not_nan
+from pretune.models.batching import text_batches
 from pretune.models.checkpoint_heads import stored_objectives, text_embedding_of
 from pretune.models.hf_config import DEFAULT_MAX_LENGTH
 from pretune.models.loading import load_model

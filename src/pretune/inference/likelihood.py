@@ -23,8 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.inference.batching import TOKENS
 from pretune.inference.finite_check import check_not_nan
+from pretune.models.batching import TOKENS
 from pretune.models.checkpoint_heads import stored_objectives
 from pretune.models.hf_config import DEFAULT_MAX_LENGTH
 from pretune.models.loading import load_model

@@ -29,7 +29,7 @@ from pretune.backbones.onnx_runtime import (
     open_session,
     padded_inputs,
 )
-from pretune.inference.batching import text_batches
+from pretune.models.batching import text_batches
 from pretune.models.hf_config import CONFIG_FILE
 from pretune.models.model import Model
 from pretune.models.weights import HEAD_FILE

@@ -60,11 +60,14 @@ def check_new_folder(out: Path, options: Any) -> None:
 
 def check_run_folder(out: Path, options: Any) -> None:
     """Check the folder of a run: a new one, or, with `resume`, one with an unfinished run."""
-    from pretune.training.parallel.distributed import was_restarted
-
     check_any_folder(out, options)
     if not was_restarted():  # a process that replaces a lost one continues its run
         check_run(out, options.resume)
+
+
+def was_restarted() -> bool:
+    """Return whether `torchrun` started this process to replace one that was lost."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 def check_run(out: Path, resume: bool) -> bool:

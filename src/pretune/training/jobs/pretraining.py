@@ -15,6 +15,7 @@ from pretune.objectives import Data, JointObjective, Mixture, parse_objective
 from pretune.packed import Batch
 from pretune.runtime.devices import choose_device, deterministic
 from pretune.runtime.errors import PretuneError, if_option
+from pretune.runtime.output_paths import was_restarted
 from pretune.runtime.progress import log_info
 from pretune.text.corpus.dialogues import Dialogues
 from pretune.text.examples.labeled import LabeledRows
@@ -28,7 +29,7 @@ from pretune.training.jobs.pretraining_model import check_stages, count_paramete
 from pretune.training.jobs.pretraining_settings import PretrainingJob
 from pretune.training.loop import Training, evaluate_loss, train
 from pretune.training.optim.optimizers import scale_lr_to_batch
-from pretune.training.parallel.distributed import World, report_lost_process, was_restarted
+from pretune.training.parallel.distributed import World, report_lost_process
 from pretune.training.parallel.rank_consistency import (
     check_agreement,
     check_shared_folder,

@@ -109,11 +109,6 @@ class World:
         return made[0] if self.first else act()
 
 
-def was_restarted() -> bool:
-    """Return whether `torchrun` started this process to replace one that was lost."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-
-
 @contextmanager
 def report_lost_process(world: World) -> Iterator[None]:
     """Raise a clear error if another process dies while this one waits for it."""
