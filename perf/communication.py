@@ -26,7 +26,7 @@ import torch
 from common import machine
 from pretraining_speed import VOCABULARY, RandomStore
 
-from pretune.models.model import make_model
+from pretune.models.create_model import make_model
 from pretune.objectives import Data, parse_objective
 from pretune.text.corpus.documents import Document
 from pretune.text.packing.sequences import Packing

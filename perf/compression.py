@@ -39,7 +39,8 @@ from pretune.compression.layer_dropping import WAYS
 from pretune.compression.measurement import MANY, WORDS, forward, quality, ragged_batches, seconds
 from pretune.compression.task_model import Trained
 from pretune.families import find_family
-from pretune.models.model import Model, Root, load
+from pretune.models.loading import load
+from pretune.models.model import Model, Root
 from pretune.models.presets import find_preset
 from pretune.objectives import parse_objective
 from pretune.runtime.output_paths import INTERMEDIATE

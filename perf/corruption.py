@@ -28,8 +28,9 @@ from pretune.runtime.randomness import Draws
 from pretune.text.corpus.dialogues import Dialogues
 from pretune.text.corpus.documents import Document
 from pretune.text.examples.labeled import Labeled
-from pretune.text.packing.sequences import Packing, Template, collate
-from pretune.text.store.store import spans_to_indices
+from pretune.text.packing.sequences import Packing, collate
+from pretune.text.spans import spans_to_indices
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import train as train_tokenizer
 from pretune.training.data_streams import Stream

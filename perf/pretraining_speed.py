@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from common import machine
 
-from pretune.models.model import make_model
+from pretune.models.create_model import make_model
 from pretune.objectives import Data, parse_objective
 from pretune.text.corpus.documents import Document
 from pretune.text.packing.sequences import Packing
@@ -61,7 +61,7 @@ class RandomStore:
     document_languages = document_files
 
     def gather(self, starts: Any, lengths: Any) -> Any:
-        from pretune.text.store.store import spans_to_indices
+        from pretune.text.spans import spans_to_indices
 
         return self.ids[spans_to_indices(starts, lengths)]
 

@@ -23,8 +23,9 @@ from pretune.objectives import Data, parse_objective
 from pretune.runtime.randomness import Draws
 from pretune.text.corpus.documents import read_documents
 from pretune.text.examples.labeled import Labeled
-from pretune.text.packing.sequences import Packing, Template, collate
+from pretune.text.packing.sequences import Packing, collate
 from pretune.text.store.builder import Settings, make_store
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.training import train
 
 NAMES = (

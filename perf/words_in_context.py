@@ -17,7 +17,7 @@ from common import read_results
 from sklearn.metrics import roc_auc_score
 
 from pretune.inference.neighbors import word_vectors
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 
 
 def places_of(pairs: list[dict[str, Any]], words: list[str], owner: Any) -> np.ndarray[Any, Any]:

@@ -52,7 +52,7 @@ NOT_LIKE_THE_PEER = {
     "big_bird": "yes, of each text by itself, with the same random blocks (below)",
     "reformer": "yes, of each text by itself, with the same hashing (below)",
     "transfo-xl": "no: `transformers` 5 has it no more; numbers that its last version gave",
-    "word-vectors": "no: there is nothing to compute; files in tests/text/test_vectors.py",
+    "word-vectors": "no: there is nothing to compute; files in tests/text/test_word_vector_files.py",
     "lstm": "no: no peer has it; its layers are torch's in tests/nn/test_recurrent.py, properties in tests/families/test_recurrent_families.py",
     "bilstm": "no: no peer has it; its layers are those of lstm, properties in tests/families/test_recurrent_families.py",
     "elmo": "no: no peer has it; the released layout in tests/families/test_elmo_published.py",

@@ -96,7 +96,7 @@ def test_messages_name_options_that_their_commands_have() -> None:
     """A message that several commands can show names options that all of them have, or asks with `if_option`."""
     wrong = []
     for unit in call_graph.units():
-        if unit in FILLED_IN:
+        if unit in FILLED_IN or unit[0] == "pretune.verbs.options":  # help texts: see the next test
             continue
         for line, text, guard in call_graph.messages(unit, "if_option"):
             known = rules().get(text) or users().get(unit, list(VERBS))
@@ -158,10 +158,10 @@ def test_advice_is_given_where_the_command_has_the_option(tmp_path: Path, capsys
     with pytest.raises(SystemExit):
         main(["finetune", "pretune-small-en", str(bad), "--out", str(tmp_path / "run")])
     refused = capsys.readouterr().err
-    assert "bad.csv, line 2: not valid UTF-8" in refused and "as UTF-8" in refused and "--errors" not in refused
+    assert "bad.csv, line 2: not valid UTF-8" in refused and "to UTF-8" in refused and "--errors" not in refused
     with pytest.raises(SystemExit):
         main(["prepare", str(bad), "--tokenizer", "pretune-small-en", "--out", str(tmp_path / "store")])
-    assert "or go on with --errors replace" in capsys.readouterr().err
+    assert "or replace invalid bytes with --errors replace" in capsys.readouterr().err
     with pytest.raises(PretuneError, match="--errors replace"):  # from Python, all advice is given
         read_labeled(bad)
 
@@ -185,9 +185,9 @@ def test_the_call_graph_follows_calls_methods_and_values() -> None:
     assert {"finetune", "predict"} <= who("pretune.objectives.tasks.rank", "need_pairs") and "prepare" not in who(
         "pretune.objectives.tasks.rank", "need_pairs"
     )
-    assert {"pretrain", "adapt"} <= who("pretune.training.jobs.pretraining", "get_store")
+    assert {"pretrain", "adapt"} <= who("pretune.training.jobs.pretraining_data", "get_store")
     assert who("pretune.compression.pruning", "Pruning", "check") >= {"prune", "compress"}
-    assert foreign("go on with --errors replace", ["finetune"]) == ["--errors"]
+    assert foreign("replace invalid bytes with --errors replace", ["finetune"]) == ["--errors"]
     assert foreign("use `pretune prepare --errors replace`", ["finetune"]) == []
     assert foreign("use `pretune prepare --error replace`", ["finetune"]) == ["--error"]
     assert foreign("--errors strict: no; leave it out, or --column", ["finetune", "prepare"]) == []

@@ -9,7 +9,7 @@ import torch
 
 import pretune as pt
 from pretune.models.bundled import boxed_folder, boxed_names
-from pretune.models.model import find_folder
+from pretune.models.references import find_folder
 from pretune.sample_data import clozes
 from pretune.text.tokenizers.tokenizer import Tokenizer
 

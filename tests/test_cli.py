@@ -23,7 +23,7 @@ def run(*arguments: object, check: bool = True) -> subprocess.CompletedProcess[s
 
 
 def timed(command: list[str]) -> tuple[str, float]:
-    """What it prints, and its seconds of processor time: others may be waiting for the cores."""
+    """Return the output of a command and its CPU time in seconds, which does not depend on other processes."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     answer = subprocess.run(command, check=True, capture_output=True, text=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -32,12 +32,12 @@ def timed(command: list[str]) -> tuple[str, float]:
 
 @cache
 def time_of_torch() -> float:
-    """What anything that computes has to wait for on this machine: about a second on a fast one."""
+    """Return the CPU time to import torch on this machine: about a second on a fast one."""
     return min(timed([sys.executable, "-c", "import torch"])[1] for _ in range(2))
 
 
 @pytest.mark.parametrize("arguments", [["--help"], *[[*name.split(), "--help"] for name in VERBS]], ids=" ".join)
-def test_help_answers_at_once_and_without_torch(arguments: list[str]) -> None:
+def test_help_is_fast_and_does_not_import_torch(arguments: list[str]) -> None:
     script = f"import sys, pretune.cli\ntry: pretune.cli.main({arguments!r})\nexcept SystemExit: pass\n"
     check = "assert not {'torch', 'numpy', 'tokenizers'} & set(sys.modules)"
     seconds = []  # a crowded machine makes one in a hundred slow, though it has no more to do
@@ -49,7 +49,7 @@ def test_help_answers_at_once_and_without_torch(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_every_verb_takes_recipe_set_and_json_and_documents_its_options(name: str) -> None:
+def test_every_verb_has_recipe_set_and_json_and_documents_its_options(name: str) -> None:
     text = run(*name.split(), "--help").stdout
     for option in ("--recipe", "--set", "--json"):
         assert option in text
@@ -62,7 +62,7 @@ def test_every_verb_takes_recipe_set_and_json_and_documents_its_options(name: st
     assert set(notes) == set(inspect.signature(VERBS[name]).parameters)
 
 
-def test_what_help_and_the_package_promise_is_there() -> None:
+def test_the_description_of_the_package_names_existing_verbs() -> None:
     described = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text("utf-8"))["project"]
     told = run("--help").stdout
     assert " ".join(described["description"].split()) in " ".join(told.split())
@@ -71,7 +71,7 @@ def test_what_help_and_the_package_promise_is_there() -> None:
     assert all(packages for packages in described["optional-dependencies"].values())
 
 
-def test_version_comes_from_one_place() -> None:
+def test_version_is_that_of_the_package() -> None:
     assert run("--version").stdout.strip() == pretune.__version__
 
 
@@ -91,7 +91,7 @@ def test_the_verbs_work_end_to_end(corpus: Path, tmp_path: Path) -> None:
     assert facts["tokens"] == store.tokens > 10_000
 
 
-def test_options_win_over_set_and_set_over_the_recipe(corpus: Path, tmp_path: Path) -> None:
+def test_options_take_precedence_over_set_and_set_over_the_recipe(corpus: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "r.yaml"
     recipe.write_text(f"corpus: ['{corpus}']\nkind: bpe\nsize: 400\nlowercase: true\n")
     command = ["tokenizer", "train", "--recipe", recipe, "--json"]
@@ -106,13 +106,13 @@ def test_options_win_over_set_and_set_over_the_recipe(corpus: Path, tmp_path: Pa
         (["tokenizer", "train", "nowhere.txt"], "nowhere.txt: no such file or folder"),
         (["tokenizer", "train", "x.txt", "--size", "3"], "a vocabulary of 3 is too small"),
         (["prepare", "x.txt", "--tokenizer", "nowhere", "--out", "o"], "nowhere: no such tokenizer"),
-        (["prepare", "x.txt", "--out", "o"], "'tokenizer' is needed: give --tokenizer"),
+        (["prepare", "x.txt", "--out", "o"], "'tokenizer' is missing: give --tokenizer"),
         (["prepare", "x.txt", "--set", "tokenzer=t", "--out", "o"], "did you mean 'tokenizer'?"),
         (["tokenizer", "inspect", "nowhere"], "nowhere: no such tokenizer"),
         (["prepare", "--recipe", "none.yaml"], "none.yaml: there is no such file"),
     ],
 )
-def test_bad_input_gets_one_line_and_a_non_zero_exit(arguments: list[str], message: str) -> None:
+def test_invalid_input_prints_one_line_and_exits_with_an_error(arguments: list[str], message: str) -> None:
     answer = run(*arguments, check=False)
     assert answer.returncode == 1
     assert answer.stdout == ""
@@ -121,14 +121,14 @@ def test_bad_input_gets_one_line_and_a_non_zero_exit(arguments: list[str], messa
     assert message in answer.stderr
 
 
-def test_wrong_options_name_the_nearest() -> None:
+def test_unknown_options_suggest_the_nearest() -> None:
     answer = run("prepare", "--tokeniser", "x", check=False)
     assert answer.returncode != 0
     assert "--tokenizer" in answer.stdout + answer.stderr
     assert "Traceback" not in answer.stderr
 
 
-def test_progress_goes_to_stderr_where_it_takes_long(
+def test_progress_of_long_work_goes_to_stderr(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from pretune.runtime import progress
@@ -152,14 +152,14 @@ def test_the_command_line_can_be_called_from_python(capsys: pytest.CaptureFixtur
 
 
 def flags(name: str) -> list[str]:
-    """The booleans of a verb, as the command line spells them."""
+    """Return the flags of a verb as they are spelled on the command line."""
     from pretune.runtime.recipe import hints
 
     return [option.replace("_", "-") for option, hint in hints(VERBS[name]).items() if hint is bool]
 
 
 @pytest.mark.parametrize("name", [name for name in VERBS if flags(name)])
-def test_booleans_can_be_switched_on_and_off(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_can_be_turned_on_and_off(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     got: dict[str, object] = {}
 
     class Seen(Exception):  # noqa: N818
@@ -189,8 +189,8 @@ def test_a_flag_takes_no_value(capsys: pytest.CaptureFixture[str]) -> None:
         assert capsys.readouterr().err == message
 
 
-def test_a_recipe_may_name_what_is_at_its_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run writes all options down, also those that do not apply to it: its recipe is to run again."""
+def test_a_recipe_may_contain_options_at_their_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The recipe of a run contains all options, even those that do not apply to it, and can be run again."""
     (tmp_path / "r.yaml").write_text("model: nowhere\nprompts: [a]\nlength_penalty: 1.0\nseed: 0\ntokens: 50\n")
     with pytest.raises(SystemExit, match="1"):
         main(["generate", "--recipe", str(tmp_path / "r.yaml")])

@@ -1,4 +1,4 @@
-"""Work on a Ray cluster: the same bytes as here, whatever is lost on the way."""
+"""Jobs on a Ray cluster: the same results as locally, even if workers are lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pretune.text.store.store import MANIFEST
 from small_task import start, tune
 
 
-def test_without_ray_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_ray_is_reported_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(PretuneError, match=r"pip install 'pretune\[cluster\]'"):
         ray_jobs.connect()
@@ -97,7 +97,7 @@ def test_errors_of_a_cluster_are_those_of_one_machine(ray: Any, texts: Path, tmp
         pt.prepare(tmp_path / "bad.txt", tokenizer, tmp_path / "store", processes=1)
     assert str(told.value) == str(here.value)
     assert not (tmp_path / "store").exists() and not (tmp_path / "store.partial").exists()
-    with pytest.raises(PretuneError, match="does not see it"):
+    with pytest.raises(PretuneError, match="cannot see this path"):
         next(ray_jobs.on_cluster(ray_jobs.check_seen, [(tmp_path / "elsewhere",)]))
 
 

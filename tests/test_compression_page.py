@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pretune.cli import main
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 from pretune.objectives import parse_objective
 from small_task import start, trained
 from test_refit import small, tokenizer

@@ -13,7 +13,7 @@ from canary import store
 from pretune.cli import main
 from pretune.evaluation import paired_bootstrap
 from pretune.evaluation.suites import suite_names
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 from pretune.objectives import parse_objective
 from small_task import start
 from tiny import read, tiny

@@ -129,7 +129,7 @@ def test_one_head_of_several(tmp_path: Path) -> None:
     save(tmp_path / "odd", "bert", "0.5*mlm(rate=0.3)|nsp")
     pt.export(tmp_path / "odd", head="mlm", out=tmp_path / "options")
     assert pt.load(tmp_path / "options").objective == "mlm(rate=0.3)"
-    with pytest.raises(PretuneError, match="no head 'lm'; it has mlm, nsp"):
+    with pytest.raises(PretuneError, match="no head 'lm'; its heads are: mlm, nsp"):
         pt.export(run, head="lm", out=tmp_path / "none")
 
 
@@ -168,13 +168,13 @@ def test_another_vocabulary_and_more_positions(tmp_path: Path) -> None:
 
 def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
     run = save(tmp_path / "elmo", "elmo-transformer", "bilm")
-    with pytest.raises(PretuneError, match="elmo-transformer has no layout that `transformers` reads"):
+    with pytest.raises(PretuneError, match="`transformers` has no model class for elmo-transformer"):
         pt.export(run, out=tmp_path / "out")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").touch()
     with pytest.raises(PretuneError, match="exists and is not empty"):
         pt.export("pretune-small-en", out=tmp_path / "full")
-    with pytest.raises(PretuneError, match="is no size"):
+    with pytest.raises(PretuneError, match="is not a size"):
         pt.export("pretune-small-en", shard_size="big", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -18,7 +18,7 @@ from test_bert import SMALL
 import pretune as pt
 from peers import assert_same
 from pretune import PretuneError
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 from pretune.models.weights import PICKLE, WEIGHTS, read_size, read_weights, write_weights
 from test_export import save
 
@@ -53,7 +53,7 @@ def test_shards_are_read_as_one_file_is(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match=rf"{shard}: there is no such file"):
         pt.load(tmp_path / "shards")
     index.write_text(json.dumps({"weight_map": {"a": "../elsewhere"}}))
-    with pytest.raises(PretuneError, match="not a file beside it"):
+    with pytest.raises(PretuneError, match="not the name of a file in the same folder"):
         pt.load(tmp_path / "shards")
     index.write_text("{}")
     with pytest.raises(PretuneError, match=r"index\.json: not an index of shards"):
@@ -89,7 +89,7 @@ def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "much", "0", "-3MB", "2TB"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(PretuneError, match="is no size"):
+    with pytest.raises(PretuneError, match="is not a size"):
         read_size(text)
 
 
@@ -117,8 +117,8 @@ def test_a_pickle_of_tensors_is_read(folder: Path) -> None:
     ("content", "words"),
     [
         ({"a": Harmful()}, "more than plain tensors"),
-        ({"model": {"a": torch.zeros(1)}, "epoch": 3}, "holds dict, int besides plain tensors"),
-        ([torch.zeros(1)], "holds list besides plain tensors"),
+        ({"model": {"a": torch.zeros(1)}, "epoch": 3}, "holds dict, int besides named tensors"),
+        ([torch.zeros(1)], "holds list besides named tensors"),
         ({1: torch.zeros(1)}, "holds int besides"),
     ],
 )
@@ -138,7 +138,10 @@ def test_a_pickle_of_anything_else_is_refused(
 def test_damaged_pickles_and_folders_without_weights_are_refused(folder: Path) -> None:
     tensors = load_file(folder / WEIGHTS)
     (folder / WEIGHTS).unlink()
-    with pytest.raises(PretuneError, match=r"no weights here \(looked for model\.safetensors and pytorch_model\.bin"):
+    with pytest.raises(
+        PretuneError,
+        match=r"there are no weights in this folder \(looked for model\.safetensors and pytorch_model\.bin",
+    ):
         pt.load(folder)
     (folder / "tf_model.h5").touch()
     with pytest.raises(PretuneError, match=r"convert tf_model\.h5 first"):
@@ -167,7 +170,7 @@ def test_everything_that_does_not_fit_is_listed_at_once(folder: Path) -> None:
     assert str(error.value) == (
         f"{folder}: tensors of the wrong shape: bert.embeddings.position_embeddings.weight is (8, 32), not (40, 32), "
         f"{layer}.query.weight is (31, 30), not (32, 32); tensors missing: {layer}.key.bias; "
-        "tensors that no bert has: bert.adapter.weight; go on without them with --partial"
+        "unknown tensors for bert: bert.adapter.weight; pass --partial to continue without them"
     )
 
 
@@ -177,11 +180,14 @@ def test_a_partial_model_is_random_where_it_must_be_and_the_same_every_time(
     whole = pt.load(folder).root.tensors()
     change(folder, **{"bert.embeddings.position_embeddings.weight": torch.zeros(8, 32)})
     said: list[str] = []
-    monkeypatch.setattr("pretune.models.model.say", said.append)
+    monkeypatch.setattr("pretune.models.loading.say", said.append)
     first, second = (pt.load(folder, partial=True) for _ in range(2))
     assert_same(first.root, second.root)
     assert first.untrained == ["backbone.embed.positions.weight"]
-    assert "position_embeddings.weight is (8, 32), not (40, 32); what the model lacks was left random" in said[0]
+    assert (
+        "position_embeddings.weight is (8, 32), not (40, 32); parameters that are missing were initialized randomly"
+        in said[0]
+    )
     different = [name for name, tensor in first.root.tensors().items() if not torch.equal(tensor, whole[name])]
     assert different == first.untrained
 
@@ -229,7 +235,7 @@ def test_verbs_go_on_with_partial(folder: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pretune", "export", str(folder), "--out", str(tmp_path / "whole")]
     refused = subprocess.run(command, capture_output=True, text=True, check=False)
     assert refused.returncode == 1
-    assert refused.stderr.count("\n") == 1 and "tensors that no bert has: bert.adapter.weight" in refused.stderr
+    assert refused.stderr.count("\n") == 1 and "unknown tensors for bert: bert.adapter.weight" in refused.stderr
     assert not (tmp_path / "whole").exists()
     taken = subprocess.run([*command, "--partial", "--json"], capture_output=True, text=True, check=True)
     assert json.loads(taken.stdout)["class"] == "BertForMaskedLM"
@@ -254,7 +260,7 @@ def test_every_verb_that_reads_a_model_takes_partial(tmp_path: Path, english: li
         "adapt": lambda **more: pt.adapt(model, notes, out=tmp_path / "adapted", **few, **more),
     }
     for name, verb in verbs.items():
-        with pytest.raises(PretuneError, match=r"tensors that no bert has: bert\.adapter\.weight"):
+        with pytest.raises(PretuneError, match=r"unknown tensors for bert: bert\.adapter\.weight"):
             verb()
         for begun in ("run", "adapted"):
             shutil.rmtree(tmp_path / begun, ignore_errors=True)

@@ -20,8 +20,10 @@ from peers import assert_same
 from pretune import PretuneError
 from pretune.inference.likelihood import Scorer
 from pretune.inference.predict import predict_texts
-from pretune.models.model import find_folder, load_model, trained_for
+from pretune.models.checkpoint_heads import trained_for
+from pretune.models.loading import load_model
 from pretune.models.presets import is_preset
+from pretune.models.references import find_folder
 from pretune.models.weights import PICKLE, WEIGHTS
 from pretune.objectives import parse_objective
 from pretune.text.corpus.documents import Document
@@ -88,8 +90,11 @@ def test_a_classifier_has_all_its_classes(
             {"id2label": {"0": "a", "1": "b"}},
             r"outputs: classifier\.weight is \(5, 32\), not \(2, 32\) for the 2 classes",
         ),
-        ({"id2label": {"0": "a", "2": "b"}}, r"id2label names classes \[0, 2\]; number them from 0 without gaps"),
-        ({"id2label": ["a", "b"]}, "id2label must give a name to each number of a class"),
+        (
+            {"id2label": {"0": "a", "2": "b"}},
+            r"id2label has the class numbers \[0, 2\]; they must start at 0 without gaps",
+        ),
+        ({"id2label": ["a", "b"]}, "id2label must map class numbers to names"),
     ],
 )
 def test_numbers_of_classes_that_contradict_are_refused(
@@ -113,7 +118,7 @@ def test_a_default_of_three_classes_is_read_from_the_head(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("problem", "count", "words"),
     [
-        ("regression", 3, "problem_type regression with 3 numbers is not supported"),
+        ("regression", 3, "problem_type regression with 3 outputs is not supported"),
         ("ranking", 2, "unknown problem_type 'ranking'; known: single_label_classification, "),
     ],
 )
@@ -137,7 +142,7 @@ def test_no_text_is_classified_by_a_head_that_is_random(tmp_path: Path) -> None:
     """A language model that config.json calls a classifier."""
     save(tmp_path / "model", "BertForMaskedLM")
     change(tmp_path / "model", architectures=["BertForSequenceClassification"])
-    words = r"its head for classify is untrained \(bert\.pooler\.dense\.weight is not in the checkpoint, .*fine-tune it first"
+    words = r"its head for classify is untrained \(bert\.pooler\.dense\.weight is missing from the checkpoint .*fine-tune it first"
     for partial in (False, True):
         with pytest.raises(PretuneError, match=words):
             pt.predict(tmp_path / "model", TEXTS, partial=partial)
@@ -164,7 +169,7 @@ def test_no_gap_is_filled_by_a_head_that_is_random(tmp_path: Path) -> None:
     save(tmp_path, "BertForMaskedLM")
     assert pt.fill(tmp_path, ["a [MASK]"])
     without(tmp_path, "cls.predictions.transform.dense.weight")
-    words = r"its head for mlm is untrained \(cls\.predictions\.transform\.dense\.weight is not in the checkpoint"
+    words = r"its head for mlm is untrained \(cls\.predictions\.transform\.dense\.weight is missing from the checkpoint"
     with pytest.raises(PretuneError, match=words):
         pt.fill(tmp_path, ["a [MASK]"])
     with pytest.raises(PretuneError, match=words):
@@ -179,7 +184,7 @@ def test_nothing_is_written_by_a_head_that_is_random(tmp_path: Path) -> None:
     change(tmp_path / "t5", tie_word_embeddings=False)
     for name in ("gpt2", "t5"):
         without(tmp_path / name, "lm_head")
-    words = r"its head for {} is untrained \(lm_head\.weight is not in the checkpoint"
+    words = r"its head for {} is untrained \(lm_head\.weight is missing from the checkpoint"
     with pytest.raises(PretuneError, match=words.format("lm")):
         pt.generate(tmp_path / "gpt2", ["a"])
     with pytest.raises(PretuneError, match=words.format("generate")):
@@ -195,7 +200,8 @@ def test_nothing_is_written_by_a_head_that_is_random(tmp_path: Path) -> None:
 @pytest.mark.parametrize("known", ["class", "tensors"])
 def test_a_family_is_recognized(name: str, known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr("pretune.models.model.say", said.append)
+    monkeypatch.setattr("pretune.models.hf_config.say", said.append)
+    monkeypatch.setattr("pretune.models.loading.say", said.append)
     case = CASES[name]
     case.peer(tmp_path, {})
     whole = load_model(tmp_path)
@@ -235,19 +241,20 @@ def test_a_family_that_could_be_several_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["gpt", "bert-tiny", "pretune-small-en"])
 def test_a_folder_goes_before_a_preset_of_its_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr("pretune.models.model.say", said.append)
+    monkeypatch.setattr("pretune.models.hf_config.say", said.append)
+    monkeypatch.setattr("pretune.models.loading.say", said.append)
     monkeypatch.chdir(tmp_path)
     save(tmp_path / name, "BertForMaskedLM")
     config = json.loads((tmp_path / name / "config.json").read_text())
     assert load_model(f"./{name}").config.vocab_size == config["vocab_size"] and not said
     assert load_model(name).config.vocab_size == load_model(tmp_path / name).config.vocab_size == config["vocab_size"]
-    assert said == [f"{name}: the folder of that name, which holds a model, goes before the preset or bundled model"]
+    assert said == [f"{name}: using the model folder of that name, not the preset or bundled model"]
     assert not is_preset(name) and not is_preset(f"./{name}")
     (tmp_path / "rows.csv").write_text("text,label\n" + "a,x\nb,y\n" * 4)
     run = pt.finetune(name, tmp_path / "rows.csv", out=tmp_path / "run", budget=pt.Budget(steps=1), seeds=1)
     assert load_model(run.folder).config.vocab_size == config["vocab_size"]
     (tmp_path / name / "config.json").unlink()
-    with pytest.raises(PretuneError, match="no model here"):
+    with pytest.raises(PretuneError, match="there is no model in this folder"):
         find_folder(f"./{name}")
 
 

@@ -1,4 +1,4 @@
-"""Locks on folders: one writer at a time, whoever dies."""
+"""Locks on folders: one writer at a time, even if processes are killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pretune.runtime.locks import lock_file, lock_folder
 HOLD = """
 import sys, time
 from pathlib import Path
-from pretune.locks import lock_folder
+from pretune.runtime.locks import lock_folder
 with lock_folder(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
@@ -52,7 +52,7 @@ def test_a_second_process_is_refused_and_told_who_holds_it(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_killed_owner_holds_nothing(tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_process_is_released(tmp_path: Path) -> None:
     other = hold(tmp_path / "run")
     other.send_signal(signal.SIGKILL)
     other.communicate()

@@ -1,4 +1,4 @@
-"""Every option of every verb is used, or refused by name where it does not apply."""
+"""Every option of every verb is used, or is an error that names it where it does not apply."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from pretune.cli import VERBS, main
 from pretune.compression import distillation, pruning_job, quantization
 from pretune.runtime.recipe import hints, section_of
 from pretune.training import settings
-from pretune.training.jobs import finetuning, pretraining
+from pretune.training.jobs import finetuning, pretraining_settings
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching, fill
-from pretune.verbs.verb import given_options, only, spelled, verb
+from pretune.verbs import options
+from pretune.verbs.verb import given_options, only, parse_parameters, spelled, split_docstring, verb
 from small_task import start, trained
 
-# Options that apply in every mode of their verb. A new option belongs here, or in an `only` of its verb; the test below fails
-# until it is in one of them.
+# Options that apply in every mode of their verb. A new option belongs either here or in an `only` of its verb.
 ALWAYS = {
     "quickstart": "model labels seeds epochs seconds out",
     "tokenizer train": "corpus kind size out sentinels languages errors distinct",
@@ -78,17 +78,17 @@ def names(rule: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_it_is_known_of_every_option_where_it_applies(name: str) -> None:
+def test_every_option_declares_where_it_applies(name: str) -> None:
     function: Any = VERBS[name]
     always, sometimes = set(ALWAYS[name].split()), {option for rule in function.rules for option in names(rule)}
     parameters = set(inspect.signature(function).parameters)
     unknown = parameters - always - sometimes
-    assert not unknown, f"say where {unknown} of `{name}` apply: in ALWAYS, or with only(…) above the verb"
+    assert not unknown, f"declare where {unknown} of `{name}` apply: in ALWAYS, or with only(…) in the verb's decorator"
     assert always | sometimes == parameters and not always & sometimes
     assert set(function.outputs) == {"out", "plot"} & parameters, "an output is checked before anything is read"
 
 
-def test_it_is_known_of_every_key_where_it_applies() -> None:
+def test_every_section_key_declares_where_it_applies() -> None:
     for section, always in ALWAYS_KEYS.items():
         _, kinds = settings.BY_KIND.get(section, ("", {}))
         needs, text, rows = (keys.get(section, ()) for keys in (settings.NEEDS, settings.ON_TEXT, settings.ON_ROWS))
@@ -97,7 +97,7 @@ def test_it_is_known_of_every_key_where_it_applies() -> None:
             assert fill(section, section(name))  # type: ignore[type-var]
 
 
-def test_verbs_take_the_keys_of_their_kind_of_training() -> None:
+def test_verbs_accept_the_keys_of_their_kind_of_training() -> None:
     text = {f"{name}.{key}" for name, section in SECTIONS.items() for key in settings.ON_TEXT[section]}
     rows = {f"{name}.{key}" for name, section in SECTIONS.items() for key in settings.ON_ROWS[section]}
     for name, function in VERBS.items():
@@ -107,11 +107,29 @@ def test_verbs_take_the_keys_of_their_kind_of_training() -> None:
         assert refused == {"pretrain": rows, "adapt": rows, "distill": text | rows}.get(name, text), name
 
 
-# -- what is refused where --------------------------------------------------------------------------------------------
+def test_an_option_is_described_once() -> None:
+    """A text that two verbs would repeat belongs in verbs/options.py, and `help` in Python shows it all the same."""
+    shared = {hint.__metadata__[0] for hint in vars(options).values() if hasattr(hint, "__metadata__")}
+    described: dict[tuple[str, str], str] = {}
+    used = set()
+    for name, function in VERBS.items():
+        own = parse_parameters(split_docstring(function.__wrapped__)[1].get("Parameters", ""))  # type: ignore[attr-defined]
+        whole = parse_parameters(split_docstring(function)[1]["Parameters"])
+        assert list(whole) == list(inspect.signature(function).parameters) and all(whole.values()), name
+        assert own.items() <= whole.items() and not shared & set(own.values()), name
+        for option in own.items():
+            assert described.setdefault(option, name) == name, (
+                f"{option[0]} is described by {described[option]} and {name}"
+            )
+        used |= set(whole.values())
+    assert not shared - used, "a shared option that no verb has"
+
+
+# -- options outside their mode --------------------------------------------------------------------------------------------
 
 
 class Places:
-    """What conditions look at: files, a store, models."""
+    """Files, a store, and models for the conditions of options to inspect."""
 
     def __init__(self, folder: Path) -> None:
         self.out, self.rows, self.text = folder / "never", start() / "train.csv", start() / "text.txt"
@@ -126,7 +144,7 @@ class Places:
 
     @staticmethod
     def like(folder: Path, **changes: Any) -> Path:
-        """A folder that says it has another model."""
+        """Make a model folder with a changed config.json."""
         folder.mkdir()
         config = json.loads((trained() / "config.json").read_text())
         if "model_type" in changes:
@@ -269,7 +287,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
 
 
 def put(value: Any, places: Any) -> Any:
-    """A value with the places in it."""
+    """Return a value with {x} replaced by places.x in all strings."""
     if isinstance(value, dict):
         return {key: put(item, places) for key, item in value.items()}
     if isinstance(value, list):
@@ -278,7 +296,7 @@ def put(value: Any, places: Any) -> Any:
 
 
 def broken(function: Any, options: dict[str, Any]) -> list[Any]:
-    """The rules that a call breaks."""
+    """Return the rules that a call violates."""
     signature = inspect.signature(function)
     call = signature.bind(**options)
     given = list(given_options(signature, call.arguments))
@@ -314,14 +332,14 @@ def test_an_option_that_does_not_apply_is_refused_by_name(
             ]
 
 
-def test_every_rule_is_tried() -> None:
-    """A rule that no call of the table breaks may be one that nobody can break."""
+def test_every_rule_is_violated_by_a_case() -> None:
+    """A rule that no case violates may be one that no call can violate."""
     for name, function in VERBS.items():
         tried = {option for case, options, *_ in CASES if case == name for option in options}
         assert {option for rule in function.rules for option in names(rule)} <= tried, name  # type: ignore[attr-defined]
 
 
-def test_what_asks_for_nothing_is_not_refused() -> None:
+def test_options_that_are_off_are_accepted() -> None:
     @verb(only("seed", "names", "flag", "rate", where="with a model", when=lambda o: o.model is not None))
     def sample(
         model: str | None = None, seed: int = 0, names: tuple[str, ...] = (), flag: bool = False, rate: float = 0.5
@@ -337,8 +355,8 @@ def test_what_asks_for_nothing_is_not_refused() -> None:
         sample(seed=1, flag=True)
 
 
-def test_the_command_line_refuses_what_was_typed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Also where the value is the default."""
+def test_the_command_line_refuses_options_at_their_default(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """An option that is typed out is an error even if its value is the default."""
     asked = ["distill", "teacher", "--student", "layers=2", "--data", "text.txt", "--out", str(tmp_path / "never")]
     for words in (
         ["--soft", "0.5"],
@@ -353,7 +371,7 @@ def test_the_command_line_refuses_what_was_typed(capsys: pytest.CaptureFixture[s
         assert "not with --data; leave it out" in error and len(error.splitlines()) == 1, error
 
 
-def test_keys_of_another_kind_are_refused() -> None:
+def test_keys_of_another_optimizer_or_schedule_are_refused() -> None:
     for given, words in (
         (Optimizer(momentum=0.9), r"optimizer\.momentum applies only to muon, sgd, not to name=adamw"),
         (Optimizer(matrix_lr=0.02), r"optimizer\.matrix_lr applies only to muon"),
@@ -374,12 +392,12 @@ def test_keys_of_another_kind_are_refused() -> None:
         pt.adapt(start() / "start", start() / "text.txt", optimizer=Optimizer(name="sgd", eps=1.0), out="never")
 
 
-# -- what is accepted is read -----------------------------------------------------------------------------------------
+# -- accepted options are used -----------------------------------------------------------------------------------------
 
 
 @contextmanager
 def reads(cls: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
-    """The fields of a job that are read, other than to copy it or to write it down."""
+    """Record the fields of a job that are read, other than to copy the job or to write its recipe."""
     found: set[str] = set()
 
     def recorded(self: Any, name: str) -> Any:
@@ -397,24 +415,22 @@ def reads(cls: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
 FAST: dict[str, Any] = {"budget": Budget(steps=1), "batch": Batching(length=16)}
 # Mode → verb, the job that its options become, a call.
 MODES: dict[str, tuple[str, Any, dict[str, Any]]] = {
-    "distill a task": ("distill", distillation.Order, {**OF_TASK, "epochs": 0.1, "batch": Batching(length=16)}),
-    "distill text": ("distill", distillation.Order, {**OF_TEXT, **FAST, "teacher": "{language}"}),
-    "prune": ("prune", pruning_job.Order, PRUNE),
-    "prune and train": ("prune", pruning_job.Order, {**PRUNE, **FAST, "train": "{rows}"}),
-    "quantize": ("quantize", quantization.Order, {**QUANTIZE, "engine": "onnx"}),
+    "distill a task": ("distill", distillation.DistillationJob, {**OF_TASK, "epochs": 0.1, "batch": Batching(length=16)}),
+    "distill text": ("distill", distillation.DistillationJob, {**OF_TEXT, **FAST, "teacher": "{language}"}),
+    "prune": ("prune", pruning_job.PruningJob, PRUNE),
+    "prune and train": ("prune", pruning_job.PruningJob, {**PRUNE, **FAST, "train": "{rows}"}),
+    "quantize": ("quantize", quantization.QuantizationJob, {**QUANTIZE, "engine": "onnx"}),
     "finetune": ("finetune", finetuning.Plan, {**FINETUNE, "epochs": 0.1, "report": False, "batch": Batching(length=16)}),
     "self-training": ("finetune", finetuning.Plan, {**FINETUNE, **FAST, "seeds": 1, "report": False, "unlabeled": "{text}", "confident": 0.1}),
     "several tasks": ("finetune", finetuning.Plan, {**FINETUNE, **FAST, "seeds": 1, "report": False, "train": ["a={rows}", "b={rows}"]}),
-    "pretrain": ("pretrain", pretraining.Plan, {"model": "bert-tiny", "data": "{text}", "out": "{out}", "objective": "mlm", **FAST}),
+    "pretrain": ("pretrain", pretraining_settings.Plan, {"model": "bert-tiny", "data": "{text}", "out": "{out}", "objective": "mlm", **FAST}),
 }  # fmt: skip
 BY_THE_VERB = {"prune": {"vocabulary"}, "finetune": {"unlabeled"}}  # which passes them on in another form
 
 
 @pytest.mark.usefixtures("briefly")
 @pytest.mark.parametrize("mode", MODES)
-def test_an_option_that_is_accepted_is_read(
-    mode: str, places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_accepted_option_is_used(mode: str, places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name, job, call = MODES[mode]
     if name == "quantize":
         pytest.importorskip("onnxruntime")

@@ -1,4 +1,4 @@
-"""`--out` is checked first, in every verb that writes: what cannot be written is said before anything is read."""
+"""Every verb that writes checks `--out` before it reads anything."""
 
 from __future__ import annotations
 
@@ -58,25 +58,25 @@ def test_what_cannot_be_written_is_refused_first(
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_folder_that_holds_something_else_is_refused_first(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("something")
-    with pytest.raises(PretuneError, match="file: is a file; choose another --out"):
+    with pytest.raises(PretuneError, match="file is a file; choose another --out"):
         call(name, tmp_path / "file")
     if name == "tokenizer train":  # a tokenizer may stand beside other files
         return
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "thesis.tex").write_text("years of work")
-    with pytest.raises(PretuneError, match=r"folder: exists and is not .*; choose another --out"):
+    with pytest.raises(PretuneError, match=r"folder exists and is not .*; choose another --out"):
         call(name, tmp_path / "folder")
     assert (tmp_path / "folder" / "thesis.tex").read_text() == "years of work"
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_folder_in_place_of_a_file_is_refused_first(name: str, tmp_path: Path) -> None:
-    with pytest.raises(PretuneError, match=": is a folder; name a file"):
+    with pytest.raises(PretuneError, match=" is a folder; give the name of a file"):
         call(name, tmp_path)
 
 
 def test_a_plot_is_an_output_too(tmp_path: Path) -> None:
-    with pytest.raises(PretuneError, match=": is a folder; name a file"):
+    with pytest.raises(PretuneError, match=" is a folder; give the name of a file"):
         pt.translate("nowhere", ["a"], plot=tmp_path)
 
 
@@ -92,7 +92,7 @@ def test_a_good_place_is_left_as_it_was(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["pretrain", "adapt", "finetune"])
 def test_a_run_is_resumed_or_refused_first(name: str, tmp_path: Path) -> None:
     (tmp_path / RECIPE).write_text("model: another\n")
-    with pytest.raises(PretuneError, match="already holds a run; go on with --resume"):
+    with pytest.raises(PretuneError, match="already contains a run; resume it with --resume"):
         call(name, tmp_path)
     other = {"model": start() / "start", "resume": True}
     with pytest.raises(PretuneError, match=r"this run was started with other settings \(.*model.*\)"):

@@ -35,13 +35,13 @@ def test_what_does_not_fit_is_refused() -> None:
         pack(np.arange(5), np.array([5]), capacity=Capacity(4, 2, 8))
     with pytest.raises(PretuneError, match="do not fit"):
         pack(np.arange(2), np.array([1, 1]), capacity=Capacity(20, 3, 8))  # no room for the filler's three pieces
-    with pytest.raises(PretuneError, match="20 tokens do not fit into 2 sequences of 8"):
+    with pytest.raises(PretuneError, match="20 tokens do not fit into 2 sequences of at most 8"):
         Capacity(20, 2, 8)
-    with pytest.raises(PretuneError, match="3 targets do not fit into 2"):
+    with pytest.raises(PretuneError, match="3 targets do not fit into the 2"):
         make_targets(np.arange(3), np.arange(3), capacity=2)
 
 
-def test_a_blank_batch_counts_nothing() -> None:
+def test_a_batch_without_targets_counts_nothing() -> None:
     batch = Batch((pack_lists([[1, 2]]),), {"x": make_targets(np.array([1]), np.array([2]))}, {"x": 1.0, "tokens": 2.0})
     blank = batch.blank()
     assert blank.counts == {"x": 0.0, "tokens": 0.0}

@@ -1,4 +1,4 @@
-"""JSON and YAML from damaged and hostile files: bounded, and one clear line."""
+"""JSON and YAML from damaged and malicious files: limits, and one-line errors."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="larger than 0 MB"):
         read_text(tmp_path / "a.json", limit=3)
     (tmp_path / "b.json").write_text("[1]")
-    with pytest.raises(PretuneError, match=r"not a config .a JSON object was expected, not a list"):
+    with pytest.raises(PretuneError, match=r"is not a config: it contains a list, but should contain a JSON object"):
         read_mapping(tmp_path / "b.json", "a config")
 
 
@@ -111,7 +111,7 @@ def test_a_line_that_a_kill_cut_off_is_skipped_only_where_that_is_normal(tmp_pat
     with pytest.raises(PretuneError, match=r"lines\.jsonl, line 4"):
         list(read_json_lines(path))
     path.write_text('{"a": 1}\n3\n')
-    with pytest.raises(PretuneError, match="line 2: a JSON object was expected, not a number"):
+    with pytest.raises(PretuneError, match="line 2: expected a JSON object, not a number"):
         list(read_json_lines(path))
 
 
@@ -149,7 +149,7 @@ def test_messages_stay_short_and_on_one_line() -> None:
 
 
 @pytest.mark.parametrize("parse", [parse_json, parse_yaml])
-def test_half_a_character_is_refused(parse: Any) -> None:
+def test_lone_surrogates_are_refused(parse: Any) -> None:
     assert parse_json(r'{"model": "\ud83d\ude00"}', "config.json") == {"model": "\U0001f600"}
     for text in (r'{"model": ["\ud800"]}', r'{"\uDFFF": 1}'):
         with pytest.raises(PretuneError, match=r"config\.json: a string contains .ud"):

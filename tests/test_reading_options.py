@@ -44,7 +44,9 @@ def test_the_options_are_the_same_everywhere(name: str) -> None:
 
 
 def test_neighbors_are_looked_for_in_text_read_as_told(model: Path, table: Path) -> None:
-    with pytest.raises(PretuneError, match=r"no field 'text' among 'id', 'remark'; name one with --column"):
+    with pytest.raises(
+        PretuneError, match=r"no field named 'text'; the fields are 'id', 'remark'; choose one with --column"
+    ):
         pt.neighbors(model, "cat", "the red cat", in_=table)
     with pytest.raises(PretuneError, match="line 5: not valid UTF-8"):
         pt.neighbors(model, "cat", "the red cat", in_=table, column="remark")
@@ -82,7 +84,7 @@ def test_a_students_text_is_read_as_told(model: Path, table: Path, tmp_path: Pat
         "budget": pt.Budget(steps=1),
         "batch": pt.Batching(tokens=64, length=16),
     }
-    with pytest.raises(PretuneError, match=r"no field 'text' among 'id', 'remark'"):
+    with pytest.raises(PretuneError, match=r"no field named 'text'; the fields are 'id', 'remark'"):
         pt.distill(model, data=table, out=tmp_path / "a", **options)
     run = pt.distill(model, data=table, column="remark", errors="replace", out=tmp_path / "b", **options)
     assert run.finished and (run.recipe["column"], run.recipe["errors"]) == ("remark", "replace")

@@ -46,7 +46,7 @@ def test_sections_become_objects_and_defaults_stay_out() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({}, "verb: 'model' is needed: give --model or put it in the recipe"),
+        ({}, "verb: 'model' is missing: give --model or put it in the recipe"),
         ({"model": "m", "kindd": 1}, "unknown key 'kindd'; did you mean 'kind'?"),
         ({"model": "m", "optimizer": {"learning": 1}}, "unknown key 'optimizer.learning'; known: betas, lr"),
         ({"model": "m", "optimizer": {"lrr": 1}}, "unknown key 'optimizer.lrr'; did you mean 'lr'?"),
@@ -55,7 +55,7 @@ def test_sections_become_objects_and_defaults_stay_out() -> None:
         ({"model": "m", "optimizer": {"lr": "fast"}}, "'optimizer.lr': input should be a valid number"),
     ],
 )
-def test_what_is_wrong_is_said_with_the_nearest_right_key(values: dict[str, object], message: str) -> None:
+def test_errors_suggest_the_nearest_key(values: dict[str, object], message: str) -> None:
     with pytest.raises(PretuneError) as caught:
         check(values)
     assert message in str(caught.value)
@@ -76,7 +76,8 @@ def test_bad_settings(setting: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [("a: [", "line 1: not valid YAML"), ("- a", "is a mapping"), (b"\xff", "not valid UTF-8")]
+    ("content", "message"),
+    [("a: [", "line 1: not valid YAML"), ("- a", "must be a mapping"), (b"\xff", "not valid UTF-8")],
 )
 def test_bad_recipe_files(tmp_path: Path, content: str | bytes, message: str) -> None:
     path = tmp_path / "r.yaml"

@@ -23,7 +23,7 @@ from torch import nn
 import pretune as pt
 from pretune import PretuneError
 from pretune.inference.embed import embed_texts
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 from pretune.objectives import parse_objective
 from test_refit import small, tokenizer
 
@@ -144,7 +144,7 @@ def test_prompts_lengths_and_dimensions_are_read(bert: Path, tmp_path: Path) -> 
     assert embed_texts(folder, TEXTS).shape == (len(TEXTS), 30)
     with pytest.raises(PretuneError, match=r"no prompt named 'qery'; did you mean 'query'\?"):
         embed_texts(folder, TEXTS, prompt_name="qery")
-    with pytest.raises(PretuneError, match="have no room for more"):
+    with pytest.raises(PretuneError, match="leaves no room for text"):
         embed_texts(folder, TEXTS, prompt="x " * 30)
     with pytest.raises(PretuneError, match="give one of them"):
         pt.embed(folder, TEXTS, prompt="x", prompt_name="query")
@@ -193,23 +193,31 @@ def test_without_a_limit_of_its_own_it_is_the_tokenizers_or_the_models(bert: Pat
 @pytest.mark.parametrize(
     ("file", "changes", "message"),
     [
-        ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, 'with transformer_task "fill-mask"'),
-        ("sentence_bert_config.json", {"query_length": 4}, "with query_length 4"),
-        ("sentence_bert_config.json", {"model_args": {"add_pooling_layer": True}}, "does not know add_pooling_layer"),
-        ("sentence_bert_config.json", {"new_setting": 1}, "does not know new_setting"),
+        (
+            "sentence_bert_config.json",
+            {"transformer_task": "fill-mask"},
+            'transformer_task "fill-mask" is not supported',
+        ),
+        ("sentence_bert_config.json", {"query_length": 4}, "query_length 4 is not supported"),
+        (
+            "sentence_bert_config.json",
+            {"model_args": {"add_pooling_layer": True}},
+            "unknown settings add_pooling_layer",
+        ),
+        ("sentence_bert_config.json", {"new_setting": 1}, "unknown settings new_setting"),
         ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "this is a SparseEncoder"),
-        ("config_sentence_transformers.json", {"matryoshka": 1}, "does not know matryoshka"),
-        ("config_sentence_transformers.json", {"similarity_fn_name": "jaccard"}, "similarity 'jaccard' is not known"),
+        ("config_sentence_transformers.json", {"matryoshka": 1}, "unknown settings matryoshka"),
+        ("config_sentence_transformers.json", {"similarity_fn_name": "jaccard"}, "unknown similarity 'jaccard'"),
         ("config_sentence_transformers.json", {"default_prompt_name": "q"}, "no prompt named 'q'"),
-        ("1_Pooling/config.json", {"pooling_mode": "median"}, "no pooling_mode 'median'"),
-        ("1_Pooling/config.json", {"pooling_mode_middle": True}, "does not know pooling_mode_middle"),
-        ("2_Dense/config.json", {"activation_function": "my.code.Act"}, "activation my.code.Act is code of its own"),
+        ("1_Pooling/config.json", {"pooling_mode": "median"}, "unsupported pooling_mode 'median'"),
+        ("1_Pooling/config.json", {"pooling_mode_middle": True}, "unknown settings pooling_mode_middle"),
+        ("2_Dense/config.json", {"activation_function": "my.code.Act"}, "activation my.code.Act is custom code"),
         ("2_Dense/config.json", {"activation_function": "torch.nn.modules.activation.PReLU"}, "activation 'PReLU'"),
         ("2_Dense/config.json", {"module_input_name": "token_embeddings"}, "module_input_name is 'token_embeddings'"),
-        ("2_Dense/config.json", {"bias": False}, "asks for tensors"),
+        ("2_Dense/config.json", {"bias": False}, "describes the tensors"),
         ("2_Dense/config.json", {"out_features": None}, "out_features: input should be a valid integer, not None"),
         ("sentence_bert_config.json", {"max_seq_length": "128"}, "maximum length '128' is not a number"),
-        ("2_Dense/config.json", {"in_features": 99}, "takes vectors of size 99, but gets some of size 16"),
+        ("2_Dense/config.json", {"in_features": 99}, "expects vectors of size 99, but gets vectors of size 16"),
     ],
 )
 def test_what_cannot_be_honored_is_refused_by_name(
@@ -238,8 +246,8 @@ def test_damaged_files_are_named(bert: Path, tmp_path: Path, file: str, content:
             {"type": "sentence_transformers.models.WeightedLayerPooling"},
             "its modules are Transformer, WeightedLayerPooling",
         ),
-        (2, {"type": "sentence_transformers.models.CNN"}, "has no CNN module"),
-        (2, {"type": "custom.Mine"}, "custom.Mine is code of its own"),
+        (2, {"type": "sentence_transformers.models.CNN"}, "unsupported module CNN"),
+        (2, {"type": "custom.Mine"}, "custom.Mine is custom code"),
         (1, {"path": "../elsewhere"}, "'../elsewhere' is not inside the folder"),
         (0, {"type": "sentence_transformers.models.StaticEmbedding"}, "its modules are StaticEmbedding"),
     ],
@@ -298,13 +306,13 @@ def test_other_objectives_keep_what_they_can_of_a_folder(
     # A dense layer is nothing without its weights: then vectors are the mean again, and that is reported.
     monkeypatch.setenv("PRETUNE_PROGRESS", "plain")
     assert load_model(dense, parse_objective("mlm")).embedding is None
-    assert "the layers after the pooling of its text embeddings are left out" in capsys.readouterr().err
+    assert "the layers after the pooling of its text embeddings are not loaded" in capsys.readouterr().err
     pt.export(dense, to="hf", out=tmp_path / "dense-hf")
     for place in ("dense-mlm", "dense-hf"):
         assert embed_texts(tmp_path / place, TEXTS).shape == (len(TEXTS), WIDTH)
     pt.load(dense).save(tmp_path / "run")
     (tmp_path / "run" / "head.safetensors").unlink()
-    with pytest.raises(PretuneError, match="so vectors would be random"):
+    with pytest.raises(PretuneError, match="so embeddings would be random"):
         embed_texts(tmp_path / "run", TEXTS)
 
 
@@ -366,7 +374,7 @@ def test_vectors_of_a_mix_of_layers_stay_with_us(bert: Path, tmp_path: Path) -> 
     one, other = embed_texts(run, [answer["anchor"], answer["positive"]])
     cosine = float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
     assert answer["similarity"] == pytest.approx(cosine, abs=1e-5)
-    with pytest.raises(PretuneError, match="uses several layers, which sentence-transformers cannot say"):
+    with pytest.raises(PretuneError, match="uses several layers, which sentence-transformers does not support"):
         pt.export(run, to="sentence-transformers", out=tmp_path / "st")
     with pytest.raises(PretuneError, match="leave out --layer"):
         embed_texts(run, TEXTS, layer=0)
@@ -377,17 +385,17 @@ def test_similarities_that_are_not_learned_are_refused_for_training_alone(bert: 
     same(embed_texts(folder, TEXTS), theirs(folder))
     pt.export(folder, out=tmp_path / "ours")
     assert SentenceTransformer(str(tmp_path / "ours"), device="cpu").similarity_fn_name == "dot"
-    with pytest.raises(PretuneError, match="compared by dot, and contrast learns and gives cosines"):
+    with pytest.raises(PretuneError, match="compared by dot, but contrast learns and predicts cosines"):
         learn(folder, tmp_path / "run")
 
 
 def test_options_that_have_no_place_are_refused(bert: Path, tmp_path: Path) -> None:
     vectors: dict[str, Any] = {"to": "sentence-transformers", "out": tmp_path / "out"}
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"pooling": "mean", "out": tmp_path / "out"}, "are for --to sentence-transformers"),
-        ({**vectors, "pooling": "man"}, r"pooling 'man' is not known for text embeddings; did you mean 'mean'\?"),
-        ({**vectors, "head": "mlm"}, "--head mlm is for --to hf"),
-        ({**vectors, "max_length": 99}, "takes from 3 to 24 tokens"),
+        ({"pooling": "mean", "out": tmp_path / "out"}, "apply only with --to sentence-transformers"),
+        ({**vectors, "pooling": "man"}, r"unknown pooling 'man' of a text embedding; did you mean 'mean'\?"),
+        ({**vectors, "head": "mlm"}, "--head mlm: sentence-transformers folders have no such head"),
+        ({**vectors, "max_length": 99}, "choose a length from 3 to 24 tokens"),
     ]
     for options, message in cases:
         with pytest.raises(PretuneError, match=message):

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import pretune as pt
-from pretune.models.model import load
+from pretune.models.loading import load
 from pretune.text.examples.tagged import read_tagged
 from pretune.training.run_folder import Run
 
@@ -183,7 +183,7 @@ def test_roles_of_predicates_are_learned(folder: Path, tmp_path: Path) -> None:
     assert result.results["dev/f1"] > 0.8
     again = pt.predict(result, tmp_path / "dev.jsonl")
     assert sum("B-V" in row["tags"] for row in again) > 25
-    with pytest.raises(pt.PretuneError, match=r"'verb' is None, not the number of a word.* give it a file"):
+    with pytest.raises(pt.PretuneError, match=r"'verb' is None, but must be the index of a word.* give it a file"):
         result.predict(["the old house"])
 
 
@@ -193,7 +193,7 @@ def test_bad_tags_are_said_in_a_line(
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"words": ["a", "b"], "tags": ["O"]}', encoding="utf-8")
     with pytest.raises(
-        pt.PretuneError, match=r"bad\.jsonl, line 1: 2 words in 'words', but 1 tags in 'tags'; each word has one"
+        pt.PretuneError, match=r"bad\.jsonl, line 1: 2 words in 'words', but 1 tags in 'tags'; every word needs one tag"
     ):
         pt.finetune(tagger, bad, objective="tag", out=tmp_path / "x")
     assert not (tmp_path / "x").exists()
@@ -264,7 +264,7 @@ def test_bad_questions_are_said_in_a_line(answerer: Run, folder: Path, tmp_path:
     bad.write_text(json.dumps(content), encoding="utf-8")
     limit = {"out": tmp_path / "run", "budget": pt.Budget(steps=1), **ONE}
     with pytest.raises(
-        pt.PretuneError, match="1 answers in 'answers' do not stand in their passage where they should: question q1"
+        pt.PretuneError, match="1 answers in 'answers' are not at the given position of their passage: question q1"
     ):
         pt.finetune(answerer, bad, objective="answer", **limit)  # type: ignore[arg-type]
     result = pt.finetune(answerer, bad, objective="answer(drop_bad=true)", **limit)  # type: ignore[arg-type]

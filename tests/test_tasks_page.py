@@ -19,7 +19,7 @@ import test_several_labels
 import pretune as pt
 from material import write
 from pretune.cli import main
-from pretune.objectives import OBJECTIVES
+from pretune.objectives import task_names
 from tiny import read, tiny
 
 PAGE = (Path(__file__).parent.parent / "docs" / "tasks.md").read_text(encoding="utf-8")
@@ -36,7 +36,7 @@ REVIEWS = [("a delightful film", "yes"), ("two hours I want back", "no"), ("love
 
 
 def test_every_section_is_a_task_in_the_table_or_a_way_and_names_its_source() -> None:
-    tasks = {name for name, kind in OBJECTIVES.items() if hasattr(kind, "answers")}
+    tasks = set(task_names())
     assert {title.partition(":")[0] for title in SECTIONS if ":" in title} == tasks
     assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == tasks
     for title, text in SECTIONS.items():

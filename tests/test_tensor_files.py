@@ -57,16 +57,16 @@ def test_every_flipped_bit_is_refused_or_changes_nothing(tmp_path: Path) -> None
     ("content", "message"),
     [
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 12\n", "git lfs pull"),
-        (b"", "damaged or cut off"),
-        (b"\x10", "damaged or cut off"),
+        (b"", "damaged or truncated"),
+        (b"\x10", "damaged or truncated"),
         (b"\xff" * 100, "header is damaged"),
-        ((20).to_bytes(8, "little") + b"[" * 20, "damaged or cut off"),
-        ((60_000).to_bytes(8, "little") + b"[" * 60_000, "damaged or cut off"),
-        ((2).to_bytes(8, "little") + b"[]", "damaged or cut off"),
-        ((4).to_bytes(8, "little") + b"null", "damaged or cut off"),
+        ((20).to_bytes(8, "little") + b"[" * 20, "damaged or truncated"),
+        ((60_000).to_bytes(8, "little") + b"[" * 60_000, "damaged or truncated"),
+        ((2).to_bytes(8, "little") + b"[]", "damaged or truncated"),
+        ((4).to_bytes(8, "little") + b"null", "damaged or truncated"),
     ],
 )
-def test_what_is_no_file_of_tensors_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+def test_files_that_are_not_safetensors_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
     with pytest.raises(PretuneError, match=message):

@@ -39,7 +39,7 @@ def text(tmp_path_factory: pytest.TempPathFactory, english: list[str]) -> Path:
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Run:
-    """The example of the README, in small."""
+    """Pretrain a tiny model as in the README."""
     folder = tmp_path_factory.mktemp("runs")
     tokenizer = pt.train_tokenizer(text, kind="wordpiece", size=1000, lowercase=True)
     store = pt.prepare(text, tokenizer, out=folder / "store", processes=1)
@@ -56,7 +56,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Run:
 
 @pytest.fixture(scope="module")
 def labeled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Rows that anything able to read can tell apart."""
+    """Write labeled examples that are easy to classify."""
     folder = tmp_path_factory.mktemp("labeled")
     chance = random.Random(0)
     words = ["function", "module", "class", "value", "object", "name", "list", "string"]
@@ -87,7 +87,7 @@ def task(pretrained: Run, labeled: Path, tmp_path_factory: pytest.TempPathFactor
 # -- pretrain -------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_folder_explains_itself(pretrained: Run) -> None:
+def test_a_run_folder_has_recipe_metrics_and_results(pretrained: Run) -> None:
     names = {path.name for path in pretrained.folder.iterdir()}
     assert {
         "recipe.yaml", "config.json", "model.safetensors", "tokenizer.json", "checkpoints", "metrics.jsonl",
@@ -101,13 +101,13 @@ def test_a_run_folder_explains_itself(pretrained: Run) -> None:
     assert pretrained.finished and pretrained.results["step"] == 60
 
 
-def test_a_recipe_does_it_again(pretrained: Run, tmp_path: Path) -> None:
+def test_a_recipe_reproduces_its_run(pretrained: Run, tmp_path: Path) -> None:
     run("pretrain", "--recipe", pretrained.folder / "recipe.yaml", "--out", tmp_path / "again")
     first, second = (load_file(folder / "model.safetensors") for folder in (pretrained.folder, tmp_path / "again"))
     assert all(np.array_equal(first[name], second[name]) for name in first)
 
 
-def test_the_result_loads_in_transformers_and_fills_the_same(pretrained: Run) -> None:
+def test_a_run_loads_in_transformers_and_fills_masks_the_same(pretrained: Run) -> None:
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
     text = "the value of the [MASK] is a list ."
@@ -122,7 +122,7 @@ def test_the_result_loads_in_transformers_and_fills_the_same(pretrained: Run) ->
     assert [c["token"] for c in ours] == theirs
 
 
-def test_killed_five_times_once_inside_a_checkpoint_and_resumed_gives_the_same_bits(text: Path, tmp_path: Path) -> None:
+def test_a_run_killed_five_times_and_resumed_gives_the_same_weights(text: Path, tmp_path: Path) -> None:
     seed = int.from_bytes(os.urandom(4), "little")
     print("seed", seed)  # pytest shows it when the test fails
     chance = random.Random(seed)
@@ -158,7 +158,7 @@ def test_killed_five_times_once_inside_a_checkpoint_and_resumed_gives_the_same_b
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "killed" / name).read_bytes()
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(text: Path, tmp_path: Path) -> None:
+def test_ctrl_c_saves_a_checkpoint_and_prints_how_to_resume(text: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = ["pretrain", "bert-tiny", "--data", text, "--out", out, "--steps", "100000", *SMALL]
     environment = {k: v for k, v in os.environ.items() if k != "PRETUNE_PROGRESS"}
@@ -171,15 +171,15 @@ def test_ctrl_c_saves_and_says_how_to_go_on(text: Path, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "go on with the same command and --resume" in err
+    assert "resume with the same command and --resume" in err
     assert "Traceback" not in err
     assert list((out / "checkpoints").glob("step-*"))
 
 
-def test_resume_and_from_are_different_things(pretrained: Run, tmp_path: Path) -> None:
+def test_resume_and_from_differ(pretrained: Run, tmp_path: Path) -> None:
     store = pretrained.folder.parent / "store"
     again = run("pretrain", "bert-tiny", "--data", store, "--out", pretrained.folder, "--steps", 60, check=False)
-    assert again.returncode == 1 and "already holds a run; go on with --resume" in again.stderr
+    assert again.returncode == 1 and "already contains a run; resume it with --resume" in again.stderr
     other = run(
         "pretrain", "bert-tiny", "--data", store, "--out", pretrained.folder, "--steps", 70, "--resume", check=False
     )
@@ -199,31 +199,31 @@ def test_resume_and_from_are_different_things(pretrained: Run, tmp_path: Path) -
     assert np.allclose(old[name], new[name], atol=1e-6)
 
 
-def test_a_model_goes_on_with_its_own_tokenizer(pretrained: Run, text: Path, tmp_path: Path) -> None:
+def test_continued_pretraining_uses_the_models_tokenizer(pretrained: Run, text: Path, tmp_path: Path) -> None:
     store = pretrained.folder.parent / "store"
     goes_on = pt.pretrain(pretrained, store, out=tmp_path / "on", objective="mlm", budget=pt.Budget(steps=1), batch=pt.Batching(tokens=512, length=64))  # fmt: skip
     assert goes_on.results["mlm"] < 6.5
     other = pt.train_tokenizer(text, kind="bpe", size=700, out=tmp_path / "other")
     wrong = pt.prepare(text, other, out=tmp_path / "store")
-    with pytest.raises(pt.PretuneError, match="prepared with another tokenizer than this model's"):
+    with pytest.raises(pt.PretuneError, match="tokenized with another tokenizer than this model's"):
         pt.pretrain(pretrained, wrong, out=tmp_path / "x", budget=pt.Budget(steps=1))
-    with pytest.raises(pt.PretuneError, match="sequences of 1024 tokens, but the model has 512 positions"):
+    with pytest.raises(pt.PretuneError, match="sequences have 1024 tokens, but the model has 512 positions"):
         pt.pretrain("bert-tiny", wrong, out=tmp_path / "y", budget=pt.Budget(steps=1), batch=pt.Batching(length=1024))
-    with pytest.raises(pt.PretuneError, match="pretraining needs text"):
+    with pytest.raises(pt.PretuneError, match="there is no text to train on"):
         pt.pretrain("bert-tiny", out=tmp_path / "z", budget=pt.Budget(steps=1))
-    with pytest.raises(pt.PretuneError, match="neither a model folder nor a name that is known"):
+    with pytest.raises(pt.PretuneError, match="neither a model folder nor a known model name"):
         pt.pretrain("bert-tny", wrong, out=tmp_path / "w", budget=pt.Budget(steps=1))
 
 
 # -- finetune, predict ----------------------------------------------------------------------------------------------
 
 
-def test_fine_tuning_learns(task: Run) -> None:
+def test_finetuning_learns(task: Run) -> None:
     assert task.results["dev/accuracy"] > 0.9
     assert task.results["labels"] == ["no", "yes"]
 
 
-def test_answers_come_in_order_whatever_the_batching(task: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_are_in_order_for_any_batch_size(task: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from pretune.inference import batching
 
     texts = [f"the {'value ' * (i % 23)} is {'true' if i % 2 else 'false'}" for i in range(120)]
@@ -251,7 +251,7 @@ def test_predicting_a_file(task: Run, labeled: Path, tmp_path: Path) -> None:
     assert "yes" in human or "no" in human
 
 
-def test_another_dropout_than_the_models(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
+def test_dropout_can_be_changed(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
     options = ("--epochs", "0.1", "--seeds", "1", "--dropout.hidden_dropout_prob", "0.3")
     run("finetune", pretrained.folder, labeled / "train.csv", *options, "--out", tmp_path / "a")
     before, after = (pt.load(folder).config for folder in (pretrained.folder, tmp_path / "a"))
@@ -261,9 +261,9 @@ def test_another_dropout_than_the_models(pretrained: Run, labeled: Path, tmp_pat
     for dropout, message in (
         (
             {"hiden_dropout_prob": 0.1},
-            "config.json: no dropout 'hiden_dropout_prob'; did you mean 'hidden_dropout_prob'",
+            "config.json: no dropout named 'hiden_dropout_prob'; did you mean 'hidden_dropout_prob'",
         ),
-        ({"hidden_size": 0.5}, "config.json: no dropout 'hidden_size'; known: attention_probs_dropout_prob, "),
+        ({"hidden_size": 0.5}, "config.json: no dropout named 'hidden_size'; known: attention_probs_dropout_prob, "),
         (
             {"hidden_dropout_prob": 1.0},
             "dropout.hidden_dropout_prob=1.0: expected a number that is at least 0 and below 1",
@@ -301,19 +301,21 @@ def test_pairs_and_mean_pooling_and_an_auxiliary_loss(pretrained: Run, tmp_path:
     assert "mlm" in result.results
 
 
-def test_training_from_scratch_is_the_same_verb(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
+def test_training_from_scratch(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
     scratch = pt.finetune(
         "bert-tiny", labeled / "train.csv", out=tmp_path / "scratch", tokenizer=pretrained.folder, epochs=1, seeds=1,
 )  # fmt: skip
     assert scratch.results["rows"] == 128
-    with pytest.raises(pt.PretuneError, match="is a preset without weights; give --tokenizer"):
+    with pytest.raises(
+        pt.PretuneError, match="is a preset without weights; to train it from scratch, give --tokenizer"
+    ):
         pt.finetune("bert-tiny", labeled / "train.csv", out=tmp_path / "x", seeds=1)
 
 
-def test_bad_labeled_data_is_refused(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
+def test_invalid_labeled_data_is_refused(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
     one = tmp_path / "one.csv"
     one.write_text("text,label\na,x\nb,x\n")
-    with pytest.raises(pt.PretuneError, match="every row has the label 'x'; classifying needs two classes"):
+    with pytest.raises(pt.PretuneError, match="every row has the label 'x'; classification needs two classes"):
         pt.finetune(pretrained, one, out=tmp_path / "a", seeds=1)
     dev = tmp_path / "dev.csv"
     dev.write_text("text,label\na,yes\nb,Yes\n")
@@ -324,14 +326,14 @@ def test_bad_labeled_data_is_refused(pretrained: Run, labeled: Path, tmp_path: P
     assert answer.returncode == 1 and "no column 'lable' for the label" in answer.stderr
 
 
-def test_long_rows_are_cut_and_counted(pretrained: Run, tmp_path: Path) -> None:
+def test_long_texts_are_truncated_and_counted(pretrained: Run, tmp_path: Path) -> None:
     rows = "\n".join(f"{'word ' * (500 if i == 3 else 5)},{'a' if i % 2 else 'b'}" for i in range(8))
     (tmp_path / "long.csv").write_text("text,label\n" + rows)
     result = pt.finetune(pretrained, tmp_path / "long.csv", out=tmp_path / "run", epochs=1, seeds=1)
     assert result.results["truncated"] == 1
 
 
-def test_a_fine_tuned_model_serves_in_transformers(task: Run) -> None:
+def test_a_finetuned_model_predicts_the_same_in_transformers(task: Run) -> None:
     from transformers import pipeline
 
     texts = ["the value is true", "the name is false"]
@@ -341,17 +343,17 @@ def test_a_fine_tuned_model_serves_in_transformers(task: Run) -> None:
         assert a["label"] == b["label"] and a["probability"] == pytest.approx(b["score"], abs=1e-4)
 
 
-def test_only_classifiers_classify(pretrained: Run) -> None:
+def test_predict_needs_a_finetuned_model(pretrained: Run) -> None:
     with pytest.raises(pt.PretuneError, match="was not trained for a task"):
         pretrained.predict(["x"])
-    with pytest.raises(pt.PretuneError, match="nothing to answer"):
+    with pytest.raises(pt.PretuneError, match="nothing to predict"):
         pt.predict(pretrained)
 
 
 # -- fill, embed, show ----------------------------------------------------------------------------------------------
 
 
-def test_filling_gaps(pretrained: Run) -> None:
+def test_fill(pretrained: Run) -> None:
     rows = pt.fill(pretrained, ["the [MASK] of a [MASK] is .", "[MASK] [MASK]"], top=3)
     assert [row["gap"] for row in rows] == [1, 2, 1, 2]
     assert all(len(row["candidates"]) == 3 for row in rows)
@@ -366,7 +368,7 @@ def test_filling_gaps(pretrained: Run) -> None:
         pt.fill(pretrained, ["word " * 600 + "[MASK]"])
 
 
-def test_vectors_for_texts(pretrained: Run, tmp_path: Path) -> None:
+def test_embed(pretrained: Run, tmp_path: Path) -> None:
     texts = ["one", "two words", "one", ""]
     rows = pt.embed(pretrained, texts)
     assert [row["text"] for row in rows] == texts
@@ -384,10 +386,10 @@ def test_show(pretrained: Run) -> None:
     assert facts["finished"] and facts["recipe"]["objective"] == "mlm+nsp"
     assert pt.show(pretrained.folder.parent / "store").facts["documents"] > 10
     answer = run("show", "nowhere", check=False)
-    assert answer.returncode == 1 and "neither `presets` nor `objectives`" in answer.stderr
+    assert answer.returncode == 1 and "nothing of this name can be shown" in answer.stderr
 
 
-def test_adapt_goes_on_from_a_model_and_compares(pretrained: Run, text: Path, tmp_path: Path) -> None:
+def test_adapt_continues_pretraining_and_compares(pretrained: Run, text: Path, tmp_path: Path) -> None:
     arguments = [pretrained.folder, text, "--steps", 60, *SMALL, "--set", "optimizer.lr=1e-3", "--out", tmp_path / "a"]
     result = json.loads(run("adapt", *arguments, "--json").stdout)
     assert result["after"]["mlm"] < result["before"]["mlm"]
@@ -406,7 +408,7 @@ def test_adapt_goes_on_from_a_model_and_compares(pretrained: Run, text: Path, tm
     assert pt.fill(still, ["the [MASK] of a list"])
 
 
-def test_neighbors_are_words_in_their_contexts(pretrained: Run, tmp_path: Path) -> None:
+def test_neighbors(pretrained: Run, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("A function returns the value.\nThe list is empty. Names are strings!\n\n", encoding="utf-8")
     rows = pt.neighbors(pretrained, "Value", "A function returns the value.", in_=corpus, top=4)
@@ -421,12 +423,12 @@ def test_neighbors_are_words_in_their_contexts(pretrained: Run, tmp_path: Path) 
     assert refused.returncode == 1 and "'dog' is not in the text" in refused.stderr
 
 
-def test_a_words_vector_is_the_mean_of_its_tokens(pretrained: Run) -> None:
+def test_a_word_vector_is_the_mean_of_its_token_vectors(pretrained: Run) -> None:
     import torch
 
     from pretune.inference.batching import text_batches
     from pretune.inference.neighbors import word_vectors
-    from pretune.models.model import load_model
+    from pretune.models.loading import load_model
 
     model = load_model(pretrained.folder)
     texts = ["Unparenthesized subexpressions evaluate.", "a b"]
@@ -447,7 +449,7 @@ def test_a_words_vector_is_the_mean_of_its_tokens(pretrained: Run) -> None:
     np.testing.assert_allclose(vectors[2], states[1 : 1 + len(ids)].mean(0).numpy(), atol=1e-5)
 
 
-def test_quickstart_ends_in_a_table_and_a_page(pretrained: Run, tmp_path: Path) -> None:
+def test_quickstart_writes_a_table_and_a_report(pretrained: Run, tmp_path: Path) -> None:
     arguments = ["quickstart", pretrained.folder, "--labels", 4, "--seeds", 2, "--epochs", 2, "--seconds", 2, "--json"]
     (tmp_path / "q").mkdir()
     (tmp_path / "q" / MARK).touch()
@@ -465,7 +467,7 @@ def test_quickstart_ends_in_a_table_and_a_page(pretrained: Run, tmp_path: Path) 
     assert (tmp_path / "other" / "thesis.tex").exists()
 
 
-def test_scratch_is_the_same_network_without_what_it_learned(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
+def test_scratch_is_the_same_network_with_random_weights(pretrained: Run, labeled: Path, tmp_path: Path) -> None:
     still = {"epochs": 0.01, "optimizer": pt.Optimizer(lr=1e-12)}
     for name, scratch in (("kept", False), ("scratch", True), ("again", True)):
         pt.finetune(pretrained, labeled / "train.csv", out=tmp_path / name, scratch=scratch, **still, seeds=1)  # type: ignore[arg-type]

@@ -10,7 +10,8 @@ import torch
 
 import pretune as pt
 from pretune.families import FAMILIES
-from pretune.models.model import Model, Root, load_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Root
 from pretune.training.checkpoints import load_newest
 from pretune.training.run_folder import Run
 

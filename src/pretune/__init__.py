@@ -1,8 +1,13 @@
-"""pretune: transfer learning for text, end to end.
+"""Transfer learning for text, end to end: pretrain, fine-tune, evaluate, compress, and use models.
+
+Each command of the command line is a function of this module, with the same options.
 
 >>> import pretune as pt
 >>> tokenizer = pt.train_tokenizer("corpus/", kind="wordpiece", size=30_000)  # doctest: +SKIP
 >>> store = pt.prepare("corpus/", tokenizer, out="store/")  # doctest: +SKIP
+>>> encoder = pt.pretrain("bert-small", store, budget=pt.Budget(seconds=900), out="runs/encoder")  # doctest: +SKIP
+>>> classifier = pt.finetune(encoder, "train.csv", dev="dev.csv", out="runs/classifier")  # doctest: +SKIP
+>>> classifier.predict(["a delightful film"])  # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -38,7 +43,13 @@ from pretune.verbs.ulmfit import ulmfit
 from pretune.verbs.vectors import train_vectors
 
 if TYPE_CHECKING:
-    from pretune.models.model import Model, load
+    from pretune.families.family import Family
+    from pretune.models.loading import load
+    from pretune.models.model import Model
+    from pretune.objectives.objective import Objective
+    from pretune.objectives.registry import register_objective, register_task
+    from pretune.objectives.task import Task
+    from pretune.packed import Batch, Packed
     from pretune.text.store.store import Store
     from pretune.text.tokenizers.tokenizer import Tokenizer
     from pretune.training.run_folder import Run
@@ -46,14 +57,19 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Batch",
     "Batching",
     "Budget",
+    "Family",
     "Model",
+    "Objective",
     "Optimizer",
+    "Packed",
     "PretuneError",
     "Run",
     "Schedule",
     "Store",
+    "Task",
     "Tokenizer",
     "Watching",
     "__version__",
@@ -82,6 +98,8 @@ __all__ = [
     "prune",
     "quantize",
     "quickstart",
+    "register_objective",
+    "register_task",
     "show",
     "train_tokenizer",
     "train_vectors",
@@ -90,18 +108,25 @@ __all__ = [
     "ulmfit",
 ]
 
-_LATER = {  # loaded when first asked for
+_LAZY = {  # imported at first use, which keeps `import pretune` fast
+    "Batch": "pretune.packed",
+    "Family": "pretune.families.family",
     "Model": "pretune.models.model",
+    "Objective": "pretune.objectives.objective",
+    "Packed": "pretune.packed",
     "Run": "pretune.training.run_folder",
     "Store": "pretune.text.store.store",
+    "Task": "pretune.objectives.task",
     "Tokenizer": "pretune.text.tokenizers.tokenizer",
-    "load": "pretune.models.model",
+    "load": "pretune.models.loading",
+    "register_objective": "pretune.objectives.registry",
+    "register_task": "pretune.objectives.registry",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
+    if name in _LAZY:
         from importlib import import_module
 
-        return getattr(import_module(_LATER[name]), name)
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'pretune' has no attribute {name!r}")

@@ -1,7 +1,7 @@
-"""The command line: every verb's signature becomes a command.
+"""The command line: one command per verb, built from the verb's signature and docstring.
 
-Each command also takes --recipe FILE, --set KEY=VALUE (any key of the recipe) and --json (the result as one JSON object on
-stdout). Options given win over --set, --set over the recipe, the recipe over the defaults.
+Each command also takes --recipe FILE, --set KEY=VALUE (any key of the recipe) and --json (print the result as one JSON object on
+stdout). Options take precedence over --set, --set over the recipe, and the recipe over the defaults.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from pretune.runtime.recipe import (
     section_keys,
     section_of,
 )
+from pretune.verbs.verb import parse_parameters, split_docstring
 
 VERBS: dict[str, Callable[..., Any]] = {
     "quickstart": pretune.quickstart,
@@ -70,66 +71,65 @@ VERBS: dict[str, Callable[..., Any]] = {
     "bench device": pretune.bench_device,
 }
 GROUPS = {
-    "tokenizer": "Train a tokenizer, or look at how one splits text.",
+    "tokenizer": "Train or inspect a tokenizer.",
     "vectors": "Train word vectors.",
-    "bench": "Measure what this machine can do.",
+    "bench": "Measure the speed of this machine.",
 }
-TOGETHER = ("pretrain", "adapt")  # verbs that several processes carry out together
-NO_ACCESS = (
+DISTRIBUTED = ("pretrain", "adapt")  # verbs that torchrun may start in several processes
+FILE_ERRORS = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR,
     errno.ENAMETOOLONG, errno.ELOOP, errno.EIO, errno.ESTALE, errno.ENOENT, errno.ENOTEMPTY, errno.EBUSY, errno.ETIMEDOUT,
 )  # fmt: skip
-
-
-OTHER_ADVICE = {errno.ENAMETOOLONG: "shorten it", errno.ENOENT: "was it removed while the command ran?"}
+OTHER_ADVICE = {errno.ENAMETOOLONG: "shorten the name", errno.ENOENT: "was it removed while the command ran?"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command; wrong input ends in one line on stderr and a non-zero exit."""
+    """Run a command; errors of the user end with one line on stderr and a non-zero exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         check_flags(arguments)
         make_app()(arguments)
     except PretuneError as error:
         _fail(str(error))
-    except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader of the output, such as `head`, is done
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
-        if error.errno not in NO_ACCESS:
+        if error.errno not in FILE_ERRORS:
             raise
-        advice = OTHER_ADVICE.get(error.errno, "free space or choose another place")
+        advice = OTHER_ADVICE.get(error.errno, "free some space, or choose another place")
         _fail(f"{shorten(str(error.filename or 'output'), 200)}: {error.strerror}; {advice}")
     except KeyboardInterrupt:
         say("interrupted")
         sys.exit(130)
     except (MemoryError, RuntimeError) as error:
-        from pretune.runtime.devices import out_of_memory  # torch, which `--help` does without
+        from pretune.runtime.devices import out_of_memory  # imports torch, which `--help` does without
 
         where = out_of_memory(error)
         if where is None:
             raise
         _fail(
-            f"{where} has no memory left; train with less at once (--set batch.pack=…, batch.sequences=… or batch.length=…), give "
-            "shorter texts, or take a smaller model"
+            f"{where} is out of memory; use smaller batches (--set batch.pack=…, batch.sequences=… or batch.length=…), shorter "
+            "texts, or a smaller model"
         )
 
 
 def _fail(message: str) -> None:
-    rank = os.environ.get("RANK", "0")  # of the processes that torchrun started
+    """Print an error, with the rank of a process started by torchrun, and exit."""
+    rank = os.environ.get("RANK", "0")
     print(f"error: {message}" if rank == "0" else f"error in process {rank}: {message}", file=sys.stderr, flush=True)
     sys.exit(1)
 
 
-def _leave() -> None:
-    """Take leave of the other processes, where there are any."""
+def _destroy_process_group() -> None:
+    """Leave the process group of torch.distributed, if there is one."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()
 
 
 def check_flags(arguments: Sequence[str]) -> None:
-    """Refuse `--report false`: a flag takes no value, and the word would be read as a file."""
+    """Raise an error for `--report false`: a flag takes no value, and `false` would be read as a file."""
     name = next((name for name in VERBS if list(arguments[: len(name.split())]) == name.split()), None)
     if name is None:
         return
@@ -141,7 +141,7 @@ def check_flags(arguments: Sequence[str]) -> None:
 
 
 def make_app() -> App:
-    """The command-line application with a command for every verb."""
+    """Return the command-line application, with one command per verb."""
     app = App(
         name="pretune",
         help="Transfer learning for text, end to end: pretrain, fine-tune, evaluate, compress.",
@@ -159,16 +159,16 @@ def make_app() -> App:
 
 
 def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
-    """A function for cyclopts: the verb's parameters, --recipe, --set and --json."""
+    """Return the command of a verb for cyclopts, with the verb's options, --recipe, --set and --json."""
     description, notes = parse_docstring(verb)
-    homes: dict[str, tuple[str, ...]] = {}  # option → where its value goes in the recipe
+    homes: dict[str, tuple[str, ...]] = {}  # option → path of its recipe key
     options: list[inspect.Parameter] = []
     positional = True
     for parameter in inspect.signature(verb).parameters.values():
         hint = hints(verb)[parameter.name]
         section = section_of(hint)
         if section is not None:
-            if section.flat:  # the others are reached with --set
+            if section.flat:  # other sections are set with --set
                 for field in fields(section):  # type: ignore[arg-type]
                     homes[field.name] = (parameter.name, field.name)
                     kind = section_keys(section)[field.name]
@@ -183,15 +183,15 @@ def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
         options.append(_option(parameter.name, hint, parameter.default, help_text, positional=positional))
         positional &= not many  # a list takes all that follows
     options += [
-        _option("recipe", str, None, "A YAML file with any of these options and the recipe's keys."),
-        _option("set", list[str], (), "KEY=VALUE for any key of the recipe, e.g. optimizer.lr=1e-4."),
+        _option("recipe", str, None, "YAML file with any of these options and recipe keys."),
+        _option("set", list[str], (), _describe_settings(verb)),
         _option("json", bool, False, "Print the result as one JSON object on stdout."),
     ]
     signature = inspect.Signature(options)
 
     def command(*arguments: Any, **named: Any) -> None:
-        if name not in TOGETHER and int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ:
-            raise PretuneError(f"{name} runs in one process; start it without torchrun")
+        if name not in DISTRIBUTED and int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ:
+            raise PretuneError(f"`pretune {name}` runs in a single process; start it without torchrun")
         given = signature.bind_partial(*arguments, **named).arguments
         as_json = given.pop("json", False)
         values = without_defaults(verb, read_recipe(given.pop("recipe"))) if given.get("recipe") else {}
@@ -200,8 +200,8 @@ def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
             values = merge(values, _nest(homes[option], value))
         with running_with(option.name.rstrip("_").replace("_", "-") for option in options):
             result = verb(**resolve(verb, values, name))
-        _leave()
-        if os.environ.get("RANK", "0") != "0":  # the first process tells
+        _destroy_process_group()
+        if os.environ.get("RANK", "0") != "0":  # only the first process prints the result
             return
         if as_json:
             print(json.dumps(result.describe(), ensure_ascii=False, default=str), flush=True)
@@ -216,30 +216,38 @@ def make_command(name: str, verb: Callable[..., Any]) -> Callable[..., None]:
 
 
 def without_defaults(verb: Callable[..., Any], values: Values) -> Values:
-    """Return a recipe without the keys that are at their default: a run writes all down, and these ask for nothing."""
+    """Return a recipe without the keys that are at their default, which a run writes to its recipe even if they do not apply."""
     parameters = inspect.signature(verb).parameters
     return {key: x for key, x in values.items() if key not in parameters or parameters[key].default != x}
 
 
 def parse_docstring(verb: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """What a docstring in NumPy's layout says of the verb, and of each parameter."""
-    description, *sections = re.split(r"\n\n(Parameters|Examples)\n-+\n", inspect.cleandoc(verb.__doc__ or ""))
-    notes = {}
-    for title, body in zip(sections[::2], sections[1::2], strict=True):
-        if title == "Parameters":
-            for parameter, text in re.findall(r"^(\w+)\n((?:[ ]{4}.*\n?)+)", body, re.MULTILINE):
-                notes[parameter] = " ".join(text.split())
-    return re.sub(r"(?<!\n)\n(?!\n)", " ", description), notes
+    """Return the description of a verb and the help text of each parameter, from its docstring."""
+    description, sections = split_docstring(verb)
+    return re.sub(r"(?<!\n)\n(?!\n)", " ", description), parse_parameters(sections.get("Parameters", ""))
+
+
+def _describe_settings(verb: Callable[..., Any]) -> str:
+    """Return the help of --set, which lists the recipe sections of a verb with the keys that apply to it."""
+    refused = {option for rule in getattr(verb, "rules", ()) if rule.never for option in rule.options}
+    sections = []
+    for name, section in ((name, section_of(hint)) for name, hint in hints(verb).items()):
+        if section is not None and not section.flat:
+            keys = [key for key in section_keys(section) if f"{name}.{key}" not in refused]
+            sections.append(f"{name} ({', '.join(keys)})")
+    text = "KEY=VALUE for any key of the recipe"
+    return f"{text}, e.g. optimizer.lr=1e-4. Sections and keys: {'; '.join(sections)}." if sections else f"{text}."
 
 
 def _nest(path: tuple[str, ...], value: Any) -> Values:
+    """Return a value inside nested dictionaries, one per key of a path."""
     for key in reversed(path):
         value = {key: value}
     return dict(value)
 
 
 def _option(name: str, hint: Any, default: Any, text: str, *, positional: bool = False) -> inspect.Parameter:
-    """A parameter that may always be left out: a recipe can supply it."""
+    """Return an optional parameter for cyclopts: a recipe may supply what the command line leaves out."""
     simple = _simplify(hint)
     if default is inspect.Parameter.empty:
         default = None
@@ -252,23 +260,24 @@ def _option(name: str, hint: Any, default: Any, text: str, *, positional: bool =
         help=text,
     )
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if positional else inspect.Parameter.KEYWORD_ONLY
-    if default is None:  # where pydantic is loaded, what is left out is checked too
+    if default is None:  # if pydantic is loaded, cyclopts validates defaults too
         simple = simple | None
     return inspect.Parameter(name, kind, default=default, annotation=Annotated[simple, settings])
 
 
 def _spell(name: str) -> str:
+    """Return the command-line spelling of a parameter."""
     return f"--{name.rstrip('_').replace('_', '-')}"
 
 
 def _simplify(hint: Any) -> Any:
-    """A type the command line can read: paths and loaded objects are strings, sequences are lists."""
+    """Return the type that the command line parses: strings for paths and loaded objects, lists for sequences."""
     origin = get_origin(hint)
     if origin in (Union, UnionType):
         kinds = list(dict.fromkeys(_simplify(kind) for kind in get_args(hint) if kind is not type(None)))
         if list[str] in kinds:
             return list[str]
-        if str in kinds:  # what else it may be, only a recipe can say
+        if str in kinds:  # other types only in a recipe
             return str
         return Union[tuple(kinds)] if len(kinds) > 1 else kinds[0]
     if hint in (Path, Loaded):

@@ -1,14 +1,13 @@
-"""Packed and Batch: the only form in which tokens reach a model.
+"""Packed token sequences and batches: the only form in which tokens reach a model.
 
-Sequences lie end to end, without padding between them:
+Sequences are concatenated, without padding between them:
 
     ids        (n,)     3 7 2 | 5 5 | 9 1 4 8 | filler
     offsets    (s+1,)   0      3     5         9        n n n
     positions  (n,)     0 1 2   0 1   0 1 2 3   0 1 …
 
-With a Capacity, all shapes are fixed, so that a compiled model compiles once: what the sequences leave of the n tokens is
-filler, cut into sequences no longer than the others, which no count includes; offsets that are not needed repeat n; targets
-that are not needed have weight 0.
+With a `Capacity`, all shapes are fixed, so that a model is compiled only once. Tokens that the sequences do not use are filler,
+split into sequences no longer than the others and excluded from all counts; unused offsets repeat n; unused targets have weight 0.
 """
 
 from __future__ import annotations
@@ -21,57 +20,61 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 
 if TYPE_CHECKING:
     from pretune.nn.attention.patterns import Pattern
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
 
 @dataclass(frozen=True)
 class Capacity:
-    """Fixed sizes of a Packed and of the targets of each loss term."""
+    """The fixed sizes of a `Packed` and of the targets of each loss term."""
 
     tokens: int
-    sequences: int  # filler included, which is cut into sequences of at most `longest` tokens
+    sequences: int  # including filler, which is split into sequences of at most `longest` tokens
     longest: int
     targets: Mapping[str, int] = field(default_factory=dict)
-    second: Capacity | None = None  # of an encoder-decoder's target side; None: the same
+    second: Capacity | None = None  # of the target side of an encoder-decoder; None: the same
 
     def __post_init__(self) -> None:
         if self.sequences < self.filler(0):
-            raise PretuneError(f"{self.tokens} tokens do not fit into {self.sequences} sequences of {self.longest}")
+            raise PretuneError(
+                f"{self.tokens} tokens do not fit into {self.sequences} sequences of at most {self.longest} tokens; "
+                "allow more sequences or longer ones"
+            )
 
     def filler(self, used: int) -> int:
-        """Sequences of filler beside so many real tokens."""
+        """Return the number of filler sequences that a pack with `used` real tokens needs."""
         return -(-(self.tokens - used) // self.longest)
 
 
 @dataclass
 class Packed:
-    """Token sequences end to end."""
+    """A batch of concatenated token sequences."""
 
     ids: Tensor  # (n,) int64
-    offsets: Tensor  # (s + 1,) int32, as the variable-length kernels want it
-    positions: Tensor  # (n,) int64: inside the sequence, unless an objective says otherwise
-    longest: int  # no sequence is longer
+    offsets: Tensor  # (s + 1,) int32, as the variable-length kernels require
+    positions: Tensor  # (n,) int64: within the sequence, unless an objective sets them otherwise
+    longest: int  # upper bound on the length of a sequence
     columns: dict[str, Tensor] = field(default_factory=dict)  # (n,) or (n, c): segment, order, stream, prefix …
-    pattern: Pattern | None = None  # who may look at whom, besides what the layers allow; None: no restriction
-    host_offsets: Array | None = None  # offsets on the host; None on an accelerator, where nobody may ask
-    rows: Tensor | None = None  # (b, L) which places of padded rows these tokens had; None: they come from no such rows
+    pattern: Pattern | None = None  # attention pattern, in addition to that of the layers; None: no restriction
+    host_offsets: Array | None = (
+        None  # offsets on the host; None on an accelerator, where reading them would synchronize
+    )
+    rows: Tensor | None = None  # (b, L) mask of real tokens in the padded input of an exported graph; None elsewhere
 
     def __len__(self) -> int:
         return self.ids.shape[0]
 
     def to(self, device: torch.device) -> Packed:
-        """The same on another device, copied without waiting."""
+        """Return a copy on another device, transferred asynchronously."""
         moved = self.map(lambda tensor: move(tensor, device))
         moved.host_offsets = self.host_offsets if device.type == "cpu" else None
         return moved
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Packed:
-        """The same with every tensor changed."""
+        """Return a copy with `change` applied to every tensor."""
         return replace(
             self,
             ids=change(self.ids),
@@ -83,40 +86,39 @@ class Packed:
 
 @dataclass
 class Targets:
-    """What a loss term predicts: token `at` (or sequence `at`) should give `target`, with a weight."""
+    """The targets of a loss term: token or sequence `at[i]` should predict `target[i]`, with weight `weight[i]`."""
 
-    at: Tensor  # (m,) int64, or (m, k) for what follows from several places together
+    at: Tensor  # (m,) int64, or (m, k) for predictions from several positions together
     target: Tensor  # (m,) int64, or float for regression; (m, k) for several classes or candidates
     weight: Tensor  # (m,) float32; 0 where the slot is unused
 
     def to(self, device: torch.device) -> Targets:
-        """The same on another device."""
+        """Return a copy on another device."""
         return self.map(lambda tensor: move(tensor, device))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Targets:
-        """The same with every tensor changed."""
+        """Return a copy with `change` applied to every tensor."""
         return Targets(change(self.at), change(self.target), change(self.weight))
 
 
 @dataclass
 class Batch:
-    """What one forward takes: one or two Packed, targets by loss term, and how much each term counts."""
+    """The input of one forward pass: one or two `Packed`, the targets of each loss term, and their counts."""
 
     packed: tuple[Packed, ...]
     targets: dict[str, Targets] = field(default_factory=dict)
     counts: dict[str, float] = field(default_factory=dict)  # sum of target weights of each term, on the host
-    rows: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # (sequences,) which rows these are
-    carry: Any = None  # what the batch before handed on, for stateful backbones
-    lengths: tuple[Array, ...] = ()  # (sequences,) of each side, on the host, filler left out; (): a sequence a row
-    pooled: bool = False  # the decoder looks at one vector a source sequence, not at all its states
+    rows: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # (sequences,) indices of the data rows
+    carry: Any = None  # recurrent state or memory from the previous batch, for stateful backbones
+    lengths: tuple[Array, ...] = ()  # (sequences,) for each side, on the host, without filler; (): one sequence per row
 
     @property
     def tokens(self) -> int:
-        """Real tokens, filler left out."""
+        """Return the number of real tokens, without filler."""
         return int(self.counts.get("tokens", 0))
 
     def to(self, device: torch.device) -> Batch:
-        """The same on another device."""
+        """Return a copy on another device."""
         return replace(
             self,
             packed=tuple(packed.to(device) for packed in self.packed),
@@ -124,7 +126,7 @@ class Batch:
         )
 
     def pinned(self) -> Batch:
-        """The same in memory that a GPU reads without the host waiting."""
+        """Return a copy in pinned memory, which a GPU reads without blocking the host."""
         return replace(
             self,
             packed=tuple(packed.map(Tensor.pin_memory) for packed in self.packed),
@@ -132,13 +134,13 @@ class Batch:
         )
 
     def blank(self) -> Batch:
-        """The same shapes with nothing to learn from: for a process that has no pack left in a step."""
+        """Return a copy whose targets all have weight 0, for a process that has no pack left in a step."""
         targets = {name: replace(t, weight=torch.zeros_like(t.weight)) for name, t in self.targets.items()}
         return replace(self, targets=targets, counts=dict.fromkeys(self.counts, 0.0))
 
 
 def move(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy without waiting, which takes pinned memory: from pageable memory the host would wait for the device."""
+    """Copy a tensor to a device asynchronously, by way of pinned memory: a copy from pageable memory would block the host."""
     if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
@@ -154,7 +156,9 @@ def pack(
     capacity: Capacity | None = None,
     filler: int = 0,
 ) -> Packed:
-    """Sequences of the given lengths, whose ids lie end to end, as a Packed.
+    """Build a `Packed` from concatenated ids and the lengths of the sequences.
+
+    With a `capacity`, the result is filled up to it with tokens of the id `filler`.
 
     >>> pack(np.array([3, 7, 2, 5]), np.array([3, 1])).offsets.tolist()
     [0, 3, 4]
@@ -168,15 +172,15 @@ def pack(
         spare = capacity.sequences - len(lengths)
         if used > capacity.tokens or spare < capacity.filler(used) or longest > capacity.longest:
             raise PretuneError(
-                f"{len(lengths)} sequences of {used} tokens, the longest {longest}, do not fit into "
-                f"{capacity.sequences} of {capacity.tokens} and {capacity.longest}"
+                f"{len(lengths)} sequences with {used} tokens in all and at most {longest} each do not fit into "
+                f"{capacity.sequences} sequences with {capacity.tokens} tokens in all and at most {capacity.longest} each"
             )
         longest = capacity.longest
         ends = np.minimum(used + longest * np.arange(1, spare + 1), capacity.tokens)
         offsets = np.concatenate([offsets, ends.astype(np.int32)])
         tail = capacity.tokens - used
         ids = np.concatenate([ids, np.full(tail, filler, dtype=ids.dtype)])
-        # No place beyond those of real tokens: queries of plm take none, and the model may have no vector for it.
+        # No position beyond those of real tokens: query copies (plm) have none, and the model may have no vector for it.
         places = np.minimum(np.arange(tail) % longest, positions.max(initial=0))
         positions = np.concatenate([positions, places])
         columns = {name: _extend(column, tail) for name, column in (columns or {}).items()}
@@ -196,7 +200,7 @@ def _extend(column: Array, tail: int) -> Array:
 
 
 def make_targets(at: Array, target: Array, weight: Array | None = None, capacity: int | None = None) -> Targets:
-    """Targets, filled up with unused slots to a capacity.
+    """Build the targets of a loss term, filled up to `capacity` with unused slots of weight 0.
 
     >>> make_targets(np.array([4]), np.array([7]), capacity=3).weight.tolist()
     [1.0, 0.0, 0.0]
@@ -205,7 +209,7 @@ def make_targets(at: Array, target: Array, weight: Array | None = None, capacity
         weight = np.ones(len(at), dtype=np.float32)
     spare = 0 if capacity is None else capacity - len(at)
     if spare < 0:
-        raise PretuneError(f"{len(at)} targets do not fit into {capacity}")
+        raise PretuneError(f"{len(at)} targets do not fit into the {capacity} target slots of a pack")
     if spare:
         at, target = _extend(at, spare), _extend(target, spare)
         weight = np.concatenate([weight, np.zeros(spare, dtype=np.float32)])
@@ -218,7 +222,7 @@ def make_targets(at: Array, target: Array, weight: Array | None = None, capacity
 
 
 def pack_lists(sequences: Sequence[Sequence[int]], **options: Any) -> Packed:
-    """Lists of ids as a Packed, for small things by hand.
+    """Build a `Packed` from lists of token ids.
 
     >>> len(pack_lists([[3, 7], [5]]))
     3

@@ -21,7 +21,7 @@ def make(order: list[int] | None = None) -> Encoder:
     return initialize(stack, 0.2)
 
 
-def test_layers_run_in_their_order_as_often_as_it_says() -> None:
+def test_shared_layers_run_in_the_given_order() -> None:
     packed = pack_lists([[5, 6, 7], [8, 9]])
     plain, woven = make(), make([0, 1, 1, 0])
     assert len(plain.stack) == 2 and len(woven.stack) == 4

@@ -11,10 +11,12 @@ import torch
 from torch import nn
 
 from material import TEMPLATES, data
-from pretune.backbones.recurrent import RecurrentCache
 from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
+from pretune.backbones.recurrent_state import RecurrentCache
 from pretune.families import FAMILIES
-from pretune.models.model import Model, Root, load_model, make_model
+from pretune.models.create_model import make_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Root
 from pretune.objectives import Data, parse_objective
 from pretune.packed import Capacity, pack, pack_lists
 from pretune.runtime.randomness import Draws
@@ -66,7 +68,7 @@ def test_a_batch_gives_what_each_pair_gives_alone(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_token_by_token_it_is_the_same_whatever_changes_places(kind: str) -> None:
+def test_incremental_decoding_equals_one_pass(kind: str) -> None:
     backbone = made(kind)
     targets = [target[:2] for target in TARGETS]
     with torch.inference_mode():
@@ -96,7 +98,7 @@ def test_every_parameter_is_in_one_group_and_learns(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_folder_and_back(kind: str, tmp_path: Path) -> None:
+def test_save_and_load(kind: str, tmp_path: Path) -> None:
     family, mixture = FAMILIES["seq2seq"], parse_objective("translate")
     config = family.read_config({**SMALL, **KINDS[kind]})
     model = Model(family, config, Root(family.build(config)))
@@ -110,7 +112,7 @@ def test_a_folder_and_back(kind: str, tmp_path: Path) -> None:
         assert torch.equal(tensor, again.root.tensors()[name])
 
 
-def test_the_decoder_looks_back_alone_and_the_source_is_read_in_its_order() -> None:
+def test_decoder_is_causal_and_source_order_is_configurable() -> None:
     for kind, reads in (("2014", True), ("forward", False)):
         backbone = made(kind)
         assert backbone.encoder.backward == reads and backbone.copied
@@ -145,7 +147,7 @@ def test_the_2014_model_has_384_million_parameters() -> None:
 
 @pytest.mark.parametrize("objective", ["translate(smoothing=0)", "skip_thought(pooling=last)", "spans", "denoise"])
 @pytest.mark.parametrize("kind", ["2014", "two ways", "bahdanau"])
-def test_objectives_of_two_sides_learn_a_batch_by_heart(kind: str, objective: str) -> None:
+def test_seq2seq_objectives_memorize_a_batch(kind: str, objective: str) -> None:
     made_data = data(sentinels=40, template="bart")
     if objective.startswith("translate"):
         made_data = Data(made_data.tokenizer, TEMPLATES["bart"], rows=made_data.rows)

@@ -16,7 +16,7 @@ from pretune.cli import main
 from pretune.compression import distillation
 from pretune.compression.parameter_sharing import shared_twin
 from pretune.inference import teacher_labels
-from pretune.models.model import load
+from pretune.models.loading import load
 from pretune.objectives import Loss, parse_objective
 from pretune.text.examples.augmentation import augment
 from pretune.text.examples.labeled import Labeled
@@ -30,7 +30,7 @@ FAST: dict[str, Any] = {"optimizer": pt.Optimizer(lr=3e-3), "batch": pt.Batching
 
 
 def texts(folder: Path, count: int = 48) -> Path:
-    """Texts like those of the task, without labels."""
+    """Write unlabeled texts of the task."""
     lines = (start() / "text.txt").read_text(encoding="utf-8").splitlines()[1:]
     (folder / "more.txt").write_text(
         "\n".join(" ".join(reversed(line.split())) for line in lines[:count]), encoding="utf-8"
@@ -48,7 +48,7 @@ def texts(folder: Path, count: int = 48) -> Path:
         ("bilstm-tiny", {"soft": 0.9}),
     ],
 )
-def test_students_of_a_task(student: str, options: dict[str, Any], tmp_path: Path) -> None:
+def test_distillation_for_a_task(student: str, options: dict[str, Any], tmp_path: Path) -> None:
     data = start() / "train.csv"
     run = pt.distill(
         trained(),
@@ -70,7 +70,7 @@ def test_students_of_a_task(student: str, options: dict[str, Any], tmp_path: Pat
         assert load(tmp_path / "student").root.heads["classify"].pooling == "max"  # its family's, not the teacher's
 
 
-def test_unlabeled_texts_are_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_for_unlabeled_texts_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {"student": "layers=2", "unlabeled": texts(tmp_path), "budget": pt.Budget(steps=15), "augment": 1, **FAST}
     run = pt.distill(trained(), out=tmp_path / "student", dev=start() / "train.csv", **asked)  # type: ignore[arg-type]
     assert run.results["texts"] > 48 and run.results["dev/accuracy"] > 0.9
@@ -83,7 +83,7 @@ def test_unlabeled_texts_are_asked_once(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-def test_answers_of_several_processes_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_of_several_processes_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(teacher_labels, "SOME", 8)
     rows = Labeled(Path("texts"), {}, texts(tmp_path).read_text().splitlines(), lines=list(range(1, 49)))
     one, two = (teacher_labels.ask([str(trained())], rows, ["no", "yes"], tmp_path / f"{n}.npz", n) for n in (1, 2))
@@ -102,7 +102,7 @@ def test_several_teachers_and_a_control(tmp_path: Path) -> None:
     assert run.results["texts"] == 20 and len(run.results["teachers"]) == 2
 
 
-def test_a_student_of_no_task(tmp_path: Path) -> None:
+def test_task_agnostic_distillation(tmp_path: Path) -> None:
     folder = start()
     mlm = pt.adapt(folder / "start", folder / "text.txt", out=tmp_path / "mlm", budget=pt.Budget(steps=3))
     run = pt.distill(
@@ -118,7 +118,7 @@ def test_a_student_of_no_task(tmp_path: Path) -> None:
 
 
 def teacher_of_tokens(folder: Path) -> Path:
-    """A masked language model."""
+    """Train a tiny masked language model."""
     pt.adapt(
         start() / "start", start() / "text.txt", out=folder, budget=pt.Budget(steps=2), batch=pt.Batching(tokens=512)
     )
@@ -130,7 +130,7 @@ def from_text(teacher: Path, out: Path, **options: Any) -> pt.Run:
     return pt.distill(teacher, student="layers=2", data=start() / "text.txt", out=out, **given, **options)
 
 
-def test_losses_on_text_have_the_published_weights_or_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_weights_are_those_of_distilbert_or_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     teacher, seen = teacher_of_tokens(tmp_path / "mlm"), list[dict[str, float]]()
     over = Loss.over
 
@@ -157,17 +157,17 @@ def test_losses_on_text_have_the_published_weights_or_others(tmp_path: Path, mon
     for weights, words in (
         ({"distilation": 1.0}, "did you mean 'distillation'"),
         ({"lm": 1.0}, "this teacher was trained with mlm"),
-        ({"mlm": -1.0}, "a weight is 0 or more"),
-        (dict.fromkeys(chosen, 0.0), "nothing would be learned"),
+        ({"mlm": -1.0}, "a weight must be 0 or more"),
+        (dict.fromkeys(chosen, 0.0), "all weights are 0"),
     ):
         with pytest.raises(PretuneError, match=words):
             from_text(teacher, tmp_path / "never", loss_weights=weights)
-    with pytest.raises(PretuneError, match=r"written there, as in 2\*cosine"):
+    with pytest.raises(PretuneError, match=r"give the weight there, as in 2\*cosine"):
         from_text(teacher, tmp_path / "never", match="cosine", loss_weights={"cosine": 2.0})
     assert not (tmp_path / "never").exists()
 
 
-def test_a_control_on_text(tmp_path: Path) -> None:
+def test_control_of_task_agnostic_distillation(tmp_path: Path) -> None:
     teacher = teacher_of_tokens(tmp_path / "mlm")
     run = from_text(teacher, tmp_path / "student", control=True, watching=pt.Watching(evaluate=1))
     assert [row["model"] for row in run.results["beside"]] == ["teacher", "student without a teacher", "student"]
@@ -177,7 +177,7 @@ def test_a_control_on_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["distill", "prune", "quantize", "finetune"])
-def test_nothing_appears_beside_the_result(verb: str, tmp_path: Path) -> None:
+def test_nothing_is_written_outside_the_run_folder(verb: str, tmp_path: Path) -> None:
     data, more = start() / "train.csv", tmp_path / "inputs"
     more.mkdir()
     options: dict[str, dict[str, Any]] = {
@@ -192,7 +192,7 @@ def test_nothing_appears_beside_the_result(verb: str, tmp_path: Path) -> None:
     assert run.finished and (tmp_path / "out" / "intermediate").is_dir()
 
 
-def test_an_albert_out_of_a_bert(tmp_path: Path) -> None:
+def test_converting_bert_to_albert(tmp_path: Path) -> None:
     teacher = load(trained())
     twin = shared_twin(teacher, 32)
     assert twin.family.name == "albert" and twin.backbone.depth == 4 and len(twin.backbone.layers) == 1
@@ -211,7 +211,7 @@ def test_an_albert_out_of_a_bert(tmp_path: Path) -> None:
     assert run.results["beside"][-1]["accuracy"] > 0.9 and run.results["times_smaller"] > 1.5
 
 
-def test_variants_of_texts(tmp_path: Path) -> None:
+def test_augmentation(tmp_path: Path) -> None:
     few = ["one two three four five six seven eight nine ten", "a"]
     pairs = augment(few, 3)
     made = [text for _, text in pairs]
@@ -219,27 +219,27 @@ def test_variants_of_texts(tmp_path: Path) -> None:
     words = {word for text in few for word in text.split()}
     assert {word for text in made for word in text.split()} <= words
     rows = Labeled(Path("rows"), {}, few, ["x", "y"], lines=[1, 2])
-    order = distillation.Order(["teacher"], "layers=2", tmp_path / "out", augment=3)
-    varied = distillation.with_variants(None, rows, order)
+    job = distillation.DistillationJob(teachers=["teacher"], student="layers=2", out=tmp_path / "out", augment=3)
+    varied = distillation.with_variants(None, rows, job)
     assert varied.texts == made and varied.pairs == ["xy"[number] for number, _ in pairs]
-    both = distillation.with_variants(rows, rows, order)
+    both = distillation.with_variants(rows, rows, job)
     assert both.texts == few + made and both.pairs == ["x", "y", *varied.pairs]
 
 
-def test_refusals(tmp_path: Path) -> None:
+def test_invalid_options_are_refused(tmp_path: Path) -> None:
     data = start() / "train.csv"
     other = tmp_path / "other.csv"
     rows = "\n".join(f"red bird {i},{'maybe' if i % 2 else 'no'}" for i in range(4))
     other.write_text(f"text,label\n{rows}\n", encoding="utf-8")
     for options, words in (
         ({"student": "layers=9", "train": data}, "the teacher has 4 layers"),
-        ({"student": "layers=2", "train": other}, "they must be the same"),
+        ({"student": "layers=2", "train": other}, "give rows with the teacher's labels"),
         ({"student": "layers=2", "train": data, "match": "hidden(1:9)"}, "no pair 1:9"),
-        ({"student": "half=2", "train": data}, "there are layers=6"),
-        ({"student": "layers=2"}, "needs something to learn from"),
-        ({"student": "layers=2", "train": data, "temperature": 0.0}, "it is above 0"),
-        ({"student": "layers=2", "data": data, "train": data}, "give it alone"),
-        ({"student": "shared=64", "train": data}, "narrower than the states"),
+        ({"student": "half=2", "train": data}, "unknown student; give layers=6"),
+        ({"student": "layers=2"}, "needs data: give"),
+        ({"student": "layers=2", "train": data, "temperature": 0.0}, "must be above 0"),
+        ({"student": "layers=2", "data": data, "train": data}, "give it without --train"),
+        ({"student": "shared=64", "train": data}, "choose an embedding size from 1 to"),
     ):
         with pytest.raises(PretuneError, match=words):
             pt.distill(trained(), out=tmp_path / "never", **options)  # type: ignore[arg-type]
@@ -247,11 +247,11 @@ def test_refusals(tmp_path: Path) -> None:
     wrong = tune(tmp_path / "labels", steps=2)
     config = (wrong.folder / "config.json").read_text().replace('"yes"', '"perhaps"')
     (wrong.folder / "config.json").write_text(config)
-    with pytest.raises(PretuneError, match=r"the student has the labels no, perhaps"):
+    with pytest.raises(PretuneError, match=r"the student's labels are no, perhaps"):
         pt.distill(trained(), student=str(wrong.folder), train=data, out=tmp_path / "never")
 
 
-def test_a_writer_learns_from_what_its_teacher_wrote(tmp_path: Path) -> None:
+def test_distillation_on_text_generated_by_the_teacher(tmp_path: Path) -> None:
     from test_refit import small, tokenizer
 
     small("gpt2", tokenizer("byte-bpe"), "lm", n_layer=4).save(tmp_path / "gpt")
@@ -267,8 +267,8 @@ def test_a_writer_learns_from_what_its_teacher_wrote(tmp_path: Path) -> None:
         pt.distill(tmp_path / "gpt", student="layers=2", train="x.csv", write=6, out=tmp_path / "never")
 
 
-def test_numbers_are_learned_too(tmp_path: Path) -> None:
-    """Of a regression, from labels, from the teacher and from texts."""
+def test_distillation_of_regression(tmp_path: Path) -> None:
+    """A regression student learns from labels and predictions, or from predictions for texts."""
     rows = [line.split(",") for line in (start() / "train.csv").read_text(encoding="utf-8").splitlines()[1:]]
     data = tmp_path / "numbers.csv"
     data.write_text("text,label\n" + "\n".join(f"{text},{4.0 if y == 'yes' else 2.0}" for text, y in rows))
@@ -285,8 +285,8 @@ def test_numbers_are_learned_too(tmp_path: Path) -> None:
         assert found[0] == pytest.approx(4, abs=0.6) and found[1] == pytest.approx(2, abs=0.6)
 
 
-def test_a_translator_learns_from_what_its_teacher_writes(tmp_path: Path) -> None:
-    """Sequence-level distillation: an encoder-decoder writes, another learns that, of rows and of texts."""
+def test_sequence_level_distillation(tmp_path: Path) -> None:
+    """A student encoder-decoder learns from the texts that its teacher generates for rows and for texts."""
     words = {"red": "rouge", "water": "eau", "fire": "feu", "tree": "arbre"}
     known = read([f"{word} {other}" for word, other in words.items()] * 9)
     data, more = tmp_path / "train.csv", tmp_path / "more.txt"
@@ -305,14 +305,15 @@ def test_a_translator_learns_from_what_its_teacher_writes(tmp_path: Path) -> Non
         pt.distill([teacher, teacher], student=str(start), train=data, out=tmp_path / "never")
 
 
-def test_numbers_of_rows_and_teacher_are_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_regression_targets_are_mixed_with_predictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = Labeled(Path("rows"), {}, ["a", "b"], labels=[1.0, 3.0], lines=[1, 2])
     more = Labeled(Path("more"), {}, ["c"], lines=[1])
     mixture = parse_objective("regress")
     (task,) = mixture.objectives
     material: Any = Material(mixture, task, task, rows, None, [])  # type: ignore[arg-type]
     monkeypatch.setattr(distillation, "ask", lambda teachers, read, *others: np.full((len(read), 1), 5.0))
-    order = distillation.Order(["teacher"], "layers=2", tmp_path / "out", train="rows", soft=0.25)
-    taught = distillation.taught_by(order, material, more)
+    options: dict[str, Any] = {"teachers": ["teacher"], "student": "layers=2", "train": "rows", "soft": 0.25}
+    job = distillation.DistillationJob(out=tmp_path / "out", **options)
+    taught = distillation.add_predictions(job, material, more)
     assert taught.rows.labels == [2.0, 3.5, 5.0] and taught.rows.texts == ["a", "b", "c"]
     assert taught.teaching is None and taught.task.mean == pytest.approx(3.5)  # type: ignore[attr-defined]

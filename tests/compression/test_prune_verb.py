@@ -11,14 +11,14 @@ import torch
 import pretune as pt
 from pretune import PretuneError
 from pretune.cli import main
-from pretune.models.model import load
+from pretune.models.loading import load
 from pretune.models.weights import read_weights
 from small_task import start, trained
 
 pytestmark = pytest.mark.usefixtures("briefly")
 
 
-def test_heads_units_and_layers_with_what_was_gained(tmp_path: Path) -> None:
+def test_pruning_heads_units_and_layers(tmp_path: Path) -> None:
     data = start() / "train.csv"
     run = pt.prune(trained(), drop="top(1)", heads=0.25, units=0.5, train=data, dev=data, out=tmp_path / "small")
     facts = run.results
@@ -28,11 +28,11 @@ def test_heads_units_and_layers_with_what_was_gained(tmp_path: Path) -> None:
     rows = pt.predict(tmp_path / "small", [data.parent / "train.csv"])
     assert len(rows) == 64 and {row["predicted_label"] for row in rows} <= {"yes", "no"}
     assert len(pt.embed(tmp_path / "small", ["good stone"])[0]["vector"]) == 64
-    with pytest.raises(PretuneError, match="cannot say which heads were pruned"):
+    with pytest.raises(PretuneError, match="cannot describe pruned heads"):
         pt.export(tmp_path / "small", out=tmp_path / "hf")
 
 
-def test_recovery_and_weights(tmp_path: Path) -> None:
+def test_gradual_pruning_of_weights(tmp_path: Path) -> None:
     data = start() / "train.csv"
     run = pt.prune(
         trained(), drop="even(2)", weights=0.7, train=data, dev=data, budget=pt.Budget(steps=30), out=tmp_path / "small",
@@ -44,7 +44,7 @@ def test_recovery_and_weights(tmp_path: Path) -> None:
     assert load(tmp_path / "small").sparse and load(tmp_path / "small/intermediate/pruned").backbone.depth == 2
 
 
-def test_what_has_16_bits_keeps_them(tmp_path: Path) -> None:
+def test_half_precision_is_kept(tmp_path: Path) -> None:
     load(trained()).save(tmp_path / "half", torch.bfloat16)
     run = pt.prune(tmp_path / "half", drop="top(1)", out=tmp_path / "small")
     assert run.results["times_smaller"] > 1.1
@@ -52,7 +52,7 @@ def test_what_has_16_bits_keeps_them(tmp_path: Path) -> None:
     assert kinds == {torch.bfloat16}
 
 
-def test_a_smaller_vocabulary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pruning_the_vocabulary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text.txt").write_text("good stone water\nbad fire cloud\n", encoding="utf-8")
     asked = ["prune", str(trained()), "--vocabulary", str(tmp_path / "text.txt"), "--out", str(tmp_path / "few")]
     with pytest.raises(SystemExit, match="0"):
@@ -65,10 +65,10 @@ def test_a_smaller_vocabulary(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert one["label"] == other["label"] and one["probability"] == pytest.approx(other["probability"], abs=1e-5)
 
 
-def test_refusals(tmp_path: Path) -> None:
+def test_invalid_options_are_refused(tmp_path: Path) -> None:
     for options, words in (
-        ({"drop": "top(4)"}, "something must be left"),
-        ({"heads": 1.5}, "something must be left"),
+        ({"drop": "top(4)"}, "drop 1 to 3 of them"),
+        ({"heads": 1.5}, "must be at least 0 and below 1"),
         ({}, "nothing to prune"),
         ({"heads": 0.5, "epochs": 1.0}, "give them with --train"),
         ({"heads": 0.5, "control": True}, "--control applies only with --epochs"),

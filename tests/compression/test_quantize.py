@@ -19,10 +19,10 @@ from pretune.backbones.onnx_runtime import OnnxBackbone, feeds, open_graph
 from pretune.compression import onnx_int8, quantization
 from pretune.compression.measurement import Costs, bytes_of, some_texts, verdict
 from pretune.compression.onnx_int8 import dynamic, learned, static
-from pretune.compression.quantization import Order, check, choose_engine, write_learned
+from pretune.compression.quantization import QuantizationJob, check, choose_engine, write_learned
 from pretune.compression.task_model import Trained
 from pretune.inference.batching import text_batches
-from pretune.models.model import load
+from pretune.models.loading import load
 from pretune.models.onnx_export import INPUTS, PaddedModel, write_graph
 from pretune.nn.linear import Linear
 from pretune.nn.quantized import int8
@@ -46,7 +46,7 @@ pytest.importorskip("onnxruntime")
     ("how", "engine"),
     [("dynamic", "onnx"), ("static", "onnx"), ("dynamic", "torch"), ("weights", "torch"), ("bf16", None)],
 )
-def test_smaller_with_the_same_answers(how: Any, engine: Any, tmp_path: Path) -> None:
+def test_quantized_models_are_smaller_and_predict_the_same(how: Any, engine: Any, tmp_path: Path) -> None:
     data = start() / "train.csv"
     measured = {"train": data} if how == "static" else {}
     run = pt.quantize(trained(), how=how, engine=engine, dev=data, out=tmp_path / "small", **measured)
@@ -62,8 +62,8 @@ def test_smaller_with_the_same_answers(how: Any, engine: Any, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("how", ["dynamic", "static"])
-def test_layers_that_share_their_matrices(how: Any, tmp_path: Path) -> None:
-    """An ALBERT: a matrix that several layers use is in the graph once, and the same for all of them."""
+def test_shared_layers_are_stored_once(how: Any, tmp_path: Path) -> None:
+    """A matrix that all layers of an ALBERT share is in the graph once, with the same values for all of them."""
     import onnx
 
     data = start() / "train.csv"
@@ -86,7 +86,7 @@ def test_layers_that_share_their_matrices(how: Any, tmp_path: Path) -> None:
 
 
 def aware(out: Path, **options: Any) -> pt.Run:
-    """Quantization-aware training of the small model."""
+    """Run quantization-aware training of the small model."""
     data = start() / "train.csv"
     return pt.quantize(
         trained(), how="aware", train=data, dev=data, budget=pt.Budget(steps=10), out=out,
@@ -95,7 +95,7 @@ def aware(out: Path, **options: Any) -> pt.Run:
 
 
 def test_quantization_aware_training(tmp_path: Path) -> None:
-    """Weights are rounded to the integers that the graph has, and its activations by the ranges that were learned."""
+    """Training rounds weights to the integers in the graph, and the graph uses the learned ranges of activations."""
     import onnx
     from onnx import numpy_helper
 
@@ -123,8 +123,8 @@ def test_quantization_aware_training(tmp_path: Path) -> None:
     assert (tmp_path / "again" / "model.onnx").read_bytes() == (tmp_path / "q8" / "model.onnx").read_bytes()
 
 
-def test_a_quantization_aware_graph_computes_what_was_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its outputs are those of the fake-quantized model, by integer kernels; with other ranges they are not."""
+def test_a_quantization_aware_graph_matches_the_trained_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its outputs by int8 kernels are those of the fake-quantized model; with other ranges they are not."""
     model = small("bert", tokenizer("wordpiece"), "mlm")
     packed = next(iter(text_batches(model, some_texts(4)))).packed[0]
     add_rounding(model.backbone)
@@ -148,7 +148,7 @@ def test_a_quantization_aware_graph_computes_what_was_trained(tmp_path: Path, mo
     monkeypatch.setattr(quantization, "learned", lambda draft, out: shutil.copy(tmp_path / "other.onnx", out))
     for _, linear in linears(model.backbone):
         linear.input_quantizer = None
-    with pytest.raises(PretuneError, match="are not those of the trained model"):
+    with pytest.raises(PretuneError, match="differ from those of the trained model"):
         write_learned(model, None, ranges, tmp_path / "float.onnx", tmp_path / "never.onnx")
     # ONNX Runtime multiplies integers, and keeps no matrix as float.
     operators = optimized(tmp_path / "q8.onnx", tmp_path / "optimized.onnx")
@@ -157,7 +157,7 @@ def test_a_quantization_aware_graph_computes_what_was_trained(tmp_path: Path, mo
 
 
 def optimized(graph: Path, out: Path) -> list[str]:
-    """The operators that ONNX Runtime makes of a graph."""
+    """Return the operators of a graph after ONNX Runtime's optimization."""
     import onnx
     import onnxruntime
 
@@ -206,7 +206,7 @@ def quantized_graph(how: str, folder: Path) -> Path:
 
 
 def int8_weights(file: Path) -> dict[str, Any]:
-    """The signed weights of a graph by name; embeddings, which are looked up, left out."""
+    """Return the signed int8 weights of a graph by name, without embeddings."""
     import onnx
     from onnx import numpy_helper
 
@@ -249,8 +249,8 @@ def test_every_pooling_can_be_quantized_and_exported(pooling: str, tmp_path: Pat
                 np.testing.assert_allclose(logits, expected, atol=close * max(1.0, float(expected.abs().max())))
 
 
-def test_cells_of_8_bits(tmp_path: Path) -> None:
-    """A BiLSTM: its cells are multiplied as integers too, and are rounded and made sparse while it learns."""
+def test_int8_recurrent_cells(tmp_path: Path) -> None:
+    """The cells of a BiLSTM use int8 products, and support quantization-aware training and pruning."""
     import onnx
 
     data = start() / "train.csv"
@@ -270,7 +270,7 @@ def test_cells_of_8_bits(tmp_path: Path) -> None:
     assert run.results["zeros"] == pytest.approx(0.8, abs=0.01) and run.results["times_smaller"] > 2
 
 
-def test_rounding_and_back() -> None:
+def test_fake_quantization_is_reversible() -> None:
     torch.manual_seed(0)
     x = torch.randn(6, 8, requires_grad=True)
     out = rounded(x, torch.tensor(1.0))
@@ -291,7 +291,7 @@ def test_rounding_and_back() -> None:
 
 
 def test_the_input_of_a_fused_feed_forward_network_is_rounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU the first matrix of a network goes with its activation into one kernel."""
+    """On a GPU, the first linear layer and its activation function are one kernel."""
     from pretune.nn import feed_forward
 
     kernels = ModuleType("pretune.nn.kernels.gelu")  # the real one needs Triton
@@ -306,7 +306,7 @@ def test_the_input_of_a_fused_feed_forward_network_is_rounded_too(monkeypatch: p
     assert not torch.equal(network(x), fused)
 
 
-def test_4_bits(tmp_path: Path) -> None:
+def test_int4_weights(tmp_path: Path) -> None:
     torch.manual_seed(0)
     linear, x = Linear(64, 96, stacked=3), torch.randn(2, 7, 64)
     made = Int4Linear.of(linear)
@@ -324,13 +324,13 @@ def test_4_bits(tmp_path: Path) -> None:
     assert len(list(pt.generate(tmp_path / "small", ["An assignment"], tokens=4))) == 1
 
 
-def test_vectors_of_tokens_in_files() -> None:
+def test_int8_storage_of_embeddings() -> None:
     rows = torch.randn(20, 8)
     back = restored(as_int8({"w": rows, "b": torch.zeros(3)}, ["w", "not there"]))
     assert float((back["w"] - rows).abs().max()) < 0.02 and back.keys() == {"w", "b"}
 
 
-def test_a_model_that_writes(tmp_path: Path) -> None:
+def test_generative_models_keep_int8_weights(tmp_path: Path) -> None:
     model = small("gpt2", tokenizer("byte-bpe"), "lm")
     model.save(tmp_path / "gpt")
     run = pt.quantize(tmp_path / "gpt", how="weights", out=tmp_path / "small")
@@ -340,22 +340,22 @@ def test_a_model_that_writes(tmp_path: Path) -> None:
         lambda out: pt.quantize(tmp_path / "small", out=out),
         lambda out: pt.prune(tmp_path / "small", units=0.5, out=out),
     ):
-        with pytest.raises(PretuneError, match="not changed any more"):
+        with pytest.raises(PretuneError, match="int8 weights cannot be changed"):
             act(tmp_path / "never")
-    with pytest.raises(PretuneError, match="matrices are of 8 bits"):
+    with pytest.raises(PretuneError, match="cannot describe int8 weights"):
         pt.export(tmp_path / "small", out=tmp_path / "hf")
 
 
-def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_options_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for options, words in (
-        ({"how": "aware"}, "give rows with --train"),
-        ({"how": "aware", "engine": "torch", "train": start() / "train.csv"}, "only ONNX Runtime can use"),
+        ({"how": "aware"}, "give examples with --train"),
+        ({"how": "aware", "engine": "torch", "train": start() / "train.csv"}, "only the onnx engine supports"),
         (
             {"how": "aware", "per_channel": False, "train": start() / "train.csv"},
             "--per-channel applies only|--no-per-channel applies only",
         ),
         ({"how": "weights", "engine": "onnx"}, "leave --engine out"),
-        ({"how": "int3"}, "there are dynamic, static"),
+        ({"how": "int3"}, "choose one of dynamic, static"),
         ({"bits": 4}, "--bits applies only with --how weights"),
         ({"how": "weights", "bits": 3}, "or 4 with --how weights"),
     ):
@@ -367,10 +367,10 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not (tmp_path / "never").exists()
 
 
-def test_only_what_was_measured_is_said(
+def test_only_measured_speed_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A processor without instructions for bytes may be faster with int8 all the same."""
+    """A processor without int8 instructions may still be faster with int8."""
     (tmp_path / "cpuinfo").write_text("flags : fpu sse4_2 avx2")
     monkeypatch.setattr(onnx_int8, "CPU", tmp_path / "cpuinfo", raising=False)
     monkeypatch.setattr(
@@ -383,18 +383,18 @@ def test_only_what_was_measured_is_said(
 
 
 @pytest.mark.parametrize("objective", ["prompt(words=no/yes)", "on"])
-def test_heads_that_need_more_than_a_graph_take_torch(objective: str) -> None:
+def test_heads_that_a_graph_cannot_feed_use_torch(objective: str) -> None:
     model = small("bert", tokenizer("wordpiece"), "mlm")
     (task,) = parse_objective("classify", labels=("no", "yes")).objectives
     task = On(task, "mix") if objective == "on" else parse_objective("prompt", labels=("no", "yes")).objectives[0]  # type: ignore[assignment, arg-type]
     source = Trained(Path("run"), model, task)  # type: ignore[arg-type]
     assert choose_engine("dynamic", source) == "torch" and choose_engine("static", source) == "onnx"
-    order = Order("run", Path("out"), engine="onnx")
-    with pytest.raises(PretuneError, match="cannot be used with a graph: its head"):
-        check(order, "onnx", source)
+    job = QuantizationJob(model="run", out=Path("out"), engine="onnx")
+    with pytest.raises(PretuneError, match="cannot be used with an ONNX graph: its head"):
+        check(job, "onnx", source)
 
 
-def test_what_is_not_better_is_said() -> None:
+def test_missing_gains_are_reported() -> None:
     old, new = Costs(100, 0.5, 10.0), Costs(120, 0.6, 9.0)
     assert verdict(old, new)["but"] == "it is not smaller on disk; it is not faster on this machine"
     assert "but" not in verdict(new, old)

@@ -14,7 +14,8 @@ from pretune.backbones.pruned_shape import attentions, feed_forwards, keep_layer
 from pretune.compression.importance import by_gradient, least_heads, multiplied
 from pretune.compression.layer_dropping import choose_kept, parse_drop
 from pretune.compression.pruning import Examples, Pruning, prune
-from pretune.models.model import Model, load
+from pretune.models.loading import load
+from pretune.models.model import Model
 from pretune.packed import Packed, pack_lists
 from test_refit import small, tokenizer
 
@@ -35,7 +36,7 @@ def states(model: Model) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert", "gpt2", "albert"])
-def test_removed_heads_and_units_are_as_if_multiplied_by_zero(family: str, tmp_path: Path) -> None:
+def test_removing_heads_and_units_equals_gating_them_to_zero(family: str, tmp_path: Path) -> None:
     model = made(family, num_attention_heads=4, n_head=4, embedding_size=16)
     smaller, report = prune(model, Pruning(heads=0.5, units=0.5), Examples([]))
     masks = {}
@@ -63,7 +64,7 @@ def test_removed_heads_and_units_are_as_if_multiplied_by_zero(family: str, tmp_p
 
 
 @pytest.mark.parametrize("family", ["bert", "modernbert", "albert", "gpt2"])
-def test_dropped_layers(family: str, tmp_path: Path) -> None:
+def test_dropping_layers(family: str, tmp_path: Path) -> None:
     sizes = {"num_hidden_layers": 5, "n_layer": 5, "embedding_size": 16}
     model = made(family, **sizes)
     by_hand = made(family, **sizes)
@@ -84,7 +85,7 @@ def test_dropped_layers(family: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", ["bert", "albert"])
-def test_layers_out_of_a_pruned_model_take_their_sizes_along(family: str, tmp_path: Path) -> None:
+def test_dropping_layers_of_a_pruned_model(family: str, tmp_path: Path) -> None:
     model = made(family, num_attention_heads=4, num_hidden_layers=4, embedding_size=16)
     smaller, _ = prune(model, Pruning(heads=0.4), Examples([]))
     twice, _ = prune(smaller, Pruning(drop="bottom(2)"), Examples([]))
@@ -92,7 +93,7 @@ def test_layers_out_of_a_pruned_model_take_their_sizes_along(family: str, tmp_pa
     torch.testing.assert_close(states(load(tmp_path)), states(twice))
 
 
-def test_what_others_can_load_and_what_not(tmp_path: Path) -> None:
+def test_which_pruned_models_transformers_can_load(tmp_path: Path) -> None:
     from transformers import AutoModel
 
     model = made(num_attention_heads=4, num_hidden_layers=4)
@@ -104,12 +105,12 @@ def test_what_others_can_load_and_what_not(tmp_path: Path) -> None:
     torch.testing.assert_close(theirs(ids).last_hidden_state[0], states(smaller)[:5], rtol=1e-4, atol=1e-4)
     headless, _ = prune(model, Pruning(heads=0.3), Examples([]))
     headless.save(tmp_path / "heads")
-    with pytest.raises(PretuneError, match="cannot say which heads were pruned"):
+    with pytest.raises(PretuneError, match="cannot describe pruned heads"):
         pt.export(tmp_path / "heads", out=tmp_path / "never")
     assert not (tmp_path / "never").exists()
 
 
-def test_gradients_of_factors_find_the_head_that_matters() -> None:
+def test_gradient_importance_finds_the_head_that_matters() -> None:
     model = made(num_attention_heads=4)
     parts = dict(attentions(model.backbone))
     first = next(iter(parts.values()))
@@ -126,7 +127,7 @@ def test_gradients_of_factors_find_the_head_that_matters() -> None:
     assert 0 in kept[next(iter(parts))]
 
 
-def test_ways_to_choose_layers() -> None:
+def test_methods_to_choose_layers() -> None:
     assert choose_kept("top", 4, 12, list) == list(range(8))
     assert choose_kept("bottom", 4, 12, list) == list(range(4, 12))
     assert choose_kept("odd", 4, 12, list) == [0, 1, 2, 3, 5, 7, 9, 11]  # 5, 7, 9, 11 go
@@ -136,15 +137,15 @@ def test_ways_to_choose_layers() -> None:
     assert choose_kept("random", 3, 6, list, seed=1) == choose_kept("random", 3, 6, list, seed=1)
 
 
-def test_refusals() -> None:
+def test_invalid_options_are_refused() -> None:
     for text, words in (("top", "such as"), ("tpo(3)", "did you mean 'top'")):
         with pytest.raises(PretuneError, match=words):
             parse_drop(text)
-    with pytest.raises(PretuneError, match="something must be left"):
+    with pytest.raises(PretuneError, match="the model has 12 layers; drop 1 to 11"):
         choose_kept("top", 12, 12, list)
-    with pytest.raises(PretuneError, match="only 6 of 12 layers are even"):
+    with pytest.raises(PretuneError, match="only 6 of the 12 layers are even"):
         choose_kept("even", 7, 12, list)
-    with pytest.raises(PretuneError, match="something must be left"):
+    with pytest.raises(PretuneError, match="must be at least 0 and below 1"):
         Pruning(heads=1.0).check()
     with pytest.raises(PretuneError, match="nothing to prune"):
         Pruning().check()

@@ -10,7 +10,7 @@ from test_shapes import made, states
 
 from pretune import PretuneError
 from pretune.compression.pruning import Examples, Pruning, prune
-from pretune.models.model import load
+from pretune.models.loading import load
 from pretune.nn.linear import Linear
 from pretune.nn.magnitude_pruning import LEVELS, REACHED, Sparsifier, make_sparse, zeros_in
 from pretune.runtime.tensor_encoding import restored, without_zeros
@@ -18,7 +18,7 @@ from pretune.training.jobs.finetuning_strategies import parse_strategy
 from small_task import start, tune
 
 
-def test_zeros_take_no_room(tmp_path: Path) -> None:
+def test_zero_weights_are_not_stored(tmp_path: Path) -> None:
     model = made()
     model.save(tmp_path / "dense")
     sparse, report = prune(model, Pruning(weights=0.8), Examples([]))
@@ -33,7 +33,7 @@ def test_zeros_take_no_room(tmp_path: Path) -> None:
     assert not load(tmp_path / "for others").sparse
 
 
-def test_storage_goes_both_ways() -> None:
+def test_sparse_storage_is_lossless() -> None:
     torch.manual_seed(0)
     tensors = {
         "full": torch.randn(5, 7), "bias": torch.zeros(9),
@@ -45,7 +45,7 @@ def test_storage_goes_both_ways() -> None:
     assert all(torch.equal(back[name], tensor) and back[name].dtype == tensor.dtype for name, tensor in tensors.items())
 
 
-def test_zeros_come_slowly_and_stay() -> None:
+def test_gradual_pruning_keeps_pruned_weights_at_zero() -> None:
     torch.manual_seed(0)
     linear = Linear(40, 50)
     shrink = Sparsifier(linear, 0.9)
@@ -66,7 +66,7 @@ def test_zeros_come_slowly_and_stay() -> None:
     assert zeros_in(linear) == shares[-1]
 
 
-def test_a_fine_tuning_that_leaves_a_fifth(tmp_path: Path) -> None:
+def test_finetuning_with_gradual_pruning(tmp_path: Path) -> None:
     run = tune(tmp_path / "run", strategy="full+sparse(0.8)", steps=60)
     assert run.results["dev/accuracy"] > 0.9
     model = load(tmp_path / "run")
@@ -76,10 +76,10 @@ def test_a_fine_tuning_that_leaves_a_fifth(tmp_path: Path) -> None:
     ).stat().st_size
 
 
-def test_nothing_left_is_refused() -> None:
+def test_invalid_sparsity_is_refused() -> None:
     with pytest.raises(PretuneError, match="above 0 and below 1"):
         parse_strategy("sparse(1)")
-    with pytest.raises(PretuneError, match="while all of them move"):
+    with pytest.raises(PretuneError, match="needs all weights to be trained"):
         parse_strategy("frozen+sparse(0.5)")
     linear = Linear(4, 4)
     before = linear.weight.clone()

@@ -62,7 +62,7 @@ def test_perplexity_and_bits_are_the_definitions() -> None:
     assert part["not_predicted"] == 2 and part["tokens"] == 15
     with pytest.raises(PretuneError, match="has no perplexity"):
         quality(Fake("rtd"), texts, Reading())  # type: ignore[arg-type]
-    with pytest.raises(PretuneError, match="nothing to read"):
+    with pytest.raises(PretuneError, match="no text has a token that can be predicted"):
         quality(Fake(), [], Reading())  # type: ignore[arg-type]
 
 

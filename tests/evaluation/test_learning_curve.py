@@ -39,7 +39,7 @@ def test_a_curve_with_its_control(tmp_path: Path) -> None:
     assert points[-1]["pretrained"]["each"] == run.results["seeds"]["each"]
     assert not list((run.folder / FOLDER).rglob("*.safetensors"))
     page = (run.folder / "report.html").read_text(encoding="utf-8")
-    assert "With fewer examples" in page and "from scratch" in page
+    assert "Learning curve" in page and "from scratch" in page
 
 
 def test_a_curve_on_several_devices_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,6 +51,6 @@ def test_a_curve_on_several_devices_is_the_same(tmp_path: Path, monkeypatch: pyt
 
 
 def test_sizes_that_cannot_be_are_refused_before_anything_is_learned(tmp_path: Path) -> None:
-    with pytest.raises(PretuneError, match="--curve 64: sizes lie between 2 and 64"):
+    with pytest.raises(PretuneError, match="--curve 64: sizes must be between 2 and 63"):
         tune(tmp_path / "run", steps=1, curve=[64], seeds=1)
     assert not (tmp_path / "run" / "results.json").exists()

@@ -75,13 +75,13 @@ def test_the_files_are_the_official_ones(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "written", "message"),
     [
-        ("RTE.tsv", "index\tprediction\n0\tentailment\n", "1 answers, where RTE's test has 3,000"),
-        ("RTE.tsv", "index\tprediction\n1\tentailment\n", "line 2: index '1', where 0 comes next"),
-        ("RTE.tsv", "index\tprediction\n0\tmaybe\n", "line 2: 'maybe' is no answer of RTE"),
-        ("RTE.tsv", "prediction\n", "not the header"),
-        ("STS-B.tsv", "index\tprediction\n0\t5.1\n", "'5.1' is no answer"),
-        ("STS-B.tsv", "index\tprediction\n0\thigh\n", "'high' is no answer"),
-        ("QNLI2.tsv", "", "GLUE knows no QNLI2.tsv"),
+        ("RTE.tsv", "index\tprediction\n0\tentailment\n", "1 answers instead of the 3,000 of RTE's test split"),
+        ("RTE.tsv", "index\tprediction\n1\tentailment\n", "line 2: index '1' instead of 0"),
+        ("RTE.tsv", "index\tprediction\n0\tmaybe\n", "line 2: 'maybe' is not a valid label of RTE"),
+        ("RTE.tsv", "prediction\n", "the header must be"),
+        ("STS-B.tsv", "index\tprediction\n0\t5.1\n", "'5.1' is not a valid label"),
+        ("STS-B.tsv", "index\tprediction\n0\thigh\n", "'high' is not a valid label"),
+        ("QNLI2.tsv", "", "GLUE does not accept the file QNLI2.tsv"),
     ],
 )
 def test_what_a_server_would_refuse_is_refused(file: str, written: str, message: str, tmp_path: Path) -> None:
@@ -93,9 +93,9 @@ def test_what_a_server_would_refuse_is_refused(file: str, written: str, message:
 
 def test_objects_are_checked_too(tmp_path: Path) -> None:
     for written, message in (
-        ('{"idx": 0, "label": "entailment"}\n{"idx": 0, "label": "entailment"}\n', "idx 0 a second time"),
+        ('{"idx": 0, "label": "entailment"}\n{"idx": 0, "label": "entailment"}\n', "duplicate idx 0"),
         ('{"label": "entailment"}\n', "not an answer with idx and label"),
-        ('{"idx": 0, "label": 1}\n', "1 is no answer of CB"),
+        ('{"idx": 0, "label": 1}\n', "1 is not a valid label of CB"),
     ):
         with zipfile.ZipFile(tmp_path / "s.zip", "w") as archive:
             archive.writestr("CB.jsonl", written)

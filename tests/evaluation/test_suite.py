@@ -213,8 +213,8 @@ def test_missing_tasks_are_named(tmp_path: Path) -> None:
     write(tmp_path / "MNLI/dev_mismatched.tsv", "sentence1\tsentence2\tgold_label\na\tb\tneutral\n")
     here, missing = find_suite("glue").there(tmp_path)
     assert list(here) == ["rte"] and missing["cola"] == "no CoLA/train.tsv, no CoLA/dev.tsv"
-    assert missing["mnli-mm"] == "its model is that of mnli, which is missing"
-    with pytest.raises(PretuneError, match="none of GLUE's tasks is here"):
+    assert missing["mnli-mm"] == "it uses the model of mnli, which is missing"
+    with pytest.raises(PretuneError, match="no files of GLUE's tasks were found"):
         find_suite("glue").there(tmp_path / "nothing")
 
 
@@ -222,7 +222,7 @@ def test_a_file_of_the_wrong_length_is_refused_with_the_right_one(tmp_path: Path
     write(tmp_path / "RTE/dev.tsv", "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n")
     write(tmp_path / "RTE/train.tsv", "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n")
     task = find_suite("glue").tasks["rte"]
-    with pytest.raises(PretuneError, match=r"RTE/dev.tsv: 1 rows, where RTE's dev has 277; .* --subsets"):
+    with pytest.raises(PretuneError, match=r"RTE/dev.tsv: 1 rows instead of the 277 of RTE's dev split; .* --subsets"):
         task.read("dev", tmp_path)
     assert not task.read("train", tmp_path).complete  # which is said
 
@@ -237,21 +237,21 @@ def test_malformed_rows_are_named(
     write(tmp_path / "RTE/dev.tsv", lines)
     task = find_suite("glue").tasks["rte"]
     assert len(task.read("train", tmp_path)) == 300
-    assert "RTE/train.tsv, line 302: 2 fields where there should be 4; left out" in capsys.readouterr().err
+    assert "RTE/train.tsv, line 302: 2 fields instead of 4; the row is skipped" in capsys.readouterr().err
     with pytest.raises(PretuneError, match=r"RTE/dev.tsv, line 302: 2 fields"):
         task.read("dev", tmp_path, subsets=True)
     write(tmp_path / "RTE/train.tsv", "index\tsentence1\tsentence2\tlabel\n" + "1\n" * 50 + good)
     with pytest.raises(PretuneError, match="and 49 more"):
         task.read("train", tmp_path)
     write(tmp_path / "CB/val.jsonl", '{"premise": "a", "hypothesis": "b", "label": "neutral"}\n{"premise": "a"}\n')
-    with pytest.raises(PretuneError, match=r"CB/val.jsonl, line 2: no 'hypothesis' among 'premise'"):
+    with pytest.raises(PretuneError, match=r"CB/val.jsonl, line 2: no column 'hypothesis'; columns are 'premise'"):
         read("superglue", "cb", "dev", tmp_path)
     write(tmp_path / "CB/val.jsonl", "{broken\n")
     with pytest.raises(PretuneError, match=r"CB/val.jsonl, line 1: not valid JSON"):
         read("superglue", "cb", "dev", tmp_path)
     write(tmp_path / "multi30k/val.en", "a\nb\n")
     write(tmp_path / "multi30k/val.de", "a\n")
-    with pytest.raises(PretuneError, match="ends before line 2"):
+    with pytest.raises(PretuneError, match="line 2 is missing"):
         read("translation", "multi30k-de", "dev", tmp_path)
 
 

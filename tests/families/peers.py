@@ -13,7 +13,8 @@ from torch import Tensor
 
 from pretune.families.family import Family
 from pretune.inference.batching import text_batches
-from pretune.models.model import Model, Root, load_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Root
 from pretune.objectives import Mixture, parse_objective
 from pretune.packed import Packed, pack
 

@@ -18,7 +18,8 @@ from torch import Tensor
 from peers import Ragged, close, compare_classifier, compare_gradients, compare_mlm, save_peer
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.models.model import Model, load_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model
 from pretune.nn.attention.big_bird import BlockSparseAttention, random_blocks
 from pretune.nn.attention.multi_head import Flow
 from pretune.nn.attention.packed_layout import Indexed, self_layout

@@ -40,7 +40,7 @@ import pretune as pt
 from peers import Ragged, assert_same, close
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 
 LOWEST = 12  # no token of a batch is one of the special ones, whichever these are
 MARIAN = test_bart.SMALL | {"decoder_vocab_size": 60}
@@ -284,7 +284,7 @@ def check(case: Case, folder: Path) -> None:
     refused = {key for key, outcome in outcomes.items() if outcome == "refused"}
     # What the family says of itself, or does not know; without ties, encoder and decoder have token vectors of their own.
     untied = {"tie_word_embeddings"} if case.seq2seq else set()
-    assert refused <= {*family.only, *family.unknown_keys(dict.fromkeys(outcomes, "")), *untied}
+    assert refused <= {*family.supported, *family.unknown_keys(dict.fromkeys(outcomes, "")), *untied}
     taken = {key for key, outcome in outcomes.items() if outcome == "same"}
     assert len(taken) >= 0.5 * len(outcomes)
 
@@ -387,14 +387,14 @@ def fields_of(name: str) -> set[str]:
     [
         (
             {"glyph_embedding_dim": 1728, "pinyin_map_len": 32},
-            "keys that no bert has, .*: glyph_embedding_dim, pinyin_map_len",
+            "unknown keys for bert, .*: glyph_embedding_dim, pinyin_map_len",
         ),
         ({"is_decoder": True}, r"config\.json: is_decoder true is not supported for bert; only false"),
         ({"add_cross_attention": True}, "add_cross_attention true is not supported"),
         ({"position_embedding_type": "relative_key"}, 'position_embedding_type "relative_key" is not supported'),
         ({"auto_map": {"AutoModel": "custom.Model"}}, "auto_map: the model needs custom code"),
-        ({"quantization_config": {"load_in_8bit": True}}, "quantization_config: its weights are quantized"),
-        ({"adapters": {"adapters": {"a": "b"}}}, "adapters: it has adapters"),
+        ({"quantization_config": {"load_in_8bit": True}}, "quantization_config: the weights have a quantization"),
+        ({"adapters": {"adapters": {"a": "b"}}}, "adapters: adapters are not supported"),
         ({"pruned_heads": {"0": [1]}}, "pruned_heads: "),
         ({"hidden_act": "prelu"}, "unknown activation 'prelu'"),
         ({"hidden_size": "768"}, r"config\.json: hidden_size: input should be a valid integer, not '768'"),
@@ -414,11 +414,11 @@ def test_unknown_keys_can_be_left_out(tmp_path: Path, monkeypatch: pytest.Monkey
     peer = case.peer(tmp_path, {})
     change(tmp_path, glyph_embedding_dim=1728)
     said: list[str] = []
-    monkeypatch.setattr("pretune.models.model.say", said.append)
-    with pytest.raises(PretuneError, match="glyph_embedding_dim; go on without them with --partial"):
+    monkeypatch.setattr("pretune.models.loading.say", said.append)
+    with pytest.raises(PretuneError, match="glyph_embedding_dim; pass --partial to continue without them"):
         pt.load(tmp_path)
     model = pt.load(tmp_path, partial=True)
-    assert len(said) == 1 and said[0].endswith("may change its output: glyph_embedding_dim; they were left out")
+    assert len(said) == 1 and said[0].endswith("may change its output: glyph_embedding_dim; they are ignored")
     change(tmp_path, glyph_embedding_dim=None)
     close(case.ours(tmp_path, peer.config), case.theirs(peer))
     assert_same(model.root, pt.load(tmp_path).root)

@@ -13,7 +13,8 @@ from peers import Ragged, assert_same, compare_classifier, compare_export, compa
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.models.adapt_vocabulary import lengthen
-from pretune.models.model import Model, Root, load_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Root
 from pretune.objectives import parse_objective
 
 SMALL: dict[str, Any] = {
@@ -109,7 +110,7 @@ def test_more_positions_leave_distances_as_they_are() -> None:
     assert (longer.backbone.longest, report["were"]) == (50, 40)
     assert longer.backbone.distances.weight.shape == (80, 32)
     config = family.read_config(SMALL)
-    with pytest.raises(PretuneError, match="no learned positions to add to: they are relative"):
+    with pytest.raises(PretuneError, match="no learned positions to extend: positions are relative"):
         lengthen(Model(family, config, Root(family.build(config))), 50)
 
 

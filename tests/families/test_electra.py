@@ -21,7 +21,8 @@ from peers import (
     save_peer,
 )
 from pretune.families import FAMILIES
-from pretune.models.model import Model, load_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model
 from pretune.nn.linear import Linear
 from pretune.objectives import parse_objective
 

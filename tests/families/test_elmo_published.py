@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import pretune as pt
-from pretune.models.model import load
+from pretune.models.loading import load
 from pretune.text.tokenizers.character_ids import spell
 
 h5py = pytest.importorskip("h5py")

@@ -7,8 +7,8 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from pretune.families.family import WRITING
-from pretune.models.model import make_model
+from pretune.families.checkpoint_names import SEQ2SEQ_OBJECTIVES
+from pretune.models.create_model import make_model
 from pretune.models.presets import find_preset, preset_names
 
 COUNTS = {
@@ -60,7 +60,9 @@ def test_every_preset_of_an_encoder_decoder_is_counted_and_complete() -> None:
     presets = {name: find_preset(name) for name in preset_names()}
     # Recurrent ones are counted in test_recurrent_families.py.
     layers = {name: preset for name, preset in presets.items() if preset["family"] not in ("seq2seq", "lstm")}
-    writing = {name for name, preset in layers.items() if preset["objective"].split("(")[0] in {*WRITING} - {"lm"}}
+    writing = {
+        name for name, preset in layers.items() if preset["objective"].split("(")[0] in {*SEQ2SEQ_OBJECTIVES} - {"lm"}
+    }
     assert {name for name in writing if not name.endswith("-tiny")} == set(COUNTS)
     for name in writing:
         assert {"source", "departures", "tokenizer", "batch", "optimizer", "schedule", "budget"} <= presets[name].keys()

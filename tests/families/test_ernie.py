@@ -8,7 +8,7 @@ import torch
 
 from peers import Ragged, assert_same, close, compare_classifier, compare_export, compare_mlm, save_peer
 from pretune.families import FAMILIES
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 from pretune.objectives import parse_objective
 
 FAMILY = FAMILIES["ernie"]

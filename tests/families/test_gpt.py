@@ -15,7 +15,9 @@ from peers import Ragged
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.inference.predict import load_trained
-from pretune.models.model import Model, Root, load_model, make_model
+from pretune.models.create_model import make_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Root
 from pretune.models.presets import find_preset, preset_names
 from pretune.objectives import parse_objective
 

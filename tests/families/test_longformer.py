@@ -13,7 +13,7 @@ import torch
 from peers import Ragged, compare_classifier, compare_export, compare_mlm, save_peer
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.objectives.pretraining.tlm import check_attention
+from pretune.objectives.pretraining.parallel_text import check_attention
 from pretune.objectives.tasks.choose import Choose
 from pretune.objectives.tasks.classify import Classify
 from pretune.text.packing.sequences import Sequences, collate

@@ -12,7 +12,8 @@ from peers import Ragged
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.inference.predict import load_trained
-from pretune.models.model import Model, Root, load_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Root
 from pretune.nn.attention.patterns import causal
 from pretune.nn.dropout import share_seed
 from pretune.objectives import parse_objective
@@ -166,7 +167,7 @@ def test_older_and_newer_keys_say_the_same() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"layer_types": [FULL] * 3}, "layer_types are 3, but num_hidden_layers is 4"),
+        ({"layer_types": [FULL] * 3}, "layer_types has 3 entries, but num_hidden_layers is 4"),
         ({"layer_types": [FULL] * 3 + ["chunked_attention"]}, "unknown layer_types chunked_attention"),
         ({"rope_parameters": {FULL: {"rope_type": "yarn", "rope_theta": 9.0}}}, "rope_type 'yarn' are not supported"),
     ],
@@ -272,10 +273,10 @@ def test_weights_in_half_precision_are_computed_with_in_full(tmp_path: Path) -> 
 
 def test_a_model_in_the_box_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pretune.models import bundled
-    from pretune.models.model import find_folder
+    from pretune.models.references import find_folder
 
     make_peer(tmp_path / "peer")
     monkeypatch.setattr(bundled, "HERE", tmp_path)
     assert find_folder("peer") == tmp_path / "peer"
-    with pytest.raises(PretuneError, match="neither a model folder nor a name that is known; did you mean 'peer'"):
+    with pytest.raises(PretuneError, match="neither a model folder nor a known model name; did you mean 'peer'"):
         find_folder("per")

@@ -15,7 +15,7 @@ from pretune import PretuneError
 from pretune.backbones.onnx_runtime import GRAPH, OnnxBackbone
 from pretune.families import FAMILIES
 from pretune.inference.embed import embed_texts
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 from pretune.models.onnx_export import write_graph
 from pretune.nn.dropout import share_seed
 from pretune.text.corpus.documents import Document

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import pretune as pt
-from pretune.models.model import make_model
+from pretune.models.create_model import make_model
 from pretune.models.presets import find_preset
 from pretune.runtime.errors import PretuneError
 from pretune.training.settings import Budget
@@ -52,11 +52,11 @@ def test_a_second_look_at_a_changed_file_sees_the_change(tmp_path: Path) -> None
     [
         ("like: bert-tiny\nconfg: {}\n", r"mine.yaml: unknown key 'confg'; did you mean 'config'\?"),
         ("like: bert-tiny\nconfig: 3\n", "mine.yaml: config is not a mapping"),
-        ("config: {hidden_size: 32}\n", "a preset is `like` another, or has a family and a config"),
+        ("config: {hidden_size: 32}\n", "a preset needs either the key `like` or the keys `family` and `config`"),
         ("like: bert-tinny\n", "unknown preset 'bert-tinny'; did you mean"),
         (
             "like: bert-tiny\nconfig: {hiden_size: 32}\n",
-            "unknown key 'hiden_size' of config; did you mean 'hidden_size'",
+            "unknown key 'hiden_size' in config; did you mean 'hidden_size'",
         ),
         ("like: bert-tiny\noptimizer: {rate: 1}\n", "unknown key 'rate' of optimizer"),
         ("like: [bert-tiny\n", "not valid YAML"),

@@ -20,7 +20,9 @@ from conftest import english_documents
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.models.adapt_vocabulary import add_separator
-from pretune.models.model import Model, Root, load_model, make_model
+from pretune.models.create_model import make_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Root
 from pretune.models.presets import find_preset, preset_names
 from pretune.nn.pooling import pair_features
 from pretune.objectives import Data

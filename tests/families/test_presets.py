@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from pretune.models.model import make_model
+from pretune.models.create_model import make_model
 from pretune.models.presets import find_preset, preset_names
 from pretune.objectives import parse_objective
-from pretune.training.jobs.pretraining import check_stages, make_plan
+from pretune.training.jobs.pretraining_model import check_stages
+from pretune.training.jobs.pretraining_settings import make_plan
 
 # preset → the class of `transformers` that the checkpoint was released for, what of it is not the backbone, and how many
 # parameters it has, those that are tied or shared once.
@@ -99,3 +100,12 @@ def test_presets_are_complete(name: str) -> None:
         model = make_model(name, vocabulary=256, padding=0)
     assert model.backbone.embed.vocabulary == 256
     assert check_stages(plan.batch.stages or ((1.0, plan.batch.length or 0),), model)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_source_and_departures_are_texts(name: str) -> None:
+    """A colon in an unquoted line of YAML would turn a sentence into a mapping."""
+    preset = find_preset(name)
+    departures = preset.get("departures", [])
+    lines = [preset.get("source", ""), *(departures if isinstance(departures, list) else [departures])]
+    assert all(isinstance(line, str) for line in lines)

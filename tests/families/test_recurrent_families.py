@@ -15,7 +15,9 @@ import pretune as pt
 from conftest import english_documents
 from peers import check_folder_and_back
 from pretune.families import FAMILIES
-from pretune.models.model import Model, Root, load, make_model
+from pretune.models.create_model import make_model
+from pretune.models.loading import load
+from pretune.models.model import Model, Root
 from pretune.objectives import parse_objective
 from pretune.packed import Packed, pack, pack_lists
 from pretune.text.tokenizers.character_ids import spell
@@ -128,7 +130,7 @@ def test_a_resumed_run_ends_with_the_same_bits(preset: str, tmp_path: Path) -> N
     from pretune.training import loop
 
     calls = {"n": 0}
-    step = loop.move
+    step = loop.step_optimizers
 
     def interrupted(*arguments: Any, **named: Any) -> None:
         calls["n"] += 1
@@ -136,12 +138,12 @@ def test_a_resumed_run_ends_with_the_same_bits(preset: str, tmp_path: Path) -> N
             raise RuntimeError("killed")
         step(*arguments, **named)
 
-    loop.move = interrupted
+    loop.step_optimizers = interrupted
     try:
         with pytest.raises(RuntimeError, match="killed"):
             learn(4, tmp_path / "parts")
     finally:
-        loop.move = step
+        loop.step_optimizers = step
     parts = learn(4, tmp_path / "parts", resume=True)
     for name, tensor in load(whole.folder).root.tensors().items():
         assert torch.equal(tensor, load(parts.folder).root.tensors()[name]), name

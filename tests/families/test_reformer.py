@@ -23,7 +23,9 @@ from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.inference.generation.generate import Decoding, Reader, search_on, write_on
 from pretune.models.adapt_vocabulary import lengthen, match_vocabulary
-from pretune.models.model import Model, Root, load_model, make_model
+from pretune.models.create_model import make_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Root
 from pretune.nn.attention.patterns import causal
 from pretune.objectives import parse_objective
 from pretune.packed import Capacity, Packed, pack, pack_lists
@@ -297,11 +299,11 @@ def test_documents_of_a_lane_do_not_see_each_other() -> None:
     [
         ({"is_decoder": False}, "is_decoder false is not supported for reformer; only true"),
         ({"lsh_num_chunks_after": 1}, "lsh_num_chunks_after 1 is not supported"),
-        ({"attn_layers": ["local", "full"]}, "attn_layers full; there are local and lsh"),
-        ({"attn_layers": []}, "attn_layers is empty"),
+        ({"attn_layers": ["local", "full"]}, "attn_layers must list local and lsh layers, not full"),
+        ({"attn_layers": []}, "attn_layers must list local and lsh layers, not be empty"),
         ({"lsh_attn_chunk_length": 6}, "lsh_attn_chunk_length 6 must be a multiple of local_attn_chunk_length, 4"),
         ({"num_buckets": [4, 3]}, "num_buckets 3 is odd"),
-        ({"axial_pos_embds_dim": [12, 12]}, r"axial_pos_embds_dim \[12, 12\] must add up to hidden_size, 32"),
+        ({"axial_pos_embds_dim": [12, 12]}, r"axial_pos_embds_dim \[12, 12\] must sum to hidden_size, 32"),
     ],
 )
 def test_what_is_not_built_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -324,5 +326,5 @@ def test_another_vocabulary_and_no_more_positions(tmp_path: Path) -> None:
         assert len(after) == new.size and torch.equal(after[here], before[there])
     made.save(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["vocab_size"] == new.size
-    with pytest.raises(PretuneError, match="its positions are a grid of 48"):
+    with pytest.raises(PretuneError, match="axial positions, 48 here, cannot be extended"):
         lengthen(model, 96)

@@ -21,7 +21,9 @@ from peers import (
 )
 from pretune.families import FAMILIES
 from pretune.inference.batching import text_batches
-from pretune.models.model import Model, Root, load_model, make_model
+from pretune.models.create_model import make_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Root
 from pretune.objectives import parse_objective
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.training import train

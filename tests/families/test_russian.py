@@ -15,7 +15,7 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 from conftest import RUSSIAN, T5_IDS, russian_pieces
 from peers import close
 from pretune.inference.fill import MASK, Filler
-from pretune.models.model import load
+from pretune.models.loading import load
 from pretune.packed import Packed, pack
 
 SENTENCES = [sentence for text in RUSSIAN for sentence in text.replace("! ", ". ").split(". ")]

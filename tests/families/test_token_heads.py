@@ -11,7 +11,9 @@ from test_exports import SMALL
 
 from peers import Ragged, assert_same, close
 from pretune.families import ENCODERS, FAMILIES
-from pretune.models.model import Model, Root, load, load_model, trained_for
+from pretune.models.checkpoint_heads import trained_for
+from pretune.models.loading import load, load_model
+from pretune.models.model import Model, Root
 from pretune.objectives import parse_objective
 
 LABELS = ["O", "B-X", "I-X"]

@@ -14,7 +14,9 @@ from safetensors.torch import load_file, save_file
 from peers import assert_same
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.models.model import Model, Root, load_model, make_model
+from pretune.models.create_model import make_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Root
 from pretune.nn.attention.kv_cache import Cache
 from pretune.nn.attention.patterns import causal
 from pretune.objectives import parse_objective

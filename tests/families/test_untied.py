@@ -16,7 +16,9 @@ from peers import assert_same, close
 from pretune import PretuneError
 from pretune.families import FAMILIES
 from pretune.models.adapt_vocabulary import match_vocabulary
-from pretune.models.model import Model, Root, load_model, make_model
+from pretune.models.create_model import make_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Root
 from pretune.objectives import parse_objective
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.training import train
@@ -63,7 +65,7 @@ def test_a_matrix_of_its_own_is_read_and_written(name: str, tmp_path: Path) -> N
     del tensors[table.output]
     save_file(tensors, tmp_path / "peer" / "model.safetensors", {"format": "pt"})
     if name not in ("t5", "mt5"):  # which `transformers` ties whenever it can
-        assert [table.theirs(lacking) for lacking in pt.load(tmp_path / "peer").untrained] == [(table.output,)]
+        assert [table.published_names(lacking) for lacking in pt.load(tmp_path / "peer").untrained] == [(table.output,)]
 
 
 @pytest.mark.parametrize("name", quick(UNTIED))
@@ -72,7 +74,7 @@ def test_a_matrix_that_differs_counts_even_if_config_ties_it(
 ) -> None:
     """As `transformers` 5 has it; where it does not differ, it is tied."""
     said: list[str] = []
-    monkeypatch.setattr("pretune.models.model.say", said.append)
+    monkeypatch.setattr("pretune.models.loading.say", said.append)
     case, table = CASES[name], FAMILIES[name].table
     case.peer(tmp_path, {})
     tensors = load_file(tmp_path / "model.safetensors")
@@ -87,7 +89,7 @@ def test_a_matrix_that_differs_counts_even_if_config_ties_it(
     peer = reload(case, tmp_path)
     close(case.ours(tmp_path, peer.config), case.theirs(peer))
     assert said == [
-        f"{tmp_path}: {table.output} is not the token embedding, so it is kept, although config.json ties both"
+        f"{tmp_path}: {table.output} differs from the token embedding, so both are kept, although config.json ties them"
     ]
 
 
@@ -128,7 +130,7 @@ def test_of_two_names_of_a_bias_the_one_counts_that_transformers_adds(name: str,
 
 def test_token_vectors_of_two_sides_that_differ_are_refused(tmp_path: Path) -> None:
     CASES["bart"].peer(tmp_path, {"tie_word_embeddings": False})
-    words = r"tensors model\.shared\.weight and model\.encoder\.embed_tokens\.weight differ; .*tie_word_embeddings"
+    words = r"tensors model\.shared\.weight and model\.encoder\.embed_tokens\.weight differ, .*tie_word_embeddings"
     with pytest.raises(PretuneError, match=words):
         pt.load(tmp_path)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from peers import Ragged, close, compare_classifier, compare_export, compare_gradients, compare_mlm, save_peer
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 from pretune.nn.attention.patterns import permutation
 from pretune.objectives import parse_objective
 from pretune.packed import Packed, pack

@@ -13,29 +13,26 @@ from torch import Tensor, nn
 from peers import Ragged, assert_same, close, compare_gradients
 from pretune.families import FAMILIES
 from pretune.inference.predict import load_trained
-from pretune.models.model import Model, Root, load_model
-from pretune.nn.attention.patterns import Pattern
-from pretune.objectives import Mixture, alone, parse_objective
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Root
+from pretune.objectives import Mixture, Objective, alone, parse_objective
 from pretune.packed import Batch
 
 IDS = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
 
 
 @dataclass(frozen=True)
-class Writes:
+class Writes(Objective):
     """An objective that has nothing but the head of those that write."""
 
     name: ClassVar[str] = "spans"
-    pattern: ClassVar[Pattern | None] = None
-    insists: ClassVar[bool] = False
-    stateful: ClassVar[bool] = False
 
     def head(self, backbone: Any) -> nn.Module:
         return backbone.vocabulary_head()
 
 
 def writing() -> Mixture:
-    return alone(Writes())  # type: ignore[arg-type]
+    return alone(Writes())
 
 
 def randomize(peer: Any, folder: Path) -> Any:

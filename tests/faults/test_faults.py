@@ -73,7 +73,7 @@ def test_a_full_disk(verb: str, tmp_path: Path) -> None:
     message = str(failure.value)
     assert (
         "cannot be written (File too large); free some space" in message
-        or getattr(failure.value, "errno", 0) in cli.NO_ACCESS
+        or getattr(failure.value, "errno", 0) in cli.FILE_ERRORS
     ), message
     assert not [path for path in tmp_path.rglob("*") if path.name.startswith(TEMPORARY)]
     assert not [path for path in tmp_path.rglob("*.safetensors") if path.stat().st_size >= limit]
@@ -94,7 +94,7 @@ def test_a_folder_that_vanishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(checkpoints.Saver, "_begin", vanish)
     with pytest.raises((PretuneError, OSError)) as failure:
         tune(out, steps=4, watching=pt.Watching(save=1))
-    assert isinstance(failure.value, PretuneError) or failure.value.errno in cli.NO_ACCESS
+    assert isinstance(failure.value, PretuneError) or failure.value.errno in cli.FILE_ERRORS
 
 
 def test_the_command_line_tells_of_files_that_vanish(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -127,7 +127,7 @@ def test_memory_that_runs_out(
     with pytest.raises(SystemExit, match="1"):
         cli.main(["finetune"])
     message = capsys.readouterr().err
-    assert message.startswith(f"error: {place} has no memory left; ") and message.count("\n") == 1
+    assert message.startswith(f"error: {place} is out of memory; ") and message.count("\n") == 1
     assert "batch.pack" in message and "batch.sequences" in message and "batch.length" in message
 
 

@@ -6,7 +6,8 @@ from dataclasses import fields, replace
 from typing import Any
 
 from pretune.families import FAMILIES
-from pretune.models.model import Model, Root, make_model
+from pretune.models.create_model import make_model
+from pretune.models.model import Model, Root
 from pretune.models.presets import find_preset, preset_names
 from pretune.objectives import parse_objective
 

@@ -17,7 +17,9 @@ from pretune import PretuneError
 from pretune.backbones.pruned_shape import Shape
 from pretune.families import FAMILIES
 from pretune.families.config_bounds import BOUNDS
-from pretune.models.model import Model, Root, load, make_model
+from pretune.models.create_model import make_model
+from pretune.models.loading import load
+from pretune.models.model import Model, Root
 from pretune.nn.initialization import Undrawn
 from pretune.nn.quantized.int8 import replace_linears
 from pretune.nn.text_embedding import Dense, Dropout, LayerNorm, Normalize, TextEmbedding
@@ -185,7 +187,7 @@ def refusal(folder: Path, **changes: Any) -> str:
         ("initializer_range", -1, "initializer_range is -1.0; it must be from 0 to 1,000"),
         ("initializer_range", float("nan"), "initializer_range is nan; it must be from 0 to 1,000"),
         ("num_hidden_layers", 10**30, "num_hidden_layers is 1000"),
-        ("num_hidden_layers", 999, "asks for 999 layers, but the weights have"),
+        ("num_hidden_layers", 999, "describes 999 layers, but the weights have"),
         ("hidden_size", 1 << 40, "hidden_size is 1099511627776"),
         ("intermediate_size", 1 << 20, "describes a network of"),
         ("vocab_size", 1 << 25, "describes a network of"),
@@ -196,8 +198,8 @@ def refusal(folder: Path, **changes: Any) -> str:
         ("layer_norm_eps", 0.0, "layer_norm_eps is 0.0; it must be from 1e-30 to 1"),
         ("type_vocab_size", -1, "type_vocab_size is -1"),
         ("num_labels", 10**12, "num_labels: input should be less than or equal to 1000000"),
-        ("id2label", {"9" * 5000: "x"}, "id2label must give a name to each number of a class"),
-        ("id2label", {"²": "x"}, "id2label must give a name to each number of a class"),
+        ("id2label", {"9" * 5000: "x"}, "id2label must map class numbers to names"),
+        ("id2label", {"²": "x"}, "id2label must map class numbers to names"),
         ("pretune", 7, "pretune: input should be a valid dictionary, not 7"),
         ("pretune", {"objective": ["mlm"]}, "pretune: objective: input should be a valid string"),
         ("pretune", {"max_length": -5}, "pretune: max_length: input should be greater than or equal to 1, not -5"),

@@ -14,7 +14,8 @@ from fuzz.models import tiny_model
 from fuzz.test_fuzz_weights import digest
 from pretune.backbones.onnx_runtime import GRAPH
 from pretune.compression.quantization import read_ranges
-from pretune.models.model import Model, Root, load, load_model
+from pretune.models.loading import load, load_model
+from pretune.models.model import Model, Root
 from pretune.models.onnx_export import export_graph
 from pretune.models.sentence_transformers import read_layout, transformer_folder
 from pretune.nn.text_embedding import Dense, Dropout, LayerNorm, Normalize, TextEmbedding

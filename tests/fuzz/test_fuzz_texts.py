@@ -20,17 +20,17 @@ from pretune import PretuneError
 from pretune.evaluation.file_formats import LAYOUTS, read_layout
 from pretune.text.corpus.dialogues import read_dialogues
 from pretune.text.corpus.documents import read_documents
-from pretune.text.corpus.parallel import read_pairs
-from pretune.text.corpus.phrases import check_phrases
 from pretune.text.corpus.table_writer import csv_line
 from pretune.text.corpus.user_histories import write_histories
 from pretune.text.examples.cloze_entities import read_entities
 from pretune.text.examples.labeled import read_labeled
 from pretune.text.examples.multiple_choice import read_choices
+from pretune.text.examples.parallel import read_pairs
 from pretune.text.examples.questions import read_questions
 from pretune.text.examples.span_pairs import read_marked
 from pretune.text.examples.tagged import read_tagged
 from pretune.text.examples.text_to_text import read_text_to_text
+from pretune.text.tokenizers.phrases import check_phrases
 
 Rows = list[dict[str, Any]]
 LABELED: Rows = [{"text": f"a good text {i}, naïve “quoted”", "label": "yes" if i % 2 else "no"} for i in range(6)]
@@ -152,7 +152,7 @@ def test_a_compressed_file_cut_in_half_is_refused(name: str, read: Any, packed: 
     path = tmp_path / (name + packed)
     assert read(path)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(PretuneError, match=f"{name}{packed}: damaged or cut-off compressed file"):
+    with pytest.raises(PretuneError, match=f"{name}{packed}: the compressed file is damaged or truncated"):
         read(path)
 
 

@@ -12,7 +12,8 @@ import torch
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.models.model import Model, Root, load
+from pretune.models.loading import load
+from pretune.models.model import Model, Root
 from pretune.models.weights import PICKLE, WEIGHTS, read_weights, write_weights
 from pretune.nn.text_embedding import Dense, TextEmbedding
 from pretune.objectives import parse_objective

@@ -1,4 +1,4 @@
-"""Asking without training: answers are as likely as the model finds them, examples stand before, calibration is the paper's."""
+"""Ask without training: answers are ranked by likelihood, examples come first, calibration follows the paper."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rows(*texts: str) -> Labeled:
     return Labeled(Path("x"), {}, list(texts))
 
 
-def test_answers_are_ranked_and_judged(writer: Path) -> None:
+def test_answers_are_ranked_and_scored(writer: Path) -> None:
     found = pt.ask(
         writer / "run", inputs=writer / "train.csv", label="label", cloze="feels [MASK]", answers=ANSWERS[:2]
     )
@@ -51,7 +51,7 @@ def test_answers_are_ranked_and_judged(writer: Path) -> None:
     assert "accuracy" in found.describe() and "probabilities" not in found.table()["answers"][0]
 
 
-def test_answers_are_written(writer: Path, tmp_path: Path) -> None:
+def test_answers_are_generated(writer: Path, tmp_path: Path) -> None:
     asked: dict[str, Any] = {"cloze": "{text} feels [MASK]", "tokens": 4}
     found = pt.ask(writer / "run", ["fire 3", "cloud 2"], **asked)
     assert [row["answer"] for row in found] == ["very warm", "cold"]
@@ -66,7 +66,9 @@ def test_answers_are_written(writer: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shown", [False, True])
-def test_probabilities_are_those_of_whole_forwards(writer: Path, shown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probabilities_equal_those_of_full_forward_passes(
+    writer: Path, shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from pretune.inference.generation import generate_answers
 
     loaded = Writer.load(writer / "start")
@@ -94,7 +96,7 @@ def test_probabilities_are_those_of_whole_forwards(writer: Path, shown: bool, mo
         assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-6)
 
 
-def test_calibration_makes_texts_that_say_nothing_undecided(writer: Path) -> None:
+def test_calibration_makes_content_free_texts_uniform(writer: Path) -> None:
     loaded = Writer.load(writer / "start")
     plain = Asker(loaded, Question("feels [MASK]", ANSWERS))(rows(*EMPTY, "fire"))
     even = Asker(loaded, Question("feels [MASK]", ANSWERS, calibrate=True))(rows(*EMPTY, "fire"))
@@ -122,12 +124,12 @@ def test_examples_come_from_a_file_by_seed(
     question = {"cloze": "{text} feels [MASK]", "answers": ANSWERS[:2], "examples": writer / "train.csv", "shots": 2}
     first, again, other = (pt.ask(writer / "start", ["fire"], **question, seed=seed)[0] for seed in (0, 0, 1))
     assert first == again != other
-    assert "4 of 36 rows, 2 of each class by seed 0" in capsys.readouterr().err
+    assert "4 of 36 rows, 2 per class with seed 0" in capsys.readouterr().err
     pt.ask(writer / "start", ["fire"], cloze="feels [MASK]", examples=writer / "train.csv", shots=3, tokens=2)
-    assert "3 of 36 rows by seed 0" in capsys.readouterr().err
+    assert "3 of 36 rows with seed 0" in capsys.readouterr().err
 
 
-def test_long_texts_give_way_to_examples_and_answers(writer: Path) -> None:
+def test_long_texts_are_truncated_to_leave_room_for_examples_and_answers(writer: Path) -> None:
     loaded = Writer.load(writer / "start")
     asker = Asker(loaded, Question("{text} feels [MASK]", ANSWERS))
     laid = asker.lay_out(rows("fire " * 2000), 3)
@@ -138,19 +140,19 @@ def test_long_texts_give_way_to_examples_and_answers(writer: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"answers": ["a"]}, "only one answer, 'a', to choose from"),
-        ({"answers": ["a:x", "b"]}, "give all of them as label:answer, or none"),
+        ({"answers": ["a"]}, "there is only one answer to choose from, 'a'"),
+        ({"answers": ["a:x", "b"]}, "for all answers, or for none"),
         ({"calibrate": True}, "--calibrate applies only with --answers"),
-        ({"cloze": "nothing here"}, r"it takes one \[MASK\]"),
+        ({"cloze": "nothing here"}, r"expected \[MASK\] once"),
         ({"inputs": []}, "nothing to ask about"),
         (
             {"examples": "train.csv", "answers": ["hot", "cold"]},
-            "an example's label is 'very warm', which is no answer",
+            "an example has the label 'very warm', which is not among the answers",
         ),
-        ({"examples": "train.csv", "shots": 99}, "99 examples are asked for, and there are 36"),
+        ({"examples": "train.csv", "shots": 99}, "cannot sample 99 of 36 examples"),
     ],
 )
-def test_questions_that_make_no_sense_are_refused(options: dict[str, object], message: str, writer: Path) -> None:
+def test_invalid_questions_are_refused(options: dict[str, object], message: str, writer: Path) -> None:
     if "examples" in options:
         options = {**options, "examples": writer / str(options["examples"])}
     with pytest.raises(pt.PretuneError, match=message):

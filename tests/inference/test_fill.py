@@ -1,4 +1,4 @@
-"""Gaps in texts become the ids that `transformers` gives them."""
+"""Masks in texts get the ids that `transformers` gives them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from conftest import RUSSIAN, english_documents, russian_pieces
 from pretune.inference.fill import Filler
-from pretune.models.model import make_model
+from pretune.models.create_model import make_model
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import Kind, train
@@ -53,7 +53,7 @@ def pieces(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [byte_level, pieces])
-def test_gaps_take_the_space_before_them_where_the_tokenizer_says_so(write: object, tmp_path: Path) -> None:
+def test_masks_include_the_preceding_space_if_the_tokenizer_says_so(write: object, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     assert callable(write)
@@ -66,7 +66,7 @@ def test_gaps_take_the_space_before_them_where_the_tokenizer_says_so(write: obje
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "byte-bpe", "unigram"])
-def test_our_own_tokenizers_fill_as_transformers_does_with_what_is_exported(kind: Kind, tmp_path: Path) -> None:
+def test_exported_tokenizers_fill_masks_as_transformers_does(kind: Kind, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     tokenizer = train([Document(text, Path("x"), 1) for text in (*english_documents()[:3], *RUSSIAN)], kind, 500)

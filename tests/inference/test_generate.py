@@ -1,4 +1,4 @@
-"""Generation: cached is uncached, greedy and beams are the peer's, chance is fair, and it stops where it should."""
+"""Generation: cached equals uncached, greedy and beam search equal `transformers`, sampling is unbiased, and texts end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from pretune.families import FAMILIES
 from pretune.inference.generation import generate as module
 from pretune.inference.generation.generate import Decoding, Reader, Writer, search_on, write_on
 from pretune.inference.generation.sampling import discourage, draw
-from pretune.models.model import Model, load_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model
 from pretune.nn.attention.patterns import causal
 from pretune.objectives import parse_objective
 from pretune.packed import pack_lists
@@ -83,7 +84,7 @@ def common(model: Model) -> int:
 
 
 @torch.inference_mode()
-def test_cached_logits_are_uncached_logits_at_every_step(pair: tuple[Any, Model, Path]) -> None:
+def test_cached_logits_equal_uncached_logits_at_every_step(pair: tuple[Any, Model, Path]) -> None:
     _, model, _ = pair
     reader = Reader(model, len(PROMPTS), 30)
     texts = [list(prompt) for prompt in PROMPTS]
@@ -113,7 +114,7 @@ def in_their_words(rules: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_greedy_is_the_peers_whatever_the_batch(pair: tuple[Any, Model, Path], rule: str) -> None:
+def test_greedy_decoding_equals_transformers_for_any_batch(pair: tuple[Any, Model, Path], rule: str) -> None:
     peer, model, _ = pair
     end = {common(model)}
     found = ours(model, PROMPTS, Decoding(tokens=12, **RULES[rule]), end)
@@ -124,7 +125,7 @@ def test_greedy_is_the_peers_whatever_the_batch(pair: tuple[Any, Model, Path], r
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0, 2.0, -1.0])
 @pytest.mark.parametrize("rule", ["greedy", "both"])
-def test_beams_are_the_peers(pair: tuple[Any, Model, Path], penalty: float, rule: str) -> None:
+def test_beam_search_equals_transformers(pair: tuple[Any, Model, Path], penalty: float, rule: str) -> None:
     peer, model, _ = pair
     ending = False
     for end in (set(), {common(model)}, {5, 17}):
@@ -170,7 +171,7 @@ def test_more_beams_find_likelier_texts(pair: tuple[Any, Model, Path]) -> None:
     ],
     ids=str,
 )
-def test_tokens_are_drawn_as_often_as_they_should(options: dict[str, Any]) -> None:
+def test_sampled_tokens_follow_their_probabilities(options: dict[str, Any]) -> None:
     """Chi-square against the shares of the peer's own filters."""
     from scipy.stats import chisquare
     from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
@@ -193,7 +194,7 @@ def test_tokens_are_drawn_as_often_as_they_should(options: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("top_p", [0.01, 0.5, 0.9, 0.999])
-def test_the_nucleus_of_many_tokens_is_the_peers(top_p: float) -> None:
+def test_nucleus_sampling_equals_transformers(top_p: float) -> None:
     from transformers import TopPLogitsWarper
 
     logits = torch.randn(3, 5000, generator=torch.Generator().manual_seed(0)) * torch.tensor([[0.1], [1.0], [5.0]])
@@ -203,7 +204,7 @@ def test_the_nucleus_of_many_tokens_is_the_peers(top_p: float) -> None:
     assert ranks == kept.tolist()
 
 
-def test_the_ends_of_chance_draw_tokens_that_may_be_drawn() -> None:
+def test_extreme_uniform_numbers_sample_allowed_tokens() -> None:
     logits = torch.tensor([[-torch.inf, 1.0, 2.0, -torch.inf, 0.0, -torch.inf]] * 2)
     chance = np.array([0.0, 1.0])
     assert draw(logits, chance) == [1, 4]
@@ -211,7 +212,9 @@ def test_the_ends_of_chance_draw_tokens_that_may_be_drawn() -> None:
     assert draw(logits, chance, top_p=0.1) == [2, 2]
 
 
-def test_top_1_is_greedy_and_seeds_decide(pair: tuple[Any, Model, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_top_1_is_greedy_and_sampling_depends_on_the_seed(
+    pair: tuple[Any, Model, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, model, folder = pair
     greedy = ours(model, PROMPTS, Decoding(tokens=12), set())
     assert ours(model, PROMPTS, Decoding(tokens=12, top_k=1), set()) == greedy
@@ -226,7 +229,7 @@ def test_top_1_is_greedy_and_seeds_decide(pair: tuple[Any, Model, Path], monkeyp
     assert pt.generate(folder, prompts, tokens=8, temperature=1.0, seed=4).rows == together.rows
 
 
-def test_discouraging_by_hand() -> None:
+def test_repetition_penalties_by_hand() -> None:
     logits = torch.arange(8.0).repeat(2, 1) - 3.5
     out = discourage(logits, [[1, 2, 3, 1, 2], [7]], penalty=2.0, ngram=3)
     assert out[0].tolist() == [-3.5, -5.0, -3.0, -torch.inf, 0.5, 1.5, 2.5, 3.5]
@@ -234,7 +237,7 @@ def test_discouraging_by_hand() -> None:
     assert discourage(logits, [[1], [1]], penalty=1.0, ngram=0) is logits
 
 
-def test_how_matrices_are_stored_changes_nothing_else(pair: tuple[Any, Model, Path], tmp_path: Path) -> None:
+def test_column_major_weights_give_the_same_texts(pair: tuple[Any, Model, Path], tmp_path: Path) -> None:
     *_, folder = pair
     writer = Writer.load(folder)
     expected = writer.write_ids(PROMPTS[:2], Decoding(tokens=8), set())
@@ -246,7 +249,7 @@ def test_how_matrices_are_stored_changes_nothing_else(pair: tuple[Any, Model, Pa
     (writer.model.backbone(pack_lists(PROMPTS)).last ** 2).sum().backward()  # it can still be trained
 
 
-def test_beams_that_may_write_nothing_more_end() -> None:
+def test_beam_search_ends_when_no_token_is_allowed() -> None:
     from pretune.inference.generation.beam_search import Search
 
     search = Search(width=2, limit=5, penalty=1.0, ends=())
@@ -284,15 +287,17 @@ def test_no_text_is_longer_than_the_model(pair: tuple[Any, Model, Path]) -> None
         assert rows[0]["ended"] or rows[0]["tokens"] == POSITIONS - size
         assert rows[1]["ended"] or rows[1]["tokens"] == 30
     with pytest.raises(
-        pt.PretuneError, match=r"a prompt of \d+ tokens leaves no room to write: the model has 48 positions"
+        pt.PretuneError, match=r"a prompt of \d+ tokens leaves no room for new tokens: the model has 48 positions"
     ):
         pt.generate(folder, ["the", long * 3])
 
 
-def test_an_empty_prompt_begins_where_the_family_has_a_beginning(pair: tuple[Any, Model, Path]) -> None:
+def test_an_empty_prompt_starts_with_the_start_token_of_the_family(pair: tuple[Any, Model, Path]) -> None:
     _, model, folder = pair
     if model.family.name == "openai-gpt":
-        with pytest.raises(pt.PretuneError, match="an empty prompt: openai-gpt has nothing to begin with"):
+        with pytest.raises(
+            pt.PretuneError, match="the prompt is empty, and openai-gpt has no start token to begin with"
+        ):
             pt.generate(folder, [""])
         return
     end = model.need_tokenizer().role("end")
@@ -304,22 +309,23 @@ def test_an_empty_prompt_begins_where_the_family_has_a_beginning(pair: tuple[Any
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tokens": 0}, "tokens 0 is too small; 1 or more"),
+        ({"tokens": 0}, "tokens 0 is too small; give 1 or more"),
         ({"beams": 0}, "beams 0 is too small"),
         ({"top_k": 0}, "top_k 0 is too small"),
-        ({"top_p": 1.5}, "top_p 1.5 is a probability; at most 1"),
-        ({"temperature": 0.0}, "temperature 0 must be above 0"),
-        ({"repetition_penalty": -1.0}, "repetition_penalty -1 must be above 0"),
-        ({"beams": 2, "temperature": 1.0}, "leave out temperature, top_k and top_p, or the beams"),
+        ({"top_p": 1.5}, "top_p 1.5 is not a probability; give at most 1"),
+        ({"temperature": 0.0}, "temperature 0 is not positive"),
+        ({"repetition_penalty": -1.0}, "repetition_penalty -1 is not positive"),
+        ({"beams": 2, "temperature": 1.0}, "leave out temperature, top_k, and top_p, or the beams"),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(pt.PretuneError, match=message):
         Decoding(**options)
 
 
-def test_only_models_that_were_trained_to_write_write(tmp_path: Path) -> None:
-    from pretune.models.model import Root, make_model
+def test_only_language_models_generate_text(tmp_path: Path) -> None:
+    from pretune.models.create_model import make_model
+    from pretune.models.model import Root
 
     tokenizer = canary.store().tokenizer
     for objective in ("mlm", "0.5*mlm|0.5*lm"):
@@ -327,7 +333,7 @@ def test_only_models_that_were_trained_to_write_write(tmp_path: Path) -> None:
         model = Model(bert.family, bert.config, Root(bert.backbone), tokenizer, objective)
         model.add_heads(parse_objective(objective).objectives)
         model.save(tmp_path / objective[:3])
-    with pytest.raises(pt.PretuneError, match="this bert was not trained to write; pretrain one with lm"):
+    with pytest.raises(pt.PretuneError, match="this bert was not trained to generate text; pretrain one with lm"):
         pt.generate(tmp_path / "mlm", ["the"])
     writer = Writer.load(tmp_path / "0.5")
     assert writer.encode("") == [tokenizer.role("start")]
@@ -338,7 +344,7 @@ def test_only_models_that_were_trained_to_write_write(tmp_path: Path) -> None:
         logits = writer.model.root.heads["lm"](writer.model.backbone(packed).last, writer.model.backbone.embed.tokens)
     first = int(logits[-1, : tokenizer.size].argmax())
     assert row["tokens"] == 0 or row["text"].startswith(tokenizer.decode([*writer.encode("the value"), first]))
-    with pytest.raises(pt.PretuneError, match="nothing to write on from"):
+    with pytest.raises(pt.PretuneError, match="there is no prompt"):
         pt.generate(tmp_path / "0.5")
 
 
@@ -380,7 +386,7 @@ def test_a_russian_gpt_in_the_published_layout(tmp_path: Path) -> None:
     assert row["text"] == theirs_too.decode(ids + added, skip_special_tokens=True)
 
 
-def test_an_end_stands_after_documents_and_nothing_around_other_texts() -> None:
+def test_documents_have_an_end_token_and_other_texts_have_none() -> None:
     """What GPT-2 learns from: its template."""
     from pretune.objectives import Data
     from pretune.objectives.pretraining.lm import LM
@@ -397,7 +403,7 @@ def test_an_end_stands_after_documents_and_nothing_around_other_texts() -> None:
 
 
 @given(st.lists(st.integers(1, 2000), max_size=300), st.integers(1, 8), st.sampled_from(["cpu", "cuda"]))
-def test_rows_are_read_together_once_each_as_many_as_fit(slots: list[int], beams: int, kind: str) -> None:
+def test_every_row_is_in_exactly_one_batch_within_the_limits(slots: list[int], beams: int, kind: str) -> None:
     parts = list(module.together(slots, beams, torch.device(kind)))
     assert sorted(row for part in parts for row in part) == list(range(len(slots)))
     for part in parts:

@@ -1,4 +1,4 @@
-"""Likelihoods of texts: what a plain loop over tokens gives, for every kind of model, whatever the windows and batches."""
+"""Likelihoods of texts equal those of a loop over tokens, for every kind of model, window, and batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import pretune as pt
 from pretune.inference.likelihood import Scorer, windows
-from pretune.models.model import Model, Root, make_model
+from pretune.models.create_model import make_model
+from pretune.models.model import Model, Root
 from pretune.nn.attention.patterns import causal
 from pretune.objectives import parse_objective
 from pretune.packed import pack_lists
@@ -103,14 +104,14 @@ def by_hand(found: Scorer, text: str) -> list[float]:
 
 
 @pytest.mark.parametrize("objective", SMALL)
-def test_likelihoods_are_those_of_a_plain_loop(objective: str) -> None:
+def test_likelihoods_equal_those_of_a_loop_over_tokens(objective: str) -> None:
     found = scorer(objective)
     for text, scores in zip(TEXTS, found(TEXTS), strict=True):
         assert scores == pytest.approx(by_hand(found, text), abs=1e-4)
 
 
 @pytest.mark.parametrize("objective", ["lm", "mlm"])
-def test_order_and_company_do_not_matter(objective: str) -> None:
+def test_likelihoods_do_not_depend_on_order_or_batch(objective: str) -> None:
     found = scorer(objective)
     together, backwards = found(TEXTS), found(TEXTS[::-1])[::-1]
     for text, a, b in zip(TEXTS, together, backwards, strict=True):
@@ -118,7 +119,7 @@ def test_order_and_company_do_not_matter(objective: str) -> None:
     assert found([]) == []
 
 
-def test_two_stacks_tell_the_mean_of_both_ways() -> None:
+def test_bidirectional_models_average_both_directions() -> None:
     model = make_model("elmo-transformer-tiny", 96)
     model.tokenizer = tokenizer()
     model.add_heads(parse_objective("bilm").objectives)
@@ -135,10 +136,10 @@ def test_two_stacks_tell_the_mean_of_both_ways() -> None:
     assert found([TEXTS[2]])[0] == pytest.approx(expected, abs=1e-4)
 
 
-def test_what_an_encoder_reads_matters() -> None:
+def test_likelihoods_depend_on_the_source() -> None:
     found = scorer("spans")
     assert found(["water"], ["fire"])[0] != pytest.approx(found(["water"])[0])
-    with pytest.raises(PretuneError, match="reads no other text"):
+    with pytest.raises(PretuneError, match="reads no source text"):
         scorer("lm")(["water"], ["fire"])
 
 

@@ -1,4 +1,4 @@
-"""Neighbors in context tell the uses of a word apart, which vectors of words without context cannot."""
+"""Neighbors in context distinguish the uses of a word, which static word vectors cannot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import pretune as pt
 from pretune.cli import VERBS, make_command
 from pretune.inference.neighbors import apart, word_vectors
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 
 MONEY = [
     "He deposited the money at the bank.",
@@ -41,12 +41,12 @@ def margin(layer: int) -> float:
     return float(alike[same & ~np.eye(12, dtype=bool)].mean() - alike[~same].mean())
 
 
-def test_senses_are_apart_in_context_and_one_without() -> None:
+def test_word_senses_differ_only_in_context() -> None:
     assert margin(0) == pytest.approx(0.0, abs=1e-5)
     assert margin(-1) > 0.15  # 0.23 when this was written
 
 
-def test_uses_that_differ_most_are_shown_with_their_neighbors(tmp_path: Path) -> None:
+def test_the_most_different_uses_are_shown_with_their_neighbors(tmp_path: Path) -> None:
     (tmp_path / "corpus.txt").write_text("\n".join([*MONEY, *RIVER]), encoding="utf-8")
     rows = pt.neighbors("pretune-small-en", "Bank", in_=tmp_path / "corpus.txt", uses=2, top=3, language="lines")
     assert [row["use"] for row in rows] == [1, 1, 1, 2, 2, 2]
@@ -70,7 +70,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert make_command("neighbors", VERBS["neighbors"])
 
 
-def test_places_far_from_one_another() -> None:
+def test_diverse_members_are_chosen() -> None:
     vectors = np.array([[1.0, 0.0], [0.9, 0.1], [-1.0, 0.0], [0.0, 1.0]])
     assert apart(vectors, [0, 1, 2, 3], 3) == [0, 2, 3]
     assert apart(vectors, [1], 3) == [1]

@@ -1,4 +1,4 @@
-"""Answers for files and by several models: n rows in, n rows out, in order, however large, however many processes."""
+"""Predictions for files and by ensembles: one row out per row in, in order, for any size and number of processes."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_files_of_every_kind_are_read(suffix: str, tmp_path: Path) -> None:
     assert [row["label"] for row in answers] == [row["label"] for row in pt.predict(run, texts)]
 
 
-def test_several_models_answer_with_the_mean_of_their_probabilities(tmp_path: Path) -> None:
+def test_ensembles_average_probabilities(tmp_path: Path) -> None:
     a, b = runs()
     file = write_csv(tmp_path / "a.csv", 12)
     one, other, both = (list(pt.predict(models, file)) for models in (a, b, [a, b]))
@@ -98,7 +98,9 @@ def test_several_models_answer_with_the_mean_of_their_probabilities(tmp_path: Pa
         assert z["label"] == max(means, key=means.__getitem__) and z["probability"] == max(z["probabilities"].values())
 
 
-def test_right_answers_give_scores_of_each_and_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labeled_files_give_scores_of_each_model_and_the_ensemble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(prediction_table, "ROWS", 20)
     a, b = runs()
     file = start() / "train.csv"
@@ -122,15 +124,15 @@ def test_several_processes_give_the_same_in_order(tmp_path: Path, monkeypatch: p
         assert one["probabilities"] == pytest.approx(other["probabilities"], abs=1e-5)
 
 
-def test_a_row_without_text_is_found_wherever_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_without_text_is_found_anywhere_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prediction_table, "ROWS", 5)
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n' * 40 + '{"txt": "b"}\n')
-    with pytest.raises(PretuneError, match=r"bad\.jsonl, line 41: no 'text'"):
+    with pytest.raises(PretuneError, match=r"bad\.jsonl, line 41: the field 'text' is missing"):
         pt.predict(runs(), tmp_path / "bad.jsonl")
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_an_empty_text_has_no_answer_and_every_row_comes_out(
+def test_an_empty_text_has_no_prediction_and_no_row_is_lost(
     processes: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prediction_table, "ROWS", 3)
@@ -143,7 +145,7 @@ def test_an_empty_text_has_no_answer_and_every_row_comes_out(
     assert [row["text"] for row in rows] == texts
     assert [row["label"] is None for row in rows] == [row["probability"] is None for row in rows]
     assert [row["label"] is None for row in rows] == [False, True, True, False, True, True]
-    assert "4 of 6 texts are empty and have no answer" in capsys.readouterr().err
+    assert "4 of 6 texts are empty and have no prediction" in capsys.readouterr().err
     columns = pt.predict(runs(), file, out=tmp_path / "out.csv", probabilities=True)
     assert columns[0]["rows"] == 6
     with (tmp_path / "out.csv").open(encoding="utf-8") as lines:
@@ -157,14 +159,14 @@ def test_a_text_given_alone_must_not_be_empty(
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
     run = runs()[0]
     for nothing in ("", "  ", "\u200b"):
-        with pytest.raises(PretuneError, match="nothing to answer: the text is empty"):
+        with pytest.raises(PretuneError, match="nothing to predict: the text is empty"):
             pt.predict(run, [nothing])
     assert [row["label"] is None for row in pt.predict(run, ["", "a good film"])] == [True, False]
     assert [row["label"] is None for row in pt.Run(run).predict(["", "a good film"])] == [True, False]
-    assert capsys.readouterr().err.count("1 of 2 texts is empty and has no answer") == 2
+    assert capsys.readouterr().err.count("1 of 2 texts is empty and has no prediction") == 2
 
 
-def test_a_pair_has_an_answer_where_one_of_its_texts_is_empty() -> None:
+def test_a_pair_with_one_empty_text_has_a_prediction() -> None:
     from pretune.inference.predict import without_tokens
     from pretune.text.examples.labeled import Labeled
 
@@ -190,9 +192,9 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"id": 2}', r"in\.jsonl, line 3: no 'text'"),
+        ('{"id": 2}', r"in\.jsonl, line 3: the field 'text' is missing"),
         ("{", r"in\.jsonl, line 3: not valid JSON"),
-        ('{"text": "\\ud800"}', r"in\.jsonl, line 3: 'text' holds half of a surrogate pair"),
+        ('{"text": "\\ud800"}', r"in\.jsonl, line 3: 'text' contains a lone surrogate"),
     ],
 )
 def test_a_row_without_text_is_refused_and_nothing_is_written(line: str, message: str, tmp_path: Path) -> None:
@@ -203,19 +205,19 @@ def test_a_row_without_text_is_refused_and_nothing_is_written(line: str, message
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_only_models_for_the_same_task_answer_together(tmp_path: Path) -> None:
+def test_ensembles_need_models_for_the_same_task(tmp_path: Path) -> None:
     a, b = runs()
     other = shutil.copytree(b, tmp_path / "other")
     config = json.loads((other / "config.json").read_text())
     config["id2label"]["1"] = "maybe"
     (other / "config.json").write_text(json.dumps(config))
-    with pytest.raises(PretuneError, match=r"other: has the labels no, maybe, and .*/a has no, yes"):
+    with pytest.raises(PretuneError, match=r"other has the labels no, maybe, and .*/a has no, yes"):
         pt.predict([a, other], ["x"])
     with pytest.raises(PretuneError, match="was not trained for a task"):
         pt.predict([a, start() / "start"], ["x"])
 
 
-def test_texts_files_and_runs_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_files_and_runs_are_distinguished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_csv(tmp_path / "a.csv", 2)
     write_csv(tmp_path / "two words.csv", 2)
@@ -233,11 +235,11 @@ def test_texts_files_and_runs_are_told_apart(tmp_path: Path, monkeypatch: pytest
         split_files(["b.csv"])
     with pytest.raises(PretuneError, match="'runs/b' is neither a model nor a file"):
         pt.predict(runs()[0], ["runs/b", "a.csv"])
-    with pytest.raises(PretuneError, match="the same file twice"):
+    with pytest.raises(PretuneError, match="this file is given twice"):
         split_files(["a.csv", "a.csv"])
-    with pytest.raises(PretuneError, match="is one of the files to read"):
+    with pytest.raises(PretuneError, match="--out is also an input file"):
         pt.predict(runs()[0], "a.csv", out="./a.csv")
-    with pytest.raises(PretuneError, match="unknown kind of file to write"):
+    with pytest.raises(PretuneError, match="unsupported output format"):
         pt.predict(runs()[0], "a.csv", out="a.xlsx")
     with pytest.raises(PretuneError, match="--score applies only to files"):
         pt.predict(runs()[0], "a text", score=True)

@@ -1,4 +1,4 @@
-"""Translating with recurrent models and with a Transformer: beams, ensembles, alignments, pictures, BLEU."""
+"""Translation with recurrent models and a Transformer: beam search, ensembles, alignments, heat maps, BLEU."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def trained(kind: str, seed: int = 0) -> Path:
 
 
 @pytest.mark.parametrize("kind", SIZES)
-def test_it_writes_what_it_learned_whatever_the_batching(kind: str) -> None:
+def test_learned_translations_do_not_depend_on_the_batch(kind: str) -> None:
     rows = pt.translate(trained(kind), SENTENCES)
     assert sum(row["translation"] == right for row, right in zip(rows, GERMAN, strict=True)) >= 16
     assert all(row["ended"] for row in rows)
@@ -81,7 +81,7 @@ def test_it_writes_what_it_learned_whatever_the_batching(kind: str) -> None:
     assert [row["translation"] for row in greedy][:4] == [row["translation"] for row in rows][:4]
 
 
-def test_scores_are_those_of_the_model_over_the_length() -> None:
+def test_scores_are_log_probabilities_over_the_length() -> None:
     translator = Translator.load([trained("rnn")])
     how = Decoding(beams=3, length_penalty=0.7)
     beam = translator.write(SENTENCES[:1], how)[0]
@@ -96,7 +96,7 @@ def test_scores_are_those_of_the_model_over_the_length() -> None:
     assert beam.score == pytest.approx(float(total) / len(ids) ** 0.7, rel=1e-4)
 
 
-def test_several_models_write_by_the_mean_of_what_they_expect() -> None:
+def test_ensembles_average_next_token_probabilities() -> None:
     runs = [trained("rnn"), trained("rnn", seed=1)]
     translator = Translator.load(runs)
     sources = [translator.encode(text) for text in SENTENCES[:2]]
@@ -106,7 +106,7 @@ def test_several_models_write_by_the_mean_of_what_they_expect() -> None:
     torch.testing.assert_close(together.exp(), sum(each) / 2)
     rows = pt.translate(runs, SENTENCES[:5])
     assert [row["translation"] for row in rows] == GERMAN[:5]
-    with pytest.raises(pt.PretuneError, match="not trained to write"):
+    with pytest.raises(pt.PretuneError, match="not trained to translate"):
         pt.translate([trained("rnn"), "pretune-small-en"], ["a"])
 
 
@@ -123,7 +123,7 @@ def test_alignments_have_the_words_on_both_sides(kind: str, tmp_path: Path) -> N
     assert "alignment" not in pt.translate(trained(kind), SENTENCES[:1])[0]
 
 
-def test_pieces_of_words_come_together() -> None:
+def test_alignments_of_subwords_are_merged_into_words() -> None:
     from pretune.inference.attention_alignment import by_words
     from pretune.text.corpus.documents import Document
     from pretune.text.tokenizers.training import train
@@ -137,7 +137,7 @@ def test_pieces_of_words_come_together() -> None:
     assert aligned.weights.sum() == pytest.approx(1.0)
 
 
-def test_bleu_is_sacrebleus(tmp_path: Path) -> None:
+def test_bleu_equals_sacrebleu(tmp_path: Path) -> None:
     sacrebleu = pytest.importorskip("sacrebleu")
     rows = pt.translate(trained("rnn"), folder() / "text.en.txt", references=folder() / "text.de.txt")
     said = [row["translation"] for row in rows]
@@ -151,7 +151,7 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     assert json.loads(shown)["translations"][0]["translation"] == GERMAN[0]
 
 
-def test_bad_input_gets_one_line(tmp_path: Path) -> None:
+def test_bad_input_is_refused(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("one line", encoding="utf-8")
     with pytest.raises(pt.PretuneError, match="1 references for 2 texts"):
         pt.translate(trained("rnn"), ["a", "b"], references=tmp_path / "one.txt")

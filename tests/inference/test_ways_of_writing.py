@@ -1,4 +1,4 @@
-"""Ways of writing: those that should be the same are, closed sets stay closed, texts stop at strings, streams add up."""
+"""Decoding settings: equivalent settings agree, choices are closed, stop strings end texts, and streams add up."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_one_beam_is_greedy(penalty: float, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("seed", "temperature"), [(0, 0.5), (1, 1.0), (2, 2.0)])
-def test_the_whole_nucleus_is_plain_chance(folder: Path, seed: int, temperature: float) -> None:
+def test_top_p_1_is_plain_sampling(folder: Path, seed: int, temperature: float) -> None:
     writer = Writer.load(folder / "gpt2")
     plain, *same = (
         written(writer, ["red", "good tree"], Decoding(8, temperature=temperature, seed=seed, **options))
@@ -67,7 +67,7 @@ def test_the_whole_nucleus_is_plain_chance(folder: Path, seed: int, temperature:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_only_choices_are_ever_written(way: dict[str, Any], writer: Writer | Rewriter) -> None:
+def test_only_the_given_choices_are_generated(way: dict[str, Any], writer: Writer | Rewriter) -> None:
     prompts = [f"{a} {b}" for a in WORDS for b in WORDS[:3]]
     found = written(writer, prompts, Decoding(1, choices=CHOICES, seed=3, **way))
     assert {text.strip() for text in found} <= set(CHOICES)
@@ -76,7 +76,7 @@ def test_only_choices_are_ever_written(way: dict[str, Any], writer: Writer | Rew
 
 
 @pytest.mark.parametrize("way", WAYS[:5], ids=str)
-def test_texts_end_before_strings(way: dict[str, Any], writer: Writer | Rewriter) -> None:
+def test_texts_end_before_stop_strings(way: dict[str, Any], writer: Writer | Rewriter) -> None:
     prompts = ["red water", "bad", "tree fire"]
     whole = written(writer, prompts, Decoding(12, **way))
     stop = tuple({text[len(text) // 2 :][:3] for text in whole if text.strip()}) or ("re",)
@@ -96,7 +96,7 @@ def test_streams_add_up_to_the_text(way: dict[str, Any], writer: Writer | Rewrit
     assert not torch.is_inference_mode_enabled()
 
 
-def test_what_may_yet_change_is_held_back() -> None:
+def test_streams_hold_back_what_may_still_change() -> None:
     pieces = Pieces(["\n\n"])
     assert [pieces.grow("на\ufffd"), pieces.grow("над\n"), pieces.grow("над\nа\n\nб", whole=True)] == ["на", "д", "\nа"]
 
@@ -135,16 +135,16 @@ def test_the_command_line_streams_and_chooses(
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        ("gpt2", {"stop": [""]}, "stop: an empty text among ''"),
-        ("gpt2", {"choices": ["good", " "]}, "choices: an empty text"),
+        ("gpt2", {"stop": [""]}, "stop: there is an empty text among ''"),
+        ("gpt2", {"choices": ["good", " "]}, "choices: there is an empty text"),
         ("gpt2", {"choices": ["good", "☃"]}, "choice '☃': this tokenizer cannot spell it"),
-        ("t5", {"choices": ["good", "☃"]}, "answer '☃': this tokenizer cannot spell it"),
-        ("gpt2", {"stream": True, "beams": 2}, "stream without them"),
-        ("gpt2", {"languages": "en-ro"}, "--languages applies only to models that are told the languages"),
-        ("t5", {"languages": "en-ro"}, "--languages applies only to models that are told the languages"),
+        ("t5", {"choices": ["good", "☃"]}, "answer '☃': this tokenizer has no tokens for it"),
+        ("gpt2", {"stream": True, "beams": 2}, "leave out the beams"),
+        ("gpt2", {"languages": "en-ro"}, "--languages applies only to models that take language tokens"),
+        ("t5", {"languages": "en-ro"}, "--languages applies only to models that take language tokens"),
         ("gpt2", {"prompts": ["red " * 1022], "choices": CHOICES}, "no room"),
     ],
 )
-def test_what_cannot_be_written_is_refused(model: str, options: dict[str, Any], message: str, folder: Path) -> None:
+def test_invalid_requests_are_refused(model: str, options: dict[str, Any], message: str, folder: Path) -> None:
     with pytest.raises(pt.PretuneError, match=message):
         pt.generate(folder / model, **{"prompts": ["red"], **options})

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretune.metrics import choose, score
+from pretune.metrics import score
 from pretune.metrics.question_answering import answer_parts, choose_threshold, judge
 from pretune.objectives.tasks.answer import Answers
 from pretune.text.examples.questions import Questions, Span
@@ -62,7 +62,7 @@ def test_no_threshold_is_better_than_the_one_chosen(rows: list[tuple[int, bool, 
         said = [{"answer": "" if a["no_answer"] > threshold else a["candidates"][0]["answer"]} for a in given_]
         return score(Answers(), said, examples)["f1"]
 
-    found = choose(Answers(), given_, examples)
+    found = Answers().best_options(given_, examples)
     if all(there for _, there, _ in rows):
         assert found == {}
     else:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pretune.metrics import judge_each, score, scores_of_draws
+from pretune.metrics import score, scores_of_draws
 from pretune.metrics.generated_text import bleu, chrf, common_length, exact_match, rouge, tokenize_13a, word_f1
 from pretune.objectives.tasks.generate import Generate
 from pretune.text.examples.labeled import Labeled
@@ -86,4 +86,4 @@ def test_a_task_has_the_metrics_of_its_texts_and_of_any_draw_of_them(judged: Any
     for drawn in scores_of_draws(task, answers, examples([0, 1, 2, 3]), chances[0], 5):
         rows = chances[1].integers(0, 4, 4).tolist()
         assert drawn == pytest.approx(score(task, [answers[row] for row in rows], examples(rows)))
-    assert [one.good for one in judge_each(task, answers, examples([0, 1, 2, 3]))][1:3] == [1.0, 0.0]
+    assert [one.good for one in task.judge(answers, examples([0, 1, 2, 3]))][1:3] == [1.0, 0.0]

@@ -23,7 +23,7 @@ def make(cutoffs: tuple[int, ...]) -> tuple[AdaptiveEmbeddings, AdaptiveHead]:
 
 
 @pytest.mark.parametrize("cutoffs", [(), (10,), (10, 30), (10, 30, 60)])
-def test_vectors_are_those_of_their_cluster(cutoffs: tuple[int, ...]) -> None:
+def test_tokens_get_the_vectors_of_their_cluster(cutoffs: tuple[int, ...]) -> None:
     embed, _ = make(cutoffs)
     vectors = embed(pack(np.arange(VOCABULARY), np.array([VOCABULARY])))
     bounds = [0, *(c for c in cutoffs if c < VOCABULARY), VOCABULARY]
@@ -35,7 +35,7 @@ def test_vectors_are_those_of_their_cluster(cutoffs: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("cutoffs", [(), (10,), (10, 30)])
-def test_probabilities_are_those_of_the_cluster_times_those_inside(cutoffs: tuple[int, ...]) -> None:
+def test_probabilities_are_products_of_cluster_and_token_probabilities(cutoffs: tuple[int, ...]) -> None:
     embed, head = make(cutoffs)
     states = torch.randn(7, WIDTH)
     logs = head(states, embed.tokens)
@@ -51,8 +51,8 @@ def test_probabilities_are_those_of_the_cluster_times_those_inside(cutoffs: tupl
             torch.testing.assert_close(logs[:, begin:end].exp().sum(-1), first[:, 10 + number])
 
 
-def test_it_is_torchs_adaptive_softmax() -> None:
-    """Which has no biases but in its head, and ways of its own to each cluster."""
+def test_matches_adaptive_softmax_of_torch() -> None:
+    """torch has biases in its head only, and a separate projection to each cluster."""
     embed, head = make((10, 30))
     theirs = torch.nn.AdaptiveLogSoftmaxWithLoss(12, VOCABULARY, [10, 30], div_value=2.0, head_bias=True)
     head.project.data = torch.eye(WIDTH)[:, :12].clone()  # so that the first ways agree

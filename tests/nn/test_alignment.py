@@ -28,7 +28,7 @@ def made(score: str, reach: str = "global", window: int = 10) -> Alignment:
 
 
 def formula(alignment: Any, s: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-    """One state against those of a source, as the papers write it."""
+    """Return the score of one state with each source state, as in the papers."""
     match alignment.score:
         case "dot":
             return h @ s
@@ -48,7 +48,7 @@ def pairs(target: Packed, source: Packed) -> list[tuple[slice, slice]]:
 
 
 @pytest.mark.parametrize("score", get_args(Score))
-def test_contexts_are_means_by_the_weights_of_the_formula(score: str) -> None:
+def test_contexts_are_weighted_means_by_the_published_formula(score: str) -> None:
     alignment, (queries, keys) = made(score), states()
     contexts, weights = alignment(queries, keys, cross_layout(TARGET, SOURCE))
     for mine, theirs in pairs(TARGET, SOURCE):
@@ -58,7 +58,7 @@ def test_contexts_are_means_by_the_weights_of_the_formula(score: str) -> None:
         torch.testing.assert_close(contexts[mine], wanted @ keys[theirs])
 
 
-def test_a_monotonic_look_is_near_the_place_of_the_target() -> None:
+def test_monotonic_attention_stays_near_the_target_position() -> None:
     alignment, (queries, keys) = made("dot", "local-monotonic", window=1), states()
     weights = alignment(queries, keys, cross_layout(TARGET, SOURCE))[1]
     assert weights[3].nonzero().flatten().tolist() == [0, 1]  # the first token, of a source of five
@@ -66,7 +66,7 @@ def test_a_monotonic_look_is_near_the_place_of_the_target() -> None:
     torch.testing.assert_close(weights.sum(1), torch.ones(len(TARGET)))
 
 
-def test_a_predicted_place_falls_off_and_can_be_learned() -> None:
+def test_predicted_local_attention_decays_and_has_gradients() -> None:
     alignment, (queries, keys) = made("dot", "local", window=2), states()
     weights = alignment(queries, keys, cross_layout(TARGET, SOURCE))[1]
     last = 4
@@ -79,7 +79,7 @@ def test_a_predicted_place_falls_off_and_can_be_learned() -> None:
     assert alignment.place_vector.grad is not None and alignment.place_vector.grad.abs().sum() > 0
 
 
-def test_a_hard_look_is_at_one_state_drawn_by_the_weights() -> None:
+def test_hard_attention_samples_one_state_by_its_weight() -> None:
     soft, alignment, (queries, keys) = made("dot"), made("dot", "hard"), states()
     queries = torch.cat([queries[3:4]] * 400)
     target = pack_lists([[1] * 400])
@@ -97,6 +97,6 @@ def test_a_hard_look_is_at_one_state_drawn_by_the_weights() -> None:
     assert learned.grad is not None and learned.grad.abs().sum() > 0
 
 
-def test_widths_that_cannot_be_compared_are_refused() -> None:
+def test_incompatible_widths_raise_an_error() -> None:
     with pytest.raises(PretuneError, match="choose multiplicative or additive"):
         Alignment(6, 12, "dot")

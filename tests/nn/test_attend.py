@@ -1,4 +1,4 @@
-"""Attention: packed equals one by one, nothing leaks, patterns say who sees whom, scores are the peer's."""
+"""Attention: packed sequences match single ones, nothing leaks, masks match patterns, scores match transformers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def qkv(n: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def by_hand(q: Tensor, k: Tensor, v: Tensor, layout: Layout, pattern: Pattern) -> Tensor:
-    """Query by query, key by key."""
+    """Compute attention with a loop over queries and keys."""
     out = torch.zeros_like(q)
     for i in range(len(q)):
         seen = []
@@ -79,7 +79,7 @@ def by_hand(q: Tensor, k: Tensor, v: Tensor, layout: Layout, pattern: Pattern) -
 @pytest.mark.parametrize("name", PATTERNS)
 @settings(max_examples=25)
 @given(lengths=lengths_strategy, seed=st.integers(0, 99))
-def test_dense_is_attention_by_hand(name: str, lengths: list[int], seed: int) -> None:
+def test_dense_attention_matches_a_naive_loop(name: str, lengths: list[int], seed: int) -> None:
     layout = self_layout(random_packed(lengths, seed))
     q, k, v = qkv(sum(lengths), seed)
     torch.testing.assert_close(attend(q, k, v, layout, PATTERNS[name]), by_hand(q, k, v, layout, PATTERNS[name]))
@@ -102,7 +102,7 @@ def test_combined_patterns(name: str) -> None:
 
 @settings(max_examples=25)
 @given(lengths_strategy, st.data())
-def test_cross_attention_is_attention_by_hand(lengths: list[int], data: st.DataObject) -> None:
+def test_cross_attention_matches_a_naive_loop(lengths: list[int], data: st.DataObject) -> None:
     source = [data.draw(st.integers(1, 9)) for _ in lengths]
     layout = cross_layout(random_packed(lengths), random_packed(source, 1))
     q, _, _ = qkv(sum(lengths))
@@ -111,7 +111,7 @@ def test_cross_attention_is_attention_by_hand(lengths: list[int], data: st.DataO
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_packed_is_one_by_one_in_values_and_gradients(name: str) -> None:
+def test_packed_sequences_match_single_ones_in_values_and_gradients(name: str) -> None:
     lengths = [5, 1, 9, 3, 3, 20]
     packed = random_packed(lengths)
     together = qkv(sum(lengths))
@@ -128,7 +128,7 @@ def test_packed_is_one_by_one_in_values_and_gradients(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_nothing_leaks_across_a_boundary(name: str) -> None:
+def test_sequences_do_not_influence_each_other(name: str) -> None:
     lengths = [4, 6, 3]
     q, k, v = qkv(13)
     out = attend(q, k, v, self_layout(random_packed(lengths)), PATTERNS[name])
@@ -138,7 +138,7 @@ def test_nothing_leaks_across_a_boundary(name: str) -> None:
         assert not x.grad[:4].any() and not x.grad[10:].any()
 
 
-def test_a_row_that_sees_nothing_yields_zero_and_no_gradient() -> None:
+def test_a_query_that_sees_no_key_gets_zero_and_no_gradient() -> None:
     nobody = Pattern("nobody but the first", lambda query, key: (query["position"] == 0) & (key["position"] >= 0))
     q, k, v = qkv(9)
     out = attend(q, k, v, self_layout(random_packed([4, 5])), nobody)
@@ -152,8 +152,8 @@ def test_a_row_that_sees_nothing_yields_zero_and_no_gradient() -> None:
     assert not out[1:4].any() and torch.isfinite(out).all()
 
 
-def test_gradients_have_one_layout_whatever_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    """cuDNN's backward takes the strides of the first gradient of a shape for those of all later ones."""
+def test_gradients_have_one_memory_layout_with_any_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuDNN's backward assumes the strides of the first gradient of a shape for all later ones."""
     strides = []
     attention = torch.nn.functional.scaled_dot_product_attention
 
@@ -169,7 +169,7 @@ def test_gradients_have_one_layout_whatever_the_mask(monkeypatch: pytest.MonkeyP
     assert len(strides) == 4 and strides[:2] == strides[2:]  # two lengths, so two groups
 
 
-def test_t5_bias_is_the_peers() -> None:
+def test_t5_bias_matches_transformers() -> None:
     from transformers.models.t5.modeling_t5 import T5Attention
 
     for both_ways in (True, False):
@@ -188,7 +188,7 @@ def test_t5_bias_is_the_peers() -> None:
     torch.testing.assert_close(out[:6], torch.einsum("hij,jhd->ihd", logits.softmax(-1), v[:6]))
 
 
-def test_groups_cover_every_token_once_and_waste_little() -> None:
+def test_groups_cover_every_token_once_with_little_padding() -> None:
     lengths = [3, 90, 5, 80, 4, 4, 31, 2]
     layout = self_layout(random_packed(lengths))
     groups, back = padded_groups(layout).groups, padded_groups(layout).queries.back
@@ -199,7 +199,7 @@ def test_groups_cover_every_token_once_and_waste_little() -> None:
 
 
 def test_flex_without_compiling_agrees_with_dense(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The flex path's mask and score, through the library's plain reference implementation."""
+    """Check the mask and score of the flex path with torch's uncompiled reference implementation."""
     from torch.nn.attention import flex_attention as library
 
     from pretune.nn.attention import functional as module
@@ -217,13 +217,13 @@ def test_flex_without_compiling_agrees_with_dense(monkeypatch: pytest.MonkeyPatc
         torch.testing.assert_close(attend(q, k, v, layout, pattern, bend, path="flex"), dense, atol=1e-5, rtol=1e-5)
 
 
-def test_sides_know_their_sequences_with_unused_offsets() -> None:
+def test_sequence_indices_are_right_with_unused_offsets() -> None:
     side = Side(torch.tensor([0, 3, 3, 5, 5, 5], dtype=torch.int32), 3, {"position": torch.zeros(5)})
     assert side.sequence.tolist() == [0, 0, 0, 2, 2]
 
 
-def test_blocks_leak_nothing_that_a_pattern_forbids() -> None:
-    """Not even where no key is both in a row's blocks and allowed."""
+def test_block_masks_admit_no_forbidden_pairs() -> None:
+    """This includes rows for which no key is both listed and allowed."""
     far = Pattern("far", lambda query, key: (query["position"] - key["position"]).abs() > 8)
     q, k, v = qkv(60)
     layout = self_layout(random_packed([40, 20]))

@@ -1,4 +1,4 @@
-"""tiles = flash = flex = dense on a GPU, on random ragged batches, gradients included. Run with -m gpu."""
+"""All attention implementations agree on a GPU for random ragged batches, including gradients. Run with -m gpu."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def run(packed: Packed, pattern: Pattern, path: str, dtype: torch.dtype, bias: S
 
 
 def distance(found: list[Tensor], expected: list[Tensor]) -> float:
-    """The largest difference, as a share of what is expected (gradients of single tokens are zero)."""
+    """Return the largest difference relative to the expected values (gradients of single tokens are zero)."""
     return max(
         float((a - b).norm() / (b.norm() + 0.01 * b.numel() ** 0.5)) for a, b in zip(found, expected, strict=True)
     )
@@ -155,7 +155,7 @@ def test_scores_agree_and_so_do_their_gradients() -> None:
     assert distance(grads[1], grads[0]) < 2e-3
 
 
-def test_rows_that_see_nothing_are_zero_on_flex() -> None:
+def test_queries_that_see_no_key_are_zero_on_flex() -> None:
     packed = ragged([40, 90], 50, seed=1)
     nobody = Pattern("first rows alone", lambda query, key: (query["position"] < 5) & (key["position"] >= 0))
     dense, flex = (run(packed, nobody, path, torch.float32, None) for path in ("dense", "flex"))
@@ -164,7 +164,7 @@ def test_rows_that_see_nothing_are_zero_on_flex() -> None:
 
 
 def test_tiles_inside_a_compiled_model() -> None:
-    """Every sequence is in use, so that one too many would be found."""
+    """All sequences are in use, so that an off-by-one error would show."""
     packed = ragged(LENGTHS[1], 128 * 3, seed=1)
     qkv = torch.randn(len(packed), 3, HEADS, WIDTH, device="cuda").bfloat16()
 

@@ -12,7 +12,7 @@ def rows(count: int, seed: int = 0) -> torch.Tensor:
     return 3 + 2 * torch.randn(count, 5, generator=torch.Generator().manual_seed(seed))
 
 
-def test_training_is_that_of_torch() -> None:
+def test_training_matches_batch_norm_of_torch() -> None:
     ours, theirs = BatchNorm(5), nn.BatchNorm1d(5)
     x, y = rows(7).requires_grad_(), rows(7).requires_grad_()
     torch.testing.assert_close(ours(x), theirs(y))
@@ -23,7 +23,7 @@ def test_training_is_that_of_torch() -> None:
     torch.testing.assert_close(ours.weight.grad, theirs.weight.grad)
 
 
-def test_filler_counts_for_nothing() -> None:
+def test_filler_does_not_change_the_statistics() -> None:
     norm, alone = BatchNorm(5), BatchNorm(5)
     real = torch.tensor([True, True, False, True, False])
     x = rows(5)
@@ -32,7 +32,7 @@ def test_filler_counts_for_nothing() -> None:
     torch.testing.assert_close(norm.variance, alone.variance)
 
 
-def test_what_was_seen_is_the_mean_of_the_first_batches() -> None:
+def test_running_statistics_average_the_first_batches() -> None:
     norm = BatchNorm(5)
     batches = [rows(50, seed) for seed in range(6)]
     for batch in batches:
@@ -43,7 +43,7 @@ def test_what_was_seen_is_the_mean_of_the_first_batches() -> None:
     torch.testing.assert_close(norm(x), (x - norm.mean) / (norm.variance + norm.eps).sqrt())
 
 
-def test_one_row_alone_is_held_against_those_seen_before() -> None:
+def test_a_single_row_is_normalized_by_running_statistics() -> None:
     norm = BatchNorm(5)
     norm(rows(50))
     mean, variance = norm.mean.clone(), norm.variance.clone()
@@ -53,7 +53,7 @@ def test_one_row_alone_is_held_against_those_seen_before() -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-def test_small_differences_beside_a_large_common_part_are_learned(kind: torch.dtype) -> None:
+def test_small_differences_around_a_large_mean_are_learned(kind: torch.dtype) -> None:
     torch.manual_seed(0)
     labels = torch.arange(64) % 2
     x = (3 * torch.randn(40) + 0.03 * (torch.randn(64, 40) + labels[:, None])).to(kind)

@@ -1,4 +1,4 @@
-"""Block lists against all pairs of tokens: nothing that is seen is left out, little that is not is listed, and all of it compiles."""
+"""Block masks against all pairs of tokens: all visible pairs are listed, few others are, and the mask compiles."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from pretune.packed import Packed, pack
 
 
 def plan(size: int) -> Tensor:
-    """Two places for each block: its own, and one at random among the first."""
+    """Return a plan with two blocks per row: the row's own, and a random earlier one."""
     table = torch.eye(size, dtype=torch.long)
     table[torch.arange(size), torch.randint(40, (size,), generator=torch.Generator().manual_seed(0))] = 1
     return table
@@ -72,14 +72,14 @@ def random_packed(lengths: list[int], seed: int = 0, seldom: int = 200) -> Packe
 
 
 def one_text(length: int) -> Layout:
-    """The first token sees all."""
+    """Make the first token global."""
     packed = random_packed([length])
     packed.columns["global"] = packed.positions == 0
     return self_layout(packed)
 
 
 def dense(numbers: Tensor, indices: Tensor, head: int) -> Tensor:
-    """(rows, columns) which blocks are listed for a head."""
+    """Return the blocks listed for a head as a mask, (rows, columns)."""
     found = torch.zeros(indices.shape[-2:], dtype=torch.long)
     for row, (number, order) in enumerate(zip(numbers[0, head].tolist(), indices[0, head].long(), strict=True)):
         found[row] = torch.zeros_like(found[row]).index_add(0, order[:number], torch.ones(number, dtype=torch.long))
@@ -88,7 +88,7 @@ def dense(numbers: Tensor, indices: Tensor, head: int) -> Tensor:
 
 
 def in_blocks(seen: Tensor) -> Tensor:
-    """(n, m) → (query blocks, key blocks, BLOCK, BLOCK), the missing ones False."""
+    """Split a mask (n, m) into blocks, (query blocks, key blocks, BLOCK, BLOCK), padded with False."""
     n, m = (-(-size // BLOCK) for size in seen.shape)
     padded = torch.zeros(n * BLOCK, m * BLOCK, dtype=torch.bool)
     padded[: seen.shape[0], : seen.shape[1]] = seen
@@ -96,7 +96,7 @@ def in_blocks(seen: Tensor) -> Tensor:
 
 
 def check(layout: Layout, pattern: Pattern) -> tuple[Tensor, Tensor]:
-    """(heads, rows, columns): which blocks are listed, and which hold a pair that is seen."""
+    """Return masks of the listed blocks and of those with a visible pair, (heads, rows, columns) each."""
     mask = block_mask(layout, pattern)
     assert mask.kv_num_blocks.shape[1] == pattern.heads
     rows, columns = torch.arange(len(layout.queries)), torch.arange(len(layout.keys))
@@ -123,13 +123,13 @@ lengths_strategy = st.lists(st.integers(1, 300), min_size=1, max_size=6)
 @pytest.mark.parametrize("name", PATTERNS)
 @settings(max_examples=10, deadline=None)
 @given(lengths=lengths_strategy, seed=st.integers(0, 99))
-def test_every_pair_that_is_seen_lies_in_a_listed_block(name: str, lengths: list[int], seed: int) -> None:
+def test_every_visible_pair_lies_in_a_listed_block(name: str, lengths: list[int], seed: int) -> None:
     check(self_layout(random_packed(lengths, seed)), PATTERNS[name])
 
 
 @settings(max_examples=10, deadline=None)
 @given(lengths=lengths_strategy, data=st.data())
-def test_so_does_every_pair_of_two_sides(lengths: list[int], data: st.DataObject) -> None:
+def test_every_visible_pair_of_cross_attention_lies_in_a_listed_block(lengths: list[int], data: st.DataObject) -> None:
     source = [data.draw(st.integers(1, 300)) for _ in lengths]
     layout = cross_layout(random_packed(lengths), random_packed(source, 1))
     for pattern in (full, causal, window(20) | global_keys):
@@ -137,19 +137,19 @@ def test_so_does_every_pair_of_two_sides(lengths: list[int], data: st.DataObject
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_lists_grow_as_the_text_does(name: str) -> None:
+def test_number_of_listed_blocks_grows_linearly_with_length(name: str) -> None:
     short, long = (int(seen_blocks(one_text(length), LONG[name])[0].sum()) for length in (4096, 16384))
     assert long <= 4.5 * short
 
 
 @pytest.mark.parametrize("name", [*LONG, "causal window", "document"])
-def test_texts_side_by_side_list_hardly_more_than_they_need(name: str) -> None:
+def test_packed_texts_list_few_superfluous_blocks(name: str) -> None:
     listed, needed = check(self_layout(random_packed([900, 1300, 70, 30, 800], seldom=1000)), PATTERNS[name])
     assert listed.sum() <= 1.1 * needed.sum()
 
 
-def test_a_mask_is_compiled_whole_and_once() -> None:
-    """No break in the graph, so nothing that waits for the device; other lengths of the same capacity are no other shapes."""
+def test_a_block_mask_compiles_once_without_graph_breaks() -> None:
+    """There is no graph break, so no host synchronization, and other lengths of one capacity have the same shapes."""
     from torch._dynamo.testing import CompileCounter
 
     counter = CompileCounter()
@@ -174,7 +174,7 @@ def test_a_mask_is_compiled_whole_and_once() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["full", "causal", "document", "short big bird", "longformer", "planned"])
 def test_listed_blocks_are_enough_for_attention(name: str) -> None:
-    """Compiled for a CPU too, flex_attention looks at listed blocks alone, and asks the pattern only where it must."""
+    """Compiled for a CPU, too, flex_attention reads listed blocks only, and evaluates the mask only in partial blocks."""
     torch._dynamo.reset()
     layout = self_layout(random_packed([300, 70, 500, 30, 333]))
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The cache: read bit by bit, a sequence gets the states it gets at once."""
+"""The key-value cache: incremental decoding gives the states of a full forward pass."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ cuts_strategy = st.lists(st.lists(st.integers(1, 4), min_size=3, max_size=3), mi
 def bits(
     sequences: Sequence[np.ndarray], cuts: Sequence[Sequence[int]], pattern: Pattern | None = causal
 ) -> list[Packed]:
-    """Sequence i in bits of cuts[i][0], cuts[i][1] … tokens."""
+    """Split sequence i into parts of cuts[i][0], cuts[i][1] … tokens."""
     packs, done = [], np.zeros(len(sequences), dtype=int)
     for lengths in np.array(cuts).T:
         ids = [x[at : at + size] for x, at, size in zip(sequences, done, lengths, strict=True)]
@@ -53,7 +53,7 @@ def whole(sequences: Sequence[np.ndarray], pattern: Pattern | None = causal) -> 
 
 
 def joined(parts: Sequence[Tensor], cuts: Sequence[Sequence[int]]) -> Tensor:
-    """States of bits, in the order of the whole sequences."""
+    """Return the states of parts in the order of the whole sequences."""
     split = [part.split(lengths.tolist()) for part, lengths in zip(parts, np.array(cuts).T, strict=True)]
     return torch.cat([rows[i] for i in range(len(cuts)) for rows in split])
 
@@ -66,7 +66,7 @@ def random_sequences(cuts: Sequence[Sequence[int]], seed: int = 0) -> list[np.nd
 @pytest.mark.parametrize("name", PATTERNS)
 @settings(max_examples=25)
 @given(cuts=cuts_strategy, seed=st.integers(0, 99))
-def test_attention_to_slots_is_attention_to_the_sequence(name: str, cuts: list[list[int]], seed: int) -> None:
+def test_cached_attention_matches_attention_to_the_sequence(name: str, cuts: list[list[int]], seed: int) -> None:
     sequences = random_sequences(cuts, seed)
     packed = whole(sequences)
     q, k, v = torch.randn(3, len(packed), 2, 8, generator=torch.Generator().manual_seed(seed))
@@ -120,7 +120,7 @@ def randomized(module: nn.Module) -> nn.Module:
 
 @pytest.mark.parametrize("name", STACKS)
 @torch.no_grad()
-def test_bit_by_bit_is_at_once_in_every_layer(name: str) -> None:
+def test_incremental_states_match_full_ones_in_every_layer(name: str) -> None:
     stack = randomized(STACKS[name]())
     cuts = [[5, 1, 1, 2], [1, 1, 1, 3], [9, 1, 1, 1]]
     sequences = random_sequences(cuts)
@@ -133,7 +133,7 @@ def test_bit_by_bit_is_at_once_in_every_layer(name: str) -> None:
 
 
 @torch.no_grad()
-def test_a_decoder_reads_its_source_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decoder_projects_its_source_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model: Any = randomized(canary.encoder_decoder())
     assert isinstance(model, EncoderDecoder)
     cuts = [[2, 1, 1], [4, 1, 1], [1, 1, 1]]
@@ -154,7 +154,7 @@ def test_a_decoder_reads_its_source_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("chosen", [[2, 0, 1], [1, 1, 1], [0, 1, 2], [2], [0, 0, 1, 1, 2, 2], [2, 1]])
 @torch.no_grad()
-def test_sequences_change_places_drop_out_and_multiply(chosen: list[int]) -> None:
+def test_sequences_can_be_reordered_dropped_and_repeated(chosen: list[int]) -> None:
     cuts = [[5, 1], [2, 2], [7, 1]]
     sequences, source = random_sequences(cuts), random_sequences([[7], [3], [5]], 1)
     model = randomized(canary.encoder_decoder())
@@ -180,7 +180,9 @@ def test_sequences_change_places_drop_out_and_multiply(chosen: list[int]) -> Non
 def test_what_does_not_fit_is_refused() -> None:
     cache = Cache(2, 4)
     cache.layout(whole(random_sequences([[3], [2]])))
-    with pytest.raises(PretuneError, match="2 sequences of 4 tokens has no room for 2 sequences with up to 2 more"):
+    with pytest.raises(
+        PretuneError, match="2 sequences of 4 tokens has no room for 2 sequences with up to 2 more tokens"
+    ):
         cache.layout(whole(random_sequences([[1], [2]])[::-1]))
     with pytest.raises(PretuneError, match="no room for 1 sequences"):
         cache.layout(whole(random_sequences([[1]])))

@@ -21,7 +21,7 @@ def packed(words: list[str]):  # type: ignore[no-untyped-def]
     return pack_lists([list(range(len(words)))], columns={"characters": spell(words, 12)})
 
 
-def test_a_word_is_the_highest_of_its_filters_through_highways() -> None:
+def test_word_vectors_match_max_pooled_filters_and_highways() -> None:
     embed = made()
     out = embed(packed(WORDS))
     table = torch.cat([torch.zeros(1, 4), embed.symbols])
@@ -38,7 +38,7 @@ def test_a_word_is_the_highest_of_its_filters_through_highways() -> None:
     torch.testing.assert_close(out, F.linear(x, embed.project.weight, embed.project.bias))
 
 
-def test_equal_words_are_computed_once_and_learned_from_everywhere() -> None:
+def test_equal_words_are_computed_once_and_collect_all_gradients() -> None:
     embed = made()
     counted: list[int] = []
     embed.project.register_forward_hook(lambda module, inputs, out: counted.append(len(out)))
@@ -56,6 +56,6 @@ def test_distinct_rows() -> None:
     assert len(first) == len(rows.unique(dim=0)) and torch.equal(rows[first][place], rows)
 
 
-def test_without_letters_it_says_so() -> None:
-    with pytest.raises(PretuneError, match="tokenizer of the kind characters"):
+def test_missing_characters_raise_an_error() -> None:
+    with pytest.raises(PretuneError, match="tokenizer of the kind `characters`"):
         made()(pack_lists([[1, 2]]))

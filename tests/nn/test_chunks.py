@@ -1,4 +1,4 @@
-"""Attention in chunks: it is `attend` where chunks hold everything, packed equals one by one, nothing leaks."""
+"""Chunked attention: matches `attend` if a chunk holds a sequence, packed matches single, nothing leaks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WIDTH, SIZE = 10, 4
 
 
 def chunk_pattern(size: int, before: int) -> Pattern:
-    """The same as a rule for pairs of tokens."""
+    """Return chunked attention as a pattern."""
     return Pattern(
         f"chunks({size}, {before})",
         lambda q, k: (
@@ -41,7 +41,7 @@ def chunk_pattern(size: int, before: int) -> Pattern:
 @pytest.mark.parametrize("name", PATTERNS)
 @settings(max_examples=15)
 @given(lengths=lengths_strategy, scored=st.booleans())
-def test_chunks_that_hold_whole_sequences_change_nothing(name: str, lengths: list[int], scored: bool) -> None:
+def test_chunks_of_whole_sequences_match_full_attention(name: str, lengths: list[int], scored: bool) -> None:
     layout = self_layout(random_packed(lengths))
     q, k, v = qkv(sum(lengths))
     bias = RelativeBias(HEADS)
@@ -55,7 +55,7 @@ def test_chunks_that_hold_whole_sequences_change_nothing(name: str, lengths: lis
 
 @settings(max_examples=25)
 @given(lengths=lengths_strategy, before=st.integers(0, 1))
-def test_chunks_look_at_themselves_and_those_before(lengths: list[int], before: int) -> None:
+def test_chunks_attend_to_themselves_and_those_before(lengths: list[int], before: int) -> None:
     layout = self_layout(random_packed(lengths))
     q, k, v = qkv(sum(lengths))
     chunks = attend_chunks(q, k, v, layout, causal, size=SIZE, before=before)
@@ -82,7 +82,7 @@ def run(attention: LSHAttention, x: Tensor, packed: Packed) -> Tensor:
 
 @settings(max_examples=25)
 @given(lengths=lengths_strategy, rounds=st.integers(1, 3), seed=st.integers(0, 99))
-def test_lsh_of_packed_sequences_is_that_of_each(lengths: list[int], rounds: int, seed: int) -> None:
+def test_lsh_attention_of_packed_sequences_matches_single_ones(lengths: list[int], rounds: int, seed: int) -> None:
     attention, n = lsh(rounds), sum(lengths)
     x = torch.randn(n, WIDTH, generator=torch.Generator().manual_seed(seed))
     ids = np.zeros(n, dtype=np.int64)
@@ -107,7 +107,7 @@ def test_no_gradient_crosses_a_boundary_or_comes_from_later_tokens() -> None:
         assert min(seen) >= start and max(seen) <= at
 
 
-def test_a_token_looks_at_itself_only_where_there_is_nobody_else() -> None:
+def test_a_token_attends_to_itself_only_if_it_sees_no_other() -> None:
     layout = self_layout(random_packed([9]))
     q, k, v = qkv(9)
     out = attend_chunks(q, k, v, layout, causal, size=SIZE, before=1, self_last=True)
@@ -135,8 +135,8 @@ def test_tokens_are_sorted_by_sequence_bucket_and_place(lengths: list[int], seed
             assert order[head, turn].tolist() == [place for _, _, place in sorted(keys)]
 
 
-def test_like_vectors_meet_and_rounds_help_them() -> None:
-    """Pairs of all but equal tokens far apart: with more rounds, more of them find each other."""
+def test_more_hashing_rounds_find_more_similar_pairs() -> None:
+    """With more rounds, more pairs of distant, nearly equal tokens share a bucket."""
     torch.manual_seed(0)
     half = torch.randn(64, 1, 16)
     vectors = torch.cat([half, half + 0.3 * torch.randn_like(half)]).requires_grad_()
@@ -165,7 +165,7 @@ def test_noise_is_normal_and_follows_from_seed_and_depth() -> None:
     assert torch.equal(torch.randn(3, 4), Noise(5)((3, 4), 9, device))
 
 
-def test_a_layer_that_is_computed_again_hashes_the_same() -> None:
+def test_recomputation_uses_the_same_hashes() -> None:
     attention, packed = lsh().train(), random_packed([13])
     flow, x = Flow(self_layout(packed)), torch.randn(13, WIDTH)
     share_seed(attention, torch.device("cpu")).fill_(7)
@@ -175,7 +175,7 @@ def test_a_layer_that_is_computed_again_hashes_the_same() -> None:
     assert not torch.equal(before, attention(x, Flow(self_layout(packed))))
 
 
-def test_chunks_are_of_one_side() -> None:
+def test_chunked_attention_refuses_cross_attention() -> None:
     packed = random_packed([5])
-    with pytest.raises(PretuneError, match="of tokens to themselves"):
+    with pytest.raises(PretuneError, match="self-attention only"):
         cut(cross_layout(packed, packed), 4)

@@ -1,4 +1,4 @@
-"""Disentangled attention: buckets are the peer's, what is cut off does not matter, both paths agree."""
+"""Disentangled attention: buckets match transformers, clipped distances do not matter, both paths agree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pretune.packed import pack_lists
 
 
 @pytest.mark.parametrize(("buckets", "furthest"), [(8, 14), (8, 40), (32, 64), (256, 512)])
-def test_buckets_are_the_peers(buckets: int, furthest: int) -> None:
+def test_buckets_match_transformers(buckets: int, furthest: int) -> None:
     from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
     distances = torch.arange(-600, 601)
@@ -28,7 +28,7 @@ def test_buckets_are_the_peers(buckets: int, furthest: int) -> None:
     assert torch.equal(ours, theirs)
 
 
-def test_vectors_of_distances_that_do_not_occur_do_not_matter() -> None:
+def test_embeddings_of_absent_distances_do_not_matter() -> None:
     torch.manual_seed(0)
     attention = initialize(DisentangledAttention(16, 2, OwnProjections(16, 2), Disentangled(30)), 0.3)
     vectors, layout = torch.randn(60, 16), self_layout(pack_lists([[1] * 5, [1] * 3]))
@@ -55,7 +55,9 @@ def test_both_paths_agree(buckets: int, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("kind", [OwnProjections, SharedProjections])
-def test_sequences_are_alone_and_positions_count_from_anywhere(kind: type[OwnProjections | SharedProjections]) -> None:
+def test_sequences_are_independent_and_only_relative_positions_matter(
+    kind: type[OwnProjections | SharedProjections],
+) -> None:
     torch.manual_seed(0)
     attention = initialize(DisentangledAttention(16, 2, kind(16, 2), Disentangled(6, 4)), 0.3)
     distances = initialize(Distances(8, 16), 0.3)()

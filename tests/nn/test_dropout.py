@@ -7,7 +7,7 @@ from torch import nn
 from pretune.nn.dropout import Dropout, kept, kept_on_gpu, mix, share_seed
 
 
-def test_dropout_keeps_the_mean_drops_its_share_and_rests_in_evaluation() -> None:
+def test_dropout_keeps_the_mean_and_is_off_in_evaluation() -> None:
     layer = Dropout(0.3)
     x = torch.ones(400, 500, requires_grad=True)
     y = layer(x)
@@ -19,7 +19,7 @@ def test_dropout_keeps_the_mean_drops_its_share_and_rests_in_evaluation() -> Non
     assert torch.equal(Dropout(0.0)(x), x)
 
 
-def test_masks_depend_on_seed_and_layer_and_on_nothing_else() -> None:
+def test_masks_depend_on_seed_and_layer_only() -> None:
     root = nn.ModuleList([Dropout(0.5), Dropout(0.5)])
     seed = share_seed(root, torch.device("cpu"))
     x = torch.ones(1000)
@@ -37,7 +37,7 @@ def test_a_layer_at_several_depths_draws_another_mask_at_each() -> None:
     assert abs(float((layer(x, 0) == layer(x, 3)).float().mean()) - 0.5) < 0.06
 
 
-def test_bits_are_even_and_neighbors_independent() -> None:
+def test_random_bits_are_uniform_and_neighbors_independent() -> None:
     bits = mix(torch.arange(200_000, dtype=torch.int32), torch.tensor(7, dtype=torch.int32)).double() / (1 << 24)
     assert bits.min() >= 0 and bits.max() < 1
     assert abs(float(bits.mean()) - 0.5) < 0.003
@@ -46,14 +46,14 @@ def test_bits_are_even_and_neighbors_independent() -> None:
 
 
 @pytest.mark.gpu
-def test_the_operator_for_gpus_makes_the_same_mask() -> None:
+def test_the_gpu_operator_returns_the_same_mask() -> None:
     seed = torch.tensor(123456789, dtype=torch.int32)
     assert torch.equal(kept_on_gpu(seed.cuda(), 70_001, 0.4, 7).cpu(), kept(seed, 70_001, 0.4, 7))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-def test_factors_on_gpus_are_those_of_the_host(kind: torch.dtype) -> None:
+def test_dropout_factors_on_gpu_match_the_cpu(kind: torch.dtype) -> None:
     layer, like = Dropout(0.4), torch.zeros(3, 1150, dtype=kind)
     layer.salt, layer.seed = 7, torch.tensor(123456789, dtype=torch.int32)
     expected = layer.factors(61, like)

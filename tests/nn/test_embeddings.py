@@ -24,14 +24,14 @@ def test_positions_start_at_their_first_row() -> None:
 
 
 @pytest.mark.parametrize("width", [6, 7])
-def test_waves_are_the_sinusoidal_ones_and_do_not_learn(width: int) -> None:
+def test_frozen_sinusoidal_positions_are_not_trained(width: int) -> None:
     positions = Learned(5, width)
     positions.fix_waves()
     assert torch.equal(positions(torch.arange(5)), Sinusoidal(width)(torch.arange(5)))
     assert not positions.weight.requires_grad
 
 
-def test_columns_add_their_vectors_and_absent_ones_what_was_agreed() -> None:
+def test_column_embeddings_are_added_and_absent_columns_use_defaults() -> None:
     ids, values = np.array([1, 2, 3]), np.array([2, 0, 1])
     embed = initialize(Embeddings(5, 4, columns=[Lookup("language", 3, 4, absent=None), Lookup("task", 2, 4)]), 1.0)
     tokens, language, task = embed.tokens, embed.columns["language"].weight, embed.columns["task"].weight
@@ -42,7 +42,7 @@ def test_columns_add_their_vectors_and_absent_ones_what_was_agreed() -> None:
     assert torch.equal(embed(filled)[:3], tokens[ids] + language[values] + task[0])
 
 
-def test_vectors_may_be_narrower_than_states_and_the_head_leads_back() -> None:
+def test_narrow_embeddings_are_projected_in_and_out() -> None:
     embed = Embeddings(5, 4, norm=LayerNorm(4), project=Linear(4, 6))
     assert embed.width == 6 and Embeddings(5, 4).width == 4
     initialize(embed, 1.0)
@@ -52,12 +52,12 @@ def test_vectors_may_be_narrower_than_states_and_the_head_leads_back() -> None:
     assert head(states, embed.tokens).shape == (3, 5)
 
 
-def test_an_unknown_activation_is_refused_by_its_name() -> None:
+def test_an_unknown_activation_raises_an_error_with_its_name() -> None:
     with pytest.raises(PretuneError, match="unknown activation 'gelo'; did you mean 'gelu'"):
         ACTIVATIONS["gelo"]
 
 
-def test_activations_are_those_of_transformers() -> None:
+def test_activations_match_transformers() -> None:
     from transformers.activations import ACT2FN
 
     x = torch.linspace(-12, 12, 1001)

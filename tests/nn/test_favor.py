@@ -1,4 +1,4 @@
-"""FAVOR+: its features make softmax's weights, its sums are the products pair by pair, packed equals one by one."""
+"""FAVOR+: features approximate softmax, sums match pairwise products, packed sequences match single ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_attend import HEADS, WIDTH, qkv, random_packed
+from test_attend import WIDTH, qkv, random_packed
 from torch import Tensor
 
 from pretune import PretuneError
@@ -18,7 +18,6 @@ from pretune.nn.attention.functional import attend
 from pretune.nn.attention.packed_layout import Layout, cross_layout, self_layout
 from pretune.nn.attention.patterns import Pattern, causal, full, window
 from pretune.nn.attention.performer import Favor, orthogonal_features
-from pretune.nn.attention.score_mods import RelativeBias
 from pretune.packed import Capacity, pack
 
 lengths_strategy = st.lists(st.integers(1, 21), min_size=1, max_size=5)
@@ -31,7 +30,7 @@ def favor(features: int = 12, seed: int = 0, size: int = 4) -> Favor:
 
 
 def pair_by_pair(function: Favor, q: Tensor, k: Tensor, v: Tensor, layout: Layout, pattern: Pattern) -> Tensor:
-    """The same with a weight for each pair of tokens."""
+    """Compute random-feature attention with explicit pairwise weights."""
     queries, keys = (function.exponents(x, WIDTH**-0.25).exp() for x in (q, k))
     weights = torch.einsum("nhf,mhf->hnm", queries, keys)
     position, sequence = layout.queries.columns["position"], layout.queries.sequence
@@ -44,7 +43,7 @@ def pair_by_pair(function: Favor, q: Tensor, k: Tensor, v: Tensor, layout: Layou
 @pytest.mark.parametrize("name", PATTERNS)
 @settings(max_examples=20)
 @given(lengths=lengths_strategy, seed=st.integers(0, 99))
-def test_sums_are_products_pair_by_pair(name: str, lengths: list[int], seed: int) -> None:
+def test_random_feature_sums_match_pairwise_products(name: str, lengths: list[int], seed: int) -> None:
     layout, function = self_layout(random_packed(lengths)), favor(seed=seed)
     results = []
     for compute in (function, lambda *inputs: pair_by_pair(function, *inputs)):
@@ -71,7 +70,7 @@ def test_more_features_come_closer_to_softmax(name: str) -> None:
     assert errors[3] < 1e-4
 
 
-def test_weights_are_softmaxs_on_average_and_orthogonal_features_vary_less() -> None:
+def test_weights_are_unbiased_and_orthogonal_features_reduce_variance() -> None:
     q, k = (torch.randn(WIDTH, generator=torch.Generator().manual_seed(seed)) * 0.5 for seed in (1, 2))
 
     def estimate(rows: Tensor) -> float:
@@ -88,7 +87,7 @@ def test_weights_are_softmaxs_on_average_and_orthogonal_features_vary_less() -> 
 @pytest.mark.parametrize("name", PATTERNS)
 @settings(max_examples=20)
 @given(lengths=lengths_strategy, seed=st.integers(0, 99))
-def test_packed_is_one_by_one_and_filler_is_ignored(name: str, lengths: list[int], seed: int) -> None:
+def test_packed_sequences_match_single_ones_and_filler_is_ignored(name: str, lengths: list[int], seed: int) -> None:
     function, n, pattern = favor(), sum(lengths), PATTERNS[name]
     q, k, v = (x.detach() for x in qkv(n + 30, seed))
     k[: lengths[0]] *= 8  # the weights of one sequence are far from those of the others
@@ -116,7 +115,7 @@ def test_no_gradient_crosses_a_boundary_or_comes_from_later_tokens(name: str) ->
         assert gradients[2].abs().sum((1, 2)).nonzero().flatten().tolist() == list(range(start, last + 1))
 
 
-def test_large_vectors_give_numbers() -> None:
+def test_large_vectors_give_finite_results() -> None:
     q, k, v = qkv(21)
     out = favor(64)(q * 30, k * 30, v, self_layout(random_packed([21])), causal)
     out.sum().backward()
@@ -135,13 +134,11 @@ def test_features_follow_from_the_seed_and_are_orthogonal() -> None:
     torch.testing.assert_close(many.T @ many / 4096, torch.eye(WIDTH), atol=0.1, rtol=0)
 
 
-def test_what_it_cannot_honor_is_refused() -> None:
+def test_unsupported_patterns_and_layouts_raise_an_error() -> None:
     packed = random_packed([5])
     layout = self_layout(packed)
     q, k, v = qkv(5)
-    with pytest.raises(PretuneError, match=r"full or causal; it cannot honor the pattern 'window\(2\)'"):
+    with pytest.raises(PretuneError, match=r"supports full and causal patterns, but not 'window\(2\)'"):
         favor()(q, k, v, layout, window(2))
-    with pytest.raises(PretuneError, match="cannot honor a score"):
-        favor()(q, k, v, layout, full, RelativeBias(HEADS)(q, layout))
-    with pytest.raises(PretuneError, match="of tokens to themselves"):
+    with pytest.raises(PretuneError, match="self-attention only"):
         favor()(q, k, v, cross_layout(packed, packed), full)

@@ -1,4 +1,4 @@
-"""Features for tasks: ELMo's mix beside words of the task's own, CoVe beside a translator's words, biattentive layers."""
+"""Features for tasks: ELMo's scalar mix with task word vectors, CoVe with word vectors, biattentive layers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 
 import pretune as pt
 from pretune.families import FAMILIES
-from pretune.models.model import Model, Root, load
+from pretune.models.loading import load
+from pretune.models.model import Model, Root
 from pretune.nn.layer_mixing import Biattentive, Features
 from pretune.objectives import parse_objective
 from pretune.packed import pack_lists
@@ -18,7 +19,7 @@ from pretune.packed import pack_lists
 TEXTS = [[5, 6, 7, 8], [9], [4, 5, 6]]
 
 
-def test_elmo_is_words_of_ones_own_beside_a_mix_with_shares_and_a_factor() -> None:
+def test_elmo_concatenates_task_word_vectors_and_a_scalar_mix() -> None:
     torch.manual_seed(0)
     features = Features(6, 2, "elmo4", "", vocabulary=20)
     packed, layers = pack_lists(TEXTS), [torch.randn(8, 6) for _ in range(3)]
@@ -32,14 +33,14 @@ def test_elmo_is_words_of_ones_own_beside_a_mix_with_shares_and_a_factor() -> No
     assert Features(6, 2, "elmo", "bilstm", vocabulary=20).words.shape == (20, 100)
 
 
-def test_cove_is_the_top_beside_the_words() -> None:
+def test_cove_concatenates_word_vectors_and_the_top_layer() -> None:
     features = Features(6, 2, "cove", "", words=3)
     twice, top = torch.randn(8, 6), torch.randn(8, 6)
     assert features.width == 9
     torch.testing.assert_close(features([twice, top], pack_lists(TEXTS)), torch.cat([twice[:, :3], top], 1))
 
 
-def test_biattentive_layers_see_a_text_and_no_other() -> None:
+def test_biattentive_layers_see_only_their_own_text() -> None:
     torch.manual_seed(0)
     layers, packed = Biattentive(6, 8), pack_lists(TEXTS)
     x = torch.randn(8, 6, requires_grad=True)
@@ -51,13 +52,13 @@ def test_biattentive_layers_see_a_text_and_no_other() -> None:
     assert (gradient.abs().sum(1) > 0).tolist() == [True] * 4 + [False] * 4
 
 
-def test_layers_of_several_widths_are_not_mixed() -> None:
+def test_mixing_layers_of_different_widths_raises_an_error() -> None:
     family = FAMILIES["lstm"]
     config = family.read_config({"vocab_size": 20, "embedding_size": 4, "hidden_size": 6, "num_hidden_layers": 2})
     task = parse_objective("classify on mix").objectives[0]
     with pytest.raises(pt.PretuneError, match="layers of one width"):
         task.head(family.build(config))
-    with pytest.raises(pt.PretuneError, match="cove is the encoder of a translator"):
+    with pytest.raises(pt.PretuneError, match="cove reads the encoder of a translation model"):
         parse_objective("classify on cove").objectives[0].head(family.build(config))
 
 
@@ -92,7 +93,7 @@ def start(kind: str, folder: Path) -> Path:
         ("seq2seq", "classify(pooling=max) on cove/biattentive"),
     ],
 )
-def test_a_frozen_model_is_features_for_a_task(kind: str, objective: str, tmp_path: Path) -> None:
+def test_a_task_trains_on_features_of_a_frozen_model(kind: str, objective: str, tmp_path: Path) -> None:
     begun = start(kind, tmp_path)
     (tmp_path / "v.txt").write_text("good " + " ".join(["1"] * 16) + "\nbad " + " ".join(["-1"] * 16), encoding="utf-8")
     vectors = {"vectors": tmp_path / "v.txt"} if kind == "elmo" else {}
@@ -108,7 +109,7 @@ def test_a_frozen_model_is_features_for_a_task(kind: str, objective: str, tmp_pa
     assert [row["label"] for row in task.predict(["a good film a", "a bad film b"])] == ["1", "0"]
 
 
-def test_a_tagger_stands_on_elmo_and_its_own_words(tmp_path: Path) -> None:
+def test_a_tagger_trains_on_elmo_features_with_task_word_vectors(tmp_path: Path) -> None:
     begun = start("elmo", tmp_path)
     lines = [f"a O\n{'good' if i % 2 else 'bad'} B-X\nfilm O\nzebra{i} {'B-Y' if i % 2 else 'O'}\n" for i in range(40)]
     (tmp_path / "train.conll").write_text("\n".join(lines), encoding="utf-8")

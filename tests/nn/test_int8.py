@@ -19,21 +19,21 @@ from pretune.runtime.tensor_encoding import to_int8
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    """Engines are tried anew."""
+    """Clear the cache of tested engines."""
     multiplies_exactly.cache_clear()
     yield
     multiplies_exactly.cache_clear()
 
 
 def multiply(x: Tensor, weight: Tensor, without_vnni: bool) -> Tensor:
-    """(n, inputs) of 0 to 255 times (outputs, inputs) of int8; without VNNI, pairs of products are added in 16 bits."""
+    """Multiply uint8 (n, inputs) by int8 (outputs, inputs); without VNNI, add pairs of products in 16 bits."""
     products = x.long()[:, None] * weight.long()[None]  # (n, outputs, inputs)
     pairs = products.unflatten(2, (-1, 2)).sum(3)
     return (pairs.clamp(-(2**15), 2**15 - 1) if without_vnni else pairs).sum(2)
 
 
 def emulate(monkeypatch: pytest.MonkeyPatch, without_vnni: bool) -> None:
-    """Replace torch's kernels by ones that compute as a processor does."""
+    """Replace torch's kernels by emulations of a processor."""
 
     def linear(x: Tensor, packed: Any) -> Tensor:
         weight, scale, bias = packed
@@ -66,7 +66,7 @@ def test_emulated_kernels_saturate_with_8_bits_and_not_with_7() -> None:
     assert multiply(worst, weight, True).tolist() == [[32640, -32640]]
 
 
-def test_layers_are_the_same_on_processors_with_and_without_vnni(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_agree_with_and_without_vnni(monkeypatch: pytest.MonkeyPatch) -> None:
     linear, x = random_linear()
     found = []
     for without_vnni in (False, True):
@@ -77,8 +77,8 @@ def test_layers_are_the_same_on_processors_with_and_without_vnni(monkeypatch: py
     assert float((found[0] - expected).abs().max()) < 0.02 * float(expected.abs().max())
 
 
-def test_weights_of_8_bits_are_not_multiplied() -> None:
-    """From a folder that was made otherwise: right on some processors, wrong on others."""
+def test_8_bit_weights_raise_an_error() -> None:
+    """Folders made by other means may have such weights: right on some processors, wrong on others."""
     linear, x = random_linear()
     made = Int8Linear.of(linear, "dynamic")
     made.weight, made.scale = to_int8(linear.weight)
@@ -87,7 +87,7 @@ def test_weights_of_8_bits_are_not_multiplied() -> None:
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "weights"])
-def test_layers_are_right_on_this_processor(kind: str) -> None:
+def test_layers_are_accurate_on_this_processor(kind: str) -> None:
     linear, x = random_linear()
     made = Int8Linear.of(linear, kind)
     assert made.weight.dtype == torch.int8
@@ -96,7 +96,7 @@ def test_layers_are_right_on_this_processor(kind: str) -> None:
     assert float((made(x) - linear(x)).abs().max()) < 0.03 * float(expected.abs().max())
 
 
-def test_all_engines_of_this_torch_give_the_same() -> None:
+def test_all_engines_of_torch_agree() -> None:
     linear, x = random_linear()
     made = Int8Linear.of(linear, "dynamic")
     step = float(x.max()) / 255 * float(linear.weight.max())  # a value between two steps may be rounded either way
@@ -109,14 +109,14 @@ def test_all_engines_of_this_torch_give_the_same() -> None:
         torch.testing.assert_close(out, found[choose_engine()], rtol=0, atol=2 * step)
 
 
-def test_packing_leaves_the_engine_of_others_alone() -> None:
+def test_packing_restores_the_engine() -> None:
     before = torch.backends.quantized.engine
     choose_engine()
     assert torch.backends.quantized.engine == before
 
 
-def test_an_engine_that_is_not_exact_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels that saturate all the same, kernels that raise, and none that is right."""
+def test_inexact_engines_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Test kernels that saturate, kernels that raise, and machines without an exact engine."""
     torch_kernel, torch_pack = int8.linear_dynamic, int8.pack_weight
     real = choose_engine()
     known = ["broken", "absent", real]
@@ -144,7 +144,7 @@ def test_an_engine_that_is_not_exact_is_not_used(monkeypatch: pytest.MonkeyPatch
         Int8Linear.of(Linear(4, 4), "dynamic")
 
 
-def test_machines_take_their_fastest_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machines_use_their_fastest_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(int8, "multiplies_exactly", lambda engine: True)
     for machine, engine in (("x86_64", "x86"), ("AMD64", "x86"), ("aarch64", "qnnpack"), ("arm64", "qnnpack")):
         monkeypatch.setattr(int8.platform, "machine", lambda machine=machine: machine)

@@ -1,4 +1,4 @@
-"""Our kernels on a GPU compute what plain modules compute. Run with -m gpu."""
+"""Custom GPU kernels match plain modules. Run with -m gpu."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.gpu
 
 
 class Same(torch.nn.Module):
-    """A part that hands on another tensor."""
+    """A sublayer that returns a given tensor."""
 
     def __init__(self, y: Tensor) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def test_norm_of_a_sum_with_dropout(n: int, width: int, share: float, compiled: 
 
 
 def near(module: torch.nn.Module, x: Tensor, packed: Packed) -> None:
-    """A module's output and gradients in half precision on the GPU, beside those in double precision on the host."""
+    """Compare output and gradients in half precision on the GPU with those in double precision on the CPU."""
     slope = torch.randn(len(x), x.shape[1])
     found = []
     for device, kind in (("cuda", torch.bfloat16), ("cpu", torch.float64)):

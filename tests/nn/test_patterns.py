@@ -1,4 +1,4 @@
-"""Patterns for long texts against masks drawn by hand: a row a query, x where it looks, two sequences of 6 and 3 tokens."""
+"""Sparse patterns against masks drawn by hand: one row per query, x for visible keys, sequences of 6 and 3 tokens."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ MASKS: dict[str, tuple[Pattern, str]] = {
 
 
 @pytest.mark.parametrize("name", MASKS)
-def test_a_pattern_is_its_mask(name: str) -> None:
+def test_patterns_match_masks_drawn_by_hand(name: str) -> None:
     pattern, drawn = MASKS[name]
     expected = torch.tensor([[place == "x" for place in row.replace(" ", "")] for row in drawn.strip().splitlines()])
     packed = pack_lists([[5] * 6, [5] * 3])
@@ -111,8 +111,8 @@ def test_a_pattern_is_its_mask(name: str) -> None:
     assert torch.equal(seen, expected)
 
 
-def test_what_kernels_may_know() -> None:
-    """Only plain bands have a reach: a union or a gap must be evaluated."""
+def test_only_plain_patterns_have_a_reach() -> None:
+    """Unions and dilated windows must be evaluated."""
     assert dilated(2, 1).reach == window(2).reach == (2, 2)
     assert all(pattern.reach is None for pattern in (dilated(2, 2), global_tokens, window(2) | global_tokens))
     assert [pattern.reach for pattern in alternating(3, causal, causal & window(4))] == [(-1, 0), (4, 0), (-1, 0)]

@@ -1,4 +1,4 @@
-"""Bricks of encoder-decoders, one by one."""
+"""Layers of encoder-decoders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_learned_positions_may_start_later() -> None:
 
 
 @pytest.mark.parametrize("width", [8, 7])
-def test_halves_are_the_same_waves_in_another_order(width: int) -> None:
+def test_halves_are_a_permutation_of_sinusoidal_columns(width: int) -> None:
     places = torch.arange(30)
     mixed, halves = Sinusoidal(width)(places), Sinusoidal(width, halves=True)(places)
     order = [*range(0, width, 2), *range(1, width, 2)]
@@ -54,7 +54,7 @@ def test_heads_compose() -> None:
     assert torch.equal(own(states, tokens), own(states, torch.zeros(7, 4)))
 
 
-def test_a_layer_without_a_score_bends_as_its_stack() -> None:
+def test_a_layer_without_a_score_uses_that_of_its_stack() -> None:
     flow = Flow(self_layout(pack_lists([[1, 2, 3], [4, 5]])))
     score = RelativeBias(2, buckets=4, furthest=3)
     attention = initialize_by_inputs(ScoredAttention(8, 2))
@@ -68,7 +68,7 @@ def test_a_layer_without_a_score_bends_as_its_stack() -> None:
     torch.testing.assert_close(attention(x, flow), bent)
 
 
-def test_the_bias_beyond_the_furthest_distance_is_that_of_the_furthest() -> None:
+def test_the_bias_is_constant_beyond_the_largest_distance() -> None:
     score = RelativeBias(1, buckets=8, furthest=10)
     torch.nn.init.normal_(score.weight)
     ids = np.zeros(40, dtype=int).tolist()

@@ -1,4 +1,4 @@
-"""Rules asked of ranges: never wrong about all pairs of their numbers, and exact where one comparison is the whole rule."""
+"""Interval arithmetic: conservative for all rules, and exact for single comparisons."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ranges = st.lists(st.integers(0, 29), min_size=2, max_size=2).map(sorted)
 
 @pytest.mark.parametrize("name", [*EXACT, *SAFE])
 @given(a=ranges, b=ranges)
-def test_ranges_know_what_their_numbers_do(name: str, a: list[int], b: list[int]) -> None:
+def test_intervals_are_conservative_about_their_numbers(name: str, a: list[int], b: list[int]) -> None:
     rule = {**EXACT, **SAFE}[name]
     truth = rule(as_range(a), as_range(b))
     pairs = rule(torch.arange(a[0], a[1] + 1)[:, None], torch.arange(b[0], b[1] + 1))

@@ -1,4 +1,4 @@
-"""Rows in another order, and gradients back in theirs."""
+"""Permutations of rows, and their gradients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pretune.nn.attention.packed_layout import rearrange
 
 
 @given(st.permutations(range(7)))
-def test_gradients_are_those_of_an_index(order: list[int]) -> None:
+def test_gradients_match_indexing(order: list[int]) -> None:
     there = torch.tensor(order)
     back = there.argsort()
     x = torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
@@ -21,7 +21,7 @@ def test_gradients_are_those_of_an_index(order: list[int]) -> None:
     assert torch.equal(rearrange(rearrange(x, there, back), back, there), x)
 
 
-def test_an_order_that_is_its_own_inverse_needs_no_second() -> None:
+def test_an_involution_needs_no_inverse() -> None:
     turn = torch.tensor([2, 1, 0, 4, 3])
     x = torch.randn(5, 2, requires_grad=True)
     (found,) = torch.autograd.grad((rearrange(x, turn) * torch.arange(5.0)[:, None]).sum(), x)

@@ -1,4 +1,4 @@
-"""Recurrent layers: the kernels against torch's own modules and against the twin that goes step by step."""
+"""Recurrent layers: the kernels against torch's modules and against the step-by-step implementation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def vectors(packed: Packed) -> Tensor:
 
 @pytest.mark.parametrize("texts", [RAGGED, EVEN], ids=["ragged", "even"])
 @pytest.mark.parametrize("kind", SHAPES)
-def test_a_layer_is_torchs_own_on_padded_texts(kind: str, texts: list[list[int]]) -> None:
+def test_a_layer_matches_torch_on_padded_texts(kind: str, texts: list[list[int]]) -> None:
     ours, packed = layer(kind), pack_lists(texts)
     theirs, x, rows = torchs(ours), vectors(packed), Rows.make(packed)
     out, state = ours(x[rows.order], rows)
@@ -64,7 +64,7 @@ def test_a_layer_is_torchs_own_on_padded_texts(kind: str, texts: list[list[int]]
 
 @pytest.mark.parametrize("texts", [RAGGED, EVEN], ids=["ragged", "even"])
 @pytest.mark.parametrize("kind", SHAPES)
-def test_the_twin_goes_step_by_step_to_the_same(kind: str, texts: list[list[int]]) -> None:
+def test_the_step_by_step_implementation_matches_the_kernels(kind: str, texts: list[list[int]]) -> None:
     ours, packed = layer(kind), pack_lists(texts)
     rows = Rows.make(packed)
     x = vectors(packed)[rows.order]
@@ -89,7 +89,7 @@ def test_clipped_cells_and_states_stay_within_bounds() -> None:
 
 
 @pytest.mark.parametrize("kind", SHAPES)
-def test_a_window_changes_gradients_alone(kind: str) -> None:
+def test_truncated_bptt_changes_gradients_only(kind: str) -> None:
     ours, packed = layer(kind), pack_lists(RAGGED)
     rows, x = Rows.make(packed), vectors(packed)
     whole, state = ours(x[rows.order], rows)
@@ -102,7 +102,7 @@ def test_a_window_changes_gradients_alone(kind: str) -> None:
     assert (near.abs().sum(1) > 0).nonzero().flatten().tolist() == [4]
 
 
-def test_weights_are_dropped_for_a_whole_step() -> None:
+def test_weight_dropout_is_constant_during_a_step() -> None:
     ours = Recurrence(6, 40, drop=0.5).train()
     seed = share_seed(ours, torch.device("cpu"))
     seed.fill_(3)
@@ -115,7 +115,7 @@ def test_weights_are_dropped_for_a_whole_step() -> None:
     assert torch.equal(ours.eval().weights(torch.float32)[1], ours.weight_hh)
 
 
-def test_locked_dropout_has_one_mask_for_all_times() -> None:
+def test_variational_dropout_has_one_mask_for_all_time_steps() -> None:
     locked, packed = Locked(0.5).train(), pack_lists(RAGGED)
     share_seed(locked, torch.device("cpu")).fill_(1)
     rows = Rows.make(packed)
@@ -127,8 +127,8 @@ def test_locked_dropout_has_one_mask_for_all_times() -> None:
     assert torch.equal(locked.eval()(out, rows), out)
 
 
-def test_locked_dropout_is_the_same_on_rows_that_are_equally_long() -> None:
-    """Where no row has to be looked up: the second text is one token shorter in the other batch."""
+def test_variational_dropout_agrees_on_rows_of_equal_length() -> None:
+    """Rows of equal length need no lookup; the second text is one token shorter in the other batch."""
     locked = Locked(0.5)
     share_seed(locked, torch.device("cpu")).fill_(7)
     even, ragged = (Rows.make(pack_lists(texts)) for texts in ([[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [4, 5]]))
@@ -136,7 +136,7 @@ def test_locked_dropout_is_the_same_on_rows_that_are_equally_long() -> None:
     assert torch.equal(locked(torch.ones(6, 8), even)[:5], locked(torch.ones(5, 8), ragged))
 
 
-def test_weights_in_one_piece_are_the_same_weights() -> None:
+def test_flattened_weights_keep_values_and_gradients() -> None:
     torch.manual_seed(0)
     cells = Recurrence(3, 5, projection=2)
     plain = [one.to(torch.bfloat16) for one in cells.parameters()]
@@ -151,7 +151,7 @@ def test_weights_in_one_piece_are_the_same_weights() -> None:
         assert torch.equal(one.grad, torch.full_like(one, number))
 
 
-def test_rows_begin_where_documents_do_and_lanes_go_on() -> None:
+def test_rows_begin_at_documents_and_sequences_continue() -> None:
     fresh = torch.tensor([0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0])
     packed = pack_lists(RAGGED, columns={"fresh": fresh.numpy()})
     rows, ours = Rows.make(packed), layer("lstm")
@@ -169,6 +169,6 @@ def test_rows_begin_where_documents_do_and_lanes_go_on() -> None:
         torch.testing.assert_close(part, other[[1, 2, 3, 4]])
 
 
-def test_kernels_ask_the_host() -> None:
+def test_recurrent_networks_need_host_synchronization() -> None:
     assert asks_the_host(nn.Sequential(Recurrence(2, 2))) and asks_the_host(nn.LSTM(2, 2))
     assert not asks_the_host(nn.Linear(2, 2))

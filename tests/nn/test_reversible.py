@@ -36,7 +36,7 @@ def flows(network: Any, packed: Packed) -> list[Flow]:
 
 
 def plainly(network: Any, flows: list[Flow], x: Tensor) -> list[Tensor]:
-    """Every layer's streams, all of it kept for the backward."""
+    """Return the streams of every layer, with all activations kept for the backward pass."""
     first = second = x
     states = []
     for layer, flow in zip(network.layers, flows, strict=True):
@@ -59,7 +59,7 @@ def test_a_layer_inverts() -> None:
     ("changes", "wanted"),
     [({}, {4}), ({"hidden_dropout_prob": 0.3}, {4}), ({"chunk_size_feed_forward": 7}, {1, 2, 4}), ({}, {2})],
 )
-def test_gradients_are_those_of_plain_backpropagation(changes: dict[str, Any], wanted: set[int]) -> None:
+def test_gradients_match_plain_backpropagation(changes: dict[str, Any], wanted: set[int]) -> None:
     network, packed = stack(**changes), pack_lists(TEXTS)
     share_seed(network, torch.device("cpu")).fill_(3)
     x = torch.randn(27, 12, requires_grad=True)
@@ -80,7 +80,7 @@ def test_gradients_are_those_of_plain_backpropagation(changes: dict[str, Any], w
         torch.testing.assert_close(own, gradient, atol=1e-4, rtol=1e-4, msg=name)
 
 
-def test_frozen_parts_get_no_gradient_and_others_do() -> None:
+def test_only_trainable_parameters_get_gradients() -> None:
     network, packed = stack(), pack_lists(TEXTS)
     network.embed.requires_grad_(False)
     network.layers[1].requires_grad_(False)
@@ -89,7 +89,7 @@ def test_frozen_parts_get_no_gradient_and_others_do() -> None:
     assert all(p.grad is not None for p in network.layers[0].parameters())
 
 
-def test_only_the_last_streams_are_kept_for_the_backward() -> None:
+def test_only_the_last_streams_are_saved_for_backward() -> None:
     network, packed = stack(), pack_lists(TEXTS)
     kept: list[int] = []
     x = network.embed(packed)
@@ -98,13 +98,13 @@ def test_only_the_last_streams_are_kept_for_the_backward() -> None:
     assert sum(kept) == 2 * 27 * 12
 
 
-def test_slices_of_the_feed_forward_network_change_nothing() -> None:
+def test_slicing_the_feed_forward_network_changes_nothing() -> None:
     packed = pack_lists(TEXTS)
     whole, sliced = stack().eval(), stack(chunk_size_feed_forward=5).eval()
     torch.testing.assert_close(whole(packed).last, sliced(packed).last)
 
 
-def test_the_branches_may_compute_in_half_precision() -> None:
+def test_branches_can_compute_in_half_precision() -> None:
     network, packed = stack(), pack_lists(TEXTS)
     exact = network(packed).last
     network.embed.compute = torch.bfloat16

@@ -1,4 +1,4 @@
-"""What compilers leave alone, and that nobody loads one who compiles nothing."""
+"""Exclusions from compilation, and no import of the compiler without need."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch._dynamo.testing import CompileCounter
 from pretune.nn.compiler_exclusions import leave_out_of_graphs, uncompiled
 
 
-def test_a_compiled_function_calls_it_as_it_is() -> None:
+def test_a_compiled_function_calls_excluded_functions_eagerly() -> None:
     compiling = []
 
     @uncompiled
@@ -33,7 +33,7 @@ def test_a_compiled_function_calls_it_as_it_is() -> None:
     assert counter.frame_count == 2  # what is before it, and what is after it, once each
 
 
-def test_loading_a_model_loads_no_compiler() -> None:
+def test_loading_a_model_does_not_import_the_compiler() -> None:
     check = "import sys, pretune; pretune.load('pretune-small-en'); print('torch._dynamo' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", check], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "False"

@@ -31,9 +31,9 @@ from pretune.objectives import Data
 from pretune.text.corpus.dialogues import Dialogues
 from pretune.text.corpus.documents import Document
 from pretune.text.examples.labeled import Labeled
-from pretune.text.packing.sequences import Template
 from pretune.text.store.builder import Settings, make_store
 from pretune.text.store.store import Store
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.training import Kind, train
 from pretune.training.run_folder import Run
 

@@ -17,7 +17,8 @@ from pretune.objectives.tasks.answer import Answers, best_spans, landmarks, over
 from pretune.packed import pack_lists
 from pretune.runtime.randomness import Draws
 from pretune.text.examples.questions import Questions, Span
-from pretune.text.packing.sequences import Arrangement, Packing, Template, collate
+from pretune.text.packing.sequences import Arrangement, Packing, collate
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.training import Kind
 
 ROBERTA = Template(single=("start", "A", "separator"), pair=("separator", "B", "separator"), segments=False)
@@ -204,7 +205,7 @@ def test_answers_without_tokens_teach_nothing() -> None:
 
 def test_what_cannot_be_answered_is_refused() -> None:
     task = Answers()
-    with pytest.raises(PretuneError, match="answer learns from questions"):
+    with pytest.raises(PretuneError, match="answer needs questions"):
         task.lay_out(Data(store().tokenizer, TEMPLATE), 64)
     with pytest.raises(PretuneError, match="leave no room"):
         task.lay_out(Data(store().tokenizer, TEMPLATE, rows=asked([["a"]], [None])), 4)

@@ -37,7 +37,7 @@ def test_the_second_half_is_the_first_and_all_of_it_is_predicted(kind: Kind) -> 
 def test_it_shares_its_batches_with_none() -> None:
     from pretune import PretuneError
 
-    with pytest.raises(PretuneError, match="adds tokens of its own"):
+    with pytest.raises(PretuneError, match="adds tokens to the text"):
         parse_objective("autoencode+lm")
 
 

@@ -116,7 +116,7 @@ def test_wrong_use_is_refused() -> None:
     with pytest.raises(PretuneError, match="bilm needs a model with a forward and a backward stack"):
         BiLM().head(stack(99))
     for name in ("mlm", "lm"):
-        with pytest.raises(PretuneError, match="learns by bilm alone"):
+        with pytest.raises(PretuneError, match="only be pretrained with the objective bilm"):
             parse_objective(name).objectives[0].head(two_ways(99))
     with pytest.raises(PretuneError, match="incompatible patterns"):
         parse_objective("bilm+mlm")

@@ -52,7 +52,7 @@ def test_it_learns_from_different_numbers_of_choices(run: pt.Run, tmp_path: Path
     for answer, row in zip(answers, asked, strict=True):
         assert answer["answer"] == row["choices"][answer["choice"]]  # type: ignore[index]
         assert sum(candidate["probability"] for candidate in answer["candidates"]) == pytest.approx(1)
-    with pytest.raises(PretuneError, match=r"which column is the choices .* give it a file"):
+    with pytest.raises(PretuneError, match=r"cannot infer the choices column.* give it a file"):
         run.predict(["red cat"])
 
 
@@ -94,14 +94,17 @@ def test_the_usual_layouts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"choices": ["a", "b"], "label": 3}', r"line 1: 3 in 'label' is none of the 2 choices"),
-        ('{"choices": ["a", "b"], "label": 0}\n{"choices": ["a", "b"], "label": 2}', "line 2: 2 in 'label' is none"),
-        ('{"choices": ["a"], "label": 0}', "line 1: fewer than two choices in 'choices'"),
-        ('{"choices": "a b", "label": 0}', "line 1: no list of choices in 'choices'"),
-        ('{"premise": "a b", "label": 0}', "cannot tell which column is the choices .* name it with --columns.choices"),
-        ('{"choices": ["a", "b"], "odd": 0}', "cannot tell which column is the label .* name it with --label"),
-        ('{"choices": ["a", "b"], "label": null}', "line 1: None in 'label' is none of the 2"),
-        ('{"premise": null, "choices": ["a", "b"], "label": 0}', "line 1: no 'premise'"),
+        ('{"choices": ["a", "b"], "label": 3}', r"line 1: the label 3 in 'label' is none of the 2 choices"),
+        (
+            '{"choices": ["a", "b"], "label": 0}\n{"choices": ["a", "b"], "label": 2}',
+            "line 2: the label 2 in 'label' is none",
+        ),
+        ('{"choices": ["a"], "label": 0}', "line 1: expected at least two choices in 'choices'"),
+        ('{"choices": "a b", "label": 0}', "line 1: expected a list of choices in 'choices'"),
+        ('{"premise": "a b", "label": 0}', "cannot infer the choices column.* choose one with --columns.choices"),
+        ('{"choices": ["a", "b"], "odd": 0}', "cannot infer the label column.* choose one with --label"),
+        ('{"choices": ["a", "b"], "label": null}', "line 1: the label None in 'label' is none of the 2"),
+        ('{"premise": null, "choices": ["a", "b"], "label": 0}', "line 1: the field 'premise' is missing"),
     ],
 )
 def test_bad_rows_are_refused_with_their_place(tmp_path: Path, content: str, message: str) -> None:
@@ -163,5 +166,5 @@ def test_fixed_shapes_hold_every_draw(rows_of_a_step: int, tmp_path: Path) -> No
 
 
 def test_other_rows_are_refused() -> None:
-    with pytest.raises(PretuneError, match="choose takes rows with candidates"):
+    with pytest.raises(PretuneError, match="choose needs rows with candidates"):
         Choose().lay_out(Data(Tokenizer.load(few_words()), TEMPLATE, rows=Labeled(Path("x"), {}, ["a"])), 16)

@@ -17,8 +17,9 @@ from pretune.objectives.tasks.classify import Classify
 from pretune.packed import Capacity, pack_lists
 from pretune.runtime.randomness import Draws
 from pretune.text.examples.labeled import Labeled
-from pretune.text.examples.row_source import TokenRows, arrange_rows
-from pretune.text.packing.sequences import Packing, Template, collate
+from pretune.text.packing.sequences import Packing, collate
+from pretune.text.packing.token_rows import TokenRows, arrange_rows
+from pretune.text.tokenizers.template import Template
 
 texts_strategy = st.lists(st.text("abcdefg hijk", max_size=60), min_size=1, max_size=9)
 

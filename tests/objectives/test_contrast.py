@@ -54,7 +54,7 @@ def test_it_learns_by_contrast(tmp_path: Path) -> None:
     )
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2] + 0.2
-    with pytest.raises(PretuneError, match="texts: contrast takes pairs of texts"):
+    with pytest.raises(PretuneError, match="texts: contrast needs pairs of texts"):
         run.predict(["red"])
 
 
@@ -130,8 +130,8 @@ def test_places_are_counted_among_other_texts() -> None:
     ("content", "message"),
     [
         ("anchor,positive,score\na,b,1\nc,d,?\n", r"a\.csv, line 3: '\?' is not a number in 'score'"),
-        ("text\na\n", r"a\.csv: contrast takes pairs of texts"),
-        ("anchor,positive\na,b\nc,b\n", "contrast takes two pairs of texts at least"),
+        ("text\na\n", r"a\.csv: contrast needs pairs of texts"),
+        ("anchor,positive\na,b\nc,b\n", "contrast needs at least two different pairs of texts"),
         ("anchor,positive,score\na,b,2\nc,d,2\n", "every row has the score 2"),
     ],
 )

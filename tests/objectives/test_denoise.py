@@ -159,8 +159,8 @@ def test_masks_fall_everywhere_alike() -> None:
 def test_options_are_checked_and_a_missing_mask_is_named() -> None:
     assert parse_objective("denoise(infill=0.2,permute=false)").objectives[0] == Denoise(permute=False, infill=0.2)
     for text, message in {
-        "denoise(mask=1)": "a share lies between 0 and 1",
-        "denoise(mean=0)": "always empty",
+        "denoise(mask=1)": "the share must be at least 0 and less than 1",
+        "denoise(mean=0)": "the mean span length must be positive",
         "denoise+nsp": "alternate them with",
     }.items():
         with pytest.raises(PretuneError, match=message):
@@ -179,7 +179,7 @@ def test_a_language_stands_where_the_template_has_one() -> None:
     from dataclasses import replace
 
     from pretune.text.corpus.documents import Document
-    from pretune.text.packing.sequences import Template
+    from pretune.text.tokenizers.template import Template
     from pretune.text.tokenizers.tokenizer import Tokenizer
     from pretune.text.tokenizers.training import train
 

@@ -16,7 +16,8 @@ from pretune.objectives import Data, parse_objective
 from pretune.objectives.pretraining.dlm import DLM, fit, windows
 from pretune.runtime.randomness import Draws
 from pretune.text.corpus.dialogues import Dialogues
-from pretune.text.packing.sequences import Packing, Template
+from pretune.text.packing.sequences import Packing
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.training import Kind
 
 ROBERTA = Template(("start", "A", "separator"), ("separator", "B", "separator"), segments=False)
@@ -80,7 +81,7 @@ def test_real_turns_follow_one_another_and_fake_ones_are_of_another_dialogue(
 
 
 @pytest.mark.parametrize("template", [TEMPLATE, ROBERTA, XLNET.template])
-def test_turns_stand_in_the_template_with_their_roles(template: Template) -> None:
+def test_turns_are_in_the_template_with_their_roles(template: Template) -> None:
     texts = ["how are you", "fine", "and what is this", "a call"]
     rows = Dialogues(Path("x"), [*texts, *reversed(texts)], [0, 1, 1, 0] * 2, [4, 4])
     made, role = source(rows=rows, template=template), data().tokenizer.role
@@ -104,7 +105,7 @@ def test_turns_stand_in_the_template_with_their_roles(template: Template) -> Non
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=8)
 @given(seed=st.integers(0, 2**40), epoch=st.integers(0, 3))
-def test_hidden_tokens_of_turns_are_labels_and_boundaries_are_kept(kind: Kind, seed: int, epoch: int) -> None:
+def test_masked_tokens_of_turns_are_targets_and_boundaries_are_kept(kind: Kind, seed: int, epoch: int) -> None:
     made, joint = source(kind), parse_objective("mlm(unit=word)+dlm").joints[0]
     plan = joint.arrange(made, Packing(512, 64), Draws(seed, epoch))
     index = seed % len(plan)
@@ -155,7 +156,7 @@ def test_windows_by_hand() -> None:
 
 @settings(max_examples=60)
 @given(st.lists(st.lists(st.integers(0, 30), min_size=3, max_size=3), min_size=1, max_size=5), st.integers(3, 40))
-def test_turns_fit(spans: list[list[int]], room: int) -> None:
+def test_turns_are_truncated_longest_first(spans: list[list[int]], room: int) -> None:
     before = np.array(spans)
     after = fit(before, room)
     assert (after.sum(1) <= room).all() and (after <= before).all()
@@ -164,9 +165,11 @@ def test_turns_fit(spans: list[list[int]], room: int) -> None:
     assert (after[cut].sum(1) > room - 3).all()  # nothing is wasted but what cannot be shared
 
 
-def test_a_turn_of_the_same_words_is_no_fake() -> None:
+def test_a_turn_with_the_same_words_is_not_a_negative() -> None:
     rows = Dialogues(Path("x"), ["yes", "no"] * 6, [0, 1] * 6, [2] * 6)
-    with pytest.raises(PretuneError, match="x: dlm exchanges turns between dialogues, and found no two of one role"):
+    with pytest.raises(
+        PretuneError, match="x: dlm exchanges turns between dialogues, but no two dialogues have turns of the same role"
+    ):
         DLM().arrange(source(rows=rows), Packing(256, 32), Draws(0))
 
 
@@ -188,17 +191,20 @@ def test_a_fake_turn_has_the_role_and_the_source_of_the_one_it_replaces() -> Non
 
 
 def test_wrong_use_is_refused() -> None:
-    for text, message in {"dlm(turns=1)": "two turns or more", "dlm(fake=2)": "a share lies between 0 and 1"}.items():
+    for text, message in {
+        "dlm(turns=1)": "at least 2 turns",
+        "dlm(fake=2)": "the share must be between 0 and 1",
+    }.items():
         with pytest.raises(PretuneError, match=message):
             parse_objective(text)
-    with pytest.raises(PretuneError, match="nsp and dlm each arrange text"):
+    with pytest.raises(PretuneError, match="nsp and dlm each need their own arrangement"):
         parse_objective("nsp+dlm")
     with pytest.raises(PretuneError, match="dlm learns from dialogues"):
         DLM().arrange(data(), Packing(256, 64), Draws(0))
     one = Dialogues(Path("x"), ["a", "b"], [0, 1], [2])
     with pytest.raises(PretuneError, match="x: dlm exchanges turns between dialogues"):
         DLM().arrange(source(rows=one), Packing(256, 64), Draws(0))
-    with pytest.raises(PretuneError, match="x: no dialogue of two turns or more"):
+    with pytest.raises(PretuneError, match="x: no dialogue has two turns or more"):
         DLM().arrange(source(rows=Dialogues(Path("x"), ["a", "b"], [0, 1], [1, 1])), Packing(256, 64), Draws(0))
     with pytest.raises(PretuneError, match="leave no room for 3 turns"):
         DLM().arrange(source(), Packing(256, 6), Draws(0))

@@ -68,13 +68,16 @@ def test_the_published_layout(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"query": "no gap"}, "line 1: no @placeholder in the query 'no gap' .'query'."),
-        ({"query": None}, "line 1: no @placeholder in the query None"),
-        ({"entities": []}, "line 1: no list in 'entities'"),
-        ({"entities": [{"start": 3, "end": 99}]}, "line 1: an entity in 'entities' has no text, and no place"),
-        ({"answers": None}, "line 1: no list in 'answers'"),
+        ({"query": "no gap"}, "line 1: the query 'no gap' in 'query' does not contain @placeholder"),
+        ({"query": None}, "line 1: the query None in 'query' does not contain @placeholder"),
+        ({"entities": []}, "line 1: expected a list that is not empty in 'entities'"),
+        (
+            {"entities": [{"start": 3, "end": 99}]},
+            "line 1: an entity in 'entities' has neither a text nor a valid position",
+        ),
+        ({"answers": None}, "line 1: expected a list that is not empty in 'answers'"),
         ({"answers": ["elk"]}, "no answer is among the entities of its passage"),
-        ({"passage": None}, "line 1: no 'passage'"),
+        ({"passage": None}, "line 1: the field 'passage' is missing"),
     ],
 )
 def test_bad_rows_are_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
@@ -85,7 +88,7 @@ def test_bad_rows_are_refused(tmp_path: Path, change: dict[str, object], message
 
 def test_a_table_without_queries_says_so(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", [{"passage": "red", "entities": ["red"]}])
-    with pytest.raises(PretuneError, match=r"cannot tell which column is the query .* name it with --columns.query"):
+    with pytest.raises(PretuneError, match=r"cannot infer the query column.* choose one with --columns.query"):
         read_entities(file)
 
 

@@ -17,7 +17,7 @@ from pretune.inference.generation.generate import Reader
 from pretune.inference.generation.generate_answers import write_answers
 from pretune.inference.generation.sampling import restrict
 from pretune.inference.predict import Answerer, load_trained
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 from pretune.objectives import Data, alone, parse_objective
 from pretune.objectives.tasks.generate import Generate
 from pretune.packed import pack_lists
@@ -308,10 +308,10 @@ def test_tables_of_many_kinds_are_read(tmp_path: Path) -> None:
     [
         ("generate(judged=blue)", "judged='blue': input should be .* or 'bleu'"),
         ("generate(tokens=0)", "tokens=0: expected a number that is at least 1"),
-        ("generate(languages=en)", "name two, as in languages=en-ro"),
+        ("generate(languages=en)", "give two languages, as in languages=en-ro"),
         ("generate(smoothing=2)", "a share lies between 0 and 1"),
         ("generate+lm", "alternate them with"),
-        ("generate on mix", "generate stands on the last layer"),
+        ("generate on mix", "generate reads the last layer"),
         ("generate(prefx=a)", "unknown option 'prefx'; did you mean 'prefix'"),
     ],
 )

@@ -102,15 +102,15 @@ def test_maps() -> None:
     assert map_layers("1:3/2:4", 2, 4) == ((1, 3), (2, 4))
     for text, words in (
         ("1:9", "no pair 1:9; the student has layers 1 to 2, the teacher 1 to 4"),
-        ("upper", "there are last, skip"),
+        ("upper", "choose last, skip"),
     ):
         with pytest.raises(PretuneError, match=words):
             map_layers(text, 2, 4)
-    with pytest.raises(PretuneError, match="the teacher only 4"):
+    with pytest.raises(PretuneError, match="the teacher has only 4"):
         map_layers("skip", 6, 4)
     with pytest.raises(PretuneError, match="did you mean 'hidden'"):
         parse_matches("hiden(skip)", 2, 4)
-    with pytest.raises(PretuneError, match="no layers to map"):
+    with pytest.raises(PretuneError, match="maps no layers"):
         parse_matches("cosine(skip)", 2, 4)
 
 

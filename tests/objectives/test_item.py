@@ -97,7 +97,7 @@ def test_windows_cover_all_but_the_held_items_and_the_newest_come_last(
 
 @settings(max_examples=25)
 @given(st.integers(0, 2**40), st.integers(0, 3), st.sampled_from([0.1, 0.4]), st.sampled_from([0.0, 0.5, 1.0]))
-def test_labels_are_the_originals(seed: int, epoch: int, rate: float, last: float) -> None:
+def test_targets_are_the_original_items(seed: int, epoch: int, rate: float, last: float) -> None:
     store, objective, draws = rings(), Item(rate=rate, last=last), Draws(seed, epoch)
     packing = Packing(256, 16, sequences=60)
     plan = objective.arrange(source(store), packing, draws)
@@ -113,7 +113,7 @@ def test_labels_are_the_originals(seed: int, epoch: int, rate: float, last: floa
         assert (at == clean.offsets[1:] - 2).all()
 
 
-def test_some_sequences_ask_for_the_last_item_alone() -> None:
+def test_in_some_sequences_only_the_last_item_is_masked() -> None:
     only = total = 0
     for seed in range(20):
         plan = Item(rate=0.5, last=0.3).arrange(source(rings()), Packing(512, 16), Draws(seed))
@@ -155,11 +155,11 @@ def test_ranks_of_last_items() -> None:
 
 def test_histories_that_are_too_short_are_refused() -> None:
     short = make_items(["a b c", "a b"])
-    with pytest.raises(PretuneError, match="item needs histories of 4 items or more, of which the last 2 are kept"):
+    with pytest.raises(PretuneError, match="item needs histories of 4 items or more, of which the last 2 are held out"):
         Item().arrange(source(short), Packing(64, 16), Draws(0))
     with pytest.raises(PretuneError, match="leave no room for two items"):
         Item().arrange(source(rings()), Packing(64, 3), Draws(0))
-    with pytest.raises(PretuneError, match="item reads histories"):
+    with pytest.raises(PretuneError, match="item reads user histories"):
         Item().arrange(Data(data().tokenizer, TEMPLATE), Packing(64, 16), Draws(0))
     config = BertConfig(vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
     model = Model(BERT, config, Root(build(config)), short.tokenizer)

@@ -1,4 +1,4 @@
-"""Lanes, forward and backward, with what stands around documents and without."""
+"""Streams of contiguous text, forward and backward, with and without template tokens around documents."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def streams(epoch: LaneEpoch, backward: bool) -> list[tuple[np.ndarray, np.ndarr
 
 
 @pytest.mark.parametrize("framed", [False, True])
-def test_a_backward_lane_is_a_forward_lane_from_its_end(framed: bool) -> None:
+def test_a_backward_stream_is_a_forward_stream_read_from_its_end(framed: bool) -> None:
     made, draws = data(), Draws(3)
     ahead, back = (
         streams(lanes_epoch(made, PACKING, draws, backward=way, framed=framed), way) for way in (False, True)
@@ -62,7 +62,7 @@ def test_a_backward_lane_is_a_forward_lane_from_its_end(framed: bool) -> None:
         assert len(whole) == made.store.tokens + 2 * made.store.documents
 
 
-def test_what_is_around_documents_is_special_and_starts_words() -> None:
+def test_template_tokens_are_special_and_start_words() -> None:
     pack = lanes_epoch(data(), PACKING, Draws(3), framed=True).pack(0)
     assert (pack.columns["special"] == data().tokenizer.specials[pack.ids]).all()
     assert pack.columns["word"][pack.columns["special"]].all() and not pack.columns["word"].all()
@@ -84,7 +84,7 @@ def stack(vocabulary: int, backward: bool = False) -> Recurrent:
     return initialize(Recurrent(Embeddings(vocabulary, 12), layers, vocabulary_head=head, backward=backward), 0.3)
 
 
-def test_a_backward_stack_sees_what_comes_after_alone() -> None:
+def test_a_backward_stack_sees_only_later_tokens() -> None:
     made, draws = data(), Draws(1)
     backbone = stack(made.tokenizer.size, backward=True)
     plan = LM(backward=True).arrange(made, Packing(96, 32), draws)
@@ -103,7 +103,7 @@ def windows(epoch: LaneEpoch | object, objective: LM | BiLM, count: int) -> list
 
 
 @pytest.mark.parametrize("backward", [False, True])
-def test_windows_with_a_carry_are_one_long_text(backward: bool) -> None:
+def test_windows_with_recurrent_state_equal_one_long_text(backward: bool) -> None:
     objective = LM(stateful=True, backward=backward)
     backbone = stack(data().tokenizer.size, backward).eval()
     head = objective.head(backbone)
@@ -121,7 +121,7 @@ def test_windows_with_a_carry_are_one_long_text(backward: bool) -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_reading_backward_is_reading_forward_what_was_turned(device: str) -> None:
+def test_reading_backward_equals_reading_reversed_text_forward(device: str) -> None:
     """States and gradients, window after window, with the state carried on."""
     size = data().tokenizer.size
     ways = [stack(size, backward).to(device) for backward in (False, True)]
@@ -145,7 +145,7 @@ def test_reading_backward_is_reading_forward_what_was_turned(device: str) -> Non
         torch.testing.assert_close(ahead.grad, back.grad, rtol=1e-3, atol=1e-4)
 
 
-def test_both_ways_go_on_in_lanes_of_their_own() -> None:
+def test_both_directions_continue_in_their_own_streams() -> None:
     objective = BiLM(stateful=True)
     torch.manual_seed(0)
     embed = Embeddings(data().tokenizer.size, 12)

@@ -61,7 +61,7 @@ def test_half_of_the_text_is_masked_and_written_at_its_own_places(
     assert (filled == clean.ids).all()
 
 
-def test_fates_follow_their_shares() -> None:
+def test_replacements_follow_their_shares() -> None:
     tokenizer = data().tokenizer
     counts = {"mask": 0, "same": 0, "other": 0}
     for seed in range(40):

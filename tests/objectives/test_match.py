@@ -19,7 +19,8 @@ from pretune.objectives.tasks.match import Match, MatchHead
 from pretune.packed import pack_lists
 from pretune.text.examples.labeled import Labeled
 from pretune.text.examples.span_pairs import find_words, read_marked, token_offsets
-from pretune.text.packing.sequences import Packing, Template
+from pretune.text.packing.sequences import Packing
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import Kind
 from pretune.training.data_streams import Stream
@@ -54,7 +55,7 @@ def test_it_learns_where_to_look(tmp_path: Path) -> None:
     ]
     assert np.mean(right) == pytest.approx(run.results["dev/accuracy"])
     assert answers[0]["sentence2"] == rows(1, seed=1)[0]["sentence2"]
-    with pytest.raises(PretuneError, match=r"cannot tell where span 1 is.* give it a file"):
+    with pytest.raises(PretuneError, match=r"no columns locate span 1.* give it a file"):
         run.predict(["the cat saw the dog"])
 
 
@@ -84,26 +85,26 @@ def test_spans_are_given_by_offsets_or_by_words(tmp_path: Path) -> None:
     [
         (
             {"start1": 4, "end1": 99, "word2": "cat"},
-            r"line 1: no characters 4 to 99 in a text of 7 \('start1', 'end1'\)",
+            r"line 1: characters 4 to 99 are outside the text of 7 characters \('start1', 'end1'\)",
         ),
-        ({"start1": 3, "end1": 3, "word2": "cat"}, "line 1: no characters 3 to 3 in a text of 7"),
-        ({"start1": "x", "end1": 3, "word2": "cat"}, "line 1: 'x' is not a number of characters in 'start1'"),
+        ({"start1": 3, "end1": 3, "word2": "cat"}, "line 1: characters 3 to 3 are outside the text of 7 characters"),
+        ({"start1": "x", "end1": 3, "word2": "cat"}, "line 1: 'x' in 'start1' is not a number of characters"),
         (
             {"word1": "dog", "word2": "cat"},
-            r"line 1: 'dog' \('word1'\) is not in its text; mend them, or leave them out with --drop-bad",
+            r"line 1: 'dog' \('word1'\) is not in its text; correct them, or leave them out with --drop-bad",
         ),
-        ({"word2": "cat"}, "cannot tell where span 1 is; name its bounds, or its words, with --columns.start1"),
-        ({"start1": 3, "end1": 4, "word2": "cat"}, "line 1: ' ' has no token of its own"),
+        ({"word2": "cat"}, "no columns locate span 1; choose those with its bounds or its words with --columns.start1"),
+        ({"start1": 3, "end1": 4, "word2": "cat"}, "line 1: ' ' has no tokens"),
     ],
 )
 def test_bad_spans_are_refused_with_their_place(tmp_path: Path, row: dict[str, object], message: str) -> None:
     file = write(tmp_path / "a.jsonl", [{"text": "red cat", "label": 1, **row}])
     place = (
         r"a\.jsonl: "
-        if "cannot" in message
+        if "no columns" in message
         else r"a\.jsonl, "
         if "token" in message
-        else r"a\.jsonl: the spans of 1 of 1 rows are not in their texts: "
+        else r"a\.jsonl: 1 of 1 rows have spans that are not in their texts: "
     )
     with pytest.raises(PretuneError, match=place + message):
         Match(labels=("1",)).lay_out(Data(Tokenizer.load(few_words()), TEMPLATE, rows=read_marked(file)), 32)
@@ -115,12 +116,12 @@ def test_rows_with_bad_spans_can_be_left_out(tmp_path: Path) -> None:
         tmp_path / "a.jsonl", [good, *({**good, "word1": word} for word in ("dog", "fox", "owl", "elk")), good]
     )
     with pytest.raises(
-        PretuneError, match=r"4 of 6 rows .*: line 2: 'dog' .*, line 3: .*, line 4: .* …; mend them, or"
+        PretuneError, match=r"4 of 6 rows .*: line 2: 'dog' .*, line 3: .*, line 4: .* …; correct them, or"
     ):
         Match().read(file, {})
     rows = Match(drop_bad=True).read(file, {})
     assert rows.lines == [1, 6] and rows.more["spans"] == [((0, 3), (4, 7))] * 2 and rows.labels == ["1", "1"]
-    with pytest.raises(PretuneError, match=r"mend them$"):  # n rows in, n answers out
+    with pytest.raises(PretuneError, match=r"correct them$"):  # n rows in, n answers out
         Match(drop_bad=True).read(file, {}, answered=False)
 
 
@@ -179,10 +180,12 @@ def test_spans_too_far_apart_are_refused() -> None:
     table = Labeled(Path("far.csv"), {}, [text], None, ["a"], [7], {"spans": spans})
     data = Data(Tokenizer.load(few_words()), TEMPLATE, rows=table)
     Match(("a",)).lay_out(data, 40)
-    with pytest.raises(PretuneError, match=r"far\.csv, line 7: its spans do not fit into a sequence of 20 tokens; ask"):
+    with pytest.raises(
+        PretuneError, match=r"far\.csv, line 7: the spans do not fit into a sequence of 20 tokens; choose"
+    ):
         Match(("a",)).lay_out(data, 20)
     writes = Template(single=("A", "end"), pair=("B", "end"), target=("padding", "A", "end"))
-    with pytest.raises(PretuneError, match="take an encoder"):
+    with pytest.raises(PretuneError, match="choose an encoder"):
         Match(("a",)).lay_out(Data(data.tokenizer, writes, rows=table), 40)
 
 

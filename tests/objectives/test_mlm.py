@@ -267,19 +267,19 @@ def test_wrong_options_are_refused(tmp_path: Path) -> None:
     (tmp_path / "single.txt").write_text("alone\n", encoding="utf-8")
     for text, message in {
         "mlm(unit=spam)": "mlm: unit='spam': input should be .*'span'",
-        "mlm(unit=phrase)": "unit=phrase and phrases=FILE go together",
-        f"mlm(phrases={phrase_file()})": "unit=phrase and phrases=FILE go together",
+        "mlm(unit=phrase)": "unit=phrase and phrases=FILE need each other",
+        f"mlm(phrases={phrase_file()})": "unit=phrase and phrases=FILE need each other",
         f"mlm(unit=phrase,phrases={tmp_path}/none.txt)": "none.txt: no such file of phrases; write one",
         f"mlm(unit=phrase,phrases={tmp_path}/empty.txt)": "empty.txt: no phrases in it; write one a line",
-        "mlm(rate=15)": "mlm: rate=15 is no share; give more than 0 and at most 1",
+        "mlm(rate=15)": "mlm: rate=15 is not a share; give a number greater than 0 and at most 1",
         "mlm(final_rate=none)": "final_rate=.*input should be",
-        "rtd(rate=0)": "rtd: rate=0 is no share",
+        "rtd(rate=0)": "rtd: rate=0 is not a share",
         "item(rate=-1)": "item: rate=-1",
-        "mlm(masked=0.9,swapped=0.2)": "masked=0.9 and swapped=0.2 are more than all",
+        "mlm(masked=0.9,swapped=0.2)": "masked=0.9 and swapped=0.2 add up to more than 1",
     }.items():
         with pytest.raises(PretuneError, match=message):
             parse_objective(text)
-    with pytest.raises(PretuneError, match=r"single\.txt: no phrase of two words or more among its 1 lines"):
+    with pytest.raises(PretuneError, match=r"single\.txt: none of the 1 lines is a phrase of two or more words"):
         masked("wordpiece", MLM(unit="phrase", phrases=str(tmp_path / "single.txt")), 0, 0)
 
 
@@ -293,7 +293,7 @@ def test_a_tokenizer_without_a_mask_is_refused(name: str) -> None:
         joint.corrupt(sequences, Tokenizer(whole.backend, roles), Draws(0))
 
 
-def test_fates_follow_their_shares() -> None:
+def test_replacements_follow_their_shares() -> None:
     counts = {"mask": 0, "same": 0, "other": 0}
     tokenizer = data().tokenizer
     for seed in range(40):

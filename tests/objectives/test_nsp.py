@@ -84,15 +84,15 @@ def test_joints_are_checked() -> None:
     assert str(parse_objective("3*mlm|lm")) == "0.75*mlm|0.25*lm"
     assert parse_objective("mlm(rate=0.3,unit=word)").objectives[0].rate == 0.3  # type: ignore[attr-defined]
     for text, message in {
-        "mlm+lm": "incompatible patterns of attention \\(mlm full and lm causal\\); alternate them with |",
-        "nsp+classify": "nsp and classify each arrange text in a way of their own",
-        "mlm+mlm": "stands in a joint once",
-        "mlm+rtd": "mlm and rtd would hide each other's text; alternate them with |",
-        "nsp+sop": "nsp and sop each arrange text in a way of their own",
+        "mlm+lm": "incompatible attention patterns \\(mlm full and lm causal\\); alternate them with |",
+        "nsp+classify": "nsp and classify each need their own arrangement of the text",
+        "mlm+mlm": "appears more than once in a joint",
+        "mlm+rtd": "mlm and rtd each corrupt the text; alternate them with |",
+        "nsp+sop": "nsp and sop each need their own arrangement of the text",
         "mlmm": "unknown objective 'mlmm'; did you mean 'mlm'",
         "mlm(rat=1)": "unknown option 'rat'; did you mean 'rate'",
         "mlm&nsp": "expected something like",
-        "0*mlm": "add up to nothing",
+        "0*mlm": "all weights are 0",
     }.items():
         with pytest.raises(PretuneError, match=message):
             parse_objective(text)

@@ -20,7 +20,7 @@ from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Packing, Sequences, collate
 from pretune.text.tokenizers.training import Kind
 from pretune.training.data_streams import Stream
-from pretune.training.jobs.pretraining import held_out_batches
+from pretune.training.jobs.pretraining_data import held_out_batches
 from pretune.training.loop import evaluate_loss
 from pretune.training.settings import Watching
 
@@ -184,8 +184,8 @@ def test_refusals() -> None:
         ("plm(k=1)", "k=1 leaves no context"),
         ("plm(parts=0)", "parts=0: expected a number that is at least 1"),
         ("plm(longest=0)", "longest=0: expected a number that is at least 1"),
-        ("plm+nsp", "plm adds tokens of its own to the text"),
-        ("plm+mlm", "plm adds tokens of its own to the text"),
+        ("plm+nsp", "plm adds tokens to the text"),
+        ("plm+mlm", "plm adds tokens to the text"),
     ]:
         with pytest.raises(PretuneError, match=message):
             parse_objective(text)

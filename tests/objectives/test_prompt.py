@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import pretune as pt
 from material import KINDS, TEMPLATES, stack, store
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 from pretune.objectives import Data, parse_objective
 from pretune.objectives.tasks.prompt import Prompt
 from pretune.runtime.randomness import Draws
@@ -124,8 +124,8 @@ def test_shots_are_drawn_by_seed_and_named(capsys: pytest.CaptureFixture[str], m
     one, again, other = (draw_shots(rows, 4, seed) for seed in (0, 0, 1))
     assert one.lines == again.lines != other.lines and sorted(one.labels) == ["a"] * 4 + ["b"] * 4
     said = capsys.readouterr().err
-    assert f"8 of 30 rows, 4 of each class by seed 0: lines {', '.join(map(str, one.lines))}" in said
-    assert len(draw_shots(rows, 15, 0)) == 25 and "'b' has 10" in capsys.readouterr().err
+    assert f"8 of 30 rows, 4 per class with seed 0: lines {', '.join(map(str, one.lines))}" in said
+    assert len(draw_shots(rows, 15, 0)) == 25 and "only 10 of 'b'" in capsys.readouterr().err
 
 
 PAIR = Labeled(Path("x"), {}, ["A"], ["B"], more={"more": ["{pair}"]})
@@ -144,13 +144,13 @@ def test_words_and_clozes() -> None:
 @pytest.mark.parametrize(
     ("objective", "message"),
     [
-        ('prompt(cloze="It was.")', r"it takes one \[MASK\], where the answer stands, and has 0"),
-        ('prompt(cloze="{pair} [MASK]")', r"there are no pairs of texts for \{pair\}"),
-        ("prompt(words=good)", "1 of them for 2 labels"),
-        ("prompt(words=yes:good/nope:bad)", "they name yes, nope, but the labels are no, yes"),
-        ("prompt(words=good/wonderful)", r"word 'wonderful': this tokenizer has no token for it"),
+        ('prompt(cloze="It was.")', r"expected \[MASK\] once, in place of the answer, but found it 0 times"),
+        ('prompt(cloze="{pair} [MASK]")', r"the examples are not pairs of texts; remove \{pair\}"),
+        ("prompt(words=good)", r"expected one word for each of the 2 labels \(no, yes\), but found 1"),
+        ("prompt(words=yes:good/nope:bad)", "expected a word for each of the labels no, yes, but found yes, nope"),
+        ("prompt(words=good/wonderful)", r"word 'wonderful': the tokenizer splits it into"),
         ("prompt(words=good/good)", "two labels have the same word"),
-        ("prompt on mix", "prompt stands on the last layer"),
+        ("prompt on mix", "prompt reads the last layer"),
     ],
 )
 def test_wrong_prompts_are_refused(objective: str, message: str, task: Path, tmp_path: Path) -> None:
@@ -162,8 +162,8 @@ def test_wrong_prompts_are_refused(objective: str, message: str, task: Path, tmp
 def test_few_examples_take_labels_and_more_than_none(task: Path, tmp_path: Path) -> None:
     with pytest.raises(pt.PretuneError, match="shots=0: expected a number that is at least 1"):
         tune(task / "start", task / "train.csv", tmp_path / "run", "classify", shots=0)
-    with pytest.raises(pt.PretuneError, match="drawn by their labels, and these have none"):
+    with pytest.raises(pt.PretuneError, match="examples without labels cannot be sampled per class"):
         draw_shots(labeled(["a"]), 1, 0)
     encoder_decoder: Any = TEMPLATES["t5"]
-    with pytest.raises(pt.PretuneError, match="for an encoder-decoder take generate"):
+    with pytest.raises(pt.PretuneError, match="with an encoder-decoder, use generate"):
         Prompt().lay_out(Data(store().tokenizer, encoder_decoder, rows=labeled(["a"])), 20)

@@ -54,7 +54,7 @@ def test_the_peer_gives_the_same_scores(tmp_path: Path) -> None:
         theirs = peer(**given).logits[:, 0].numpy()
     ours = [row["score"] for row in run.predict(texts, pairs=pairs)]
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-    with pytest.raises(PretuneError, match="texts: rank takes pairs of texts"):
+    with pytest.raises(PretuneError, match="texts: rank needs pairs of texts"):
         run.predict(["red"])
 
 
@@ -73,7 +73,7 @@ def test_queries_are_told_by_their_ids_or_their_texts(tmp_path: Path) -> None:
             r"a\.csv, line 3: '-1' is below 0, where relevance begins, in 'label'",
         ),
         ("query,passage,label\na,b,yes\n", r"a\.csv, line 2: 'yes' is not a number in 'label'"),
-        ("text,label\na,1\nb,0\n", r"a\.csv: rank takes pairs of texts; name the columns with --text, --pair"),
+        ("text,label\na,1\nb,0\n", r"a\.csv: rank needs pairs of texts; name the columns with --text, --pair"),
         (
             "query,passage,label\na,b,1\nb,c,0\n",
             "every query has one candidate; name the column of query ids with --columns.group; or",

@@ -15,7 +15,7 @@ from material import BEASTS, COLORS, TEMPLATE, few_words, learn, stack, write
 from pretune import PretuneError
 from pretune.metrics import score
 from pretune.metrics.regression import correlations
-from pretune.models.model import trained_for
+from pretune.models.checkpoint_heads import trained_for
 from pretune.nn.linear import Linear
 from pretune.objectives import Data, alone
 from pretune.objectives.tasks.regress import Regress
@@ -127,7 +127,7 @@ def test_what_is_no_number_is_refused_with_its_place(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match=r"b\.jsonl, line 2: True is not a number in 'score'"):
         Regress().read(listed, {})
     same = write(tmp_path / "c.jsonl", [{"text": "a", "score": 2}] * 3)
-    with pytest.raises(PretuneError, match=r"c\.jsonl: every row has the number 2; there is nothing to learn"):
+    with pytest.raises(PretuneError, match=r"c\.jsonl: every row has the number 2, so there is nothing to learn"):
         Regress().fit(Regress().read(same, {}))
 
 

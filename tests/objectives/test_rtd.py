@@ -17,7 +17,8 @@ from material import KINDS, data
 from peers import Ragged
 from pretune import PretuneError
 from pretune.families.encoders.bert import BERT, BertConfig, build
-from pretune.models.model import Model, Root, load_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Root
 from pretune.objectives import Data, Joint, parse_objective
 from pretune.objectives.objective import means
 from pretune.objectives.pretraining import rtd
@@ -102,7 +103,7 @@ def test_the_discriminator_reads_the_text_with_gaps_filled_in(factory: Any, monk
     assert "generator/accuracy" in metrics and not any(name.endswith("/of") for name in metrics)
 
 
-def test_filler_and_unused_slots_count_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padding_and_unused_targets_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rtd, "draw", lambda logits: logits.argmin(-1))
     root, joint = make_root()
     _, plain = small_batch()
@@ -188,7 +189,7 @@ def test_sizes() -> None:
         assert sizes(RTD()) == (192, 12, 3, 768)
         assert sizes(RTD(size=1 / 3)) == (256, 12, 4, 1024)  # ELECTRA-base
         assert sizes(RTD(layers=2, width=64, heads=2)) == (64, 2, 2, 256)
-        with pytest.raises(PretuneError, match="a generator of width 64 cannot have 3 heads"):
+        with pytest.raises(PretuneError, match="the generator's width 64 is not divisible by 3 heads"):
             sizes(RTD(width=64, heads=3))
 
 

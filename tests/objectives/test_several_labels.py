@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 import pretune as pt
 from material import BEASTS, COLORS, TEMPLATE, few_words, learn, write
 from pretune import PretuneError
-from pretune.models.model import load_model, trained_for
+from pretune.models.checkpoint_heads import trained_for
+from pretune.models.loading import load_model
 from pretune.objectives import Data, parse_objective
 from pretune.objectives.tasks.classify import Classify, several_loss
 from pretune.packed import make_targets
@@ -88,9 +89,9 @@ def test_tables_have_their_labels_apart_by_a_mark(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match=r"d\.csv: no row has a label"):
         Classify(multi=True).fit(Classify(multi=True).read(table, {}))
     listed = write(tmp_path / "e.jsonl", [{"text": "a", "labels": ["x"]}, {"text": "b", "labels": [{"no": 1}]}])
-    with pytest.raises(PretuneError, match=r"e\.jsonl, line 2: a dict in place of a single label in 'labels'"):
+    with pytest.raises(PretuneError, match=r"e\.jsonl, line 2: expected a single label, but found a dict in 'labels'"):
         Classify(multi=True).read(listed, {})
-    with pytest.raises(PretuneError, match=r"e\.jsonl, line 1: a list in place of a single label in 'labels'"):
+    with pytest.raises(PretuneError, match=r"e\.jsonl, line 1: expected a single label, but found a list in 'labels'"):
         Classify().read(listed, {})
     fit = Classify(multi=True, labels=("x",))
     with pytest.raises(PretuneError, match=r"dev, line 7: label 'y' was not in training"):

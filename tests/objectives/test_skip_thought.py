@@ -31,7 +31,7 @@ def test_neighbors_are_the_sentences_before_and_after(kind: Kind, seed: int, len
         chosen = plan.plan.pack(index)  # type: ignore[attr-defined]
         sequences = SkipThought().corrupt(plan.pack(index), source.tokenizer, draws)
         side = sequences.second
-        assert sequences.pooled and side is not None and len(side.lengths) == 2 * len(sequences.lengths)
+        assert side is not None and len(side.lengths) == 2 * len(sequences.lengths)
         assert len(sequences.ids) <= 512 and len(side.ids) <= 512
         assert sequences.lengths.max() <= length and side.lengths.max() <= length
         starts = plan.source.starts[chosen, 0]  # type: ignore[attr-defined]
@@ -54,7 +54,7 @@ def small_batch() -> Batch:
     source = pack_lists([[11, 12, 13], [14, 15], [16, 17, 18, 19]])
     target = pack_lists([[1, 20, 21], [1, 22], [1, 23, 24], [1, 25, 26], [1, 27], [1, 28, 29, 30]])
     at = np.arange(len(target))
-    return Batch((source, target), {"skip_thought": make_targets(at, at + 30)}, pooled=True)
+    return Batch((source, target), {"skip_thought": make_targets(at, at + 30)})
 
 
 def test_the_decoder_sees_the_sentence_through_one_vector_alone() -> None:
@@ -78,7 +78,7 @@ def test_the_decoder_sees_the_sentence_through_one_vector_alone() -> None:
     torch.testing.assert_close(whole, total, atol=1e-4, rtol=1e-5)
 
 
-def test_states_of_16_bits_are_read_as_such() -> None:
+def test_bfloat16_states_keep_their_dtype() -> None:
     torch.manual_seed(0)
     network, objective = encoder_decoder().eval(), SkipThought()
     head = objective.head(network)

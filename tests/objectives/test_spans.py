@@ -159,7 +159,7 @@ def test_a_tokenizer_with_too_few_sentinels_is_refused_with_how_many_are_needed(
     # 126 of 128 tokens are text, 19 of them hidden in 6 spans: seven sentinels with the last.
     with pytest.raises(
         PretuneError,
-        match=r"sequences of 128 tokens need 7 sentinels, and this tokenizer has 0; train it with sentinels=7",
+        match=r"sequences of 128 tokens need 7 sentinels, and this tokenizer has 0; train one with sentinels=7",
     ):
         Spans().arrange(data("wordpiece"), Packing(1024, 128), Draws(0))
     made = store("wordpiece", SENTINELS)
@@ -171,8 +171,8 @@ def test_options_are_checked() -> None:
     assert parse_objective("spans(rate=0.3,mean=5)").objectives[0] == Spans(0.3, 5)
     for text, message in {
         "spans(rate=1.5)": "a share lies between 0 and 1",
-        "spans(mean=0.5)": "a token or more",
-        "spans+mlm": "reads one text and writes another, and shares them with no other",
+        "spans(mean=0.5)": "at least one token",
+        "spans+mlm": "reads a source and generates a target, and cannot share them",
     }.items():
         with pytest.raises(PretuneError, match=message):
             parse_objective(text)

@@ -15,7 +15,8 @@ from pretune.objectives.task import Task
 from pretune.objectives.tasks.tag import Tag
 from pretune.runtime.randomness import Draws
 from pretune.text.examples.tagged import Tagged
-from pretune.text.packing.sequences import Arrangement, Packing, Template
+from pretune.text.packing.sequences import Arrangement, Packing
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.training import Kind
 
 LAST = Template(single=("A", "separator"), pair=("B", "separator"), last=("start",))  # XLNet's
@@ -86,7 +87,7 @@ def test_tags_of_any_scheme_are_learned_in_one() -> None:
         assert task.encode_tags(examples).tolist() == expected
         alone = "S-X" if scheme == "BIOES" else task.labels[expected[0]]
         assert task.encode_tags(tagged([["a", "b"]], [["I-X", "O"]])).tolist() == [task.labels.index(alone), 0]
-    with pytest.raises(PretuneError, match="'NOUN' is no tag of BIO"):
+    with pytest.raises(PretuneError, match="'NOUN' is not a tag of the scheme BIO"):
         Tag(scheme="BIO").fit(tagged([["a", "b"]], [["NOUN", "O"]]))
     plain = Tag().fit(tagged([["a", "b", "c"]], [["VERB", "NOUN", "NOUN"]]))
     assert (plain.scheme, plain.usual, plain.decides) == ("plain", "NOUN", "accuracy")
@@ -97,7 +98,7 @@ def test_broken_tags_are_mended_and_unknown_ones_said(monkeypatch: pytest.Monkey
     said: list[str] = []
     monkeypatch.setattr("pretune.objectives.tasks.tag.say", said.append)
     task = Tag().fit(tagged([["a", "b"], ["c", "d"]], [["B-X", "I-Y"], ["B-Y", "I-X"]]))
-    assert said == ["x.conll: 2 of 2 sentences break the rules of BIO; mended as conlleval does"]
+    assert said == ["x.conll: 2 of 2 sentences break the rules of BIO; they are corrected as conlleval does"]
     assert task.encode_tags(tagged([["a"], ["b", "c"]], [["I-X"], ["O", "B-Z"]])).tolist() == [1, 0, -1]
     assert said[1] == "x.conll, line 2: tag 'B-Z' was not in training; such words (1) count as wrong"
 
@@ -105,9 +106,9 @@ def test_broken_tags_are_mended_and_unknown_ones_said(monkeypatch: pytest.Monkey
 def test_what_cannot_be_learned_is_refused() -> None:
     with pytest.raises(PretuneError, match="every word has the tag 'O'"):
         Tag().fit(tagged([["a"]], [["O"]]))
-    with pytest.raises(PretuneError, match="no words in it"):
+    with pytest.raises(PretuneError, match="the file has no words"):
         Tag().fit(tagged([[]], [[]]))
-    with pytest.raises(PretuneError, match="tag learns from tagged words"):
+    with pytest.raises(PretuneError, match="tag needs tagged words"):
         Tag().lay_out(Data(store().tokenizer, TEMPLATE), 64)
     with pytest.raises(PretuneError, match="sequences of 2 tokens leave no room"):
         Tag(labels=TAGS).lay_out(Data(store().tokenizer, TEMPLATE, rows=tagged([["a"]])), 2)

@@ -24,7 +24,8 @@ from material import BEASTS, COLORS, TEMPLATE, few_words, stack, write
 from pretune.inference import batching
 from pretune.inference.predict import Answerer
 from pretune.metrics import score
-from pretune.models.model import Root, make_model
+from pretune.models.create_model import make_model
+from pretune.models.model import Root
 from pretune.nn.attention import multi_head
 from pretune.objectives import Data, Task, alone, parse_objective
 from pretune.text.tokenizers.tokenizer import Tokenizer

@@ -18,7 +18,8 @@ from conftest import RUSSIAN
 from material import KINDS, TEMPLATE, TEMPLATES, data, parallel, stack, store
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.models.model import Model, Root, load_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Root
 from pretune.objectives import Data, parse_objective
 from pretune.objectives.pretraining.arrangements import smoothed
 from pretune.objectives.pretraining.mlm import MLM
@@ -241,7 +242,7 @@ def test_small_languages_come_more_often(objective: Any) -> None:
 def test_a_stateful_objective_reads_one_language(name: str) -> None:
     both = bilingual()
     made = Data(both.tokenizer, TEMPLATE, store=both, documents=np.arange(both.documents), languages={"en": 0, "ru": 1})
-    with pytest.raises(PretuneError, match="a stateful objective reads text of one language"):
+    with pytest.raises(PretuneError, match="a stateful objective reads text in one language"):
         parse_objective(f"{name}(stateful=true)").joints[0].arrange(made, Packing(64, 16), Draws(0))
 
 
@@ -296,24 +297,24 @@ def test_mlm_and_tlm_share_a_head_that_others_read(tmp_path: Path) -> None:
 
 def test_wrong_use_is_refused() -> None:
     for text, message in {
-        "tlm(rate=0)": "rate=0 is no share",
-        "tlm(masked=0.9,swapped=0.2)": "are more than all",
-        "tlm(languages=en)": "name two, as in languages=en-fr",
-        "tlm+mlm": "tlm and mlm would hide each other's text",
-        "tlm+nsp": "tlm and nsp each arrange text in a way of their own",
+        "tlm(rate=0)": "rate=0 is not a share",
+        "tlm(masked=0.9,swapped=0.2)": "add up to more than 1",
+        "tlm(languages=en)": "give two languages, as in languages=en-fr",
+        "tlm+mlm": "tlm and mlm each corrupt the text",
+        "tlm+nsp": "tlm and nsp each need their own arrangement of the text",
     }.items():
         with pytest.raises(PretuneError, match=message):
             parse_objective(text)
     with pytest.raises(PretuneError, match="tlm learns from pairs of texts"):
         TLM().arrange(replace(source(), rows=None), Packing(256, 64), Draws(0))
-    with pytest.raises(PretuneError, match="no pair of texts, empty ones aside, fits into 5 tokens"):
+    with pytest.raises(PretuneError, match="no pair of non-empty texts fits into 5 tokens"):
         TLM().arrange(source(), Packing(256, 5), Draws(0))
     gpt, modern = (FAMILIES[name] for name in ("gpt2", "modernbert"))
     small = {"vocab_size": 64, "n_embd": 16, "n_layer": 1, "n_head": 2}
     with pytest.raises(
-        PretuneError, match="tlm needs a model whose tokens see each other; attention of this one is causal"
+        PretuneError, match="tlm needs a model with full attention, and the attention pattern of this one is causal"
     ):
         TLM().head(gpt.build(gpt.read_config(small)))
     sizes = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2}
-    with pytest.raises(PretuneError, match="attention of this one is window"):
+    with pytest.raises(PretuneError, match="attention pattern of this one is window"):
         TLM().head(modern.build(modern.read_config(sizes | {"intermediate_size": 16})))

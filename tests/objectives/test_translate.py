@@ -20,7 +20,8 @@ from pretune.packed import Targets, make_targets
 from pretune.runtime.randomness import Draws
 from pretune.text.corpus.documents import Document
 from pretune.text.examples.labeled import Labeled
-from pretune.text.packing.sequences import Packing, Sequences, Template
+from pretune.text.packing.sequences import Packing, Sequences
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.training import Kind, train
 
 texts_strategy = st.lists(
@@ -55,7 +56,7 @@ def test_every_pair_that_fits_is_read_and_written(
         if a and b and len(read) <= length and len(whole) - 1 <= length:
             wanted.append((read, whole[:-1], whole[1:]))
     if not wanted:
-        with pytest.raises(PretuneError, match="no pair of texts"):
+        with pytest.raises(PretuneError, match="no pair of non-empty texts"):
             translate.arrange(source, Packing(256, length), Draws(0))
         return
     plan = translate.arrange(source, Packing(256, length), Draws(0))
@@ -97,8 +98,8 @@ def test_languages_change_places_with_the_texts(template: str) -> None:
 
 def test_wrong_use_is_refused() -> None:
     for text, message in {
-        "translate(smoothing=1)": "a share lies between 0 and 1",
-        "translate(languages=en)": "name two, as in languages=en-fr",
+        "translate(smoothing=1)": "the share must be at least 0 and less than 1",
+        "translate(languages=en)": "give two languages, as in languages=en-fr",
         "translate+lm": "alternate them with",
     }.items():
         with pytest.raises(PretuneError, match=message):

@@ -14,7 +14,8 @@ from conftest import RUSSIAN
 from material import KINDS, data, parallel, store
 from pretune import PretuneError
 from pretune.families import FAMILIES
-from pretune.models.model import Model, Root, load_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Root
 from pretune.objectives import Data, parse_objective
 from pretune.objectives.pretraining import rtd
 from pretune.objectives.pretraining.tlm import TLM
@@ -42,7 +43,7 @@ def source(kind: Kind = "wordpiece", template: str = "bert", **changes: Any) -> 
     rate=st.sampled_from([0.15, 0.5, 1.0]),
     template=st.sampled_from(["bert", "t5"]),
 )
-def test_the_sequences_of_tlm_hidden_and_judged_as_rtd_does_it(
+def test_sequences_are_those_of_tlm_and_targets_those_of_rtd(
     kind: Kind, seed: int, epoch: int, rate: float, template: str
 ) -> None:
     made, objective, draws, packing = source(kind, template), TRTD(rate=rate), Draws(seed, epoch), Packing(512, 96)
@@ -153,7 +154,7 @@ def test_rtd_and_trtd_share_a_head_and_both_networks_are_left(tmp_path: Path) ->
             assert not report["missing_keys"] and not report["unexpected_keys"]
 
 
-def test_filler_and_unused_slots_count_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padding_and_unused_targets_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rtd, "draw", lambda logits: logits.argmin(-1))
     made, network, joint = source(), model(), parse_objective("trtd").joints[0]
     network.add_heads(joint.objectives)
@@ -172,21 +173,21 @@ def test_filler_and_unused_slots_count_for_nothing(monkeypatch: pytest.MonkeyPat
 
 def test_wrong_use_is_refused() -> None:
     for text, message in {
-        "trtd(rate=0)": "trtd: rate=0 is no share",
-        "trtd(size=2)": "trtd: size=2 is no share",
-        "trtd(languages=en)": r"trtd\(languages=en\): name two, as in languages=en-fr",
-        "trtd+rtd": "trtd and rtd would hide each other's text",
-        "trtd+nsp": "trtd and nsp each arrange text in a way of their own",
+        "trtd(rate=0)": "trtd: rate=0 is not a share",
+        "trtd(size=2)": "trtd: size=2 is not a share",
+        "trtd(languages=en)": r"trtd\(languages=en\): give two languages, as in languages=en-fr",
+        "trtd+rtd": "trtd and rtd each corrupt the text",
+        "trtd+nsp": "trtd and nsp each need their own arrangement of the text",
     }.items():
         with pytest.raises(PretuneError, match=message):
             parse_objective(text)
-    with pytest.raises(PretuneError, match="trtd learns from pairs of texts; give it a table of them"):
+    with pytest.raises(PretuneError, match="trtd learns from pairs of texts; give it a table of pairs"):
         TRTD().arrange(replace(source(), rows=None), Packing(256, 64), Draws(0))
-    with pytest.raises(PretuneError, match="no pair of texts, empty ones aside, fits into 5 tokens"):
+    with pytest.raises(PretuneError, match="no pair of non-empty texts fits into 5 tokens"):
         TRTD().arrange(source(), Packing(256, 5), Draws(0))
     gpt = FAMILIES["gpt2"]
     small = {"vocab_size": 64, "n_embd": 16, "n_layer": 1, "n_head": 2}
-    with pytest.raises(PretuneError, match="trtd needs a model whose tokens see each other"):
+    with pytest.raises(PretuneError, match="trtd needs a model with full attention"):
         TRTD().head(gpt.build(gpt.read_config(small)))
-    with pytest.raises(PretuneError, match="a generator of width 64 cannot have 3 heads"):
+    with pytest.raises(PretuneError, match="the generator's width 64 is not divisible by 3 heads"):
         TRTD(width=64, heads=3).head(model().backbone)

@@ -1,4 +1,4 @@
-"""What all objectives share that read one text and write another."""
+"""What all sequence-to-sequence objectives share."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_every_pack_fits_the_fixed_shapes(name: str, template: str, tokens: int,
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_filler_changes_nothing(name: str) -> None:
+def test_padding_changes_nothing(name: str) -> None:
     network = encoder_decoder(store("wordpiece", SENTINELS).tokenizer.size).eval()
     objective = joint(name).objectives[0]
     head = objective.head(network)
@@ -170,7 +170,7 @@ def test_the_decoder_never_sees_what_it_has_to_predict(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(HIDING)])
-def test_what_is_written_is_nowhere_in_what_is_read(name: str) -> None:
+def test_the_target_is_not_in_the_source(name: str) -> None:
     """Another token in a place that is written: nothing changes but the target, and the inputs after it."""
     source, draws = data("wordpiece", SENTINELS, "t5"), Draws(2)
     plan = joint(name).arrange(source, Packing(256, 64), draws)
@@ -202,9 +202,9 @@ def test_what_is_written_is_nowhere_in_what_is_read(name: str) -> None:
     assert checked
 
 
-def test_two_sides_share_their_batches_with_nobody() -> None:
+def test_seq2seq_objectives_cannot_be_joined_with_others() -> None:
     for name in ("spans", "denoise", "mass", "shuffle", "translate", "skip_thought"):
-        with pytest.raises(PretuneError, match="reads one text and writes another"):
+        with pytest.raises(PretuneError, match="reads a source and generates a target"):
             parse_objective(f"{name}+lm")
     assert str(parse_objective("0.5*spans|0.5*denoise")) == "0.5*spans|0.5*denoise"
     assert len(TEMPLATES) == 3

@@ -1,4 +1,4 @@
-"""Spans annotated in the data: whatever the tokenizer, they become one word and change nothing else."""
+"""Annotated spans become one word with every tokenizer, and change nothing else."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from pretune.objectives import Data, parse_objective
 from pretune.runtime.randomness import Draws
 from pretune.text.corpus.annotations import inside, read_spans
 from pretune.text.corpus.documents import Document, read_documents
-from pretune.text.packing.sequences import Packing, Template
+from pretune.text.packing.sequences import Packing
 from pretune.text.store.builder import Settings
 from pretune.text.store.shards import build_part, cut_sentences, pack_texts, unpack_texts
 from pretune.text.store.store import Store
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import JOINT, Tokenizer
 from pretune.text.tokenizers.training import Kind, train
 
@@ -165,26 +166,34 @@ def test_spans_come_from_jsonl_and_parquet(tmp_path: Path) -> None:
         for column in (None, "text"):
             assert [d.spans for d in read_documents([file], column=column, spans="names")] == found[:2]
     assert [d.spans for d in read_documents([jsonl])] == [(), (), ()]
-    with pytest.raises(PretuneError, match=r"b\.parquet, line 1: no field 'name' among 'id', 'text', 'names'; did you"):
+    with pytest.raises(
+        PretuneError, match=r"b\.parquet, line 1: no field named 'name'; the fields are 'id', 'text', 'names'; did you"
+    ):
         list(read_documents([objects], column="text", spans="name"))
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("0-3", r"a\.jsonl, line 2, field 'names' holds str, not a list of spans such as \[\[0, 5\], \[9, 12\]\]"),
-        ({"start": 0, "end": 3}, "holds dict, not a list"),
-        ([[0, 3], [0, 9]], r"line 2, field 'names', span 2: \[0, 9\] is no part of the text; 0 ≤ start < end ≤ 8"),
-        ([[-1, 3]], r"\[-1, 3\] is no part of the text"),
-        ([[3, 3]], r"\[3, 3\] is no part"),
-        ([[4, 3]], r"\[4, 3\] is no part"),
-        ([[0.0, 3]], r"span 1: \[0\.0, 3\] is no start and end; write two whole numbers, as in \[9, 12\]"),
-        ([[False, True]], "is no start and end"),
-        ([["0", "3"]], "is no start and end"),
-        ([[0, 3, "name"]], "is no start and end"),
-        ([0, 3], "span 1: 0 is no start and end"),
-        ([{"begin": 0, "end": 3}], r"\[None, 3\] is no start and end"),
-        ([None], "is no start and end"),
+        (
+            "0-3",
+            r"a\.jsonl, line 2, field 'names' has type str; expected a list of spans such as \[\[0, 5\], \[9, 12\]\]",
+        ),
+        ({"start": 0, "end": 3}, "has type dict; expected a list"),
+        (
+            [[0, 3], [0, 9]],
+            r"line 2, field 'names', span 2: \[0, 9\] is outside the text; a span must satisfy 0 ≤ start < end ≤ 8",
+        ),
+        ([[-1, 3]], r"\[-1, 3\] is outside the text"),
+        ([[3, 3]], r"\[3, 3\] is outside"),
+        ([[4, 3]], r"\[4, 3\] is outside"),
+        ([[0.0, 3]], r"span 1: \[0\.0, 3\] is not a span; write two integers, start and end, as in \[9, 12\]"),
+        ([[False, True]], "is not a span"),
+        ([["0", "3"]], "is not a span"),
+        ([[0, 3, "name"]], "is not a span"),
+        ([0, 3], "span 1: 0 is not a span"),
+        ([{"begin": 0, "end": 3}], r"\[None, 3\] is not a span"),
+        ([None], "is not a span"),
     ],
 )
 def test_bad_spans_are_named(value: Any, message: str, tmp_path: Path) -> None:
@@ -200,8 +209,8 @@ def test_bad_use_ends_in_one_line_and_leaves_nothing_behind(tmp_path: Path, caps
     (tmp_path / "a.csv").write_text("text,names\nAnn ran.,[]\n")
     tokenizer("bpe").save(tmp_path / "tokenizer")
     cases = {
-        ("a.jsonl", "names"): "line 1, field 'names', span 1: [0, 30] is no part of the text",
-        ("a.jsonl", "name"): "no field 'name' among 'text', 'names'; did you mean 'names'?",
+        ("a.jsonl", "names"): "line 1, field 'names', span 1: [0, 30] is outside the text",
+        ("a.jsonl", "name"): "no field named 'name'; the fields are 'text', 'names'; did you mean 'names'?",
         ("a.csv", "names"): "expected one of .jsonl, .parquet",
     }
     for (name, field), message in cases.items():
@@ -212,7 +221,9 @@ def test_bad_use_ends_in_one_line_and_leaves_nothing_behind(tmp_path: Path, caps
         said = capsys.readouterr().err
         assert message in said and said.count("\n") == 1
         assert not list(tmp_path.glob("store*"))
-    with pytest.raises(PretuneError, match=r"a\.csv: annotated spans are read from \.jsonl and \.parquet files alone"):
+    with pytest.raises(
+        PretuneError, match=r"a\.csv: annotated spans can be read only from \.jsonl and \.parquet files"
+    ):
         list(read_documents([tmp_path / "a.csv"], spans="names"))
 
 
@@ -242,7 +253,7 @@ def test_a_store_without_spans_is_what_it_was_and_processes_do_not_matter(tmp_pa
         words = store.gather_words(np.array([0]), np.array([store.tokens]))
         assert words.sum() < without.sum() and not (words & ~without).any()
         results.append(contents(tmp_path / "store"))
-        with pytest.raises(PretuneError, match="holds another store"):
+        with pytest.raises(PretuneError, match="the folder contains a store prepared from other input"):
             prepared(tmp_path)
         shutil.rmtree(tmp_path / "store")
     assert results[0] == results[1]

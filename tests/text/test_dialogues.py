@@ -38,28 +38,31 @@ def test_turns_with_roles_and_turns_that_alternate(tmp_path: Path) -> None:
     [
         (
             {"text": "a"},
-            r"a\.jsonl, line 1: no list of turns among 'text'; give a \.jsonl or \.parquet file, a dialogue",
+            r"a\.jsonl, line 1: no list of turns in the fields 'text'; pass a \.jsonl or \.parquet file with one dialogue",
         ),
         ({"turns": "a b"}, "line 1: no list of turns"),
         ({"turns": []}, "line 1: no list of turns"),
-        ({"turns": [{"text": "a"}]}, "line 1, turn 1: no role; give every turn one, Q .* or plain strings"),
-        ({"turns": [{"role": "Q", "text": "a"}, {"text": "b"}]}, "line 1, turn 2: no role"),
-        ({"turns": ["a", {"role": "R", "text": "b"}]}, "line 1, turn 2: turns are all plain strings, or all objects"),
-        ({"turns": ["a", 3]}, "line 1, turn 2: turns are all plain strings"),
-        ({"turns": [{"role": "narrator", "text": "a"}]}, "turn 1: unknown role 'narrator'; give Q .* or R"),
-        ({"turns": [{"role": "Q", "text": 5}]}, 'turn 1: no "text" that is a string'),
+        ({"turns": [{"text": "a"}]}, 'line 1, turn 1: the turn has no "role"; set it to Q .* or use plain strings'),
+        ({"turns": [{"role": "Q", "text": "a"}, {"text": "b"}]}, "line 1, turn 2: the turn has no"),
+        (
+            {"turns": ["a", {"role": "R", "text": "b"}]},
+            "line 1, turn 2: the turns of a dialogue must be all plain strings, or all objects",
+        ),
+        ({"turns": ["a", 3]}, "line 1, turn 2: the turns of a dialogue must be all plain strings"),
+        ({"turns": [{"role": "narrator", "text": "a"}]}, "turn 1: unknown role 'narrator'; use Q .* or R"),
+        ({"turns": [{"role": "Q", "text": 5}]}, 'turn 1: the turn has no "text" that is a string'),
     ],
 )
-def test_what_cannot_be_read_is_refused(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+def test_unreadable_rows_raise_errors(tmp_path: Path, row: dict[str, Any], message: str) -> None:
     with pytest.raises(PretuneError, match=message):
         read_dialogues(write(tmp_path / "a.jsonl", row))
 
 
-def test_files_that_hold_none_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(PretuneError, match="dialogues are needed: give"):
+def test_files_without_dialogues_raise_errors(tmp_path: Path) -> None:
+    with pytest.raises(PretuneError, match="No dialogue files were given; pass"):
         read_dialogues([])
-    with pytest.raises(PretuneError, match=r"a\.jsonl: no dialogues in it"):
+    with pytest.raises(PretuneError, match=r"a\.jsonl: the file contains no dialogues"):
         read_dialogues(write(tmp_path / "a.jsonl"))
     (tmp_path / "a.txt").write_text("a\nb\n", encoding="utf-8")
-    with pytest.raises(PretuneError, match=r"a\.txt: no dialogues; give"):
+    with pytest.raises(PretuneError, match=r"a\.txt: this file format cannot hold dialogues; pass"):
         read_dialogues(tmp_path / "a.txt")

@@ -27,7 +27,7 @@ def test_text_files_by_line_blank_line_and_whole(tmp_path: Path) -> None:
     assert [d.line for d in read_documents([path], layout="blank")] == [3, 6]
 
 
-def test_auto_takes_lines_where_no_blank_line_stands_between(tmp_path: Path) -> None:
+def test_auto_layout_uses_lines_without_blank_lines(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("\na\nb\n\n", encoding="utf-8")
     assert texts(path) == ["a", "b"]
@@ -57,7 +57,8 @@ def test_column_is_guessed_or_named(tmp_path: Path) -> None:
     path.write_text('{"title": "t", "abstract": "x"}\n', encoding="utf-8")
     assert texts(path, column="abstract") == ["x"]
     with pytest.raises(
-        PretuneError, match=r"line 1: no field 'text' among 'title', 'abstract'; name one with --column"
+        PretuneError,
+        match=r"line 1: no field named 'text'; the fields are 'title', 'abstract'; choose one with --column",
     ):
         texts(path)
     with pytest.raises(PretuneError, match=r"did you mean 'abstract'\?"):
@@ -68,12 +69,12 @@ def test_column_is_guessed_or_named(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a\.jsonl, line 2: not valid JSON"),
-        ("a.jsonl", b'["text"]\n', "line 1: a JSON list"),
-        ("a.jsonl", b'{"text": 7}\n', "field 'text' holds int, not text"),
-        ("a.jsonl", b'{"text": "\\ud800"}\n', "half of a surrogate pair"),
-        ("a.csv", b"id,text\n1\n", r"a\.csv, line 2: 1 fields where the header has 2"),
-        ("a.csv", b'id,text\n1,"a\x00b"\n2', "line 3: 1 fields"),
-        ("a.parquet", b"PAR1 no", "damaged or not a parquet file"),
+        ("a.jsonl", b'["text"]\n', "line 1: the line is a JSON list"),
+        ("a.jsonl", b'{"text": 7}\n', "field 'text' has type int; expected text"),
+        ("a.jsonl", b'{"text": "\\ud800"}\n', "lone surrogate"),
+        ("a.csv", b"id,text\n1\n", r"a\.csv, line 2: expected 2 fields as in the header, but found 1"),
+        ("a.csv", b'id,text\n1,"a\x00b"\n2', "line 3: expected 2 fields as in the header, but found 1"),
+        ("a.parquet", b"PAR1 no", "damaged, or not a Parquet file"),
     ],
 )
 def test_bad_rows_are_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -83,13 +84,13 @@ def test_bad_rows_are_named(tmp_path: Path, name: str, content: bytes, message: 
         texts(path)
 
 
-def test_half_a_surrogate_pair_is_replaced_on_request(tmp_path: Path) -> None:
+def test_lone_surrogates_are_replaced_on_request(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "a\\ud800b"}\n', encoding="utf-8")
     assert texts(path, errors="replace") == ["a�b"]
 
 
-def test_documents_of_white_space_are_left_out(tmp_path: Path) -> None:
+def test_whitespace_documents_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": ""}\n{"text": " \\n"}\n{"text": null}\n{"text": "x"}\n', encoding="utf-8")
     assert texts(path) == ["x"]

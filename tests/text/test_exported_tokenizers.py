@@ -1,4 +1,4 @@
-"""What is exported gives the same ids in `transformers`: texts, pairs, truncated ones, with what stands around them."""
+"""Exported tokenizers give the same ids in `transformers`, for texts, pairs and truncated inputs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from conftest import KOREAN, RUSSIAN, T5_IDS, english_documents, russian_pieces
 from pretune.families import FAMILIES
 from pretune.text.corpus.documents import Document
 from pretune.text.examples.labeled import Labeled
-from pretune.text.examples.row_source import TokenRows, arrange_rows
-from pretune.text.packing.sequences import Template
+from pretune.text.packing.token_rows import TokenRows, arrange_rows
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import Kind, train
 
@@ -135,7 +135,7 @@ def test_published_names_come_out_as_they_went_in(name: str, write: Any, tmp_pat
 def test_a_model_writes_its_maximum_length_and_the_ids_of_its_tokenizer(tmp_path: Path) -> None:
     from transformers import AutoConfig, AutoTokenizer
 
-    from pretune.models.model import make_model
+    from pretune.models.create_model import make_model
 
     for name in ("bert-tiny", "gpt2-tiny", "xlnet-tiny", "t5-tiny", "roberta-tiny"):
         model = make_model(name, trained("wordpiece").size, padding=trained("wordpiece").role("padding"))
@@ -150,11 +150,12 @@ def test_a_model_writes_its_maximum_length_and_the_ids_of_its_tokenizer(tmp_path
                 assert getattr(config, key) == getattr(peer, key), (name, key)
 
 
-def test_another_frame_than_the_familys_is_said(
+def test_a_different_template_is_reported(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some RoBERTas come with BERT's tokenizer, which has one separator between two texts."""
-    from pretune.models.model import load_model, make_model
+    from pretune.models.create_model import make_model
+    from pretune.models.loading import load_model
 
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
     tokenizer = trained("wordpiece")

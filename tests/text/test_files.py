@@ -37,7 +37,7 @@ def test_damaged_archives_are_named(tmp_path: Path, ending: str, damage: str) ->
     path = tmp_path / f"a.txt{ending}"
     good = PACKERS[ending](TEXT.encode() * 500)
     path.write_bytes({"cut": good[: len(good) // 2], "empty": b"", "garbage": b"not packed at all" * 9}[damage])
-    with pytest.raises(PretuneError, match=rf"a\.txt\{ending}: damaged or cut-off"):
+    with pytest.raises(PretuneError, match=rf"a\.txt\{ending}: the compressed file is damaged or truncated"):
         list(read_lines(path))
 
 
@@ -48,7 +48,7 @@ def test_a_line_longer_than_a_block_stays_whole(tmp_path: Path) -> None:
     assert [len(line) for _, line in read_lines(path)] == [3_000_000, 5]
 
 
-def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xef\xbb\xbfhello\n")
     assert list(read_lines(path)) == [(1, "hello")]
@@ -76,12 +76,12 @@ def test_folders_and_globs_are_expanded_and_sorted(tmp_path: Path) -> None:
     ("name", "message"),
     [
         ("missing.txt", "no such file or folder"),
-        ("empty_folder", "no .txt.* files in this folder"),
+        ("empty_folder", "the folder contains no .txt.* files"),
         ("*.tsv", "matches no"),
-        ("notes.md", "unknown kind of file"),
+        ("notes.md", "unsupported file format"),
     ],
 )
-def test_what_cannot_be_found_is_said(tmp_path: Path, name: str, message: str) -> None:
+def test_missing_files_raise_errors(tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "empty_folder").mkdir()
     (tmp_path / "notes.md").touch()
     with pytest.raises(PretuneError, match=message):
@@ -89,15 +89,15 @@ def test_what_cannot_be_found_is_said(tmp_path: Path, name: str, message: str) -
 
 
 def test_no_files_at_all() -> None:
-    with pytest.raises(PretuneError, match="no input files"):
+    with pytest.raises(PretuneError, match="No input files"):
         find_files([])
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
+def test_reading_a_folder_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="is a folder"), open_stream(tmp_path):
         pass
 
 
-def test_format_is_the_ending_below_the_compression() -> None:
+def test_the_format_ignores_the_compression_suffix() -> None:
     assert file_format(Path("x.en.JSONL.XZ")) == ".jsonl"
     assert file_format(Path("x.gz")) is None

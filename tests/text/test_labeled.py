@@ -58,7 +58,7 @@ def test_labels_can_be_left_out(tmp_path: Path) -> None:
     assert table.texts == ["a", "b"]
 
 
-def test_what_was_guessed_is_shown(
+def test_inferred_columns_are_logged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
@@ -66,7 +66,7 @@ def test_what_was_guessed_is_shown(
     assert "text = 'sentence', label = 'label'; override with --text, --pair, --label" in capsys.readouterr().err
 
 
-def test_further_roles_and_fields_of_fields(tmp_path: Path) -> None:
+def test_further_roles_and_nested_fields(tmp_path: Path) -> None:
     rows = [
         {"text": "a b", "label": "x", "target": {"span": "b", "at": 2}, "qid": 7},
         {"text": "c", "label": "y", "qid": 8},
@@ -80,20 +80,20 @@ def test_further_roles_and_fields_of_fields(tmp_path: Path) -> None:
     assert read_labeled(path, {"group": "target.at"}, roles=roles).more["group"] == [2, None]
     with pytest.raises(PretuneError, match=r"no column 'qd' for the group; .* did you mean 'qid'"):
         read_labeled(path, {"group": "qd"}, roles=roles)
-    with pytest.raises(PretuneError, match="unknown column role 'grop'; did you mean 'group'"):
+    with pytest.raises(PretuneError, match="Unknown column role 'grop'; did you mean 'group'"):
         read_labeled(path, {"grop": "qid"}, roles=roles)
 
 
 @pytest.mark.parametrize(
     ("content", "columns", "message"),
     [
-        ("", {}, "no rows"),
+        ("", {}, "the file contains no rows"),
         ("text,label\n", {}, "no rows"),
         ("text,label\na,x\n", {"label": "lable"}, "no column 'lable' for the label; .* did you mean 'label'"),
-        ("text,label\na,x\n", {"labels": "label"}, "unknown column role 'labels'"),
-        ("text,a,b\nx,1,2\ny,3,4\n", {}, "cannot tell which column is the label among 'text', 'a', 'b'; name it with --label"),
-        ("text,label\na,x\nb,\n", {}, "1 of 2 rows have no label in 'label': line 3; mend them, or leave them out with --drop-bad"),
-        ("text,label\na,x,y\n", {}, "line 2: 3 fields where the header has 2"),
+        ("text,label\na,x\n", {"labels": "label"}, "Unknown column role 'labels'"),
+        ("text,a,b\nx,1,2\ny,3,4\n", {}, "cannot infer the label column; the columns are 'text', 'a', 'b'; choose one with --label"),
+        ("text,label\na,x\nb,\n", {}, "1 of 2 rows have no label in 'label': line 3; correct them, or leave them out with --drop-bad"),
+        ("text,label\na,x,y\n", {}, "line 2: expected 2 fields as in the header, but found 3"),
     ],
 )  # fmt: skip
 def test_bad_files_are_refused_with_place_and_advice(
@@ -103,7 +103,7 @@ def test_bad_files_are_refused_with_place_and_advice(
         read_labeled(write(tmp_path / "a.csv", content), columns)
 
 
-def test_columns_called_by_their_roles_are_found(tmp_path: Path) -> None:
+def test_columns_named_by_their_roles_are_found(tmp_path: Path) -> None:
     file = tmp_path / "pairs.jsonl"
     file.write_text('{"text": "a", "pair": "b", "label": "x"}\n{"text": "c", "pair": "d", "label": "y"}\n')
     assert read_labeled(file, {}).pairs == ["b", "d"]
@@ -111,5 +111,5 @@ def test_columns_called_by_their_roles_are_found(tmp_path: Path) -> None:
 
 def test_a_carriage_return_in_the_header_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_bytes(b"te\rxt\tlabel\ngood\tyes\n")
-    with pytest.raises(PretuneError, match=r"train\.tsv, line 1: not readable as a table"):
+    with pytest.raises(PretuneError, match=r"train\.tsv, line 1: the file is not a valid table"):
         read_labeled(tmp_path / "train.tsv")

@@ -10,7 +10,7 @@ import pytest
 
 from pretune import PretuneError
 from pretune.objectives import parse_objective
-from pretune.text.corpus.parallel import read_languages, read_pairs
+from pretune.text.examples.parallel import read_languages, read_pairs
 
 ENGLISH, FRENCH = ["The cat sleeps.", "", "It rains again."], ["Le chat dort.", "Rien.", "Il pleut encore."]
 
@@ -34,7 +34,7 @@ def test_aligned_files_are_read_line_by_line(tmp_path: Path) -> None:
     assert read_pairs([files[0], tmp_path / "b.txt.gz"]).pairs == FRENCH
 
 
-def test_tables_of_two_columns_are_clear(tmp_path: Path) -> None:
+def test_tables_of_two_columns_need_no_names(tmp_path: Path) -> None:
     table = {"en": ENGLISH, "fr": FRENCH}
     pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / "a.parquet")
     rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
@@ -56,7 +56,7 @@ def test_tables_without_a_header_and_with_more_columns(tmp_path: Path) -> None:
     named = "id,sentence1,sentence2\n7,a b,c d\n"
     assert read_pairs(write(tmp_path / "b.csv", named)).pairs == ["c d"]
     with pytest.raises(
-        PretuneError, match=r"c\.csv: cannot tell which columns are the two texts among 'id', 'en', 'fr'"
+        PretuneError, match=r"c\.csv: cannot infer the two text columns; the columns are 'id', 'en', 'fr'"
     ):
         read_pairs(write(tmp_path / "c.csv", "id,en,fr\n7,a b,c d\n"))
     with pytest.raises(PretuneError, match="no column 'de' for the pair"):
@@ -65,16 +65,16 @@ def test_tables_without_a_header_and_with_more_columns(tmp_path: Path) -> None:
 
 def test_bad_input_is_one_line(tmp_path: Path) -> None:
     long, short = lines(tmp_path / "a.txt", ENGLISH), lines(tmp_path / "b.txt", FRENCH[:2])
-    with pytest.raises(PretuneError, match=r"a\.txt has 3 lines and .*b\.txt has 2; lines that belong together"):
+    with pytest.raises(PretuneError, match=r"a\.txt has 3 lines and .*b\.txt has 2; line-aligned files"):
         read_pairs([long, short])
     for files in ([long], [long, short, long]):
-        with pytest.raises(PretuneError, match="no pairs of texts; give a"):
+        with pytest.raises(PretuneError, match="not a source of parallel texts; pass a"):
             read_pairs(files)
-    with pytest.raises(PretuneError, match="pairs of texts are needed"):
+    with pytest.raises(PretuneError, match="No parallel texts were given"):
         read_pairs([])
-    with pytest.raises(PretuneError, match="no lines in it"):
+    with pytest.raises(PretuneError, match="the file is empty"):
         read_pairs([lines(tmp_path / "c.txt", []), lines(tmp_path / "d.txt", [])])
-    with pytest.raises(PretuneError, match="no rows in it"):
+    with pytest.raises(PretuneError, match="the file contains no rows"):
         read_pairs(write(tmp_path / "e.tsv", "en\tfr\n"))
     with pytest.raises(PretuneError, match="no such file"):
         read_pairs(tmp_path / "nowhere.tsv")
@@ -93,19 +93,15 @@ def test_languages_are_the_names_of_columns_or_files(tmp_path: Path) -> None:
     assert read_languages([files[0], tmp_path / "c.zh_CN.txt.gz"]).labels == ["en zh_CN"] * 3
 
 
-def test_languages_that_cannot_be_told_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        PretuneError, match=r"one\.txt: cannot tell which languages 'one' and 'other' are; name columns"
-    ):
+def test_unknown_languages_raise_errors(tmp_path: Path) -> None:
+    with pytest.raises(PretuneError, match=r"one\.txt: 'one' and 'other' are not two languages; name the columns"):
         read_languages([lines(tmp_path / "one.txt", ENGLISH), lines(tmp_path / "other.txt", FRENCH)])
-    with pytest.raises(PretuneError, match="cannot tell which languages 'sentence1' and 'sentence2' are"):
+    with pytest.raises(PretuneError, match="'sentence1' and 'sentence2' are not two languages"):
         read_languages([write(tmp_path / "a.csv", "sentence1,sentence2\na b,c d\n")])
     files = [lines(tmp_path / "z.en.txt", ENGLISH), lines(tmp_path / "a.fr.txt", FRENCH[:2])]
-    with pytest.raises(
-        PretuneError, match=r"z\.en\.txt has 3 lines and .*a\.fr\.txt has 2; lines that belong together"
-    ):
+    with pytest.raises(PretuneError, match=r"z\.en\.txt has 3 lines and .*a\.fr\.txt has 2; line-aligned files"):
         read_languages(files)
-    with pytest.raises(PretuneError, match="no pairs of texts; give a"):
+    with pytest.raises(PretuneError, match="not a source of parallel texts; pass a"):
         read_languages(files[:1])
-    with pytest.raises(PretuneError, match="pairs of texts are needed"):
+    with pytest.raises(PretuneError, match="No parallel texts were given"):
         read_languages([])

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 import pretune as pt
 from pretune import PretuneError
-from pretune.text.corpus import phrase_mining
 from pretune.text.corpus.documents import Document
-from pretune.text.corpus.phrase_mining import Counts, find_collocations
-from pretune.text.corpus.phrases import Phrases, load_phrases
+from pretune.text.store import phrase_mining
 from pretune.text.store.builder import Settings, make_store
+from pretune.text.store.phrase_mining import Counts, find_collocations
 from pretune.text.store.store import Store
+from pretune.text.tokenizers.phrases import Phrases, load_phrases
 from pretune.text.tokenizers.training import Kind, train
 
 KINDS: list[Kind] = ["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items"]
@@ -87,7 +87,7 @@ def test_chunks_and_limits_change_little(tmp_path: Path, monkeypatch: pytest.Mon
     assert max(row["times"] for row in part) < max(row["times"] for row in whole)
 
 
-def test_counts_are_bounded_and_the_frequent_stay() -> None:
+def test_counts_are_bounded_and_keep_frequent_words() -> None:
     counts = Counts(limit=10)
     for start in range(0, 100, 5):
         keys = np.concatenate([np.full(3, 7), np.arange(start + 10, start + 15)]).astype(np.uint64)
@@ -101,6 +101,6 @@ def test_the_verb_writes_a_file_that_mlm_reads(tmp_path: Path) -> None:
     facts = pt.phrases(store.folder, out=tmp_path / "phrases.txt", least=5, bits=2.5).facts
     assert facts["phrases"] == len((tmp_path / "phrases.txt").read_text().splitlines()) >= 3
     assert 3 in load_phrases(str(tmp_path / "phrases.txt"), store.tokenizer).known
-    with pytest.raises(PretuneError, match="no phrases that occur 10000 times; ask for less"):
+    with pytest.raises(PretuneError, match="no phrase occurs 10000 times; lower --least"):
         pt.phrases(store, out=tmp_path / "none.txt", least=10_000)
     assert not (tmp_path / "none.txt").exists()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pretune import PretuneError
 from pretune.runtime.randomness import Draws, hashed, integers, permutation, uniform
 from pretune.text.packing.plan import make_lanes, make_plan
-from pretune.text.store.store import spans_to_indices
+from pretune.text.spans import spans_to_indices
 
 lengths_strategy = st.lists(st.integers(0, 20), max_size=200).map(lambda x: np.array(x, dtype=np.int64))
 
@@ -46,7 +46,7 @@ def test_packs_are_nearly_full() -> None:
 
 
 def test_a_sequence_too_long_for_a_pack_is_refused() -> None:
-    with pytest.raises(PretuneError, match="a sequence of 9 tokens does not fit a pack of 8"):
+    with pytest.raises(PretuneError, match="A sequence with 9 tokens does not fit into a pack of 8 tokens"):
         make_plan(np.array([3, 9]), tokens=8, sequences=4)
 
 
@@ -76,16 +76,16 @@ def test_groups_stay_together_and_in_order(rows: list[tuple[int, int]], fixed: b
 
 def test_a_group_too_large_for_a_pack_is_refused() -> None:
     groups = np.array([0, 1, 0])
-    with pytest.raises(PretuneError, match="a group of 2 sequences of 9 tokens does not fit a pack of 8"):
+    with pytest.raises(PretuneError, match="A group of 2 sequences with 9 tokens does not fit into a pack of 8 tokens"):
         make_plan(np.array([3, 1, 6]), tokens=8, sequences=4, groups=groups)
     with pytest.raises(
-        PretuneError, match="a group of 2 sequences of 4 tokens does not fit a pack of 8 in 1 sequences"
+        PretuneError, match="A group of 2 sequences with 4 tokens does not fit into a pack of 8 tokens in 1 sequences"
     ):
         make_plan(np.array([3, 1, 1]), tokens=8, sequences=1, groups=groups)
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=30), st.integers(1, 5), st.integers(1, 12), st.integers(0, 9))
-def test_lanes_cover_every_token_once_and_continue(sizes: list[int], lanes: int, window: int, seed: int) -> None:
+def test_streams_cover_every_token_once_and_continue(sizes: list[int], lanes: int, window: int, seed: int) -> None:
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     plan = make_lanes(offsets[:-1], np.diff(offsets), lanes=lanes, window=window, draws=Draws(seed))
     seen: list[int] = []
@@ -126,7 +126,7 @@ def test_draws_are_uniform() -> None:
     assert sorted(permutation(50, 3, "x")) == list(range(50))
 
 
-def test_filler_leaves_room_for_no_more_rows_than_asked_for() -> None:
+def test_padding_counts_toward_the_sequences_of_a_pack() -> None:
     lengths = np.random.default_rng(0).integers(1, 30, 500)
     plan = make_plan(lengths, tokens=1000, sequences=100, filler=30, rows=32)
     assert max(len(plan.pack(i)) for i in range(len(plan))) == 32

@@ -1,4 +1,4 @@
-"""Vocabularies of published encoder-decoders and of DeBERTa: what their files leave to the program must come out right."""
+"""Vocabularies of published encoder-decoders and of DeBERTa get the special tokens that their files leave out."""
 
 from __future__ import annotations
 
@@ -155,9 +155,9 @@ def test_debertas_mask_comes_after_its_pieces(tmp_path: Path) -> None:
         assert tokenizer.encode(text) == peer(text, add_special_tokens=False)["input_ids"]
 
 
-def test_marians_pair_of_models_is_no_tokenizer(tmp_path: Path) -> None:
+def test_marians_two_models_are_not_one_tokenizer(tmp_path: Path) -> None:
     for name in ("source.spm", "target.spm"):
         (tmp_path / name).write_bytes(russian_pieces())
     (tmp_path / "vocab.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(PretuneError, match=r"no tokenizer here that fits both sides: source\.spm and target\.spm"):
+    with pytest.raises(PretuneError, match=r"source\.spm and target\.spm are two different tokenizers"):
         Tokenizer.load(tmp_path)

@@ -1,4 +1,4 @@
-"""Questions: files in every layout, bad answers listed, and answers as the tokens that are their text."""
+"""Questions are read from every file format, bad answers are listed, and answers map to the right tokens."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_bad_answers_are_counted_and_listed_and_refused_unless_dropped(tmp_path:
         {"id": "d", "question": "4", "answers": [answer("Paris", -45)]},
     ]
     path = write(tmp_path, "a.json", squad(*rows))
-    message = r"4 answers in 'answers' do not stand in their passage .* question a \('Paris' at 1\), question b .* …; mend them"
+    message = r"4 answers in 'answers' are not at the given position .* question a \('Paris' at 1\), question b .* …; correct them"
     with pytest.raises(PretuneError, match=message):
         read_questions(path)
     found = read_questions(path, drop_bad=True)
@@ -102,19 +102,31 @@ def test_bad_answers_are_counted_and_listed_and_refused_unless_dropped(tmp_path:
     ("name", "text", "message"),
     [
         ("a.json", "{", "not valid JSON"),
-        ("a.json", "[]", r"not in SQuAD's layout, .* \(at the top"),
+        ("a.json", "[]", r"not in SQuAD's format, .* \(at the top"),
         ("a.json", '{"data": [{"paragraphs": [{"context": "x"}]}]}', r"data\[0\]\.paragraphs\[0\]: KeyError\('qas'\)"),
-        ("a.json", squad({"id": "a", "question": "1"}), "question a: no field 'answers' among"),
-        ("a.json", squad({"id": "a", "question": 1, "answers": []}), "question a: no text in 'question', but 1"),
-        ("a.json", squad(), "no questions in it"),
-        ("a.xml", "question,passage\n", "unknown kind of file"),
-        ("a.jsonl", '{"question": "?", "answers": []}', r"line 1: no text 'passage' among 'question', 'answers'"),
-        ("a.jsonl", '{"question": "?", "passage": "x"}', r"line 1: no field 'answers' .* has \[\]"),
-        ("a.jsonl", '{"question": "?", "passage": "x", "answers": [3]}', r"line 1: an answer is a text, or .*, not 3"),
+        ("a.json", squad({"id": "a", "question": "1"}), "question a: no field 'answers'; the fields are"),
+        (
+            "a.json",
+            squad({"id": "a", "question": 1, "answers": []}),
+            "question a: expected text in 'question', but found 1",
+        ),
+        ("a.json", squad(), "the file contains no questions"),
+        ("a.xml", "question,passage\n", "unsupported file format"),
+        (
+            "a.jsonl",
+            '{"question": "?", "answers": []}',
+            r"line 1: no field 'passage'; the fields are 'question', 'answers'",
+        ),
+        ("a.jsonl", '{"question": "?", "passage": "x"}', r"line 1: no field 'answers'; .* need \[\]"),
+        (
+            "a.jsonl",
+            '{"question": "?", "passage": "x", "answers": [3]}',
+            r"line 1: an answer must be a text or .*, not 3",
+        ),
         (
             "a.jsonl",
             '{"question": "?", "passage": "\\ud83d", "answers": []}',
-            "line 1: 'passage' holds half of a surrogate pair",
+            "line 1: 'passage' contains a lone surrogate",
         ),
     ],
 )

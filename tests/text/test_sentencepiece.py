@@ -1,4 +1,4 @@
-"""Sentencepiece models cut texts here as the sentencepiece library does, whatever they were trained with."""
+"""SentencePiece models tokenize as the SentencePiece library does, with every training option."""
 
 from __future__ import annotations
 
@@ -146,12 +146,12 @@ def unused() -> bytes:
     ("model", "message"),
     [
         (lambda: train("word", "{}"), "word models are not supported"),
-        (lambda: edited(normalizer_spec__escape_whitespaces=False), "escape_whitespaces=false is not supported"),
+        (lambda: edited(normalizer_spec__escape_whitespaces=False), "escape_whitespaces=false are not supported"),
         (unused, "has the type UNUSED"),
-        (lambda: train("bpe", "{}") + b"\xba\x3e\x01x", "unknown field 999 of the model"),
+        (lambda: train("bpe", "{}") + b"\xba\x3e\x01x", "unknown field 999 in the model"),
     ],
 )
-def test_what_would_change_ids_and_is_not_supported_is_refused_by_name(
+def test_unsupported_settings_that_change_ids_raise_errors(
     model: Callable[[], bytes], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(PretuneError, match=message):
@@ -211,7 +211,7 @@ XLNET = {
         (XLNET, {"keep_accents": True, "tokenizer_class": "XLNetTokenizer"}, False, True),
     ],
 )
-def test_albert_and_xlnet_tidy_texts_before_the_library_cuts_them(
+def test_albert_and_xlnet_normalize_before_the_library(
     options: dict[str, Any], config: dict[str, Any], lower: bool, accents: bool, tmp_path: Path
 ) -> None:
     model = train("unigram", json.dumps(options))
@@ -230,7 +230,7 @@ def test_albert_and_xlnet_tidy_texts_before_the_library_cuts_them(
     )
 
 
-def test_albert_cuts_numbers_before_their_commas(tmp_path: Path) -> None:
+def test_albert_splits_numbers_before_commas(tmp_path: Path) -> None:
     text = " ".join(f"{number}," for number in (1, 2, 1, 2, 1, 2, 3, 3))
     model = train("unigram", json.dumps(ALBERT | {"user_defined_symbols": [], "required_chars": "123,"}))
     changed = proto.ModelProto.FromString(model)

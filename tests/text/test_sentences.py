@@ -76,5 +76,5 @@ def test_unmatched_quotation_marks_take_linear_time() -> None:
 
 
 @pytest.mark.parametrize("space", ["\xa0", "\u2009", "\u3000", "\x85", "\u2028"])
-def test_wide_spaces_before_a_full_stop_are_no_panic(space: str) -> None:
+def test_wide_spaces_before_a_full_stop_do_not_panic(space: str) -> None:
     assert split(f"A{space}. So it is.") == [f"A{space}.", "So it is."]

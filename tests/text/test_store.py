@@ -22,9 +22,10 @@ from conftest import english_documents
 from pretune import PretuneError, prepare
 from pretune.text.corpus.documents import Document
 from pretune.text.corpus.sentences import split_sentences
+from pretune.text.spans import spans_to_indices
 from pretune.text.store.builder import Settings, make_store
 from pretune.text.store.shards import Worker, build_part, pack_texts, unpack_texts
-from pretune.text.store.store import Store, join_stores, spans_to_indices
+from pretune.text.store.store import Store, join_stores
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import Kind, train
 
@@ -69,7 +70,7 @@ def test_stores_of_another_version_are_refused(tmp_path: Path) -> None:
     manifest = json.loads((made.folder / "manifest.json").read_text())
     (made.folder / "manifest.json").write_text(json.dumps(manifest | {"version": 1}))
     with pytest.raises(
-        PretuneError, match="version 1 of the format, but this pretune reads 2; prepare the store again"
+        PretuneError, match="format version 1, but this version of pretune reads 2; prepare the store again"
     ):
         Store(made.folder)
 
@@ -175,8 +176,8 @@ def test_many_small_files_share_shards(tmp_path: Path, english: list[str]) -> No
 KILLED = """
 import sys
 from pathlib import Path
-from pretune.text.preparing import Settings, make_store
-from pretune.text.tokenizer import Tokenizer
+from pretune.text.store.builder import Settings, make_store
+from pretune.text.tokenizers.tokenizer import Tokenizer
 folder = Path(sys.argv[1])
 make_store([folder / "a.jsonl"], Tokenizer.load(folder), folder / "store", Settings(shard_bytes=60_000), 2)
 """
@@ -224,7 +225,7 @@ def test_a_damaged_shard_of_an_unfinished_store_is_built_again(tmp_path: Path, e
     shards[1].write_bytes(data)
     (tmp_path / "store.partial" / ".tmp-1-x").write_bytes(b"left over")
     (tmp_path / "store.partial" / "99999-0000.safetensors").write_bytes(b"of another corpus")
-    with pytest.raises(PretuneError, match="this store is unfinished; run the same `pretune prepare` again"):
+    with pytest.raises(PretuneError, match="the store is incomplete; run the same `pretune prepare` command again"):
         Store(tmp_path / "store")
     make(tmp_path, english[:10], shard_bytes=8_000)
     assert contents(tmp_path / "store") == expected
@@ -235,7 +236,7 @@ def test_preparing_again_changes_nothing_and_other_input_is_refused(tmp_path: Pa
     before = contents(tmp_path / "store")
     make(tmp_path, ["One.", "Two."])
     assert contents(tmp_path / "store") == before
-    with pytest.raises(PretuneError, match="holds another store"):
+    with pytest.raises(PretuneError, match="the folder contains a store prepared from other input"):
         make(tmp_path, ["Other, longer text."])
     (tmp_path / "busy").mkdir()
     (tmp_path / "busy" / "x").touch()
@@ -246,18 +247,20 @@ def test_preparing_again_changes_nothing_and_other_input_is_refused(tmp_path: Pa
 # -- what breaks ----------------------------------------------------------------------------------------------------
 
 
-def test_a_cut_off_altered_or_missing_shard_is_refused(tmp_path: Path, english: list[str]) -> None:
+def test_a_truncated_altered_or_missing_shard_raises_an_error(tmp_path: Path, english: list[str]) -> None:
     store = make(tmp_path, english[:3])
     shard = store.folder / store.shards[0]["file"]
     good = shard.read_bytes()
     shard.write_bytes(good[:-1])
-    with pytest.raises(PretuneError, match=r"0000\.safetensors: \d+ bytes where the manifest has \d+; restore it"):
+    with pytest.raises(
+        PretuneError, match=r"0000\.safetensors: the shard has \d+ bytes, but \d+ in the manifest; restore it"
+    ):
         Store(store.folder)
     shard.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
-    with pytest.raises(PretuneError, match="do not match the checksum"):
+    with pytest.raises(PretuneError, match="does not match its checksum"):
         Store(store.folder)
     shard.unlink()
-    with pytest.raises(PretuneError, match="this shard is missing"):
+    with pytest.raises(PretuneError, match="the shard is missing"):
         Store(store.folder)
     (store.folder / "manifest.json").write_text("{}")
     with pytest.raises(PretuneError, match="not the manifest of a token store"):
@@ -267,7 +270,7 @@ def test_a_cut_off_altered_or_missing_shard_is_refused(tmp_path: Path, english: 
 def test_a_foreign_tokenizer_is_noticed(tmp_path: Path) -> None:
     store = make(tmp_path, ["Hello."])
     tokenizer("bpe").save(store.folder)
-    with pytest.raises(PretuneError, match="not the one that made this store"):
+    with pytest.raises(PretuneError, match="not the tokenizer that produced this store"):
         _ = Store(store.folder).tokenizer
 
 
@@ -282,7 +285,7 @@ def test_bad_input_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_an_empty_corpus_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(" \n\n")
-    with pytest.raises(PretuneError, match="no text found"):
+    with pytest.raises(PretuneError, match="the files contain no text to prepare"):
         prepare(tmp_path / "a.txt", tokenizer(), tmp_path / "store")
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
@@ -342,12 +345,12 @@ def test_a_worker_that_dies_is_reported() -> None:
         }
         worker.process.kill()
         worker.process.wait()
-        with pytest.raises(PretuneError, match="ended early"):
+        with pytest.raises(PretuneError, match="A tokenizer process ended with exit code"):
             worker.build(pack_texts(["A text."] * 100_000))
 
 
 @given(st.lists(st.text()))
-def test_texts_travel_unchanged(texts: list[str]) -> None:
+def test_packed_texts_are_unpacked_unchanged(texts: list[str]) -> None:
     found, spans = unpack_texts(pack_texts(texts))
     assert found == texts and spans.shape == (0, 3)
 
@@ -393,5 +396,5 @@ def test_joined_stores_are_one_store_of_several_languages(tmp_path: Path, englis
     assert join_stores(made[:1]) is made[0]
     other = train([Document(text, tmp_path, 1) for text in texts], "bpe", 200)
     strange = make_store([tmp_path / "en.txt"], other, tmp_path / "strange", Settings(layout="line"), 1)
-    with pytest.raises(PretuneError, match="were made with different tokenizers; prepare one again"):
+    with pytest.raises(PretuneError, match="have different tokenizers; prepare one of them again"):
         join_stores([made[0], strange])

@@ -1,4 +1,4 @@
-"""Tagged words: files in every layout, words as the ids they have in running text, windows that leave none out."""
+"""Tagged words are read from every file format, get the ids of running text, and are covered by windows."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_columns_of_conll(tmp_path: Path) -> None:
     assert read_tagged(packed).words == found.words
 
 
-def test_conllu_has_upos_unless_asked_for_another(tmp_path: Path) -> None:
+def test_conllu_uses_upos_by_default(tmp_path: Path) -> None:
     path = write(tmp_path, "a.conllu", CONLLU)
     found = read_tagged(path)
     assert found.words == [["vamos", "nos", "al mar"]]
@@ -75,7 +75,7 @@ def test_lists_in_rows(tmp_path: Path) -> None:
     path = write(tmp_path, "a.jsonl", "\n".join(map(json.dumps, rows)))
     found = read_tagged(path)
     assert (found.words, found.tags) == ([["a", "b"], []], [["0", "3"], []])
-    with pytest.raises(PretuneError, match=r"line 2: 'verb' is 0, not the number of a word"):
+    with pytest.raises(PretuneError, match=r"line 2: 'verb' is 0, but must be the index of a word"):
         read_tagged(path, predicate="verb")
     write(tmp_path, "b.jsonl", json.dumps(rows[0]) + "\n" + json.dumps({"tokens": "c d e", "verb": 2}))
     found = read_tagged(tmp_path / "b.jsonl", tags=False, predicate="verb")
@@ -84,7 +84,7 @@ def test_lists_in_rows(tmp_path: Path) -> None:
 
 def test_a_marked_predicate(tmp_path: Path) -> None:
     path = write(tmp_path, "roles.conll", "He - B-A0\ngave Y B-V\nit - B-A1\n\nHe - O\n")
-    with pytest.raises(PretuneError, match=r"line 5: 0 predicates marked in column 2"):
+    with pytest.raises(PretuneError, match=r"line 5: 0 predicates are marked in column 2"):
         read_tagged(path, predicate="2")
     found = read_tagged(write(tmp_path, "roles.conll", "He - B-A0\ngave Y B-V\nit - B-A1\n"), predicate="2")
     assert found.predicates == [1]
@@ -94,14 +94,14 @@ def test_a_marked_predicate(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "columns", "message"),
     [
-        ("a.conll", "a O\nb\n", {}, r"a\.conll, line 2: 1 columns where there should be 2"),
+        ("a.conll", "a O\nb\n", {}, r"a\.conll, line 2: expected 2 columns, but found 1"),
         ("a.conll", "a\nb\n", {}, "a single column"),
-        ("a.conll", "\n \n", {}, "no sentences in it"),
-        ("a.conll", "a O\n", {"label": "3"}, "no column '3' for the label; give 1 to 2"),
-        ("a.conll", "a O\n", {"pair": "2"}, "no 'pair'"),
-        ("a.conllu", "1\ta\tO\n", {}, r"a\.conllu, line 1: 3 columns where there should be 10"),
-        ("a.conllu", "# nothing\n", {}, "no sentences in it"),
-        ("a.conllu", CONLLU, {"label": "pos"}, "no column 'pos' for the label; give id, form, lemma, upos"),
+        ("a.conll", "\n \n", {}, "the file contains no sentences"),
+        ("a.conll", "a O\n", {"label": "3"}, "no column '3' for the label; choose 1 to 2"),
+        ("a.conll", "a O\n", {"pair": "2"}, "only the columns 'text' and 'label', not 'pair'"),
+        ("a.conllu", "1\ta\tO\n", {}, r"a\.conllu, line 1: expected 10 columns, but found 3"),
+        ("a.conllu", "# nothing\n", {}, "the file contains no sentences"),
+        ("a.conllu", CONLLU, {"label": "pos"}, "no column 'pos' for the label; choose id, form, lemma, upos"),
         (
             "a.jsonl",
             '{"words": ["a", "b"], "tags": ["O"]}',
@@ -109,16 +109,16 @@ def test_a_marked_predicate(tmp_path: Path) -> None:
             r"a\.jsonl, line 1: 2 words in 'words', but 1 tags in 'tags'",
         ),
         ("a.jsonl", '{"words": ["a"], "tags": [""]}', {}, "the tag of word 1 in 'tags' is empty"),
-        ("a.jsonl", '{"words": ["a"]}', {}, "no field 'tags' among 'words'"),
-        ("a.jsonl", '{"words": [["a"]], "tags": ["O"]}', {}, "'words' is no list of words"),
+        ("a.jsonl", '{"words": ["a"]}', {}, "no field 'tags'; the fields are 'words'"),
+        ("a.jsonl", '{"words": [["a"]], "tags": ["O"]}', {}, "expected a list of words in 'words'"),
         (
             "a.jsonl",
             '{"words": ["\\ud83d"], "tags": ["O"]}',
             {},
-            r"a\.jsonl, line 1: 'words' holds half of a surrogate pair",
+            r"a\.jsonl, line 1: 'words' contains a lone surrogate",
         ),
         ("a.jsonl", "{", {}, r"a\.jsonl, line 1: not valid JSON"),
-        ("a.jsonl", "\n", {}, "no sentences in it"),
+        ("a.jsonl", "\n", {}, "the file contains no sentences"),
     ],
 )
 def test_bad_files_are_refused_in_a_line(
@@ -128,10 +128,10 @@ def test_bad_files_are_refused_in_a_line(
         read_tagged(write(tmp_path, name, text), columns)
 
 
-def test_what_is_no_file_is_said(tmp_path: Path) -> None:
+def test_missing_files_and_folders_raise_errors(tmp_path: Path) -> None:
     with pytest.raises(PretuneError, match="no such file"):
         read_tagged(tmp_path / "nowhere.conll")
-    with pytest.raises(PretuneError, match="a folder, not a file"):
+    with pytest.raises(PretuneError, match="expected a file, but this is a folder"):
         read_tagged(tmp_path)
 
 
@@ -178,7 +178,7 @@ def test_every_word_has_the_ids_of_running_text(kind: Kind, sentences: list[list
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_predicate_stands_between_separators(kind: Kind) -> None:
+def test_a_predicate_is_surrounded_by_separators(kind: Kind) -> None:
     tokenizer = store(kind).tokenizer
     separator = tokenizer.role("separator")
     sentences = [["the", "function", "is", "the", "function"], ["name"]]

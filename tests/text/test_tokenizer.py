@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from conftest import KOREAN, RUSSIAN, english_documents
 from pretune import PretuneError
 from pretune.text.corpus.documents import Document
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import Kind, first_merges, train
 
@@ -196,7 +196,7 @@ def test_a_template_of_roles_the_tokenizer_lacks_is_left_out(tmp_path: Path) -> 
     assert json.loads((tmp_path / "tokenizer.json").read_text()) == json.loads(tokenizer.backend.to_str())
 
 
-def test_vocab_txt_agrees_with_the_peers_bert(tmp_path: Path, mixed_texts: list[str]) -> None:
+def test_vocab_txt_agrees_with_transformers_bert(tmp_path: Path, mixed_texts: list[str]) -> None:
     from transformers import BertTokenizer
 
     for lowercase in (False, True):
@@ -219,7 +219,7 @@ def test_vocab_json_and_merges_give_the_byte_level_tokenizer_back(tmp_path: Path
         loaded = Tokenizer.load(path)
         assert all(loaded.encode(text) == source.encode(text) for text in mixed_texts[-8:])
     (tmp_path / "merges.txt").unlink()
-    with pytest.raises(PretuneError, match=r"merges\.txt: missing"):
+    with pytest.raises(PretuneError, match=r"merges\.txt: the file is missing"):
         Tokenizer.load(tmp_path)
 
 
@@ -251,7 +251,7 @@ def test_sentencepiece_models_give_the_librarys_own_pieces(
             assert scores[0] == pytest.approx(scores[1], abs=1e-3)
             assert peer.decode(ids) == peer.decode(expected)
     path.write_bytes(written.getvalue()[:-700])
-    with pytest.raises(PretuneError, match="damaged or not a sentencepiece model"):
+    with pytest.raises(PretuneError, match="damaged, or not a SentencePiece model"):
         Tokenizer.load(path)
 
 
@@ -285,12 +285,12 @@ def test_the_roles_of_xlm(named: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
-        (lambda folder: None, "no tokenizer here"),
+        (lambda folder: None, "no tokenizer found"),
         (lambda folder: (folder / "tokenizer.json").write_text("{}"), "not a tokenizer file"),
         (lambda folder: (folder / "tokenizer_config.json").write_text("{"), "not valid JSON"),
     ],
 )
-def test_what_is_no_tokenizer_is_said(tmp_path: Path, prepare: Callable[[Path], object], message: str) -> None:
+def test_missing_tokenizers_raise_errors(tmp_path: Path, prepare: Callable[[Path], object], message: str) -> None:
     prepare(tmp_path)
     with pytest.raises(PretuneError, match=message):
         Tokenizer.load(tmp_path)
@@ -301,7 +301,7 @@ def test_what_is_no_tokenizer_is_said(tmp_path: Path, prepare: Callable[[Path], 
 # -- training -------------------------------------------------------------------------------------------------------
 
 
-def test_the_report_tells_what_was_seen() -> None:
+def test_the_report_describes_the_training_text() -> None:
     report = trained("wordpiece").report
     assert report["size"] == 1200
     assert 1 < report["held_out"]["fertility"] < 5
@@ -310,13 +310,13 @@ def test_the_report_tells_what_was_seen() -> None:
     assert report["pruned_words"] == 0
 
 
-def test_training_does_not_depend_on_chance() -> None:
+def test_training_is_deterministic() -> None:
     texts = documents(*english_documents()[:5])
     for kind in ("wordpiece", "bpe", "byte-bpe", "raw-bpe"):  # the library's Unigram trainer sums in random order
         assert train(texts, kind, 600).backend.to_str() == train(texts, kind, 600).backend.to_str()
 
 
-def test_pruning_is_said_and_keeps_the_frequent() -> None:
+def test_word_pruning_is_reported_and_keeps_frequent_words() -> None:
     lines = ["the cat sat " + " ".join(f"w{line}x{i}" for i in range(50)) for line in range(100)]
     tokenizer = train(documents(*lines), "bpe", 400, distinct=500)
     assert tokenizer.report["pruned_words"] > 4000
@@ -324,7 +324,7 @@ def test_pruning_is_said_and_keeps_the_frequent() -> None:
     assert {"the", "cat", "sat"} <= set(tokenizer.vocabulary)
 
 
-def test_sampling_is_said() -> None:
+def test_sampling_is_reported() -> None:
     tokenizer = train(documents(*english_documents()[:3]), "bpe", 300, occurrences=1000)
     assert 0 < tokenizer.report["sampled_share"] < 1
 
@@ -336,12 +336,12 @@ def test_a_vocabulary_too_small_for_the_text_is_refused(kind: Kind) -> None:
 
 
 def test_an_empty_corpus_is_refused() -> None:
-    with pytest.raises(PretuneError, match="corpus is empty"):
+    with pytest.raises(PretuneError, match="corpus contains no words"):
         train(documents(" \n "), "bpe", 100)
 
 
-def test_kinds_that_there_are_not_are_refused() -> None:
-    with pytest.raises(PretuneError, match="no kind 'byte' of tokenizer; did you mean 'byte-bpe'"):
+def test_unknown_kinds_raise_errors() -> None:
+    with pytest.raises(PretuneError, match="Unknown kind of tokenizer 'byte'; did you mean 'byte-bpe'"):
         train([], "byte", 1000)  # type: ignore[arg-type]
 
 
@@ -369,16 +369,16 @@ def test_a_token_that_others_are_merged_from_may_become_special(kind: Kind) -> N
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"vocab.txt": b"the\ncat\n"}, "vocab.txt: a tokenizer that fails on some texts.*unknown token"),
+        ({"vocab.txt": b"the\ncat\n"}, "vocab.txt: the tokenizer fails on some texts.*unknown token"),
         ({"vocab.txt": b"[UNK]\nth\xff\n"}, "vocab.txt, line 2: not valid UTF-8"),
         ({"vocab.json": b'{"a": 0, "b": 0}', "merges.txt": b""}, "vocab.json: the tokens 'a' and 'b' both have id 0"),
-        ({"vocab.json": b'{"a": 2147483648}', "merges.txt": b""}, "vocab.json: token 'a' has id 2147483648; ids lie"),
-        ({"vocab.json": b'{"a": -1}', "merges.txt": b""}, "vocab.json: token 'a' has id -1; ids lie between 0 and"),
+        ({"vocab.json": b'{"a": 2147483648}', "merges.txt": b""}, "vocab.json: token 'a' has id 2147483648; ids must be"),
+        ({"vocab.json": b'{"a": -1}', "merges.txt": b""}, "vocab.json: token 'a' has id -1; ids must be at least 0 and"),
         ({"vocab.json": b'{"a": "0"}', "merges.txt": b""}, "vocab.json: a: input should be a valid integer, not '0'"),
-        ({"vocab.json": b'{"a": 0}', "merges.txt": b"a b\n"}, "merges.txt: does not fit vocab.json; copy both"),
+        ({"vocab.json": b'{"a": 0}', "merges.txt": b"a b\n"}, "merges.txt: the merges do not match vocab.json; copy both"),
         ({"vocab.txt": b"[UNK]\n", "added_tokens.json": b'{"x": []}'}, "added_tokens.json: x: input should be"),
         ({"vocab.txt": b"[UNK]\n", "tokenizer_config.json": b'{"strip_accents": {}}'}, "strip_accents.*not {}"),
-        ({"spiece.model": b"\x0a\x05\x0a\x03abc\x0a"}, "spiece.model: damaged or not a sentencepiece model"),
+        ({"spiece.model": b"\x0a\x05\x0a\x03abc\x0a"}, "spiece.model: damaged, or not a SentencePiece model"),
     ],
 )  # fmt: skip
 def test_damaged_files_end_in_one_line(tmp_path: Path, files: dict[str, bytes], message: str) -> None:
@@ -392,5 +392,5 @@ def test_panics_of_the_library_are_errors_of_one_line(tmp_path: Path) -> None:
     vocabulary = {"t": 0, "h": 1, "th": 2, "tééé": 3}
     model = {"type": "BPE", "vocab": vocabulary, "merges": [["t", "h"]], "continuing_subword_prefix": "##"}
     (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
-    with pytest.raises(PretuneError, match=r"tokenizer\.json: not a tokenizer file that can be used"):
+    with pytest.raises(PretuneError, match=r"tokenizer\.json: the tokenizer file is not usable"):
         Tokenizer.load(tmp_path)

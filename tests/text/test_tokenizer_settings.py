@@ -1,4 +1,4 @@
-"""Folders with tokenizers give the ids that `transformers` gives, whatever their files say and contradict each other in."""
+"""Tokenizer folders give the ids that `transformers` gives, even if their files contradict each other."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_gpts_word_ends(config: Files | None, tmp_path: Path) -> None:
     assert tokenizer.tokens(tokenizer.encode("The")) == ["the</w>"]
 
 
-def test_xlm_says_that_it_cuts_words_otherwise(
+def test_xlm_reports_that_its_ids_differ(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
@@ -274,7 +274,9 @@ def test_prefix_spaces_and_tokenizer_json(config: Files | None, tmp_path: Path) 
 
 @pytest.mark.parametrize(("model", "name"), [("albert", "AlbertTokenizer"), ("xlnet", "XLNetTokenizer")])
 @pytest.mark.parametrize("config", [{}, {"do_lower_case": True}, {"do_lower_case": False}])
-def test_capitals_of_albert_and_xlnet_and_tokenizer_json(model: str, name: str, config: Files, tmp_path: Path) -> None:
+def test_case_settings_of_albert_and_xlnet_and_tokenizer_json(
+    model: str, name: str, config: Files, tmp_path: Path
+) -> None:
     marks = {"albert": "[CLS],[SEP],[MASK]", "xlnet": "<cls>,<sep>,<pad>,<mask>,<eod>,<eop>"}[model]
     ids = {"albert": {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}}.get(model, {})
     pieces = {"spiece.model": russian_pieces(control_symbols=marks, **ids)}
@@ -318,14 +320,16 @@ def test_t5_with_all_its_files(tmp_path: Path) -> None:
     ({"wordpieces_prefix": "@@"}, {}, "wordpieces_prefix='@@' is not supported"),
     ({"sp_model_kwargs": {"enable_sampling": True, "nbest_size": -1, "alpha": 0.1}}, {}, "sp_model_kwargs=.* is not supported"),
     ({"fast_tokenizer_files": ["tokenizer.4.0.0.json"]}, {}, "fast_tokenizer_files=.* is not supported"),
-    ({"auto_map": {"AutoTokenizer": ["x.py", None]}}, {}, "auto_map names custom code"),
+    ({"auto_map": {"AutoTokenizer": ["x.py", None]}}, {}, "auto_map refers to custom code"),
     ({"tokenizer_class": "BertJapaneseTokenizer"}, {}, "tokenizer_class BertJapaneseTokenizer is not supported"),
-    ({"tokenizer_class": "AlbertTokenizer"}, {}, r"AlbertTokenizer reads spiece\.model, which is not here"),
+    ({"tokenizer_class": "AlbertTokenizer"}, {}, r"AlbertTokenizer reads spiece\.model, which is missing"),
     ({}, {"special_tokens_map": {"what": "ever"}}, r"special_tokens_map\.json: unknown key 'what'"),
     ({}, {"added_tokens": {"newtoken": 2000}}, r"'newtoken' is listed with id 2000 but gets id"),
     ({}, {"added_tokens": {"[MASK]": 3}}, r"'\[MASK\]' is listed with id 3 but gets id 4"),
 ])  # fmt: skip
-def test_what_would_change_ids_is_refused_by_name(config: Files, others: Files, message: str, tmp_path: Path) -> None:
+def test_unsupported_keys_that_change_ids_raise_errors(
+    config: Files, others: Files, message: str, tmp_path: Path
+) -> None:
     with pytest.raises(PretuneError, match=message):
         Tokenizer.load(write(tmp_path, CASED, config, "bert", **others))
 
@@ -335,16 +339,14 @@ def test_classes_and_tokenizer_json_that_contradict_each_other_are_refused(tmp_p
     content["normalizer"] = {"type": "NFC"}
     files = {"tokenizer.json": content}
     folder = write(tmp_path / "odd", files, {"tokenizer_class": "BertTokenizer"}, "bert")
-    with pytest.raises(
-        PretuneError, match="splits texts differently from BertTokenizer, the class in tokenizer_config"
-    ):
+    with pytest.raises(PretuneError, match="splits text differently from BertTokenizer, the class in tokenizer_config"):
         Tokenizer.load(folder)
     check(write(folder, files, {"tokenizer_class": "PreTrainedTokenizerFast", "cls_token": "[CLS]"}, "bert"))
     cut = {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}]}
     byte = json.loads(full(tmp_path / "gpt2", GPT2, {"tokenizer_class": "GPT2Tokenizer"}, "gpt2")["tokenizer.json"])
     cut["pretokenizers"].append(byte["pre_tokenizer"])  # type: ignore[attr-defined]
     files = {"tokenizer.json": byte | {"pre_tokenizer": cut}}
-    with pytest.raises(PretuneError, match="splits texts differently from GPT2Tokenizer"):
+    with pytest.raises(PretuneError, match="splits text differently from GPT2Tokenizer"):
         Tokenizer.load(write(tmp_path / "digits", files, {"tokenizer_class": "GPT2Tokenizer"}, "gpt2"))
     pieces = {"spm.model": russian_pieces()}
     with pytest.raises(PretuneError, match="split_by_punct=true is not supported"):

@@ -23,11 +23,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from pretune.backbones.bidirectional import TwoWays
-from pretune.backbones.encoder import Encoder, Memory
+from pretune.backbones.encoder import Encoder
 from pretune.backbones.encoder_decoder import EncoderDecoder
-from pretune.backbones.recurrent import Recurrent, RecurrentState
+from pretune.backbones.recurrent import Recurrent
 from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
+from pretune.backbones.recurrent_state import RecurrentState
 from pretune.backbones.reversible import Reversible
+from pretune.backbones.segment_memory import Memory
 from pretune.families.decoders.reformer import ReformerConfig
 from pretune.families.decoders.reformer import build as build_reformer
 from pretune.families.decoders.transfo_xl import TransfoXLConfig
@@ -57,16 +59,17 @@ from pretune.nn.output_heads import VocabularyHead
 from pretune.nn.positional_encoding import Rotary, Sinusoidal
 from pretune.nn.recurrent import Recurrence, RecurrentLayer
 from pretune.objectives import Data, Mixture, alone, parse_objective
-from pretune.objectives.objective import Loss, classification_loss
+from pretune.objectives.objective import Loss, Objective, classification_loss
 from pretune.objectives.pretraining.arrangements import spans_epoch
 from pretune.objectives.pretraining.mlm import MLM
 from pretune.packed import Batch
 from pretune.runtime.randomness import Draws
 from pretune.text.corpus.documents import Document
 from pretune.text.examples.labeled import Labeled
-from pretune.text.packing.sequences import Epoch, Packing, Sequences, Template
+from pretune.text.packing.sequences import Epoch, Packing, Sequences
 from pretune.text.store.builder import Settings, make_store
 from pretune.text.store.store import Store
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import train as train_tokenizer
 from pretune.training.data_streams import make_streams
@@ -163,12 +166,10 @@ def modern() -> Encoder:
 
 
 @dataclass(frozen=True)
-class Plain:
+class Plain(Objective):
     """What the canaries share: spans of text, any pattern."""
 
     pattern: ClassVar[Pattern | None] = full
-    insists: ClassVar[bool] = False
-    stateful: ClassVar[bool] = False
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
         return spans_epoch(data, packing, draws)

@@ -24,7 +24,7 @@ torch.set_num_threads(1)
 from dataclasses import replace
 from pathlib import Path
 from canary import make
-from pretune.training import checkpoints, loop
+from pretune.training import checkpoints, loop, resume
 folder = Path({folder!r})
 stage = folder / "stage"
 
@@ -37,7 +37,7 @@ def marked(name, function):
             stage.write_text("step")
     return run
 
-loop._save = marked("copy", loop._save)
+resume.Checkpointing.save = marked("copy", resume.Checkpointing.save)
 checkpoints.Saver._write = marked("save", checkpoints.Saver._write)  # in a thread of its own
 t = make("mlm+nsp", {steps}, folder, save=2)
 stream = t.streams.streams[0]

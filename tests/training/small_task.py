@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import pretune as pt
-from pretune.models.model import Model, Root, make_model
+from pretune.models.create_model import make_model
+from pretune.models.model import Model, Root
 from pretune.training.jobs import several_seeds
 
 

@@ -18,7 +18,7 @@ from pretune.training.settings import Budget, Schedule, Watching, fill
 
 
 class FakeTime:
-    """A clock that moves only when it is told to."""
+    """A clock that advances only on request."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0
@@ -56,7 +56,7 @@ def test_a_single_step_that_takes_longer_than_the_budget_is_the_only_one() -> No
     assert last["step"] == 1 and last["seconds"] == pytest.approx(12.0)
 
 
-def test_evaluation_takes_nothing_of_a_budget_in_seconds_and_is_counted_apart() -> None:
+def test_evaluation_time_is_not_part_of_the_budget() -> None:
     training = timed(step=2.0, budget=Budget(seconds=9), evaluation=100.0)
     training.watching = fill(Watching, Watching(evaluate=2))
     last = train(training)
@@ -64,7 +64,7 @@ def test_evaluation_takes_nothing_of_a_budget_in_seconds_and_is_counted_apart() 
     assert last["evaluation_seconds"] == pytest.approx(400.0)  # before, after 2 and 4 steps, at the end
 
 
-def test_time_between_two_starts_does_not_count(tmp_path: Path) -> None:
+def test_time_between_stop_and_resume_is_not_counted(tmp_path: Path) -> None:
     first = timed(step=2.0, budget=Budget(steps=2), run=tmp_path)
     first.watching = fill(Watching, Watching(save=1))
     train(first)
@@ -74,7 +74,7 @@ def test_time_between_two_starts_does_not_count(tmp_path: Path) -> None:
     assert last["step"] == 5 and last["seconds"] == pytest.approx(10.0)
 
 
-def test_the_first_step_of_a_budget_in_seconds_already_learns(tmp_path: Path) -> None:
+def test_the_first_step_of_a_budget_in_seconds_has_a_learning_rate(tmp_path: Path) -> None:
     """What a step takes of the budget is known when its rate is set, so that few and long steps are not lost to the warmup."""
     training = timed(step=2.0, budget=Budget(seconds=10), run=tmp_path)
     training.schedule, training.watching = Schedule("linear", 0.4, 0.0), fill(Watching, Watching(log=1))
@@ -92,9 +92,8 @@ def logged(tmp_path: Path, steps: list[tuple[float, float]], lines: set[int], in
     clock = Clock(Budget(steps=len(steps)), now=lambda: 0.0)
     log = Log(tmp_path, World(), clock, torch.device("cpu"), interval)
     for number, (loss, targets) in enumerate(steps, 1):
-        log.add(
-            [Loss({"classify": torch.tensor(loss * targets)}, {"classify": 1.0})], {"classify": targets}, ["classify"]
-        )
+        step = Loss({"classify": torch.tensor(loss * targets)}, {"classify": 1.0})
+        log.add([step], {"classify": targets}, ["classify"], clock.used)
         log.watch(number, [], torch.tensor(1.0))
         clock.add(tokens=10.0, flops=1.0, seconds=float(number))
         if number in lines:
@@ -111,7 +110,7 @@ def test_the_last_loss_is_the_mean_of_an_interval_and_not_one_small_batch(tmp_pa
     assert last["tokens_per_second"] == pytest.approx(10.0)
 
 
-def test_a_line_after_each_interval_has_each_step_once(tmp_path: Path) -> None:
+def test_each_step_is_in_one_log_line(tmp_path: Path) -> None:
     steps = [(float(number), 4.0) for number in range(1, 7)]
     assert [line["classify"] for line in logged(tmp_path, steps, {2, 4, 6}, interval=2)] == pytest.approx(
         [1.5, 3.5, 5.5]

@@ -1,4 +1,4 @@
-"""Patience: a training that gets no better ends, its best parameters come out, and a stop in between changes no bit."""
+"""Early stopping: training ends when the metric stops improving, keeps the best parameters, and resumes exactly."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ import pretune as pt
 from canary import make
 from pretune import PretuneError
 from pretune.training import prefetch
-from pretune.training.early_stopping import Best
+from pretune.training.budget import Clock
+from pretune.training.callbacks import Step
+from pretune.training.early_stopping import EarlyStopping
 from pretune.training.loop import Training, train
-from pretune.training.settings import Optimizer, Watching, fill
+from pretune.training.settings import Budget, Optimizer, Watching, fill
 from small_task import start, tune
 
 
@@ -29,7 +31,7 @@ def training(steps: int, evaluate: Callable[[Training], float] | None = None, ru
     return made
 
 
-def test_it_ends_and_the_best_parameters_come_out(tmp_path: Path) -> None:
+def test_training_stops_early_with_the_best_parameters(tmp_path: Path) -> None:
     scores = iter([0.1, 0.5, float("nan"), 0.5])  # the same again is no better
     stopped = training(20, lambda _: next(scores), tmp_path)
     last = train(stopped)
@@ -39,7 +41,7 @@ def test_it_ends_and_the_best_parameters_come_out(tmp_path: Path) -> None:
     same(stopped, short)
 
 
-def test_the_best_come_out_of_a_training_that_is_over_too() -> None:
+def test_the_best_parameters_are_kept_when_the_budget_is_spent() -> None:
     scores = iter([float("nan"), 0.1, 0.3])
     whole = training(5, lambda _: next(scores))
     assert train(whole)["best_step"] == 5
@@ -53,7 +55,7 @@ def wobble(t: Training) -> float:
 
 
 @pytest.mark.parametrize("averaged", [False, True])
-def test_stopped_anywhere_and_resumed_gives_the_same_bits(averaged: bool, tmp_path: Path) -> None:
+def test_early_stopping_resumes_bit_identically(averaged: bool, tmp_path: Path) -> None:
     def one(folder: str) -> Training:
         made = training(12, wobble, tmp_path / folder)
         if averaged:
@@ -80,7 +82,7 @@ def test_stopped_anywhere_and_resumed_gives_the_same_bits(averaged: bool, tmp_pa
     same(whole, over)
 
 
-def test_a_task_is_evaluated_each_epoch_and_ends_when_it_is_learned(tmp_path: Path) -> None:
+def test_fine_tuning_evaluates_each_epoch_and_stops_early(tmp_path: Path) -> None:
     run = tune(tmp_path / "run", steps=400, watching=pt.Watching(patience=2))
     seen = [(line["step"], line["dev/accuracy"]) for line in run.metrics() if "dev/accuracy" in line]
     assert [step for step, _ in seen] == [4 * number for number in range(1, len(seen) + 1)]  # 64 rows, 16 a step
@@ -91,13 +93,13 @@ def test_a_task_is_evaluated_each_epoch_and_ends_when_it_is_learned(tmp_path: Pa
     assert scores["accuracy"] == best  # what was saved is the best
 
 
-def test_patience_needs_something_to_wait_for(tmp_path: Path) -> None:
+def test_patience_needs_dev_examples(tmp_path: Path) -> None:
     few = tmp_path / "few.csv"
     few.write_text("text,label\ngood,yes\nbad,no\n", encoding="utf-8")
     with pytest.raises(PretuneError, match=r"watching\.patience needs examples .* --dev"):
         pt.finetune(start() / "start", few, out=tmp_path / "run", watching=pt.Watching(patience=2))
     assert not (tmp_path / "run").exists()
-    with pytest.raises(PretuneError, match=r"watching\.patience applies only to training on labeled rows"):
+    with pytest.raises(PretuneError, match=r"watching\.patience applies only to training on labeled examples"):
         pt.pretrain("bert-tiny", start() / "text.txt", out=tmp_path / "run", watching=pt.Watching(patience=2))
     assert not (tmp_path / "run").exists()
 
@@ -105,19 +107,19 @@ def test_patience_needs_something_to_wait_for(tmp_path: Path) -> None:
 def test_frozen_parameters_are_not_copied() -> None:
     layers: Any = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
     layers[0].requires_grad_(False)
-    best = Best(layers, "x", 1)
-    best.look({"x": 0.0}, 1)
+    best = EarlyStopping(layers, "x", 1, Clock(Budget(steps=2)))
+    best.on_evaluate(Step(1, {}, 0.0, []), {"x": 0.0})
     assert set(best.tensors()) == {"1.weight", "1.bias"}
 
 
-def test_running_statistics_are_those_of_the_best_parameters() -> None:
+def test_buffers_are_restored_with_the_best_parameters() -> None:
     """Batch norm's, and the ranges that quantization-aware training learned, belong to the parameters beside them."""
     layers = torch.nn.BatchNorm1d(2)
-    best = Best(layers, "x", 1)
+    best = EarlyStopping(layers, "x", 1, Clock(Budget(steps=2)))
     layers.running_mean.fill_(1.0)  # type: ignore[union-attr]
-    best.look({"x": 1.0}, 1)
+    best.on_evaluate(Step(1, {}, 0.0, []), {"x": 1.0})
     layers.running_mean.fill_(2.0)  # type: ignore[union-attr]
     layers.weight.data.fill_(2.0)
-    best.look({"x": 0.5}, 2)
-    best.apply()
+    best.on_evaluate(Step(2, {}, 0.5, []), {"x": 0.5})
+    best.on_end()
     assert layers.running_mean.tolist() == [1.0, 1.0] and layers.weight.tolist() == [1.0, 1.0]  # type: ignore[union-attr]

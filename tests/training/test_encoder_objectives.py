@@ -10,7 +10,7 @@ import torch
 
 import pretune as pt
 from canary import store
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 from pretune.objectives import parse_objective
 
 

@@ -1,4 +1,4 @@
-"""What a recipe can ask of the loop beyond plain steps: stages, ramps, averages, guards, recomputing."""
+"""Features of the training loop: length stages, batch ramps, weight averaging, spike detection, gradient checkpointing."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from pretune import PretuneError
 from pretune.nn.dropout import Dropout
 from pretune.objectives import Data, Mixture, parse_objective
 from pretune.text.packing.sequences import Packing
+from pretune.training.callbacks import Step
 from pretune.training.data_streams import Streams, make_streams
-from pretune.training.jobs.pretraining import check_stages
+from pretune.training.jobs.pretraining_model import check_stages
 from pretune.training.loop import Training, train
-from pretune.training.optim.weight_averaging import Average
+from pretune.training.optim.weight_averaging import WeightAverage
 from pretune.training.settings import Optimizer, Schedule, Watching, fill
 
 
@@ -38,7 +39,7 @@ def streams(mixture: Mixture | None = None, **options: Any) -> Streams:
     return make_streams(mixture or parse_objective("mlm"), data, tokens=512, packing=Packing(64, 16), seed=0, **options)
 
 
-def test_stages_change_the_length_and_each_goes_through_the_text_in_order() -> None:
+def test_length_stages_each_read_the_text_in_order() -> None:
     made = streams(stages=[(0.5, 16), (1.0, 32)])
     early, late = made.next_step(0.2), made.next_step(0.5)
     assert {pack.stream for pack in early} == {0} and {pack.stream for pack in late} == {1}
@@ -49,30 +50,30 @@ def test_stages_change_the_length_and_each_goes_through_the_text_in_order() -> N
     assert made.next_step(1.0)[0].stream == 1  # nothing comes after the last one
 
 
-def test_steps_grow_along_the_ramp() -> None:
+def test_batch_size_ramp() -> None:
     made = streams(ramp=(0.25, 0.5))
     assert [len(made.next_step(share)) for share in (0.0, 0.25, 0.49, 0.5, 0.9)] == [2, 5, 8, 8, 8]
 
 
 def test_stages_must_end_with_the_budget_and_fit_the_model() -> None:
-    from pretune.models.model import make_model
+    from pretune.models.create_model import make_model
 
     model = make_model("bert-tiny")
     assert check_stages(((0.9, 128), (1.0, 512)), model) == [128, 512]
-    with pytest.raises(PretuneError, match="must rise and end at 1"):
+    with pytest.raises(PretuneError, match="must increase and end at 1"):
         check_stages(((0.9, 128),), model)
     with pytest.raises(PretuneError, match="1024 tokens, but the model has 512"):
         check_stages(((0.5, 128), (1.0, 1024)), model)
 
 
-def test_stateful_text_has_neither_stages_nor_ramps() -> None:
+def test_stateful_objectives_refuse_stages_and_ramps() -> None:
     mixture = parse_objective("lm(stateful=true)")
-    with pytest.raises(PretuneError, match="stateful objective goes through its text at one length"):
+    with pytest.raises(PretuneError, match="stateful objective needs one sequence length"):
         streams(mixture, ramp=(0.5, 0.5))
 
 
 @pytest.mark.parametrize("settings", [{"ema": 0.8}, {"average": 0.5}])
-def test_an_averaged_model_is_the_mean_of_its_steps_and_resumes_to_the_same_bits(
+def test_weight_averaging_is_the_mean_of_steps_and_resumes_bit_identically(
     settings: dict[str, float], tmp_path: Path
 ) -> None:
     def training(folder: str, steps: int) -> Training:
@@ -84,14 +85,14 @@ def test_an_averaged_model_is_the_mean_of_its_steps_and_resumes_to_the_same_bits
     whole = training("whole", 8)
     seen: list[torch.Tensor] = []
     name = "backbone.embed.tokens"
-    update = Average.update
+    update = WeightAverage.after_update
 
-    def note(self: Average, progress: float) -> None:
+    def note(self: WeightAverage, step: Step) -> None:
         seen.append(self.parameters[name].detach().clone())
-        update(self, progress)
+        update(self, step)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Average, "update", note)
+        patch.setattr(WeightAverage, "after_update", note)
         train(whole)
     if "average" in settings:
         expected = torch.stack(seen[3:]).mean(0)  # after steps 4 to 8, half of the budget and more
@@ -125,7 +126,7 @@ def stop_at(deal: Any, step: int) -> Any:
     return dealing
 
 
-def test_evaluation_is_of_the_average_and_training_goes_on_from_the_last_step(tmp_path: Path) -> None:
+def test_evaluation_uses_averaged_weights_and_training_the_last_ones(tmp_path: Path) -> None:
     training = make("mlm+nsp", 4, run=tmp_path)
     training.optimizer = fill(Optimizer, Optimizer(lr=3e-3, average=1.0))
     training.watching = replace(training.watching, evaluate=2)
@@ -138,7 +139,7 @@ def test_evaluation_is_of_the_average_and_training_goes_on_from_the_last_step(tm
     assert weights[-1] != pytest.approx(float(plain.root.backbone.embed.tokens.sum()), abs=1e-6)
 
 
-def test_dropout_stops_when_the_schedule_says_so() -> None:
+def test_dropout_stops_at_the_scheduled_progress() -> None:
     training = make("mlm+nsp", 4)
     layers = [m for m in training.root.modules() if isinstance(m, Dropout)]
     for layer in layers:
@@ -151,7 +152,7 @@ def test_dropout_stops_when_the_schedule_says_so() -> None:
 
 
 @pytest.mark.parametrize("name", ["mlm+nsp", "spans"])
-def test_recomputing_changes_nothing_but_memory(name: str) -> None:
+def test_gradient_checkpointing_does_not_change_the_gradients(name: str) -> None:
     plain, again = make(name, 3), make(name, 3, recompute=True)
     for training in (plain, again):
         for layer in (m for m in training.root.modules() if isinstance(m, Dropout)):
@@ -175,7 +176,7 @@ def test_recomputing_changes_nothing_but_memory(name: str) -> None:
     assert saved[1] < 0.7 * saved[0]
 
 
-def test_layers_log_their_gradient_norms(tmp_path: Path) -> None:
+def test_layer_gradient_norms_are_logged(tmp_path: Path) -> None:
     training = make("mlm+nsp", 4, run=tmp_path)
     training.watching = fill(Watching, Watching(log=2, save=0, layers=True))
     train(training)
@@ -199,7 +200,7 @@ def poison(training: Training, step: int, value: float) -> None:
 
 
 @pytest.mark.parametrize("value", [1e4, float("nan")])
-def test_a_bad_step_is_named_and_stops_or_is_skipped(value: float, capsys: Any, monkeypatch: Any) -> None:
+def test_a_spike_stops_training_or_is_skipped(value: float, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
     training = make("mlm+nsp", 30)
     training.watching = fill(Watching, Watching(log=5, save=0, spike=20.0))

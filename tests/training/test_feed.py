@@ -1,4 +1,4 @@
-"""Batches made ahead in a thread: the same bits, whether the training goes through, stops, goes on or fails."""
+"""Prefetching: results are bit-identical with and without a thread, also after interruptions and errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from pretune import PretuneError
 from pretune.objectives import Data, parse_objective
 from pretune.text.packing.sequences import Packing
 from pretune.training.data_streams import Stream, Streams, make_streams
-from pretune.training.loop import Stopped, Training, train
+from pretune.training.interrupts import Stopped
+from pretune.training.loop import Training, train
 from pretune.training.settings import Budget
 
 STEPS = 8
@@ -49,7 +50,7 @@ def same(one: Training, other: Training) -> None:
 
 
 @pytest.mark.parametrize("name", ["changing", "mlm|lm", "stateful lstm", "plm with memory"])
-def test_a_thread_changes_nothing(name: str) -> None:
+def test_prefetching_does_not_change_the_result(name: str) -> None:
     made = [training(name, ahead=ahead) for ahead in (False, True)]
     seen: list[set[str]] = []
     for one in made:
@@ -64,7 +65,7 @@ def test_a_thread_changes_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("limit", ["steps", "tokens", "flops"])
 @pytest.mark.parametrize("ahead", [False, True])
-def test_stopped_in_the_middle_and_resumed_gives_the_same_bits(limit: str, ahead: bool, tmp_path: Path) -> None:
+def test_prefetching_resumes_bit_identically(limit: str, ahead: bool, tmp_path: Path) -> None:
     whole = training(ahead=not ahead)
     last = train(whole)
     budget = Budget(**{limit: last["step" if limit == "steps" else limit]})  # type: ignore[arg-type]
@@ -84,7 +85,7 @@ def test_stopped_in_the_middle_and_resumed_gives_the_same_bits(limit: str, ahead
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_memory_is_kept_while_batches_are_made_ahead(ahead: bool, tmp_path: Path) -> None:
+def test_recurrent_state_survives_prefetching(ahead: bool, tmp_path: Path) -> None:
     whole = training("plm with memory", ahead=not ahead)
     train(whole)
     parts = [training("plm with memory", tmp_path, ahead, save=3) for _ in range(2)]
@@ -104,7 +105,7 @@ def test_a_budget_of_seconds_ends_and_a_step_never_taken_does_not_count() -> Non
     assert one.streams.state()[0]["taken"] == 2 * steps  # two packs a step
 
 
-def test_what_fails_in_the_thread_fails_in_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_in_the_prefetching_thread_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     batch, calls = Stream.batch, iter(range(100))
 
     def failing(self: Stream, epoch: int, index: int, progress: float) -> Any:

@@ -13,10 +13,11 @@ from canary import bert, encoder_decoder, modern, transformer_xl, xl
 from pretune.families import FAMILIES
 from pretune.models.model import Root
 from pretune.nn.attention.patterns import window
+from pretune.nn.operations import pairs
 from pretune.objectives import parse_objective
 from pretune.packed import Batch, make_targets, pack
 from pretune.text.packing.sequences import Packing
-from pretune.training.flops import forward_flops, itemize, pairs, training_flops
+from pretune.training.flops import forward_flops, itemize, training_flops
 
 
 @pytest.fixture(autouse=True)
@@ -186,7 +187,6 @@ def test_sides_of_different_lengths_cost_what_a_counter_counts(name: str) -> Non
         {name: float(len(at)), "tokens": float(sum(side.sum() for side in lengths))},
         rows=np.arange(rows),
         lengths=lengths,
-        pooled=name == "skip_thought",
     )
     with FlopCounterMode(display=False) as counter:
         root(mixture.joints[0], batch)

@@ -1,4 +1,4 @@
-"""Steps that are replayed move what launched ones move: not the heads of streams that had no turn."""
+"""CUDA graphs: replayed steps update the same parameters as eager ones, not the heads of streams without packs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tiny import read, tiny, tune
 
 
 class Launched(Graphs):
-    """Runs where there are no graphs: gradients stay in their places, as zeros, all the same."""
+    """An execution without CUDA that keeps gradients in place, as zeros, like CUDA graphs."""
 
     def __init__(self, model: Any, device: torch.device) -> None:
         super().__init__(model, device, pool=None)
@@ -40,7 +40,9 @@ class Launched(Graphs):
 
 
 @pytest.mark.parametrize("objective", ["a: classify|b: classify", "a: classify+0.5*mlm|b: prompt(words=no/yes)"])
-def test_heads_that_have_no_turn_stay(objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_without_packs_in_a_step_are_not_updated(
+    objective: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = {}
     for name in "ab":
         files[name] = str(tmp_path / f"{name}.csv")

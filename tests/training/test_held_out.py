@@ -98,7 +98,9 @@ def test_too_little_text_is_refused_before_training_and_leaves_the_name_free(
     text.write_text(" ".join(sentences(4)), encoding="utf-8")
     with monkeypatch.context() as patch:
         patch.setattr("pretune.training.jobs.pretraining.train", lambda *_, **__: pytest.fail("it was trained"))
-        with pytest.raises(PretuneError, match=r"notes.txt: too little text to hold any out .* watching.held_out=0"):
+        with pytest.raises(
+            PretuneError, match=r"notes.txt: there is too little text to hold some out .* watching.held_out=0"
+        ):
             pt.adapt(model, text, out=tmp_path / "run", budget=pt.Budget(steps=1), **FEW)  # type: ignore[arg-type]
     assert not (tmp_path / "run").exists()
     made = pt.adapt(model, text, out=tmp_path / "run", budget=pt.Budget(steps=1), watching=pt.Watching(held_out=0.0), **FEW)  # type: ignore[arg-type]  # fmt: skip

@@ -15,7 +15,7 @@ import torch
 import pretune as pt
 from pretune import PretuneError
 from pretune.inference.embed import embed_texts
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 from pretune.objectives import parse_objective
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.training import train as train_tokenizer
@@ -67,7 +67,7 @@ def test_translations_and_text_of_two_languages(tmp_path: Path) -> None:
     more = learn("mlm", ["fr"], tmp_path / "more", model=str(tmp_path / "run"))
     moved = load_model(more).backbone.embed.columns["language"].weight - model.backbone.embed.columns["language"].weight
     assert moved[1].abs().max() > 1e-6 > moved[0].abs().max()
-    with pytest.raises(PretuneError, match="no vector of the language 'de'; it has en, fr"):
+    with pytest.raises(PretuneError, match="no embedding of the language 'de'; the model has en, fr"):
         learn("mlm", [f"de={files() / 'fr'}", "en"], tmp_path / "other", model=str(tmp_path / "run"))
 
 
@@ -82,7 +82,7 @@ def test_replaced_tokens_of_translations_and_of_two_languages(tmp_path: Path) ->
     assert model.root.heads["rtd"] is model.root.heads["trtd"] and model.config.lang2id == {"en": 0, "fr": 1}
     alone = learn("trtd", names[2:], tmp_path / "pairs", model="electra-tiny", tokenizer=str(files() / "tokenizer"))
     assert "dev/trtd" in alone.results and (tmp_path / "pairs/generator/config.json").is_file()
-    with pytest.raises(PretuneError, match=r"text\.en\.txt: no pairs of texts; give a \.csv"):
+    with pytest.raises(PretuneError, match=r"text\.en\.txt: not a source of parallel texts; pass a \.csv"):
         learn("trtd", ["text.en.txt"], tmp_path / "none")
 
 
@@ -95,7 +95,7 @@ def test_files_of_several_languages_become_stores(
         "mlm", named, tmp_path / "run", model="bert-tiny", batch=pt.Batching(tokens=256, length=48, exponent=0.3)
     )
     assert (tmp_path / "run/store/en/manifest.json").is_file() and (tmp_path / "run/store/fr/manifest.json").is_file()
-    assert "bert-tiny has no vectors of languages: it reads en, fr without being told" in capsys.readouterr().err
+    assert "bert-tiny has no language embeddings: it cannot tell en, fr apart" in capsys.readouterr().err
     assert "dev/mlm" in run.results
     assert pt.Run(tmp_path / "run").recipe["batch"]["exponent"] == 0.3
 
@@ -119,18 +119,16 @@ def test_two_stacks(tmp_path: Path) -> None:
 
 def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    with pytest.raises(
-        PretuneError, match=r"some of tlm, mlm learn from rows and some from running text; give a store"
-    ):
+    with pytest.raises(PretuneError, match=r"some of tlm, mlm train on rows and some on running text; give a store"):
         learn("tlm|mlm", ["pairs.en.txt", "pairs.fr.txt"], out)
-    with pytest.raises(PretuneError, match="tlm and dlm learn from rows of different kinds"):
+    with pytest.raises(PretuneError, match="tlm and dlm need different kinds of rows"):
         learn("tlm|dlm", ["pairs.en.txt", "pairs.fr.txt"], out)
     with pytest.raises(PretuneError, match=r"text\.en\.txt has 60 lines and .*text\.fr\.txt has 20"):
         learn("tlm", ["text.en.txt", "text.fr.txt"], out)
-    with pytest.raises(PretuneError, match=r"text\.en\.txt: no dialogues; give"):
+    with pytest.raises(PretuneError, match=r"text\.en\.txt: this file format cannot hold dialogues; pass"):
         learn("dlm", ["text.en.txt"], out)
     assert not out.exists()
-    with pytest.raises(PretuneError, match="is a store and others are files; give stores alone, or files alone"):
+    with pytest.raises(PretuneError, match="is a store, but other inputs are files; give only stores or only files"):
         learn("mlm", ["en", "text.fr.txt"], tmp_path / "both")
     with pytest.raises(PretuneError, match="bilm needs a model with a forward and a backward stack"):
         learn("bilm", ["en"], out, model="bert-tiny")
@@ -139,12 +137,12 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
 def test_languages_must_be_known(tmp_path: Path) -> None:
     lines = pt.prepare(files() / "text.fr.txt", str(files() / "tokenizer"), tmp_path / "lines", language="lines")
     with pytest.raises(
-        PretuneError, match="prepared with the language 'lines', which is none of en; name its language"
+        PretuneError, match="language of one store is 'lines', but other text is in en; give the language"
     ):
         learn("mlm", ["en", f"{lines.folder}"], tmp_path / "run")
     run = learn("mlm", ["en", f"fr={lines.folder}"], tmp_path / "named")
     assert load_model(run).config.lang2id == {"en": 0, "fr": 1}
     with pytest.raises(
-        PretuneError, match=r"batch\.exponent=2: languages are drawn by their share to a power between 0"
+        PretuneError, match=r"batch\.exponent=2: languages are sampled by their share of the text to a power between 0"
     ):
         pt.Batching(exponent=2)

@@ -21,10 +21,12 @@ from kills import kill_often
 from pretune import PretuneError
 from pretune.objectives import Joint
 from pretune.objectives.objective import Loss
+from pretune.objectives.pretraining.nsp import NSP
 from pretune.training import checkpoints
 from pretune.training.checkpoints import list_checkpoints, load_newest
 from pretune.training.data_streams import Pack
-from pretune.training.loop import Stopped, stop_signals, train
+from pretune.training.interrupts import Stopped, stop_signals
+from pretune.training.loop import train
 from pretune.training.optim.schedules import rate_factor
 from pretune.training.parallel.distributed import World
 from pretune.training.prefetch import deal
@@ -92,7 +94,7 @@ def test_a_joint_loss_is_the_sum_of_its_parts_from_one_forward() -> None:
     )
 
 
-def test_filler_changes_nothing() -> None:
+def test_padding_does_not_change_the_loss() -> None:
     from pretune.runtime.randomness import Draws
     from pretune.text.packing.sequences import Packing, collate
 
@@ -114,7 +116,7 @@ def test_filler_changes_nothing() -> None:
         torch.testing.assert_close(gradients[1][name], gradient, atol=1e-6, rtol=1e-4)
 
 
-def test_packs_are_dealt_evenly_and_each_once() -> None:
+def test_packs_are_assigned_evenly_and_once() -> None:
     packs = [Pack(0, 0, i, i) for i in range(7)]
     for size in (1, 2, 3, 7, 9):
         hands = [deal(packs, World(rank, size)) for rank in range(size)]
@@ -122,7 +124,7 @@ def test_packs_are_dealt_evenly_and_each_once() -> None:
         assert sorted(p.index for hand, _ in hands for p in hand) == list(range(7))
 
 
-def test_mixtures_take_turns_by_share() -> None:
+def test_objectives_of_a_mixture_are_sampled_by_their_shares() -> None:
     training = make("mlm|lm", 1)
     streams = training.streams
     streams.mixture = replace(
@@ -137,8 +139,8 @@ def test_mixtures_take_turns_by_share() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_stopped_and_resumed_equals_never_stopped(name: str, tmp_path: Path) -> None:
-    """Data position, optimizer, carry, chance: all of it comes back, bit for bit."""
+def test_a_resumed_training_is_bit_identical(name: str, tmp_path: Path) -> None:
+    """The data position, optimizer state, recurrent state, and random numbers are restored bit for bit."""
     whole = make(name, 9, tmp_path / "whole", save=100)
     train(whole)
     first = make(name, 9, tmp_path / "parts", save=4)
@@ -177,7 +179,7 @@ save_file({{n: x.detach().contiguous() for n, x in t.root.tensors().items()}}, {
 """
 
 
-def test_killed_inside_a_checkpoint_and_resumed_gives_the_same_bits(tmp_path: Path) -> None:
+def test_a_training_killed_during_a_checkpoint_resumes_bit_identically(tmp_path: Path) -> None:
     here = str(Path(__file__).parent)
 
     def play(folder: str, inside: bool = False) -> int:
@@ -193,7 +195,7 @@ def test_killed_inside_a_checkpoint_and_resumed_gives_the_same_bits(tmp_path: Pa
     assert expected == found
 
 
-def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(
+def test_resuming_falls_back_from_a_damaged_checkpoint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
@@ -204,10 +206,10 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_one_before(
     (newest / "root.safetensors").write_bytes(data)
     found = load_newest(tmp_path)
     assert found is not None and found[0]["step"] == 3
-    assert "damaged checkpoint (root.safetensors does not match its checksum)" in capsys.readouterr().err
+    assert "the checkpoint is damaged (root.safetensors does not match its checksum)" in capsys.readouterr().err
 
 
-def test_a_failed_save_keeps_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_save_keeps_the_previous_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training = make("mlm+nsp", 3, tmp_path, save=3)
     train(training)
     before = list_checkpoints(tmp_path)
@@ -222,12 +224,12 @@ def test_a_failed_save_keeps_the_checkpoint_before(tmp_path: Path, monkeypatch: 
     assert not list((tmp_path / "checkpoints").glob(".tmp*"))
 
 
-def test_old_checkpoints_go(tmp_path: Path) -> None:
+def test_old_checkpoints_are_deleted(tmp_path: Path) -> None:
     train(make("mlm+nsp", 9, tmp_path, save=2))
     assert [p.name for p in list_checkpoints(tmp_path)] == ["step-00000008", "step-00000009"]
 
 
-def test_a_stop_signal_saves_and_ends(tmp_path: Path) -> None:
+def test_a_stop_signal_saves_a_checkpoint_and_stops(tmp_path: Path) -> None:
     training = make("mlm+nsp", 10_000, tmp_path, save=10_000)
     timer = threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGTERM))
     timer.start()
@@ -237,7 +239,7 @@ def test_a_stop_signal_saves_and_ends(tmp_path: Path) -> None:
     assert json.loads((checkpoint / "state.json").read_text())["step"] >= 1
 
 
-def test_signal_handlers_are_put_back() -> None:
+def test_signal_handlers_are_restored() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with stop_signals() as event:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -270,7 +272,7 @@ def test_a_training_without_a_budget_is_refused() -> None:
         Budget(steps=0)
 
 
-def test_rates_rise_then_fall_to_the_end() -> None:
+def test_the_learning_rate_warms_up_then_decays() -> None:
     schedule = Schedule("linear", warmup=0.25, final=0.0)
     factors = [rate_factor(schedule, step / 8, (step + 1) / 8) for step in range(8)]
     assert factors == pytest.approx([0.5, 1, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
@@ -293,7 +295,7 @@ def test_every_schedule_peaks_at_the_end_of_the_warmup_and_then_only_falls(
     assert factors[peak:] == sorted(factors[peak:], reverse=True)
 
 
-def test_schedules_have_their_papers_values() -> None:
+def test_schedules_match_their_papers() -> None:
     def at(schedule: Schedule, share: float) -> float:
         return rate_factor(schedule, share, share)
 
@@ -310,29 +312,29 @@ def test_schedules_have_their_papers_values() -> None:
     assert [at(stable, share) for share in (0.05, 0.5, 0.8, 0.9, 1.0)] == pytest.approx([0.5, 1, 1, 0.5, 0])
 
 
-def test_sections_are_filled_from_what_is_given_then_the_preset_then_the_defaults() -> None:
+def test_given_settings_override_the_preset_and_the_defaults() -> None:
     filled = fill(Optimizer, Optimizer(lr=1.0), {"lr": 2.0, "decay": 0.5})
     assert (filled.lr, filled.decay, filled.betas) == (1.0, 0.5, (0.9, 0.999))
     assert fill(Budget, Budget(seconds=5), {"steps": 100}).limits == {"seconds": 5.0}
     assert fill(Watching, None).save == 100
 
 
-def test_a_step_without_targets_of_a_term_goes_by_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_term_without_targets_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     """All pairs of a step may be unlabeled: their loss is 0, not 0 / 0."""
 
-    def unlabeled(name: str, sequences: Any) -> Any:
+    def unlabeled(self: NSP, sequences: Any, tokenizer: Any, draws: Any) -> Any:
         places = sequences.offsets[:-1]
-        sequences.targets[name] = (places, np.zeros_like(places), np.zeros(len(places)))  # as where shapes are fixed
+        sequences.targets["nsp"] = (places, np.zeros_like(places), np.zeros(len(places)))  # as where shapes are fixed
         return sequences
 
-    monkeypatch.setattr("pretune.objectives.pretraining.nsp.judge_at_start", unlabeled)
+    monkeypatch.setattr(NSP, "corrupt", unlabeled)
     training = make("mlm+nsp", 2)
     found = train(training)
     assert found["nsp"] == 0.0 and 0.0 < found["mlm"] < 20.0
     assert all(torch.isfinite(tensor).all() for tensor in weights(training).values())
 
 
-def test_a_loss_that_is_no_number_stops_the_training() -> None:
+def test_a_nan_loss_stops_the_training() -> None:
     training = make("mlm+nsp", 50)
     training.optimizer = replace(training.optimizer, lr=1e30, clip=0.0)
     with pytest.raises(PretuneError, match=r"step \d+: the gradient is not a number .stream 0, epoch"):
@@ -340,7 +342,7 @@ def test_a_loss_that_is_no_number_stops_the_training() -> None:
 
 
 @pytest.mark.slow
-def test_killed_thirty_times_and_resumed_gives_the_same_bits() -> None:
+def test_a_training_killed_thirty_times_resumes_bit_identically() -> None:
     seed = int.from_bytes(os.urandom(4), "little")
     print("seed", seed)  # pytest shows it when the test fails
     doing = kill_often(30, seed)

@@ -17,7 +17,7 @@ from test_engine import stop_at
 import pretune as pt
 from pretune.cli import main
 from pretune.inference.predict import load_trained
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 from pretune.objectives import Joint, Mixture, Named, parse_objective
 from pretune.training import prefetch
 from pretune.training.data_streams import Stage, Streams
@@ -149,7 +149,7 @@ def test_what_each_task_found_out_is_its_own(material: Path, tmp_path: Path) -> 
     answers = [json.loads(line) for line in (run.folder / "dev_answers-large.jsonl").read_text().splitlines()]
     assert said["large"] == pytest.approx([answer["value"] for answer in answers], rel=1e-4)
     trained, task = load_trained(run.folder, name="who")
-    assert trained.tasks["who"]["threshold"] == task.threshold and "threshold" not in trained.tasks["small"]  # type: ignore[attr-defined]
+    assert trained.tasks["who"]["threshold"] == task.unwrapped.threshold and "threshold" not in trained.tasks["small"]
     again = tune(run.folder, made, tmp_path / "again", objective, steps=1, optimizer=pt.Optimizer(lr=1e-9))
     for name in ("small", "large"):  # they go on where they were
         measured = f"dev/{name}/mse"
@@ -301,11 +301,11 @@ def test_weights_come_on_top() -> None:
     [
         ("a: classify | b: classify", ["mood", "warm"], "--train mood=…: no task has this name"),
         ("mood: classify | warm: classify", ["mood"], "no file for warm; give warm=FILE"),
-        ("mood: classify | classify", ["mood", "warm"], "each has a name of its own"),
-        ("mood: classify | mood: classify", ["mood"], "two tasks have one name"),
-        ("classify | lm", ["mood", "warm"], "name the tasks as their files are named"),
-        ("mood: lm", ["mood"], "only tasks have names of their own, and lm is none"),
-        ("mlm: classify", ["mood"], "mlm is an objective already"),
+        ("mood: classify | classify", ["mood", "warm"], "each of several tasks needs a name"),
+        ("mood: classify | mood: classify", ["mood"], "two tasks have the same name"),
+        ("classify | lm", ["mood", "warm"], "name each task like its file"),
+        ("mood: lm", ["mood"], "only tasks can be renamed, and lm is not a task"),
+        ("mlm: classify", ["mood"], "mlm is the name of an objective already"),
     ],
 )
 def test_names_must_fit(objective: str, names: list[str], message: str, material: Path, tmp_path: Path) -> None:
@@ -316,25 +316,25 @@ def test_names_must_fit(objective: str, names: list[str], message: str, material
 
 def test_files_and_sampling_that_make_no_sense_are_refused(material: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        pt.PretuneError, match=r"b\.csv: of several files each has the name of its task, as in sst=b\.csv"
+        pt.PretuneError, match=r"b\.csv: several files need the names of their tasks; write NAME=FILE, as in sst=b\.csv"
     ):
         name_files(["a=a.csv", "b.csv"])
-    with pytest.raises(pt.PretuneError, match="two files for one task"):
+    with pytest.raises(pt.PretuneError, match="one task has two files"):
         name_files(["a=a.csv", "a=b.csv"])
     assert name_files("plain.csv") == name_files(["plain.csv"]) == "plain.csv"
     for text, message in {
         "propotional": "did you mean 'proportional'",
         "uniform(2)": "uniform takes no number",
-        "temperature(0)": "a temperature is above 0",
+        "temperature(0)": "the temperature must be above 0",
     }.items():
         with pytest.raises(pt.PretuneError, match=message):
             parse_sampling(text)
     named = files(material, "mood", "warm")
-    with pytest.raises(pt.PretuneError, match=r"--dev names tasks \(mood, warm\) and --train none"):
+    with pytest.raises(pt.PretuneError, match=r"--dev names tasks \(mood, warm\) but --train does not"):
         tune(material / "bert", material / "warm.csv", tmp_path / "run", "classify", dev=named)
     with pytest.raises(pt.PretuneError, match="--unlabeled applies only to one task"):
         tune(material / "bert", named, tmp_path / "run", "classify", unlabeled="x.csv")
-    with pytest.raises(pt.PretuneError, match=r"say whose it is, as in mood=.*warm\.csv"):
+    with pytest.raises(pt.PretuneError, match=r"name the one it is for, as in mood=.*warm\.csv"):
         tune(material / "bert", named, tmp_path / "run", "classify", dev=material / "warm.csv")
 
 
@@ -346,4 +346,4 @@ def test_names_are_read_with_weights_and_layers() -> None:
     assert isinstance(first, Named) and first.name == "a" and first.kind == "classify" and first.labels == ("p", "q")
     assert [part.name for part in mixture.objectives] == ["a", "lm", "b"]
     second: Any = mixture.objectives[2]
-    assert second.prefix == "x: y" and second.head_of == "lm"
+    assert second.unwrapped.prefix == "x: y" and second.head_of == "lm"

@@ -11,11 +11,13 @@ import pytest
 from material import TEMPLATES, encoder_decoder
 from pretune import PretuneError, pretrain
 from pretune.families import FAMILIES
-from pretune.families.family import Family, Table
-from pretune.models.model import Model, Root, load_model
+from pretune.families.checkpoint_names import NameTable
+from pretune.families.family import Family
+from pretune.models.loading import load_model
+from pretune.models.model import Model, Root
 from pretune.objectives import parse_objective
 from pretune.training.held_out import split
-from pretune.training.jobs import pretraining
+from pretune.training.jobs import pretraining, pretraining_data, pretraining_model, pretraining_settings
 from pretune.training.settings import Batching, Budget, Watching
 
 WORDS = ["cat", "dog", "fox", "owl", "pig", "rat", "bee", "cow", "elk", "hen"]
@@ -31,7 +33,7 @@ TINY = Family(
     config=TinyConfig,
     build=lambda config: encoder_decoder(config.vocab_size, layers=1),
     template=TEMPLATES["t5"],
-    table=Table(),
+    table=NameTable(),
     classes={frozenset(): "Tiny"},
 )
 
@@ -45,9 +47,12 @@ def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
         config = TinyConfig(vocabulary or 64)
         return Model(TINY, config, Root(TINY.build(config)))
 
-    monkeypatch.setattr(pretraining, "make_model", make)
-    monkeypatch.setattr(pretraining, "is_preset", lambda name: name == "tiny-pairs")
-    monkeypatch.setattr(pretraining, "find_preset", lambda name: {"tokenizer": {"kind": "wordpiece", "size": 90}})
+    monkeypatch.setattr(pretraining_model, "make_model", make)
+    for module in (pretraining, pretraining_model, pretraining_settings):
+        monkeypatch.setattr(module, "is_preset", lambda name: name == "tiny-pairs")
+    monkeypatch.setattr(
+        pretraining_settings, "find_preset", lambda name: {"tokenizer": {"kind": "wordpiece", "size": 90}}
+    )
 
 
 def write_pairs(path: Path, count: int = 60) -> Path:
@@ -77,8 +82,8 @@ def test_from_a_table_to_a_model_with_rows_held_out(tmp_path: Path) -> None:
     model = load_model(run, parse_objective("translate"))
     assert model.objective == "translate" and model.tokenizer is not None
     # Some rows are held out, the same ones for every seed, and none is in both.
-    rows = pretraining.read_rows(
-        pretraining.make_plan("tiny-pairs", [table], tmp_path / "x", {"objective": "translate"}, 0, None),
+    rows = pretraining_data.read_rows(
+        pretraining_settings.make_plan("tiny-pairs", [table], tmp_path / "x", {"objective": "translate"}, 0, None),
         parse_objective("translate"),
     )
     assert rows is not None and len(rows) == 60
@@ -100,9 +105,9 @@ def test_two_aligned_files_will_do(tmp_path: Path) -> None:
 
 
 def test_rows_and_running_text_do_not_mix(tmp_path: Path) -> None:
-    with pytest.raises(PretuneError, match=r"some of translate, lm learn from rows and some from running text"):
+    with pytest.raises(PretuneError, match=r"some of translate, lm train on rows and some on running text"):
         pretrain("tiny-pairs", str(write_pairs(tmp_path / "a.tsv")), objective="translate|lm", out=tmp_path / "run")
-    with pytest.raises(PretuneError, match="pairs of texts are needed"):
+    with pytest.raises(PretuneError, match="No parallel texts were given"):
         pretrain("tiny-pairs", objective="translate", out=tmp_path / "run", budget=Budget(steps=1))
     assert not (tmp_path / "run").exists()
 

@@ -13,7 +13,7 @@ import pretune as pt
 from canary import store
 from pretune.models.presets import preset_names
 from pretune.runtime.errors import PretuneError
-from pretune.training.jobs.pretraining import make_plan
+from pretune.training.jobs.pretraining_settings import make_plan
 from pretune.training.jobs.recipe_scaling import LEAST_SEQUENCES, LEAST_STEPS, Course, parse_budget, scale_to
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule
 
@@ -50,7 +50,7 @@ def test_budgets_are_read(text: str, expected: Budget) -> None:
 
 @pytest.mark.parametrize("text", ["", "ten", "10", "10 parsecs", "1e", "-5min", "1..5h"])
 def test_what_is_no_budget_is_refused_in_one_line(text: str) -> None:
-    with pytest.raises(PretuneError, match=r"--scale-to .*: expected a budget such as 10min"):
+    with pytest.raises(PretuneError, match=r"--scale-to .* is not a budget; give one such as 10min"):
         parse_budget(text)
 
 
@@ -78,7 +78,7 @@ def test_never_more_than_the_recipe_and_never_over_the_budget(unit: str, tokens:
 def test_a_budget_in_steps_keeps_the_batch_and_one_larger_than_the_recipe_changes_nothing() -> None:
     made, how = scaled(Budget(steps=500))
     assert (made.budget, made.batch, made.optimizer) == (Budget(steps=500), BERT.batch, BERT.optimizer)
-    assert "500 steps" in how and "5 of warm-up" in how
+    assert "500 steps" in how and "5 are warmup" in how
     made, _ = scaled(Budget(steps=10**9))
     assert made == BERT
     made, _ = scaled(Budget(tokens=1e30))
@@ -127,7 +127,7 @@ def test_what_is_given_wins_and_two_budgets_are_refused() -> None:
     options = {"scale_to": "1e7tokens", "batch": Batching(length=64), "optimizer": Optimizer(lr=3e-3)}
     plan = make_plan("bert-base", ["texts"], "run", options, 0, "cpu")
     assert (plan.batch.length, plan.batch.stages, plan.optimizer.lr) == (64, None, 3e-3)
-    with pytest.raises(PretuneError, match="give no other limit"):
+    with pytest.raises(PretuneError, match="remove the other limit"):
         make_plan("bert-base", ["texts"], "run", {"scale_to": "1h", "budget": Budget(steps=3)}, 0, "cpu")
 
 

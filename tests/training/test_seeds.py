@@ -75,7 +75,7 @@ def test_few_examples_get_five_seeds_and_a_seed_is_the_same_alone(tmp_path: Path
 def test_seeds_need_something_to_be_judged_by(tmp_path: Path) -> None:
     few = tmp_path / "few.csv"
     few.write_text("text,label\ngood,a\nbad,b\n")
-    with pytest.raises(PretuneError, match="2 seeds are compared on examples for judging"):
+    with pytest.raises(PretuneError, match="comparing 2 seeds needs dev examples"):
         pt.finetune(start() / "start", few, out=tmp_path / "run", seeds=2)
 
 

@@ -139,14 +139,16 @@ def test_what_cannot_be_is_refused(material: Path, tmp_path: Path) -> None:
     def train(**options: object) -> pt.Run:
         return tune(material / "start", material / "train.csv", tmp_path / "run", "classify", steps=1, **options)
 
-    with pytest.raises(pt.PretuneError, match="how sure a teacher must be is a probability"):
+    with pytest.raises(pt.PretuneError, match="the confidence must be a probability"):
         train(unlabeled=material / "more.csv", confident=1.5)
-    with pytest.raises(pt.PretuneError, match=r"sure of none of 40 texts \(0\.\d\d at most\); lower --confident"):
+    with pytest.raises(
+        pt.PretuneError, match=r"confident about none of 40 texts \(at most 0\.\d\d\); lower --confident"
+    ):
         train(unlabeled=material / "more.csv", confident=1.0)
-    with pytest.raises(pt.PretuneError, match="--soft 0: a temperature is above 0"):
+    with pytest.raises(pt.PretuneError, match="--soft 0: the temperature must be above 0"):
         train(unlabeled=material / "more.csv", soft=0.0)
     with pytest.raises(pt.PretuneError, match="--soft applies only with --unlabeled"):
         train(soft=1.0)
-    with pytest.raises(pt.PretuneError, match="by tasks whose answers are one label each: classify, prompt"):
+    with pytest.raises(pt.PretuneError, match="only tasks with one label per text can label texts: classify, prompt"):
         tune(material / "start", material / "train.csv", tmp_path / "run", "generate", unlabeled=material / "more.csv")
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["intermediate"]  # the teacher that was not sure

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import pretune as pt
-from pretune.models.model import make_model
+from pretune.models.create_model import make_model
 from pretune.nn.dropout import share_seed, stop_dropout
 from pretune.objectives import parse_objective
 from pretune.packed import Batch, Capacity, make_targets, pack

@@ -149,7 +149,7 @@ def test_what_is_given_is_not_searched() -> None:
     space, usual = make_space(4, {"lr": 1e-4, "epochs": None, "layers": "gradual"})
     assert set(space) == set(usual) == {"epochs", "batch", "layer_decay"}
     assert "layers" not in make_space(1, {})[0]
-    with pytest.raises(PretuneError, match="all given; leave some open"):
+    with pytest.raises(PretuneError, match="all given; remove at least one"):
         make_space(1, {"lr": 1e-4, "epochs": 1, "batch": 8, "layer_decay": 0.9})
     assert count_layers("bert-tiny") == 2 and count_layers(str(start() / "start")) == 4
 
@@ -162,7 +162,7 @@ def test_models_are_tuned(tmp_path: Path) -> None:
     found = pt.tune(folder / "start", folder / "train.csv", trials=3, **options)
     assert (first, [row["trial"] for row in found]) == ([0, 1], [0, 1, 2])
     best = found.facts["best"]
-    assert found.facts["mattered"] == "too few trials that differ to tell"
+    assert found.facts["mattered"] == "too few different trials to tell"
     (scores,) = pt.predict(best["model"], folder / "train.csv", score=True).facts["scores"]
     assert scores["accuracy"] == best["accuracy"] == max(row["accuracy"] for row in found)
     recipe = Run(out / "trials" / "001").recipe

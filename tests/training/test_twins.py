@@ -15,12 +15,12 @@ import yaml
 import pretune as pt
 from conftest import english_documents
 from pretune.backbones.recurrent import Recurrent
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 from pretune.models.presets import find_preset, preset_names
 from pretune.objectives import parse_objective
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.training import train as train_tokenizer
-from pretune.training.jobs.pretraining import make_plan
+from pretune.training.jobs.pretraining_settings import make_plan
 
 TWINS = [name for name in preset_names() if name.endswith("-tiny")]
 

@@ -12,7 +12,8 @@ import torch
 
 import pretune as pt
 from pretune.families import FAMILIES
-from pretune.models.model import Model, Root, load
+from pretune.models.loading import load
+from pretune.models.model import Model, Root
 from pretune.training.jobs.ulmfit import lowercases, unfreezing, way_of
 
 WORDS = ["red", "blue", "green", "yellow", "stone", "cloud", "tree", "bird"]
@@ -113,5 +114,5 @@ def test_what_is_no_pair_of_ways_is_refused() -> None:
     assert way_of(str(folder / "backward")) == "backward"
     with pytest.raises(pt.PretuneError, match="both read forward"):
         pt.ulmfit(folder / "lm", folder / "train.csv", backward=folder / "lm", out=folder / "no")
-    with pytest.raises(pt.PretuneError, match="recurrent language models"):
+    with pytest.raises(pt.PretuneError, match="needs a recurrent language model"):
         pt.ulmfit("pretune-small-en", folder / "train.csv", out=folder / "no")

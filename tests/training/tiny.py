@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 import pretune as pt
-from pretune.models.model import Model, Root, make_model
+from pretune.models.create_model import make_model
+from pretune.models.model import Model, Root
 from pretune.objectives import parse_objective
 from pretune.text.corpus.documents import Document
 from pretune.text.tokenizers.tokenizer import Tokenizer

@@ -96,7 +96,7 @@ def same_everywhere() -> dict[str, list[float]]:
     for name in ("muon", "lamb"):
         found[name] = optimized(name, "shard")
     if size == 2:
-        with pytest.raises(PretuneError, match="adafactor takes means over whole rows"):
+        with pytest.raises(PretuneError, match="adafactor needs means over whole rows"):
             optimized("adafactor", "shard")
     found["mean"] = optimized("adamw", "shard", ema=0.5)
     return found

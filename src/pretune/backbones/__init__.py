@@ -1,1 +1,1 @@
-"""Backbones, assembled from bricks: packed token streams in, states out. They know no loss and no label."""
+"""Backbones: networks that turn packed token sequences into hidden states. They know nothing of losses or labels."""

@@ -1,4 +1,4 @@
-"""What a backbone is and what it returns."""
+"""The interface that every backbone implements, and the hidden states that it returns."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ Keep = Literal["last", "all"] | Sequence[int]
 
 @dataclass
 class States:
-    """The kept layers, (n, width) each, and what to hand to the next batch."""
+    """The hidden states of the requested layers, (n, width) each, and the state to pass to the next batch."""
 
     layers: list[Tensor]
-    carry: Any = None  # detached: segment memory, recurrent state, key-value cache
+    carry: Any = None  # detached: segment memory, recurrent state, or key-value cache
 
     @property
     def last(self) -> Tensor:
-        """The top layer's states."""
+        """The hidden states of the last of the requested layers."""
         return self.layers[-1]
 
 
 class TaskParts:
-    """The parts that a family puts between states and the outputs of tasks, each made anew for each head."""
+    """Factories of the modules that a model family puts between hidden states and task outputs, one call per head."""
 
-    pooler: Callable[[], nn.Module]  # from a sequence's state to the vector that a classifier reads
-    classifier: Callable[[int], nn.Module]  # from there to one logit per class
-    tagger: Callable[[], nn.Module]  # from a token's state to the vector that its tag is read from
-    answerer: Callable[[], nn.Module]  # the same for answers
+    pooler: Callable[[], nn.Module]  # from a sequence's hidden state to the vector that the classifier reads
+    classifier: Callable[[int], nn.Module]  # from that vector to one logit per class
+    tagger: Callable[[], nn.Module]  # from a token's hidden state to the vector that the tag classifier reads
+    answerer: Callable[[], nn.Module]  # the same for extractive question answering
     choice_pooler: Callable[[], nn.Module]  # like `pooler`, for multiple choice
     choice_output: Callable[[int], nn.Module]  # like `classifier`, for multiple choice
 
@@ -50,10 +50,10 @@ class TaskParts:
         choice_pooler: Callable[[], nn.Module] | None = None,
         choice_output: Callable[[int], nn.Module] | None = None,
     ) -> None:
-        """Set the parts; `width` is that of the states.
+        """Set the factories; `width` is the width of the hidden states.
 
-        By default a classifier is a linear map with biases, answers have what tags have, and multiple choice what
-        classification has.
+        By default, the classifier is a linear layer with a bias, question answering uses the part for tagging, and
+        multiple choice uses the parts for classification.
         """
         self.pooler, self.tagger = pooler, tagger
         self.classifier = partial(OutputLinear, width) if classifier is None else classifier
@@ -61,19 +61,19 @@ class TaskParts:
         self.choice_pooler = pooler if choice_pooler is None else choice_pooler
         self.choice_output = self.classifier if choice_output is None else choice_output
 
-    def take_parts(self, other: TaskParts) -> None:
-        """Set the parts of another backbone."""
+    def copy_parts(self, other: TaskParts) -> None:
+        """Use the factories of another backbone."""
         self.pooler, self.classifier = other.pooler, other.classifier
         self.tagger, self.answerer = other.tagger, other.answerer
         self.choice_pooler, self.choice_output = other.choice_pooler, other.choice_output
 
 
 class Backbone(Protocol):
-    """Anything that turns packed tokens into states."""
+    """A network that turns packed tokens into hidden states."""
 
     embed: Embeddings
-    vocabulary_head: Callable[[], nn.Module]  # how this family goes from states to the vocabulary
-    pooler: Callable[[], nn.Module]  # the parts of task heads: see TaskParts
+    vocabulary_head: Callable[[], nn.Module]  # makes the head from hidden states to logits over the vocabulary
+    pooler: Callable[[], nn.Module]  # this and the following: see `TaskParts`
     classifier: Callable[[int], nn.Module]
     tagger: Callable[[], nn.Module]
     answerer: Callable[[], nn.Module]
@@ -82,24 +82,24 @@ class Backbone(Protocol):
 
     @property
     def width(self) -> int:
-        """Width of the states."""
+        """The width of the hidden states."""
 
     @property
     def depth(self) -> int:
-        """How many layers follow on the embeddings."""
+        """The number of layers after the embeddings."""
 
     @property
     def longest(self) -> int | None:
-        """Positions the model has; None: any."""
+        """The number of positions, or None if sequences may have any length."""
 
     def __call__(self, *packed: Packed, carry: Any = None, keep: Keep = "last") -> States: ...
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """Its modules from the embedding to the top; shared layers are one group."""
+        """Return the named groups of modules from the embeddings to the top; shared layers form one group."""
 
 
 def kept(keep: Keep, layers: int) -> set[int]:
-    """Which of the layers 0 (the embeddings) to `layers` to keep.
+    """Return the indices of the layers to keep, from 0 (the embeddings) to `layers`.
 
     >>> sorted(kept([0, -1], 12))
     [0, 12]

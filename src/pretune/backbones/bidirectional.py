@@ -1,4 +1,4 @@
-"""Two stacks over one embedding, one that reads forward and one that reads backward: ELMo's biLM."""
+"""A bidirectional language model: a forward and a backward stack over one embedding (ELMo)."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from pretune.runtime.errors import PretuneError
 
 @dataclass
 class TwoCarries:
-    """What each of the two stacks hands on."""
+    """The states that the forward and the backward stack pass to the next batch."""
 
     ahead: Any
     back: Any
 
     def tensors(self) -> dict[str, Tensor]:
-        """By name, for checkpoints."""
+        """Return the tensors of both states by name, for checkpoints."""
         both = {"ahead": self.ahead, "back": self.back}
-        return {f"{way}.{name}": tensor for way, carry in both.items() for name, tensor in carry.tensors().items()}
+        return {f"{side}.{name}": tensor for side, state in both.items() for name, tensor in state.tensors().items()}
 
 
 class TwoWays(TaskParts, nn.Module):
-    """Any two backbones that look back only (causal attention, recurrent), of one width and depth, on one embedding.
+    """Two unidirectional backbones (causal attention or recurrent) of equal width and depth that share one embedding.
 
-    States are those of the forward stack beside those of the backward one, layer by layer: (n, 2 · width of a stack). The
-    backward stack reads every sequence from its end, positions counted from there.
+    The hidden states of each layer are those of the forward stack concatenated with those of the backward stack:
+    (n, 2 · width of one stack). The backward stack reads each sequence from its end and counts positions from there.
     """
 
     def __init__(self, ahead: Backbone, back: Backbone, *, pooler: Callable[[], nn.Module] = nn.Identity) -> None:
@@ -42,42 +42,42 @@ class TwoWays(TaskParts, nn.Module):
         self.embed = ahead.embed
         self.ahead: Any = ahead
         self.back: Any = back
-        self.way_head = ahead.vocabulary_head  # from the states of either stack to the vocabulary
-        self.vocabulary_head: Callable[[], nn.Module] = nothing_to_predict
+        self.way_head = ahead.vocabulary_head  # from the hidden states of one stack to the vocabulary
+        self.vocabulary_head: Callable[[], nn.Module] = _refuse_vocabulary_head
         self.set_parts(self.width, pooler=pooler)
 
     @property
     def stacks(self) -> tuple[Any, Any]:
-        """The forward and the backward one."""
+        """The forward and the backward stack."""
         return self.ahead, self.back
 
     @property
     def width(self) -> int:
-        """Width of the states of both stacks together."""
+        """The width of the concatenated hidden states."""
         return 2 * int(self.ahead.width)
 
     @property
     def depth(self) -> int:
-        """How many layers of either stack follow on the embeddings."""
+        """The number of layers of each stack after the embeddings."""
         return int(self.ahead.depth)
 
     @property
     def longest(self) -> int | None:
-        """Positions the model has; None: any."""
+        """The number of positions, or None if sequences may have any length."""
         longest: int | None = self.ahead.longest
         return longest
 
     def forward(self, packed: Packed, carry: None = None, keep: Keep = "last") -> States:
-        """States of the kept layers, (n, width) each; layer 0 is the embedding, twice."""
+        """Return the hidden states of the requested layers, (n, width) each; layer 0 repeats the embedding twice."""
         turn = reverse(packed)
         ahead = self.ahead(packed, keep=keep)
         back = self.back(reversed_packed(packed, turn), keep=keep)
         return States([torch.cat([x, rearrange(y, turn)], 1) for x, y in zip(ahead.layers, back.layers, strict=True)])
 
     def apart(self, ahead: Packed, back: Packed, carry: TwoCarries | None = None) -> tuple[Tensor, Tensor, TwoCarries]:
-        """Each stack on a text of its own: their last states, in the order of the texts, and what both hand on.
+        """Run each stack on its own text and return both last layers, in text order, and the states to pass on.
 
-        What goes on after a forward stack's text is the text after it, and after a backward stack's, the one before it.
+        The next batch of the forward stack holds the text that follows, that of the backward stack the text before.
         """
         turn = reverse(back)
         first = self.ahead(ahead, carry=None if carry is None else carry.ahead)
@@ -85,25 +85,28 @@ class TwoWays(TaskParts, nn.Module):
         return first.last, rearrange(second.last, turn), TwoCarries(first.carry, second.carry)
 
     def restore_carry(self, tensors: dict[str, Tensor]) -> TwoCarries:
-        """What both hand on, from a checkpoint."""
-        ways: dict[str, dict[str, Tensor]] = {"ahead": {}, "back": {}}
+        """Return the states of both stacks from the tensors of a checkpoint."""
+        sides: dict[str, dict[str, Tensor]] = {"ahead": {}, "back": {}}
         for name, tensor in tensors.items():
-            way, _, rest = name.partition(".")
-            ways[way][rest] = tensor
-        return TwoCarries(self.ahead.restore_carry(ways["ahead"]), self.back.restore_carry(ways["back"]))
+            side, _, rest = name.partition(".")
+            sides[side][rest] = tensor
+        return TwoCarries(self.ahead.restore_carry(sides["ahead"]), self.back.restore_carry(sides["back"]))
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """From the embedding to the top; layers of the same depth are one group."""
+        """Return the groups of modules from the embeddings to the top; layers of equal depth form one group."""
         pairs = zip(self.ahead.groups(), self.back.groups(), strict=True)
         return [(name, list(dict.fromkeys([*modules, *others]))) for (name, modules), (_, others) in pairs]
 
 
-def nothing_to_predict() -> nn.Module:
-    """Both stacks together have seen every token."""
-    raise PretuneError("a model that reads forward and backward apart learns by bilm alone; choose another for this")
+def _refuse_vocabulary_head() -> nn.Module:
+    """Raise an error: the concatenated states have seen every token, so there is none left to predict."""
+    raise PretuneError(
+        "A model with separate forward and backward stacks can only be pretrained with the objective bilm; "
+        "choose another model for this objective."
+    )
 
 
 def reversed_packed(packed: Packed, turn: Tensor) -> Packed:
-    """Every sequence from its end; positions count from there."""
+    """Return the batch with the tokens of each sequence in reverse order and positions counted from its end."""
     columns = {name: column[turn] for name, column in packed.columns.items()}
     return replace(packed, ids=packed.ids[turn], columns=columns)

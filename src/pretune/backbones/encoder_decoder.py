@@ -1,4 +1,4 @@
-"""An encoder, and a decoder that looks at it: T5, BART, translation."""
+"""A Transformer encoder and a decoder with cross-attention to it: T5, BART, translation models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pretune.packed import Packed
 
 
 class EncoderDecoder(TaskParts, nn.Module):
-    """Two packed streams: sequence i of the target is decoded from sequence i of the source."""
+    """A backbone with two packed inputs: sequence i of the target is decoded from sequence i of the source."""
 
     def __init__(
         self,
@@ -28,7 +28,10 @@ class EncoderDecoder(TaskParts, nn.Module):
         score: nn.Module | None = None,
         norm: nn.Module | None = None,
     ) -> None:
-        """`embed`, `score` and `norm` are the decoder's; its token vectors may be the encoder's own."""
+        """Assemble the network; `embed`, `layers`, `score` and `norm` belong to the decoder.
+
+        The decoder's token embedding may be that of the encoder.
+        """
         super().__init__()
         self.encoder = encoder
         self.embed = embed
@@ -36,26 +39,28 @@ class EncoderDecoder(TaskParts, nn.Module):
         self.layers = nn.ModuleList(layers)
         self.norm = norm if norm is not None else nn.Identity()
         self.vocabulary_head = encoder.vocabulary_head
-        self.take_parts(encoder)
+        self.copy_parts(encoder)
 
     @property
     def width(self) -> int:
-        """Width of the decoder's states."""
+        """The width of the decoder's hidden states."""
         return self.embed.width
 
     @property
     def depth(self) -> int:
-        """How many layers of the decoder follow on its embeddings."""
+        """The number of decoder layers after the embeddings."""
         return len(self.layers)
 
     @property
     def longest(self) -> int | None:
-        """Positions the model has; None: any."""
+        """The number of positions, or None if sequences may have any length."""
         return self.encoder.longest
 
     def forward(self, source: Packed, target: Packed, carry: Cache | None = None, keep: Keep = "last") -> States:
-        """States of the decoder's kept layers, (n, width) each. With a Cache, the target's tokens follow those it holds,
-        and the source is read once."""
+        """Return the hidden states of the requested decoder layers, (n, width) each.
+
+        With a `Cache`, the target's tokens continue the sequences that it holds, and the source is encoded only once.
+        """
         encoded = self.encoder(source).last if carry is None or carry.source is None else None
         return self.decode(target, source, encoded, carry, keep)
 
@@ -67,9 +72,9 @@ class EncoderDecoder(TaskParts, nn.Module):
         carry: Cache | None = None,
         keep: Keep = "last",
     ) -> States:
-        """The decoder alone, on the encoder's states (m, width) of the source: computed once, they serve any target.
+        """Run the decoder on encoder states (m, width) of the source, which can be reused for any number of targets.
 
-        None where a Cache has what it needs of them.
+        `encoded` may be None if the cache already holds the keys and values of the source.
         """
         wanted = kept(keep, len(self.layers))
         x: Tensor = self.embed(target)
@@ -90,7 +95,7 @@ class EncoderDecoder(TaskParts, nn.Module):
         return States(layers, carry)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """From the encoder's embedding to the decoder's top."""
+        """Return the groups of modules from the encoder's embeddings to the decoder's top layer."""
         groups = [(f"encoder {name}", modules) for name, modules in self.encoder.groups()]
         groups[0][1].extend([self.embed] if self.score is None else [self.embed, self.score])
         groups += [(f"decoder layer {number}", [layer]) for number, layer in enumerate(self.layers)]

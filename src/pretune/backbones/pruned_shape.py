@@ -1,7 +1,6 @@
-"""Where a backbone departs from its configuration: layers that were dropped, heads and inner units that were removed, linear
-maps of another kind.
+"""How a pruned or quantized backbone differs from its configuration: kept layers, heads, feed-forward units, linear layers.
 
-A model's config.json says so under `pretune`, so that a pruned model is built and loaded like any other.
+The section `pretune` of config.json records the difference, so that a pruned model is built and loaded like any other.
 """
 
 from __future__ import annotations
@@ -14,82 +13,90 @@ from torch import nn
 
 from pretune.backbones.encoder import Encoder
 from pretune.nn.quantized.int8 import replace_linears
-from pretune.nn.structured_pruning import HEADED, OPENED, narrow, size
+from pretune.nn.structured_pruning import Prunable, PrunableHeads, PrunableUnits
 from pretune.runtime.errors import PretuneError, quote
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What is left of what a configuration describes; an empty one is all of it."""
+    """The layers, heads and feed-forward units that pruning kept, and the quantization; empty for an unchanged model."""
 
-    layers: tuple[int, ...] | None = None  # of a stack, by the depths they had
-    heads: Mapping[str, int] = field(default_factory=dict)  # how many, by the path of the attention
-    units: Mapping[str, int] = field(default_factory=dict)  # by the path of the feed-forward network
-    linear: str = ""  # the kind of all linear maps, if they are integers: dynamic, weights, int4
+    layers: tuple[int, ...] | None = None  # the kept layers, by their original depths; None for all
+    heads: Mapping[str, int] = field(default_factory=dict)  # the number of heads, by path of the attention module
+    units: Mapping[str, int] = field(default_factory=dict)  # the number of units, by path of the feed-forward module
+    linear: str = ""  # the quantization of all linear layers: dynamic, weights, int4; "" for none
 
     def __bool__(self) -> bool:
         return self != Shape()
 
     def write(self) -> dict[str, Any]:
-        """For config.json: what there is to say."""
+        """Return the content of the entry `shape` in config.json."""
         parts = {"layers": None if self.layers is None else list(self.layers)}
         parts |= {"heads": dict(self.heads) or None, "units": dict(self.units) or None}  # type: ignore[dict-item]
         parts |= {"linear": self.linear or None}  # type: ignore[dict-item]
         return {name: part for name, part in parts.items() if part is not None}
 
-    def told(self) -> str:
-        """In words, what it is that a configuration cannot say."""
-        gone = [name for name in ("layers", "heads", "units") if name in self.write()]
-        parts = [f"which {' and '.join(gone)} were pruned"] if gone else []
-        return " and ".join(
-            parts + ([f"that matrices are of {4 if self.linear == 'int4' else 8} bits"] if self.linear else [])
-        )
+    def describe(self) -> str:
+        """Return the changes in words, for error messages.
+
+        >>> Shape(layers=(0, 2), linear="int4").describe()
+        'pruned layers and int4 weights'
+        """
+        pruned = [name for name in ("layers", "heads", "units") if name in self.write()]
+        parts = [f"pruned {' and '.join(pruned)}"] if pruned else []
+        quantized = "int4" if self.linear == "int4" else "int8"
+        return " and ".join(parts + ([f"{quantized} weights"] if self.linear else []))
 
     @classmethod
     def read(cls, content: Mapping[str, Any]) -> Shape:
-        """The inverse of `write`."""
+        """Build the shape from the result of `write`."""
         layers = content.get("layers")
         heads, units = (dict(content.get(name, {})) for name in ("heads", "units"))
         return cls(None if layers is None else tuple(layers), heads, units, content.get("linear", ""))
 
     def apply(self, backbone: Any) -> Any:
-        """Make a backbone that was built from the configuration alone what it is now."""
+        """Prune and quantize a backbone that was built from the configuration, in place, and return it."""
         if self.layers is not None:
             keep_layers(backbone, self.layers)
-        parts = {**dict(attentions(backbone)), **dict(feed_forwards(backbone))}
+        parts: dict[str, Prunable] = {**dict(attentions(backbone)), **dict(feed_forwards(backbone))}
         for path, count in {**self.heads, **self.units}.items():
-            if path not in parts or count > size(parts[path]):
+            if path not in parts or count > parts[path].units:
                 raise PretuneError(
-                    f"the pruned shape asks for {count} heads or units of {quote(path)}, which the model lacks"
+                    f"the pruned shape keeps {count} heads or units of {quote(path)}, which the model does not have"
                 )
-            narrow(parts[path], range(count))
+            parts[path].keep_units(range(count))
         if self.linear:
             replace_linears(backbone, self.linear)
         return backbone
 
     def without_layers(self, kept: Sequence[int], depth: int, shared: bool) -> Shape:
-        """With some layers fewer, of `depth` there are now; where depths share their layers, these are all still there."""
+        """Return the shape after only the layers at the depths `kept`, of `depth` now, are left.
+
+        Layers that are `shared` between depths all remain; they only run at fewer depths.
+        """
         before, stack = self.layers or tuple(range(depth)), "layers."
 
-        def moved(counts: Mapping[str, int]) -> dict[str, int]:
-            found = {}
+        def renumbered(counts: Mapping[str, int]) -> dict[str, int]:
             if shared:
                 return dict(counts)
+            found = {}
             for path, count in counts.items():
                 number, _, rest = path.removeprefix(stack).partition(".")
                 if int(number) in kept:
                     found[f"{stack}{list(kept).index(int(number))}.{rest}"] = count
             return found
 
-        return replace(
-            self, layers=tuple(before[depth] for depth in kept), heads=moved(self.heads), units=moved(self.units)
-        )
+        layers = tuple(before[depth] for depth in kept)
+        return replace(self, layers=layers, heads=renumbered(self.heads), units=renumbered(self.units))
 
 
 def keep_layers(backbone: Any, kept: Sequence[int]) -> None:
-    """Leave a stack the layers at these depths. Where depths share their layers, it only runs through fewer."""
+    """Remove all layers of a stack but those at the depths `kept`; shared layers only run at fewer depths."""
     if not isinstance(backbone, Encoder):
-        raise PretuneError("only a single stack of layers can lose some of them; this model is another kind")
+        raise PretuneError(
+            "Layers can be removed only from a single Transformer stack (an encoder or a decoder), and this model is "
+            "something else; choose another model."
+        )
     if not kept or max(kept) >= len(backbone.order):
         raise PretuneError(f"the pruned shape keeps layers {quote(list(kept))} of a model with {len(backbone.order)}")
     if shares_layers(backbone):
@@ -100,33 +107,36 @@ def keep_layers(backbone: Any, kept: Sequence[int]) -> None:
 
 
 def shares_layers(backbone: Encoder) -> bool:
-    """Whether some depths have one layer."""
+    """Return whether one layer runs at several depths."""
     return len(set(backbone.order)) < len(backbone.order)
 
 
 def drop_all_but(backbone: Any, shape: Shape, kept: Sequence[int]) -> Shape:
-    """Leave a stack the layers at these depths; the shape that it has then."""
+    """Remove all layers of a stack but those at the depths `kept`, and return its new shape."""
     depth, shared = backbone.depth, isinstance(backbone, Encoder) and shares_layers(backbone)
     keep_layers(backbone, kept)
     return shape.without_layers(kept, depth, shared)
 
 
-def attentions(backbone: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Attention whose heads can be removed, by path; shared ones once."""
-    return ((path, part) for path, part in backbone.named_modules() if isinstance(part, HEADED))
+def attentions(backbone: nn.Module) -> Iterator[tuple[str, PrunableHeads]]:
+    """Return the paths and modules of attention whose heads can be pruned; shared modules appear once."""
+    return ((path, part) for path, part in backbone.named_modules() if isinstance(part, PrunableHeads))
 
 
-def feed_forwards(backbone: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Feed-forward networks, by path; shared ones once."""
-    return ((path, part) for path, part in backbone.named_modules() if isinstance(part, OPENED))
+def feed_forwards(backbone: nn.Module) -> Iterator[tuple[str, PrunableUnits]]:
+    """Return the paths and modules of the feed-forward networks; shared modules appear once."""
+    return ((path, part) for path, part in backbone.named_modules() if isinstance(part, PrunableUnits))
 
 
 def kinds(backbone: Any) -> list[tuple[Any, ...]]:
-    """All that decides what a backbone computes besides the values of its parameters: two with the same are built alike."""
+    """Return all that determines what a backbone computes, except the values of its parameters.
+
+    Two backbones with equal results have the same architecture.
+    """
     found: list[tuple[Any, ...]] = [tuple(getattr(backbone, "order", ()))]
     for path, module in backbone.named_modules():
         facts = (getattr(module, "pattern", None), getattr(module, "base", None))
-        count = size(module) if isinstance(module, (*HEADED, *OPENED)) else None
+        count = module.units if isinstance(module, Prunable) else None
         shapes = {name: tuple(tensor.shape) for name, tensor in module.named_parameters(recurse=False)}
         found.append((path, type(module), *facts, count, shapes))
     return found

@@ -1,81 +1,29 @@
-"""Recurrent stacks on packed streams, with state carried from batch to batch: AWD-LSTM, and each way of ELMo."""
+"""Stacks of LSTM or GRU layers over packed batches: AWD-LSTM, and each direction of ELMo."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 
 from pretune.backbones.backbone import Keep, States, TaskParts, kept
 from pretune.backbones.bidirectional import reversed_packed
+from pretune.backbones.recurrent_state import RecurrentCache, RecurrentState
 from pretune.nn.attention.packed_layout import rearrange, reverse
 from pretune.nn.compiler_exclusions import uncompiled
 from pretune.nn.recurrent import Locked, RecurrentLayer, Rows, State
 from pretune.packed import Packed
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
-
-@dataclass
-class RecurrentState:
-    """The state of each layer, (lanes, width) each part."""
-
-    layers: list[State]
-
-    def tensors(self) -> dict[str, Tensor]:
-        """By name, for checkpoints."""
-        return {f"{number}.{part}": x for number, state in enumerate(self.layers) for part, x in enumerate(state)}
-
-    @classmethod
-    def from_tensors(cls, tensors: dict[str, Tensor]) -> RecurrentState:
-        """The inverse of `tensors`."""
-        layers: dict[int, dict[int, Tensor]] = {}
-        for name, tensor in tensors.items():
-            number, part = map(int, name.split("."))
-            layers.setdefault(number, {})[part] = tensor
-        return cls([tuple(state[part] for part in sorted(state)) for _, state in sorted(layers.items())])
-
-    def select(self, rows: Tensor) -> RecurrentState:
-        """Those of some lanes."""
-        return RecurrentState([tuple(part[rows] for part in state) for state in self.layers])
-
-
-class RecurrentCache:
-    """What a stack has read of some sequences so far, token by token: its state, and what it knows of a source."""
-
-    def __init__(self, sequences: int, slots: int) -> None:
-        """`slots`, how many tokens a sequence may come to have, take no room here."""
-        self.used: Array = np.zeros(sequences, dtype=np.int64)
-        self.state: RecurrentState | None = None
-        self.source: Any = None  # of an encoder-decoder, with a `select` of its own
-
-    def advance(self, packed: Packed, state: RecurrentState) -> None:
-        """These tokens were read."""
-        offsets = packed.offsets.cpu().numpy() if packed.host_offsets is None else packed.host_offsets
-        self.used, self.state = self.used + np.diff(offsets), state
-
-    def select(self, chosen: Array) -> None:
-        """Sequence i goes on from what sequence chosen[i] is."""
-        self.used = self.used[chosen]
-        if self.state is not None:
-            rows = torch.from_numpy(chosen).to(self.state.layers[0][0].device)
-            self.state = self.state.select(rows)
-        if self.source is not None:
-            self.source = self.source.select(chosen)
-
 
 class Recurrent(TaskParts, nn.Module):
-    """Layers of LSTM or GRU cells from left to right, on an embedding.
+    """An embedding and a unidirectional stack of LSTM or GRU layers.
 
-    Sequences are lanes: each goes on from the state its predecessor in the carry left. A column `fresh` marks tokens that
-    begin a document; the state is reset there, which makes what follows a row of its own.
+    In stateful batches, each sequence continues from the state that its predecessor left. The column `fresh` marks the
+    first token of a document, where the state is reset.
     """
 
-    cache = RecurrentCache  # what generation reads with
+    cache = RecurrentCache  # the cache class for generation
 
     def __init__(
         self,
@@ -88,8 +36,17 @@ class Recurrent(TaskParts, nn.Module):
         pooler: Callable[[], nn.Module] = nn.Identity,
         backward: bool = False,
     ) -> None:
-        """`dropout` is that of the embeddings, locked; `window` how many steps gradients go back in time (None: all);
-        a `backward` stack reads every sequence from its end."""
+        """Assemble the stack.
+
+        Parameters
+        ----------
+        dropout
+            Variational dropout of the embeddings: one mask for all time steps.
+        window
+            The number of time steps of truncated backpropagation through time; None for all.
+        backward
+            Read each sequence from its end.
+        """
         super().__init__()
         self.embed = embed
         self.layers = nn.ModuleList(layers)
@@ -101,27 +58,27 @@ class Recurrent(TaskParts, nn.Module):
 
     @property
     def width(self) -> int:
-        """Width of the top layer's states."""
+        """The width of the top layer's hidden states."""
         return self.widths[-1]
 
     @property
     def widths(self) -> list[int]:
-        """Of the embeddings, and of each layer."""
+        """The widths of the embeddings and of each layer."""
         cells: list[Any] = [layer.cells for layer in self.layers]
         return [int(self.embed.width), *(one.outputs for one in cells)]
 
     @property
     def depth(self) -> int:
-        """How many layers follow on the embeddings."""
+        """The number of layers after the embeddings."""
         return len(self.layers)
 
-    @uncompiled  # how rows are laid out depends on the lengths, which differ from batch to batch
+    @uncompiled  # the layout depends on the lengths, which differ from batch to batch
     def forward(
         self, packed: Packed, carry: RecurrentState | RecurrentCache | None = None, keep: Keep = "last"
     ) -> States:
-        """States of the kept layers, (n, width of the layer) each, and the state at each lane's end."""
+        """Return the hidden states of the requested layers, (n, width of the layer) each, and the final states."""
         before = carry.state if isinstance(carry, RecurrentCache) else carry
-        if not len(packed):  # nothing but texts without tokens
+        if not len(packed):  # all texts are empty
             x = self.embed(packed)
             return States([x.new_zeros(0, self.widths[number]) for number in sorted(kept(keep, self.depth))], carry)
         layers, end = self.states_and_end(packed, before, keep)
@@ -134,7 +91,7 @@ class Recurrent(TaskParts, nn.Module):
     def states_and_end(
         self, packed: Packed, before: RecurrentState | None = None, keep: Keep = "last"
     ) -> tuple[list[Tensor], RecurrentState]:
-        """The kept layers, and the state at each lane's end, through which gradients go."""
+        """Return the requested layers and the final state of each sequence, through which gradients flow."""
         if not self.backward:
             return self.run(self.embed(packed), packed, before, keep)
         turn = reverse(packed)
@@ -145,24 +102,24 @@ class Recurrent(TaskParts, nn.Module):
     def run(
         self, x: Tensor, packed: Packed, before: RecurrentState | None, keep: Keep
     ) -> tuple[list[Tensor], RecurrentState]:
-        """The layers alone, on vectors (n, width of the embeddings) of the tokens."""
+        """Run the layers on token embeddings (n, embedding width); return the requested layers and the final states."""
         wanted, rows = kept(keep, self.depth), Rows.make(packed)
-        lanes = packed.offsets.shape[0] - 1
+        sequences = packed.offsets.shape[0] - 1
         layers = [x] if 0 in wanted else []
         x = self.dropout(rows.lay(x), rows)
         states: list[State] = []
         for number, layer in enumerate(self.layers):
             initial = None if before is None else rows.initial(before.layers[number])
             x, state = layer(x, rows, initial, self.window)
-            states.append(rows.final(state, lanes))
+            states.append(rows.final(state, sequences))
             if number + 1 in wanted:
                 layers.append(rows.back(x))
         return layers, RecurrentState(states)
 
     def restore_carry(self, tensors: dict[str, Tensor]) -> RecurrentState:
-        """Its state, from a checkpoint."""
+        """Return the recurrent state from the tensors of a checkpoint."""
         return RecurrentState.from_tensors(tensors)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """From the embedding to the top."""
+        """Return the groups of modules from the embeddings to the top."""
         return [("embed", [self.embed]), *((f"layer {i}", [layer]) for i, layer in enumerate(self.layers))]

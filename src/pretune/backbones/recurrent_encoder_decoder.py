@@ -1,4 +1,4 @@
-"""A recurrent encoder and a recurrent decoder: sequence to sequence (Sutskever et al., 2014), with attention or without."""
+"""Recurrent encoder-decoders: sequence to sequence (Sutskever et al., 2014), with or without attention."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ from torch import Tensor, nn
 
 from pretune.backbones.backbone import Keep, States, TaskParts, kept
 from pretune.backbones.bidirectional import TwoWays
-from pretune.backbones.recurrent import Recurrent, RecurrentCache, RecurrentState
+from pretune.backbones.recurrent import Recurrent
+from pretune.backbones.recurrent_state import RecurrentCache, RecurrentState
 from pretune.nn.attention.packed_layout import cross_layout, side_of
 from pretune.nn.attention.recurrent_attention import Alignment
 from pretune.nn.compiler_exclusions import uncompiled
 from pretune.nn.linear import Linear
 from pretune.nn.recurrent import Locked, Recurrence, RecurrentLayer, Rows, State, kernel_type
 from pretune.packed import Packed
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Readout = Literal["none", "tanh", "maxout"]
 
 
 @dataclass
-class Encoded:
-    """What a decoder knows of its sources."""
+class EncodedSource:
+    """The encoder's hidden states of the source sequences, as the decoder reads them."""
 
     states: Tensor  # (m, width)
     packed: Packed
-    vectors: Tensor  # (s, width) one for each source
+    vectors: Tensor  # (s, width) one for each source sequence
 
-    def select(self, chosen: Array) -> Encoded:
-        """Those of some sources, in that order."""
+    def select(self, chosen: Array) -> EncodedSource:
+        """Return the source sequences at the indices `chosen`, in that order."""
         offsets = self.packed.offsets.cpu().numpy().astype(np.int64)
         lengths = np.diff(offsets)[chosen]
         ends = np.cumsum(lengths)
@@ -47,32 +48,32 @@ class Encoded:
             offsets=torch.from_numpy(host.astype(np.int32)).to(device),
             host_offsets=host,
         )
-        return Encoded(self.states[rows], packed, self.vectors[sequences])
+        return EncodedSource(self.states[rows], packed, self.vectors[sequences])
 
 
 class Maxout(nn.Module):
-    """The higher one of two linear maps, element by element (Goodfellow et al., 2013)."""
+    """The elementwise maximum of two linear maps (Goodfellow et al., 2013)."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.both = Linear(inputs, 2 * outputs, stacked=2)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, inputs) → (n, outputs)."""
+        """Map (n, inputs) to (n, outputs)."""
         first, second = self.both(x).chunk(2, -1)
         return torch.maximum(first, second)
 
 
 class RecurrentEncoderDecoder(TaskParts, nn.Module):
-    """Two packed streams: sequence i of the target is decoded from sequence i of the source.
+    """A recurrent backbone with two packed inputs: sequence i of the target is decoded from sequence i of the source.
 
-    The decoder starts from the encoder's last states: its own, layer by layer, where both are alike; else from what a
-    matrix makes of the encoder's vector of a sentence. It may read that vector `every` time besides, or look at all states
-    through an `alignment`: with what it has read so far, all times at once (Luong et al., 2015); or, with `feed`, before
-    it reads a word, so that what it saw goes into its state (Bahdanau et al., 2015), which takes one time after the other.
+    The decoder starts from the encoder's final states: layer by layer where both stacks have the same cells, otherwise
+    from a learned projection of the encoder's sentence vector. It may also read that vector at `every` step, or attend
+    to all encoder states through an `alignment`: after the state update, for all steps at once (Luong et al., 2015),
+    or, with `feed`, before it, so that the attended context enters the state (Bahdanau et al., 2015), step by step.
     """
 
-    cache = RecurrentCache  # what generation reads with
+    cache = RecurrentCache  # the cache class for generation
 
     def __init__(
         self,
@@ -87,26 +88,42 @@ class RecurrentEncoderDecoder(TaskParts, nn.Module):
         dropout: float = 0.0,
         vocabulary_head: Callable[[], nn.Module],
     ) -> None:
-        """`embed` and `layers` are the decoder's. `readout` is the width of a maxout between its state, what it looked at,
-        what it read, and the vocabulary; without, states and what they looked at meet in a tanh, where there is attention."""
+        """Assemble the network.
+
+        Parameters
+        ----------
+        embed, layers
+            The embeddings and the layers of the decoder.
+        alignment
+            The attention of the decoder to the encoder's states.
+        every
+            Feed the sentence vector to the decoder at every step (Cho et al., 2014).
+        feed
+            Attend before the state update and feed the context to the decoder.
+        readout
+            The width of a maxout layer over state, context and input embedding, before the vocabulary. Without it,
+            models with attention have a tanh layer over state and context.
+        dropout
+            Variational dropout of the decoder's embeddings.
+        """
         super().__init__()
         self.encoder, self.embed = encoder, embed
         self.layers = nn.ModuleList(layers)
         self.every, self.feed = every, feed
         self.dropout = Locked(dropout)
         cells: list[Recurrence] = [layer.cells for layer in self.layers]  # type: ignore[misc]
-        self.copied = isinstance(encoder, Recurrent) and _alike(encoder, cells)
+        self.copied = isinstance(encoder, Recurrent) and _same_cells(encoder, cells)
         self.top = nn.ModuleDict()
         if not self.copied:
             widths = [width for one in cells for width in one.state_widths[:1]]
             self.top["bridge"] = Linear(encoder.width, sum(widths))
         if alignment is not None:
             self.top["alignment"] = alignment
-        state, seen = cells[-1].outputs, encoder.width if alignment is not None else 0
+        state, context = cells[-1].outputs, encoder.width if alignment is not None else 0
         if readout is not None:
-            self.top["readout"] = Maxout(state + seen + int(embed.width), readout)
+            self.top["readout"] = Maxout(state + context + int(embed.width), readout)
         elif alignment is not None:
-            self.top["readout"] = nn.Sequential(Linear(state + seen, state, bias=False), nn.Tanh())
+            self.top["readout"] = nn.Sequential(Linear(state + context, state, bias=False), nn.Tanh())
         self._width = readout or state
         self.readout: Readout = "maxout" if readout is not None else "tanh" if alignment is not None else "none"
         self.vocabulary_head = vocabulary_head
@@ -115,26 +132,28 @@ class RecurrentEncoderDecoder(TaskParts, nn.Module):
 
     @property
     def width(self) -> int:
-        """Width of the decoder's states."""
+        """The width of the decoder's hidden states."""
         return self._width
 
     @property
     def depth(self) -> int:
-        """How many layers of the decoder follow on its embeddings."""
+        """The number of decoder layers after the embeddings."""
         return len(self.layers)
 
     @property
     def alignment(self) -> Alignment | None:
-        """Its attention."""
+        """The attention to the source, or None for a model without attention."""
         parts: dict[str, Any] = dict(self.top.items())
         return parts.get("alignment")
 
-    @uncompiled  # rows are laid out by their lengths
+    @uncompiled  # the layout depends on the lengths, which differ from batch to batch
     def forward(
         self, source: Packed, target: Packed, carry: RecurrentCache | None = None, keep: Keep = "last"
     ) -> States:
-        """States of the decoder's kept layers. With a cache, the target's tokens follow those it holds, and the source is
-        read once."""
+        """Return the hidden states of the requested decoder layers.
+
+        With a cache, the target's tokens continue the sequences that it holds, and the source is encoded only once.
+        """
         if carry is not None and carry.source is not None:
             return States(self.run(target, carry.source, carry, keep)[0], carry)
         encoded, begin = self.encode(source)
@@ -151,20 +170,20 @@ class RecurrentEncoderDecoder(TaskParts, nn.Module):
         carry: RecurrentCache | None = None,
         keep: Keep = "last",
     ) -> States:
-        """The decoder alone, on states (m, width) of the source, the last of which stands for a sentence."""
+        """Run the decoder on encoder states (m, width); the last state of each source is its sentence vector."""
         vectors = encoded[(source.offsets[1:].long() - 1).clamp(min=0)]
-        return States(self.run(target, Encoded(encoded, source, vectors), carry, keep)[0], carry)
+        return States(self.run(target, EncodedSource(encoded, source, vectors), carry, keep)[0], carry)
 
     def align(self, source: Packed, target: Packed) -> Tensor:
-        """(n, longest source) how much each token of the target, one step late, looks at each of the source's."""
+        """Return the attention weights (n, longest source) of each target token, shifted by one, over the source."""
         encoded, begin = self.encode(source)
         weights = self.run(target, encoded, None, "last", begin)[1]
         if weights is None:
-            raise PretuneError("this model has no attention, and so no alignments")
+            raise PretuneError("This model has no attention and therefore no alignments; use a model with attention.")
         return weights
 
-    def encode(self, source: Packed) -> tuple[Encoded, RecurrentState]:
-        """All states, a vector for each source, and the states that the decoder starts from."""
+    def encode(self, source: Packed) -> tuple[EncodedSource, RecurrentState]:
+        """Return the encoded source and the initial state of the decoder."""
         first, last = (
             source.offsets[:-1].long().clamp(max=len(source) - 1),
             (source.offsets[1:].long() - 1).clamp(min=0),
@@ -173,13 +192,13 @@ class RecurrentEncoderDecoder(TaskParts, nn.Module):
             states = self.encoder(source).last
             half = self.encoder.ahead.width
             vectors = torch.cat([states[last, :half], states[first, half:]], 1)
-            return Encoded(states, source, vectors), self.start(vectors)
+            return EncodedSource(states, source, vectors), self.start(vectors)
         layers, end = self.encoder.states_and_end(source)
         vectors = layers[-1][first if self.encoder.backward else last]
-        return Encoded(layers[-1], source, vectors), end if self.copied else self.start(vectors)
+        return EncodedSource(layers[-1], source, vectors), end if self.copied else self.start(vectors)
 
     def start(self, vectors: Tensor) -> RecurrentState:
-        """The decoder's first states, from a vector for each sequence; cells are 0."""
+        """Return the decoder's initial state from one vector per sequence; LSTM cell states are 0."""
         cells: list[Recurrence] = [layer.cells for layer in self.layers]  # type: ignore[misc]
         widths = [one.outputs for one in cells]
         if "bridge" in self.top:
@@ -196,12 +215,12 @@ class RecurrentEncoderDecoder(TaskParts, nn.Module):
     def run(
         self,
         target: Packed,
-        encoded: Encoded,
+        encoded: EncodedSource,
         cache: RecurrentCache | None,
         keep: Keep,
         begin: RecurrentState | None = None,
     ) -> tuple[list[Tensor], Tensor | None]:
-        """The decoder's kept layers, and where it looked."""
+        """Return the requested decoder layers and the attention weights, if there is attention."""
         wanted = kept(keep, self.depth)
         x = self.embed(target)
         owner = side_of(target).sequence.long()
@@ -213,55 +232,55 @@ class RecurrentEncoderDecoder(TaskParts, nn.Module):
         type_of = kernel_type(x)
         start = [tuple(part[rows.lane].to(type_of) for part in state) for state in before.layers]
         layers = [x] if 0 in wanted else []
-        run = self.run_fed if self.feed else self.run_at_once
-        found, states, seen, weights = run(inputs, rows, start, encoded, target)
+        run = self._attend_first if self.feed else self._attend_last
+        outputs, states, context, weights = run(inputs, rows, start, encoded, target)
         layers += [
-            rows.back(layer) for number, layer in enumerate(found, 1) if number in wanted and number < self.depth
+            rows.back(layer) for number, layer in enumerate(outputs, 1) if number in wanted and number < self.depth
         ]
         if self.depth in wanted:
-            top = rows.back(found[-1])
-            parts = [top] if seen is None else [top, seen]
+            top = rows.back(outputs[-1])
+            parts = [top] if context is None else [top, context]
             parts = [*parts, x] if self.readout == "maxout" else parts
             layers.append(top if self.readout == "none" else self.top["readout"](torch.cat(parts, 1)))
         if cache is not None:
-            lanes = target.offsets.shape[0] - 1
-            cache.advance(target, RecurrentState([rows.final(state, lanes) for state in states]))
+            sequences = target.offsets.shape[0] - 1
+            cache.advance(target, RecurrentState([rows.final(state, sequences) for state in states]))
         return layers, weights
 
-    def run_at_once(
-        self, x: Tensor, rows: Rows, start: list[State], encoded: Encoded, target: Packed
+    def _attend_last(
+        self, x: Tensor, rows: Rows, start: list[State], encoded: EncodedSource, target: Packed
     ) -> tuple[list[Tensor], list[State], Tensor | None, Tensor | None]:
-        """Layer by layer, then one look for all tokens."""
-        found, states = [], []
+        """Run layer by layer over all time steps, then attend once; return layers, states, context and weights."""
+        outputs, states = [], []
         for layer, before in zip(self.layers, start, strict=True):
             x, state = layer(x, rows, before, None)
-            found.append(x)
+            outputs.append(x)
             states.append(state)
         if self.alignment is None:
-            return found, states, None, None
-        seen, weights = self.alignment(rows.back(x), encoded.states, cross_layout(target, encoded.packed))
-        return found, states, seen, weights
+            return outputs, states, None, None
+        context, weights = self.alignment(rows.back(x), encoded.states, cross_layout(target, encoded.packed))
+        return outputs, states, context, weights
 
-    def run_fed(
-        self, x: Tensor, rows: Rows, start: list[State], encoded: Encoded, target: Packed
+    def _attend_first(
+        self, x: Tensor, rows: Rows, start: list[State], encoded: EncodedSource, target: Packed
     ) -> tuple[list[Tensor], list[State], Tensor | None, Tensor | None]:
-        """Token by token: a look, then all layers."""
+        """Attend, then run all layers, one time step after the other; return layers, states, context and weights."""
         assert self.alignment is not None
-        keys, real = _dense(encoded.states, encoded.packed)  # (s, longest, width), (s, longest)
+        keys, real = _pad(encoded.states, encoded.packed)  # (s, longest, width), (s, longest)
         prepared = self.alignment.prepare(keys)[rows.lane]
         keys, real, positions = keys[rows.lane], real[rows.lane], target.positions[rows.order]
         kind, x = x.dtype, x.to(kernel_type(x))
         keys, prepared = keys.to(x.dtype), prepared.to(x.dtype)
         weights = [layer.cells.weights(x.dtype) for layer in self.layers]  # type: ignore[union-attr, operator]
-        states, outs, looks, shares = list(start), [[] for _ in self.layers], [], []  # type: ignore[var-annotated]
+        states, outs, contexts, all_weights = list(start), [[] for _ in self.layers], [], []  # type: ignore[var-annotated]
         first = 0
         for time, count in enumerate(rows.sizes.tolist()):
             query = states[-1][0][:count, None]
-            share = self.alignment.weigh(
+            attention = self.alignment.weigh(
                 query, prepared[:count], real[:count], positions[first : first + count, None], time
             )
-            look = (share @ keys[:count])[:, 0]
-            now = torch.cat([x[first : first + count], look], 1)
+            context = (attention @ keys[:count])[:, 0]
+            now = torch.cat([x[first : first + count], context], 1)
             one = torch.tensor([count])
             for number, layer in enumerate(self.layers):
                 cells: Any = layer.cells
@@ -274,14 +293,14 @@ class RecurrentEncoderDecoder(TaskParts, nn.Module):
                 dropped = layer.dropout(out, mask_rows)  # type: ignore[operator]
                 now = now + dropped if layer.residual else dropped
                 outs[number].append(now)
-            looks.append(look)
-            shares.append(share[:, 0])
+            contexts.append(context)
+            all_weights.append(attention[:, 0])
             first += count
-        found = [torch.cat(parts).to(kind) for parts in outs]
-        return found, states, rows.back(torch.cat(looks).to(kind)), rows.back(torch.cat(shares))
+        outputs = [torch.cat(parts).to(kind) for parts in outs]
+        return outputs, states, rows.back(torch.cat(contexts).to(kind)), rows.back(torch.cat(all_weights))
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """From the encoder's embedding to the decoder's top."""
+        """Return the groups of modules from the encoder's embeddings to the decoder's top layer."""
         groups = [(f"encoder {name}", modules) for name, modules in self.encoder.groups()]
         groups[0][1].append(self.embed)
         groups += [(f"decoder layer {number}", [layer]) for number, layer in enumerate(self.layers)]
@@ -289,13 +308,13 @@ class RecurrentEncoderDecoder(TaskParts, nn.Module):
         return groups
 
 
-def _alike(encoder: Recurrent, cells: list[Recurrence]) -> bool:
+def _same_cells(encoder: Recurrent, cells: list[Recurrence]) -> bool:
     theirs: list[Any] = [layer.cells for layer in encoder.layers]
     return [(one.cell, one.state_widths) for one in theirs] == [(one.cell, one.state_widths) for one in cells]
 
 
-def _dense(states: Tensor, packed: Packed) -> tuple[Tensor, Tensor]:
-    """(m, width) → (s, longest, width), and which of these are there."""
+def _pad(states: Tensor, packed: Packed) -> tuple[Tensor, Tensor]:
+    """Return the states padded to (s, longest, width), and the mask of real tokens, (s, longest)."""
     offsets = packed.offsets.long()
     lengths = offsets.diff()
     places = torch.arange(packed.longest, device=offsets.device)

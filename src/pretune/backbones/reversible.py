@@ -1,4 +1,4 @@
-"""A reversible stack over one packed stream: Reformer."""
+"""A reversible residual stack, whose activations are recomputed in the backward pass (Reformer)."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from pretune.backbones.backbone import Keep, States, TaskParts, kept
-from pretune.backbones.encoder import with_documents
+from pretune.backbones.segment_memory import within_documents
 from pretune.nn.attention.kv_cache import Cache
 from pretune.nn.attention.multi_head import Flow
-from pretune.nn.attention.packed_layout import Layout, self_layout, side_of
-from pretune.nn.attention.patterns import document, visible
+from pretune.nn.attention.packed_layout import self_layout, side_of
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.reversible import ReversibleLayer, run_reversible
 from pretune.packed import Packed, pack
 
 
 class Reversible(TaskParts, nn.Module):
-    """Embeddings, which are both streams at first, layers, and a norm of both streams side by side."""
+    """Embeddings, which start both residual streams, reversible layers, and a norm over both streams concatenated."""
 
-    whole = True  # its layers compute themselves again all together, so that they are not sharded one by one
+    whole = True  # the layers are recomputed together, so they must not be sharded one by one
 
     def __init__(
         self,
@@ -34,7 +33,7 @@ class Reversible(TaskParts, nn.Module):
         vocabulary_head: Callable[[], nn.Module],
         pooler: Callable[[], nn.Module],
     ) -> None:
-        """`norm` is as wide as both streams."""
+        """Assemble the stack; `norm` has the width of both streams."""
         super().__init__()
         self.embed, self.norm = embed, norm
         self.layers = nn.ModuleList(layers)
@@ -43,30 +42,32 @@ class Reversible(TaskParts, nn.Module):
 
     @property
     def width(self) -> int:
-        """Width of the states: of both streams."""
+        """The width of the hidden states: both streams concatenated."""
         return 2 * self.embed.width
 
     @property
     def depth(self) -> int:
-        """How many layers follow on the embeddings."""
+        """The number of layers after the embeddings."""
         return len(self.layers)
 
     @property
     def longest(self) -> int | None:
-        """Positions the model has; None: any."""
+        """The number of positions, or None if sequences may have any length."""
         return getattr(self.embed.positions, "longest", None)
 
     def forward(self, packed: Packed, carry: Cache | None = None, keep: Keep = "last") -> States:
-        """States of the kept layers, (n, width) each. With a Cache, the tokens follow those it holds; all are read again."""
+        """Return the hidden states of the requested layers, (n, width) each.
+
+        With a `Cache`, the tokens continue the sequences that it holds, all of which are computed again.
+        """
         newest = None
         if carry is not None:
-            packed, newest = all_so_far(packed, carry)
+            packed, newest = _with_cached_tokens(packed, carry)
         wanted = kept(keep, len(self.layers))
         x = self.embed(packed)
         flow = Flow(self_layout(packed), packed.pattern)
         if "fresh" in packed.columns:
-            side = with_documents(flow.layout.queries)
-            flow = Flow(Layout(side, side), visible(document, packed.pattern))
+            flow = within_documents(flow.layout, packed.pattern)
         flows = [replace(flow, depth=depth) for depth in range(len(self.layers))]
         layers = [torch.cat([x, x], 1)] if 0 in wanted else []
         layers += [y.to(x.dtype) for y in run_reversible(list(self.layers), flows, x, wanted)]  # type: ignore[arg-type]
@@ -75,16 +76,16 @@ class Reversible(TaskParts, nn.Module):
         return States(layers if newest is None else [layer[newest] for layer in layers], carry)
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """From the embedding to the top."""
+        """Return the groups of modules from the embeddings to the top."""
         middle = [(f"layer {number}", [layer]) for number, layer in enumerate(self.layers)]
         middle[-1][1].append(self.norm)
         return [("embed", [self.embed]), *middle]
 
 
-def all_so_far(packed: Packed, cache: Cache) -> tuple[Packed, Tensor]:
-    """The new tokens move into the cache; all that it holds, end to end, and where among them the new ones are.
+def _with_cached_tokens(packed: Packed, cache: Cache) -> tuple[Packed, Tensor]:
+    """Append the new tokens to the cache; return all of its tokens, packed, and the indices of the new ones.
 
-    A hash puts new tokens between old ones, so that nothing but the tokens themselves can be kept.
+    LSH attention sorts new tokens between old ones, so only token ids can be cached, not keys and values.
     """
     side, slots = side_of(packed), cache.own
     slots.fill(replace(side, columns=side.columns | {"id": packed.ids}))

@@ -1,4 +1,4 @@
-"""Vectors of words and nothing else: what a text is without context."""
+"""Static word vectors as a backbone: an embedding table without any context."""
 
 from __future__ import annotations
 
@@ -14,29 +14,31 @@ from pretune.runtime.errors import PretuneError
 
 
 class Static(TaskParts, nn.Module):
-    """An embedding as a backbone of no layers."""
+    """A backbone that consists of an embedding alone, with no layers."""
 
     def __init__(self, embed: Embeddings) -> None:
         super().__init__()
         self.embed, self.depth = embed, 0
         self.longest: int | None = None
         self.set_parts(embed.width)
-        self.vocabulary_head: Callable[[], nn.Module] = nothing_to_predict
+        self.vocabulary_head: Callable[[], nn.Module] = _refuse_vocabulary_head
 
     @property
     def width(self) -> int:
-        """Width of the vectors."""
+        """The width of the vectors."""
         return self.embed.width
 
     def forward(self, packed: Packed, carry: Any = None, keep: Keep = "last") -> States:
-        """The vectors of the tokens, as the only layer."""
+        """Return the vectors of the tokens, (n, width), as the only layer."""
         return States([self.embed(packed)])
 
     def groups(self) -> list[tuple[str, list[nn.Module]]]:
-        """One."""
+        """Return the embedding as the only group of modules."""
         return [("embed", [self.embed])]
 
 
-def nothing_to_predict() -> nn.Module:
-    """Nothing is known of order."""
-    raise PretuneError("word vectors predict nothing; use them for a task, or as the input of another model")
+def _refuse_vocabulary_head() -> nn.Module:
+    """Raise an error: static vectors see no context to predict tokens from."""
+    raise PretuneError(
+        "Word vectors cannot predict tokens; fine-tune them on a task, or use them as the embedding of another model."
+    )

@@ -1,1 +1,1 @@
-"""Smaller and faster models: pruned, quantized, distilled, and all of it together."""
+"""Model compression: distillation, pruning, quantization, and a search over their combinations."""

@@ -1,13 +1,13 @@
-"""What heads and inner units are worth.
+"""Importance of attention heads and feed-forward units.
 
-By gradient: each gets a factor of 1, and what an example's loss changes with it, whatever the sign, is added up over examples
-(Michel et al., 2019, *Are Sixteen Heads Really Better than One?*; of units, Molchanov et al., 2017). By magnitude: the norm
-of what leads out of it, times that of what leads into it.
+By gradient: the absolute gradient of an example's loss with respect to a gate of 1 on the head, averaged over examples (Michel et
+al., 2019, *Are Sixteen Heads Really Better than One?*; for units, Molchanov et al., 2017). By magnitude: the norm of the input weights
+times the norm of the output weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,35 +15,35 @@ import torch
 from torch import Tensor, nn
 
 from pretune.nn.attention.multi_head import Flow
-from pretune.nn.structured_pruning import HEADED, size
+from pretune.nn.structured_pruning import Prunable
 from pretune.packed import Batch
 
-Named = dict[str, nn.Module]
-LossOf = Callable[[Batch], Tensor]  # the sum over the examples of a batch
+Named = Mapping[str, Prunable]
+LossOf = Callable[[Batch], Tensor]  # sum over the examples of a batch
 
 
 def by_gradient(parts: Named, loss_of: LossOf, batches: Iterable[Batch]) -> dict[str, Tensor]:
-    """Of each head or unit of each part, the mean over examples of |∂loss/∂factor|."""
-    found = {path: torch.zeros(size(part)) for path, part in parts.items()}
+    """Return the importance of each head or unit of each module: the mean over examples of |∂loss/∂gate|."""
+    found = {path: torch.zeros(part.units) for path, part in parts.items()}
     device = next(parameter.device for part in parts.values() for parameter in part.parameters())
     examples = 0
     for batch in (batch.to(device) for batch in batches):
         sequences = batch.packed[-1].offsets.shape[0] - 1
-        factors = {
-            path: torch.ones(sequences, size(part), device=device, requires_grad=True) for path, part in parts.items()
+        gates = {
+            path: torch.ones(sequences, part.units, device=device, requires_grad=True) for path, part in parts.items()
         }
-        with multiplied(parts, factors):
+        with multiplied(parts, gates):
             loss = loss_of(batch)
-        slopes = torch.autograd.grad(loss, list(factors.values()))
-        for path, slope in zip(factors, slopes, strict=True):
-            found[path] += slope.abs().sum(0).cpu()
+        gradients = torch.autograd.grad(loss, list(gates.values()))
+        for path, gradient in zip(gates, gradients, strict=True):
+            found[path] += gradient.abs().sum(0).cpu()
         examples += sequences
-    return {path: worth / max(1, examples) for path, worth in found.items()}
+    return {path: values / max(1, examples) for path, values in found.items()}
 
 
 @contextmanager
-def multiplied(parts: Named, factors: dict[str, Tensor]) -> Iterator[None]:
-    """Inside it, what heads and units give is multiplied by factors: (sequences, count), or (count,) for all."""
+def multiplied(parts: Named, gates: dict[str, Tensor]) -> Iterator[None]:
+    """Multiply the outputs of heads or units by gates in this context: (sequences, count), or (count,) for all sequences."""
     hooks = []
     for path, part in parts.items():
         flows: list[Flow] = []
@@ -54,14 +54,14 @@ def multiplied(parts: Named, factors: dict[str, Tensor]) -> Iterator[None]:
         def multiply(
             module: nn.Module,
             args: tuple[Tensor],
-            factor: Tensor = factors[path],
-            width: int = part.head_width if isinstance(part, HEADED) else 1,
+            gate: Tensor = gates[path],
+            width: int = part.unit_width,
             flows: list[Flow] = flows,
         ) -> tuple[Tensor]:
-            rows = factor if factor.dim() == 1 else factor[flows[0].layout.queries.sequence.long()]
+            rows = gate if gate.dim() == 1 else gate[flows[0].layout.queries.sequence.long()]
             return (args[0] * rows.repeat_interleave(width, dim=-1).to(args[0].dtype),)
 
-        output: Any = part.output
+        output = part.output
         hooks += [part.register_forward_pre_hook(note), output.register_forward_pre_hook(multiply)]
     try:
         yield
@@ -72,25 +72,25 @@ def multiplied(parts: Named, factors: dict[str, Tensor]) -> Iterator[None]:
 
 @torch.no_grad()
 def by_magnitude(parts: Named) -> dict[str, Tensor]:
-    """Of each head or unit of each part, the product of the norms of its rows and its columns."""
+    """Return the importance of each head or unit of each module: the norm of its input weights times that of its output weights."""
     found = {}
     for path, part in parts.items():
-        names = ("qkv", "key_value", "inner")
-        inputs: Any = next(getattr(part, name) for name in names if hasattr(part, name))
-        output: Any = part.output
-        count = size(part)
+        inputs, output, count = part.unit_projections()[-1], part.output, part.units
         rows = inputs.weight.view(inputs.stacked, count, -1).norm(dim=(0, 2))
         columns = output.weight.view(len(output.weight), count, -1).norm(dim=(0, 2))
         found[path] = rows * columns
     return found
 
 
-def least_heads(worths: dict[str, Tensor], share: float) -> dict[str, list[int]]:
-    """The heads that stay when this share of all goes, the worth of each compared with those beside it; one stays anywhere."""
-    scaled = {path: worth / worth.norm().clamp(min=1e-12) for path, worth in worths.items()}
-    total = sum(len(worth) for worth in scaled.values())
-    ranked = sorted((float(value), path, head) for path, worth in scaled.items() for head, value in enumerate(worth))
-    kept = {path: set(range(len(worth))) for path, worth in scaled.items()}
+def least_heads(importance: dict[str, Tensor], share: float) -> dict[str, list[int]]:
+    """Return the heads to keep when this fraction of all heads is removed, at least one per module.
+
+    Importance is normalized within each module and compared over all modules.
+    """
+    scaled = {path: values / values.norm().clamp(min=1e-12) for path, values in importance.items()}
+    total = sum(len(values) for values in scaled.values())
+    ranked = sorted((float(value), path, head) for path, values in scaled.items() for head, value in enumerate(values))
+    kept = {path: set(range(len(values))) for path, values in scaled.items()}
     left = round(share * total)
     for _, path, head in ranked:
         if left and len(kept[path]) > 1:
@@ -99,10 +99,10 @@ def least_heads(worths: dict[str, Tensor], share: float) -> dict[str, list[int]]
     return {path: sorted(heads) for path, heads in kept.items()}
 
 
-def least_units(worths: dict[str, Tensor], share: float) -> dict[str, list[int]]:
-    """The units that stay when this share of each network's goes."""
+def least_units(importance: dict[str, Tensor], share: float) -> dict[str, list[int]]:
+    """Return the units to keep when this fraction of each module's units is removed."""
     kept = {}
-    for path, worth in worths.items():
-        count = len(worth) - round(share * len(worth))
-        kept[path] = sorted(worth.argsort(descending=True, stable=True)[: max(1, count)].tolist())
+    for path, values in importance.items():
+        count = len(values) - round(share * len(values))
+        kept[path] = sorted(values.argsort(descending=True, stable=True)[: max(1, count)].tolist())
     return kept

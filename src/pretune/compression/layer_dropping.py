@@ -1,11 +1,11 @@
-"""Which layers to drop (Sajjad et al., 2020, *Poor Man's BERT*).
+"""Choice of the layers to drop (Sajjad et al., 2020, *Poor Man's BERT*).
 
-top(4)             the four upper ones
-bottom(4)          the four lower ones
-even(4), odd(4)    every second one, from the top
-symmetric(4)       those in the middle
-contributions(4)   those that change the states least: their output is most like their input
-random(4)          any
+top(4)             the four top layers
+bottom(4)          the four bottom layers
+even(4), odd(4)    every second layer, from the top
+symmetric(4)       the middle layers
+contributions(4)   the layers whose output is most similar to their input
+random(4)          random layers
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ _FORM = re.compile(r"\s*(?P<way>\w+)\s*\(\s*(?P<count>\d+)\s*\)\s*")
 
 
 def parse_drop(text: str) -> tuple[str, int]:
-    """A way and a number of layers.
+    """Return the method and the number of layers to drop.
 
     >>> parse_drop("top(4)")
     ('top', 4)
     """
     found = _FORM.fullmatch(text)
     if found is None:
-        raise PretuneError(f"--drop {text}: expected a way and a number of layers, such as top(4)")
+        raise PretuneError(f"--drop {text}: write a method and a number of layers, such as top(4)")
     if found["way"] not in WAYS:
-        raise PretuneError(f"--drop {text}: unknown way {found['way']!r}; {nearest(found['way'], WAYS)}")
+        raise PretuneError(f"--drop {text}: unknown method {found['way']!r}; {nearest(found['way'], WAYS)}")
     return found["way"], int(found["count"])
 
 
 def choose_kept(way: str, count: int, depth: int, likeness: Callable[[], list[float]], seed: int = 0) -> list[int]:
-    """The depths that stay, from 0; `likeness` tells how alike what goes into each layer and what comes out are.
+    """Return the layers to keep, counted from 0; `likeness` returns the similarity of each layer's output to its input.
 
     >>> choose_kept("even", 2, 6, list)
     [0, 1, 2, 4]
     """
     if not 1 <= count < depth:
-        raise PretuneError(f"--drop {way}({count}): of {depth} layers 1 to {depth - 1} can go; something must be left")
+        raise PretuneError(f"--drop {way}({count}): the model has {depth} layers; drop 1 to {depth - 1} of them")
     match way:
         case "top":
             dropped = list(range(depth))[-count:]
@@ -63,13 +63,13 @@ def choose_kept(way: str, count: int, depth: int, likeness: Callable[[], list[fl
         case _:
             dropped = np.argsort(Draws(seed).uniform("layers", np.arange(depth)))[:count].tolist()
     if len(dropped) < count:
-        raise PretuneError(f"--drop {way}({count}): only {len(dropped)} of {depth} layers are {way}")
+        raise PretuneError(f"--drop {way}({count}): only {len(dropped)} of the {depth} layers are {way}; drop fewer")
     return [layer for layer in range(depth) if layer not in dropped]
 
 
 @torch.no_grad()
 def likeness(backbone: Any, batches: Iterable[Batch]) -> list[float]:
-    """For each layer, the mean cosine between a token's state before it and after it."""
+    """Return the mean cosine similarity of token states before and after each layer."""
     sums: Tensor | None = None
     tokens = 0
     device = next(backbone.parameters()).device
@@ -80,5 +80,5 @@ def likeness(backbone: Any, batches: Iterable[Batch]) -> list[float]:
         sums = found if sums is None else sums + found
         tokens += states.shape[1]
     if sums is None or not tokens:
-        raise PretuneError("--drop contributions looks at the states of texts; give some with --train")
+        raise PretuneError("--drop contributions measures the layers on texts; give some with --train")
     return (sums / tokens).tolist()

@@ -1,4 +1,4 @@
-"""What a model costs, on disk and on the clock, and how good its answers are; models side by side, in turns."""
+"""Measurement of size, latency, throughput, and quality of models, side by side."""
 
 from __future__ import annotations
 
@@ -16,49 +16,52 @@ from pretune.backbones.encoder_decoder import EncoderDecoder
 from pretune.backbones.onnx_runtime import OnnxBackbone
 from pretune.inference.predict import Answerer
 from pretune.metrics import score
-from pretune.models.model import HEAD, LENGTH, Model, find_folder
+from pretune.models.hf_config import LENGTH
+from pretune.models.model import Model
+from pretune.models.references import find_folder
+from pretune.models.weights import HEAD
 from pretune.objectives import Task
 from pretune.packed import Batch
 from pretune.runtime.devices import choose_device
 from pretune.text.examples.labeled import Labeled
-from pretune.text.examples.row_source import TokenRows, arrange_rows
 from pretune.text.packing.sequences import collate
+from pretune.text.packing.token_rows import TokenRows, arrange_rows
 
-MANY = 32  # texts at once, where throughput is measured
-ROUNDS = 5  # each model has its turn so often; the median counts
-TEXTS = 64  # that are timed
-WEIGHTS = (".safetensors", ".onnx", ".data", ".bin")  # endings of files that hold parameters
-# Texts of all lengths, for whoever has none.
+MANY = 32  # batch size for throughput
+ROUNDS = 5  # timed runs of each model; the median counts
+TEXTS = 64  # number of texts for timing
+WEIGHTS = (".safetensors", ".onnx", ".data", ".bin")  # extensions of files with parameters
+# Words of made-up texts, for models without examples.
 WORDS = "a model of language reads what people wrote and learns from it which words go together and which do not"
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Bytes of parameters on disk, seconds for one text, texts a second in batches."""
+    """Size on disk in bytes, latency of one text in seconds, and throughput of batches in texts per second."""
 
     bytes: int
     latency: float
     throughput: float
 
     def describe(self) -> dict[str, float]:
-        """For reports."""
+        """Return the costs in megabytes, milliseconds, and texts per second."""
         return {"megabytes": self.bytes / 1e6, "latency_ms": 1e3 * self.latency, "texts_per_second": self.throughput}
 
 
 def bytes_of(folder: str | Path) -> int:
-    """Bytes of the files with parameters in a model folder."""
+    """Return the total size of the parameter files in a model folder, in bytes."""
     files = [file for file in find_folder(folder).iterdir() if file.is_file() and file.name.endswith(WEIGHTS)]
     return sum(file.stat().st_size for file in files if file.name != HEAD or file.stat().st_size)
 
 
 def some_texts(count: int = 64) -> list[str]:
-    """Ragged ones, from a few words to a paragraph."""
+    """Return made-up texts of different lengths, from a few words to a paragraph."""
     words = WORDS.split()
     return [" ".join((words * 6)[: 4 + (number * 37) % 90]) for number in range(count)]
 
 
 def ragged_batches(model: Model, texts: Sequence[str], pairs: Sequence[str] | None, size: int) -> list[Batch]:
-    """Texts as they come, so many to a batch."""
+    """Return batches of `size` texts in the given order, not sorted by length."""
     tokenizer = model.need_tokenizer()
     rows = Labeled(Path("texts"), {}, list(texts), None if pairs is None else list(pairs))
     longest = min(model.backbone.longest or LENGTH, LENGTH)
@@ -71,19 +74,19 @@ def ragged_batches(model: Model, texts: Sequence[str], pairs: Sequence[str] | No
 def job(
     model: Model, task: Task | None, texts: Sequence[str], pairs: Sequence[str] | None, size: int
 ) -> Callable[[], Any]:
-    """What is timed: answers to all texts, so many at once."""
-    if task is not None and task.each == "text":  # which are written, token by token
+    """Return a function to time: it predicts all texts in batches of `size`."""
+    if task is not None and task.each == "text":  # generated token by token
         lines = list(range(1, len(texts) + 1))
         rows = Labeled(Path("texts"), {}, list(texts), None if pairs is None else list(pairs), lines=lines)
         parts = [rows.take(range(first, min(first + size, len(rows)))) for first in range(0, len(rows), size)]
-        writers = [Answerer(model, task, part) for part in parts]
-        return lambda: [write(torch.device("cpu")) for write in writers]
+        predictors = [Answerer(model, task, part) for part in parts]
+        return lambda: [predict(torch.device("cpu")) for predict in predictors]
     run, batches = forward(model, task), ragged_batches(model, texts, pairs, size)
     return lambda: [run(batch) for batch in batches]
 
 
 def forward(model: Model, task: Task | None) -> Callable[[Batch], Any]:
-    """From a batch to what answers are made of, or to states."""
+    """Return the forward pass of a model on CPU: to the outputs of its task, or to hidden states without one."""
     root = model.root.to("cpu").eval()
     if task is not None and task.each == "sequence" and task.name in root.heads:
         return lambda batch: task.outputs(root.heads[task.name], root.backbone, batch)
@@ -92,14 +95,14 @@ def forward(model: Model, task: Task | None) -> Callable[[Batch], Any]:
 
 
 def seconds(jobs: Mapping[str, Callable[[], Any]], rounds: int | None = None) -> dict[str, float]:
-    """The median time of each job; they take turns, so that what disturbs the machine disturbs all of them."""
+    """Return the median time of each job in seconds; jobs are interleaved, so that noise of the machine affects all alike."""
     times: dict[str, list[float]] = {name: [] for name in jobs}
     with torch.inference_mode():
         for turn in range((rounds or ROUNDS) + 1):
             for name, job in jobs.items():
                 began = time.perf_counter()
                 job()
-                if turn:  # the first is for warming up
+                if turn:  # the first run is a warmup
                     times[name].append(time.perf_counter() - began)
     return {name: median(found) for name, found in times.items()}
 
@@ -109,13 +112,13 @@ def compare(
     examples: Any = None,
     rounds: int | None = None,
 ) -> dict[str, Costs]:
-    """Costs of models by name, on texts of some examples, or on made-up ones."""
+    """Return the costs of models by name, measured on the texts of some examples, or on made-up texts."""
     some = examples.take(range(min(TEXTS, len(examples)))) if isinstance(examples, Labeled) else None
     rows, pairs = (some.texts, some.pairs) if some is not None else (some_texts(TEXTS), None)
     jobs: list[dict[str, Callable[[], Any]]] = [{}, {}]
     for name, (model, task, _) in models.items():
         for place, size in enumerate((1, MANY)):
-            # Of single texts a quarter will do.
+            # A quarter of the texts is enough for latency.
             many = len(rows) if size > 1 else max(1, len(rows) // 4)
             jobs[place][name] = job(model, task, rows[:many], None if pairs is None else pairs[:many], size)
     alone, together = (seconds(some, rounds) for some in jobs)
@@ -127,14 +130,14 @@ def compare(
 
 
 def quality(model: Model, task: Task, examples: Any, length: int | None = None) -> dict[str, float]:
-    """Scores of a model's answers; integers answer where they are multiplied."""
-    integers = isinstance(model.backbone, OnnxBackbone) or model.shape.linear
-    device = torch.device("cpu") if integers else choose_device()
+    """Return the metrics of a model's predictions; quantized models run on CPU, where their kernels are."""
+    quantized = isinstance(model.backbone, OnnxBackbone) or model.shape.linear
+    device = torch.device("cpu") if quantized else choose_device()
     return score(task, Answerer(model, task, examples, length)(device), examples)
 
 
 def verdict(before: Costs, after: Costs) -> dict[str, Any]:
-    """How much smaller and faster a model got, and in words where it did not."""
+    """Return how much smaller and faster a model became, with a sentence under `but` if it did not."""
     smaller, faster = before.bytes / after.bytes, before.latency / after.latency
     many = after.throughput / before.throughput
     bad = []

@@ -1,8 +1,8 @@
-"""Quantize ONNX graphs to int8: by ranges found while it runs, measured before, or learned in training.
+"""Quantization of ONNX graphs to int8, with dynamic, calibrated, or learned ranges of activations.
 
-Weights that are multiplied have 7 bits whatever the machine, so that a graph gives the same answers on processors with and
-without VNNI (nn/quantized/int8.py says why). ONNX Runtime would saturate with 8 bits on x86 without VNNI; unsigned weights (U8U8) would
-not, but are slower there, and its option session.x64quantprecision does not travel with the file.
+Weights of matrix products have 7 bits on every machine, so that a graph gives the same results on processors with and without VNNI
+(see nn/quantized/int8.py). With 8 bits, ONNX Runtime saturates on x86 without VNNI; unsigned weights (U8U8) do not, but are slower there,
+and the session option session.x64quantprecision is not stored in the file.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import numpy as np
 from pretune.backbones.onnx_runtime import feeds, need_runtime, open_graph
 from pretune.nn.quantized.int8 import REDUCED
 from pretune.packed import Batch
+from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.errors import PretuneError
 
-Array = np.ndarray[Any, np.dtype[Any]]
 OPERATORS = ["MatMul", "Gemm", "Gather"]  # linear layers and embeddings
 MICROSOFT = "com.microsoft"  # the domain of ONNX Runtime's own operators
 
 
 def dynamic(graph: Path, out: Path, per_channel: bool) -> None:
-    """Quantize weights and embeddings; activations are quantized by their range in each call."""
+    """Quantize weights and embeddings; activations are quantized at run time, by their range in each call."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     with prepared(graph) as (ready, made):
@@ -46,7 +46,7 @@ def dynamic(graph: Path, out: Path, per_channel: bool) -> None:
 
 
 def static(graph: Path, out: Path, per_channel: bool, batches: Iterable[Batch]) -> None:
-    """Quantize weights and embeddings, and activations by the ranges that they have in some batches."""
+    """Quantize weights and embeddings, and activations by ranges calibrated on some batches."""
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
     with prepared(graph) as (ready, made):
@@ -66,7 +66,7 @@ def static(graph: Path, out: Path, per_channel: bool, batches: Iterable[Batch]) 
 
 
 def whole_embeddings(graph: Path) -> dict[str, list[dict[str, bool]]]:
-    """Let embeddings have 8 bits where weights have 7: they are looked up, not multiplied."""
+    """Return overrides that give embeddings 8 bits where weights have 7: they are looked up, not multiplied."""
     import onnx
 
     content = onnx.load(graph).graph
@@ -76,9 +76,9 @@ def whole_embeddings(graph: Path) -> dict[str, list[dict[str, bool]]]:
 
 
 def learned(graph: Path, out: Path) -> None:
-    """Store the weights of a quantization-aware graph as int8: its activations are quantized by learned ranges already.
+    """Store the weights of a quantization-aware graph as int8; its activations are quantized by learned ranges already.
 
-    Weights and embeddings were rounded in training, each row by its range, so that nothing is lost.
+    Training rounded weights and embeddings row by row, so that this is lossless.
     """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -87,7 +87,7 @@ def learned(graph: Path, out: Path) -> None:
         model = onnx.load(ready)
         store_weights(model)
         onnx.save(model, made)
-        if any(node.op_type == "LSTM" for node in model.graph.node):  # whose activations have no learned ranges
+        if any(node.op_type == "LSTM" for node in model.graph.node):  # LSTM activations have no learned ranges
             made.replace(ready)
             options: dict[str, Any] = {"op_types_to_quantize": ["LSTM"], "weight_type": QuantType.QInt8}
             quantize_dynamic(str(ready), str(made), per_channel=True, reduce_range=True, **options)
@@ -95,7 +95,7 @@ def learned(graph: Path, out: Path) -> None:
 
 
 def store_weights(model: Any) -> None:
-    """Replace float weights by int8 ones: those that quantized activations are multiplied by, and embeddings."""
+    """Replace float weights by int8 weights: those multiplied with quantized activations, and embeddings."""
     from onnx import helper, numpy_helper
 
     graph = model.graph
@@ -103,11 +103,11 @@ def store_weights(model: Any) -> None:
     maker = {name: node for node in graph.node for name in node.output}
 
     def store(name: str, axis: int, largest: int) -> tuple[str, str]:
-        """Add an int8 copy of a constant and its scales, one for each index of an axis, and return their names."""
+        """Add an int8 copy of a constant and its scales, one per index of an axis, and return their names."""
         names = f"{name}.int8", f"{name}.scale"
         if names[0] not in constants:
             if not is_rounded(constants[name], axis, largest):
-                raise PretuneError(f"{name}: this weight was not rounded in training; please report this")
+                raise PretuneError(f"{name}: this weight was not rounded in training; please report this as a bug")
             for new, value in zip(names, quantize_along(constants[name], axis, largest), strict=True):
                 constants[new] = value
                 graph.initializer.append(numpy_helper.from_array(value, new))
@@ -119,7 +119,7 @@ def store_weights(model: Any) -> None:
         if quantized is not None and quantized.op_type == "DequantizeLinear" and node.input[1] in constants:
             x, scale, zero = quantized.input
             weight, weight_scale = store(node.input[1], 1, REDUCED)
-            # Multiplies integers and gives floats; a DequantizeLinear on both sides would be folded into a float Gemm.
+            # An int8 product with float output; a DequantizeLinear on both sides would be folded into a float Gemm.
             inputs = [x, weight, scale, weight_scale, zero, "", *node.input[2:]]
             nodes.append(helper.make_node("MatMulIntegerToFloat", inputs, node.output, node.name, domain=MICROSOFT))
         elif node.op_type == "Gather" and is_rounded(constants.get(node.input[0]), 0, 127):
@@ -145,14 +145,14 @@ def store_weights(model: Any) -> None:
 
 
 def quantize_along(weight: Array, axis: int, largest: int) -> tuple[Array, Array]:
-    """Round a matrix to integers of at most `largest`, and return them with a scale for each index of an axis."""
+    """Round a matrix to integers of magnitude up to `largest`, and return them with one scale per index of an axis."""
     scale = np.maximum(np.abs(weight).max(1 - axis) / largest, 1e-12).astype(np.float32)
     wide = scale[None, :] if axis else scale[:, None]
     return np.rint(weight / wide).clip(-largest, largest).astype(np.int8), scale
 
 
 def is_rounded(weight: Array | None, axis: int, largest: int) -> bool:
-    """Return whether a matrix is made of integers of at most `largest` times scales, so that int8 loses nothing."""
+    """Return whether `quantize_along` is lossless for a matrix."""
     if weight is None or weight.ndim != 2 or weight.dtype != np.float32:
         return False
     whole, scale = quantize_along(weight, axis, largest)
@@ -162,23 +162,23 @@ def is_rounded(weight: Array | None, axis: int, largest: int) -> bool:
 
 @contextmanager
 def prepared(graph: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield a copy of a graph with inferred shapes and folded constants, and a file for what is made of it."""
+    """Yield a copy of a graph with inferred shapes and folded constants, and a path for the quantized graph."""
     need_runtime()
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     with tempfile.TemporaryDirectory() as folder, quiet():
         ready = Path(folder) / "ready.onnx"
-        # Symbolic shape inference leaves a copy of the model in the current folder where it fails.
+        # Symbolic shape inference leaves a copy of the model in the current folder if it fails.
         quant_pre_process(str(graph), str(ready), skip_symbolic_shape=True)
-        turn_matrices(ready)
+        transpose_matrices(ready)
         yield ready, Path(folder) / "int8.onnx"
 
 
-def turn_matrices(graph: Path) -> None:
-    """Transpose the constant matrices of a graph once each, and let all that use one read it directly.
+def transpose_matrices(graph: Path) -> None:
+    """Transpose each constant matrix of a graph once, and let all nodes read it directly.
 
-    The tools do the first for each use, which spoils matrices that layers share; and do not know matrices behind an
-    `Identity`, by which an export names shared ones, as constants.
+    The tools of ONNX Runtime transpose it for each use, which breaks matrices that layers share; and they do not recognize constants
+    behind an `Identity`, which the export inserts for shared matrices.
     """
     import onnx
     from onnx import numpy_helper
@@ -190,7 +190,7 @@ def turn_matrices(graph: Path) -> None:
         for node in model.graph.node
         if node.op_type == "Identity" and node.input[0] in constants
     }
-    turned: dict[str, str] = {}
+    transposed_names: dict[str, str] = {}
     for node in model.graph.node:
         for place, name in enumerate(node.input):
             node.input[place] = same.get(name, name)
@@ -198,20 +198,20 @@ def turn_matrices(graph: Path) -> None:
         if node.op_type != "Gemm" or transposed is None or node.input[1] not in constants:
             continue
         matrix = node.input[1]
-        if matrix not in turned:
-            turned[matrix] = f"{matrix}.turned"
+        if matrix not in transposed_names:
+            transposed_names[matrix] = f"{matrix}.transposed"
             across = np.ascontiguousarray(numpy_helper.to_array(constants[matrix]).T)
-            model.graph.initializer.append(numpy_helper.from_array(across, turned[matrix]))
-        transposed.i, node.input[1] = 0, turned[matrix]
+            model.graph.initializer.append(numpy_helper.from_array(across, transposed_names[matrix]))
+        transposed.i, node.input[1] = 0, transposed_names[matrix]
     shown = {one.name for one in model.graph.output}
     keep(model.graph.node, lambda node: node.output[0] not in same or node.output[0] in shown)
     read = {name for node in model.graph.node for name in node.input}
-    keep(model.graph.initializer, lambda one: one.name not in turned or one.name in read)
+    keep(model.graph.initializer, lambda one: one.name not in transposed_names or one.name in read)
     onnx.save(model, graph)
 
 
 def keep(entries: Any, which: Callable[[Any], bool]) -> None:
-    """Only some of a graph's entries."""
+    """Remove all entries of a graph's list for which `which` is false."""
     left = [entry for entry in entries if which(entry)]
     del entries[:]
     entries.extend(left)
@@ -219,7 +219,7 @@ def keep(entries: Any, which: Callable[[Any], bool]) -> None:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without what the tools say of every operator that stays as it is."""
+    """Silence the tools, which log every operator that they do not quantize."""
     root, level = logging.getLogger(), logging.getLogger().level
     root.setLevel(logging.ERROR)
     with open(os.devnull, "w") as nowhere:
@@ -233,7 +233,7 @@ def quiet() -> Iterator[None]:
 
 
 class Calibration:
-    """Batches as the tools ask for them: one at a time, then None."""
+    """A calibration data reader for ONNX Runtime: inputs one at a time, then None."""
 
     def __init__(self, graph: Path, batches: Iterable[Batch]) -> None:
         names = {entry.name for entry in open_graph(graph).get_inputs()}
@@ -241,7 +241,7 @@ class Calibration:
         self.feeds = iter([{name: feed[name] for name in names} for feed in rows])
 
     def get_next(self) -> dict[str, Any] | None:
-        """The next one."""
+        """Return the next inputs by name, or None at the end."""
         return next(self.feeds, None)
 
     def __iter__(self) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""ALBERT out of BERT: token vectors factorized, and one layer for all depths; what it lost, it learns from its teacher."""
+"""Conversion of BERT to ALBERT: factorized embeddings, and one layer shared by all depths."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ from pretune.runtime.errors import PretuneError
 
 @torch.no_grad()
 def shared_twin(teacher: Model, vectors: int) -> Model:
-    """An ALBERT as deep as a BERT, on token vectors of a smaller width, with the BERT's heads.
+    """Return an ALBERT with the depth and heads of a BERT, and embeddings of width `vectors`.
 
-    The embedding is the best product of two thin matrices; the layer is the mean of all layers, which are functions of the same
-    kind of state and share what residual connections carry through.
+    The embeddings are factorized by SVD. The shared layer is the mean of all layers, which act on the same residual stream.
     """
     if type(teacher.config) is not BertConfig or teacher.shape:
-        raise PretuneError(f"--student shared: ALBERT is made out of a whole BERT; this is {teacher.family.name}")
+        raise PretuneError(
+            f"--student shared: the teacher must be an unpruned BERT, not {teacher.family.name}; choose another student"
+        )
     if not 1 <= vectors < teacher.config.hidden_size:
         raise PretuneError(
-            f"--student shared={vectors}: token vectors are narrower than the states, {teacher.config.hidden_size}"
+            f"--student shared={vectors}: choose an embedding size from 1 to {teacher.config.hidden_size - 1}"
         )
     known = {key.name: getattr(teacher.config, key.name) for key in fields(teacher.config)}
     config = AlbertConfig(**{**known, "embedding_size": vectors, "num_hidden_groups": 1, "inner_group_num": 1})
     backbone: Any = ALBERT.build(config)
     old = teacher.backbone
-    # The norm of the thin vectors is another one than that of the wide ones; what it does to them is undone on the way up.
+    # ALBERT normalizes the narrow embeddings, BERT the wide ones: the projection up undoes the difference.
     table = normed_table(old)
     mean = table.mean(0)
     _, _, right = torch.linalg.svd(table - mean, full_matrices=False)
-    up = right[:vectors]  # (vectors, width), rows at right angles
+    up = right[:vectors]  # (vectors, width), orthonormal rows
     embed, scale = backbone.embed, float(((table - mean) @ up.T).std())
     embed.tokens.copy_((table - mean) @ up.T / scale)
     embed.positions.weight.copy_((old.embed.positions.weight * old.embed.norm.weight) @ up.T / scale)
@@ -45,9 +46,9 @@ def shared_twin(teacher: Model, vectors: int) -> Model:
     embed.norm.bias.zero_()
     embed.project.weight.copy_(up.T * scale)
     embed.project.bias.copy_(mean)
-    means = [dict(layer.named_parameters()) for layer in old.layers]
+    layers = [dict(layer.named_parameters()) for layer in old.layers]
     for name, parameter in backbone.layers[0][0].named_parameters():
-        parameter.copy_(torch.stack([layer[name] for layer in means]).mean(0))
+        parameter.copy_(torch.stack([layer[name] for layer in layers]).mean(0))
     made = Model(ALBERT, config, Root(backbone), teacher.tokenizer, teacher.objective, list(teacher.labels))
     made.options = dict(teacher.options)
     if teacher.objective:
@@ -58,14 +59,14 @@ def shared_twin(teacher: Model, vectors: int) -> Model:
 
 
 def normed_table(backbone: Any) -> Tensor:
-    """(vocabulary, width) token vectors as they come out of the embedding's norm at an average place."""
+    """Return token embeddings after the embedding's layer norm, (vocabulary, width), at an average position."""
     embed = backbone.embed
     around = embed.positions.weight.mean(0) + embed.segments[0]
     return embed.norm(embed.tokens + around)  # type: ignore[no-any-return]
 
 
 def copy_fitting(to: torch.nn.Module, source: torch.nn.Module) -> None:
-    """Parameters of the same name and shape."""
+    """Copy the parameters that have the same name and shape in both modules."""
     theirs = dict(source.named_parameters())
     for name, parameter in to.named_parameters():
         if name in theirs and theirs[name].shape == parameter.shape:

@@ -1,4 +1,4 @@
-"""Pruning a model: layers, heads, inner units, weights, tokens. What goes, goes out of the matrices."""
+"""Pruning of layers, attention heads, feed-forward units, weights, and vocabulary."""
 
 from __future__ import annotations
 
@@ -16,36 +16,35 @@ from pretune.compression.layer_dropping import choose_kept, likeness, parse_drop
 from pretune.models.adapt_vocabulary import match_vocabulary
 from pretune.models.model import Model
 from pretune.nn.magnitude_pruning import make_sparse, zeros_in
-from pretune.nn.structured_pruning import narrow, size
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError
 from pretune.text.tokenizers.vocabulary_pruning import trim
 
-# Keys of config.json that say how many layers there are, and how many inner units.
+# Keys of config.json for the number of layers, and for the number of feed-forward units.
 DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 WIDTHS = ("intermediate_size", "hidden_dim", "n_inner", "d_inner", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim")
 
 
 @dataclass(frozen=True)
 class Pruning:
-    """What is to go."""
+    """What to remove from a model."""
 
-    drop: str | None = None  # layers: top(4) …
-    heads: float = 0.0  # shares
+    drop: str | None = None  # layers, e.g. top(4)
+    heads: float = 0.0  # fractions to remove
     units: float = 0.0
     weights: float = 0.0
-    vocabulary: Callable[[], Iterable[str]] | None = None  # texts whose tokens stay
+    vocabulary: Callable[[], Iterable[str]] | None = None  # returns texts whose tokens are kept
     seed: int = 0
 
     def check(self) -> Self:
-        """Refuse what leaves nothing, or everything."""
+        """Return the pruning, or raise an error if it removes nothing or everything."""
         for name in ("heads", "units", "weights"):
             share = getattr(self, name)
             if not 0 <= share < 1:
-                raise PretuneError(f"{name} {share:g}: a share of 0 to below 1 can go; something must be left")
+                raise PretuneError(f"{name} {share:g}: the fraction to remove must be at least 0 and below 1")
         if not (self.drop or self.heads or self.units or self.weights or self.vocabulary):
             raise PretuneError(
-                "nothing to prune: give `pretune prune` --drop, --heads, --units, --weights or --vocabulary"
+                "there is nothing to prune; give `pretune prune` --drop, --heads, --units, --weights or --vocabulary"
             )
         if self.drop:
             parse_drop(self.drop)
@@ -54,7 +53,7 @@ class Pruning:
 
 @dataclass(frozen=True)
 class Examples:
-    """What a model is looked at with: batches, and the loss of each where the model was trained for a task."""
+    """Batches to measure importance on, and the loss of the model's task, if it has one."""
 
     batches: list[Batch]
     loss: Callable[[Model, Batch], torch.Tensor] | None = None
@@ -63,9 +62,10 @@ class Examples:
 def prune(
     model: Model, pruning: Pruning, examples: Examples, device: torch.device | None = None
 ) -> tuple[Model, dict[str, Any]]:
-    """A smaller copy of a model, and what went; weights at once, whoever wants them gone slowly fine-tunes instead.
+    """Return a pruned copy of a model, and a report of what was removed.
 
-    Examples are looked at on a device, in 16 bits on a GPU.
+    Importance is measured on `device`, in bfloat16 on a GPU. Weights are pruned in one shot; for gradual pruning, fine-tune with the
+    strategy `sparse`.
     """
     model = copied(model)
     model.root.to(device or torch.device("cpu"))
@@ -73,12 +73,14 @@ def prune(
     report: dict[str, Any] = {}
     if pruning.drop:
         report["layers"] = drop_layers(model, pruning.drop, examples, pruning.seed)
-    for name, find, least in (("heads", attentions, least_heads), ("units", feed_forwards, least_units)):
+    for name, find, keep_most in (("heads", attentions, least_heads), ("units", feed_forwards, least_units)):
         if share := getattr(pruning, name):
             parts = dict(find(model.backbone))
             if not parts:
-                raise PretuneError(f"{name}: this {model.family.name} has none that can be removed one by one")
-            kept = least(worths(model, parts, examples), share)
+                raise PretuneError(
+                    f"{name}: {model.family.name} models have no {name} that can be pruned; leave this option out"
+                )
+            kept = keep_most(importance_of(model, parts, examples), share)
             report[name] = remove(model, name, parts, kept)
     model.root.to("cpu").compute_in(torch.float32)
     if pruning.vocabulary:
@@ -89,23 +91,23 @@ def prune(
         make_sparse(model.backbone, pruning.weights)
         model.sparse = True
         report["zeros"] = zeros_in(model.backbone)
-    express(model)
+    update_config(model)
     return model, report
 
 
 def copied(model: Model) -> Model:
-    """A model that can be changed while the other stays."""
+    """Return a copy of a model to change; raise an error for a quantized model, which cannot be changed."""
     if isinstance(model.backbone, OnnxBackbone):
         raise PretuneError(
-            f"{model.backbone.path}: a graph can be used, not changed; compress the model it was made of"
+            f"{model.backbone.path}: an ONNX graph cannot be changed; compress the model it was made from"
         )
     if model.shape.linear:
-        raise PretuneError("matrices of 8 bits are not changed any more; compress the model they were made of")
+        raise PretuneError("a model with int8 weights cannot be changed; compress the model it was made from")
     return replace(model, root=deepcopy(model.root))
 
 
 def drop_layers(model: Model, text: str, examples: Examples, seed: int) -> dict[str, Any]:
-    """Leave some layers out."""
+    """Drop layers of a model, by a description such as top(4), and return a report."""
     way, count = parse_drop(text)
     backbone, depth = model.backbone, model.backbone.depth
     kept = choose_kept(way, count, depth, lambda: likeness(backbone, examples.batches), seed)
@@ -113,8 +115,8 @@ def drop_layers(model: Model, text: str, examples: Examples, seed: int) -> dict[
     return {"were": depth, "left": len(kept), "kept": [layer + 1 for layer in kept]}
 
 
-def worths(model: Model, parts: dict[str, Any], examples: Examples) -> dict[str, torch.Tensor]:
-    """By gradient where there are examples of the model's task, else by magnitude."""
+def importance_of(model: Model, parts: dict[str, Any], examples: Examples) -> dict[str, torch.Tensor]:
+    """Return the importance of heads or units: by gradient if there are examples of the task, otherwise by magnitude."""
     loss = examples.loss
     if loss is None or not examples.batches:
         return by_magnitude(parts)
@@ -123,30 +125,30 @@ def worths(model: Model, parts: dict[str, Any], examples: Examples) -> dict[str,
 
 
 def remove(model: Model, name: str, parts: dict[str, Any], kept: dict[str, list[int]]) -> dict[str, Any]:
-    """Leave the parts only what is kept of them."""
-    before = sum(size(part) for part in parts.values())
+    """Remove all heads or units of the modules except the kept ones, and return a report."""
+    before = sum(part.units for part in parts.values())
     for path, part in parts.items():
-        narrow(part, kept[path])
+        part.keep_units(kept[path])
     counts = {path: len(left) for path, left in kept.items()}
     model.shape = replace(model.shape, heads=counts) if name == "heads" else replace(model.shape, units=counts)
     return {"were": before, "left": sum(counts.values()), "of_each": list(counts.values())}
 
 
-def express(model: Model) -> None:
-    """Let the configuration say what it can of a model's shape, so that others can load it."""
+def update_config(model: Model) -> None:
+    """Move as much of a model's pruned shape as possible into its configuration, so that other programs can load it."""
     known = {key.name for key in fields(model.config)}
     depth = {key: model.backbone.depth for key in DEPTHS if key in known}
     if "layer_types" in known and hasattr(model.config, "kinds") and model.shape.layers is not None:
         depth["layer_types"] = [model.config.kinds()[layer] for layer in model.shape.layers]
     units = set(model.shape.units.values())
     width = {key: next(iter(units)) for key in WIDTHS if key in known} if len(units) == 1 else {}
-    settle(model, depth, replace(model.shape, layers=None))
-    settle(model, width, replace(model.shape, units={}))
-    settle(model, {}, replace(model.shape, heads={}))  # where none went after all
+    try_config(model, depth, replace(model.shape, layers=None))
+    try_config(model, width, replace(model.shape, units={}))
+    try_config(model, {}, replace(model.shape, heads={}))  # if no head was removed
 
 
-def settle(model: Model, changes: dict[str, Any], shape: Shape) -> None:
-    """Take another configuration and another shape, if these build the same model."""
+def try_config(model: Model, changes: dict[str, Any], shape: Shape) -> None:
+    """Change the configuration and the pruned shape of a model, if together they build the same architecture."""
     if shape == model.shape:
         return
     try:
@@ -154,6 +156,6 @@ def settle(model: Model, changes: dict[str, Any], shape: Shape) -> None:
             config = replace(model.config, **changes)
             other = shape.apply(model.family.build(config))
     except (PretuneError, RuntimeError, IndexError, AttributeError):
-        return  # which is one that they cannot build
+        return  # the configuration cannot express this shape
     if kinds(other) == kinds(model.backbone):
         model.config, model.shape = config, shape

@@ -1,14 +1,13 @@
-"""From a trained model to a pruned one, trained again or not, in a run folder that says what was gained and lost."""
+"""Pruning of a trained model, with optional fine-tuning, into a run folder that compares both models."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
+from pretune.compression.job import CompressionJob
 from pretune.compression.pruning import Pruning, prune
-from pretune.compression.recovery import Recovery, as_recipe, plan_of
 from pretune.compression.task_model import Trained, beside
 from pretune.models.weights import stored_type
 from pretune.runtime.devices import choose_device
@@ -16,67 +15,57 @@ from pretune.runtime.errors import PretuneError
 from pretune.runtime.output_paths import intermediate
 from pretune.training.jobs.finetuning import finetune
 from pretune.training.run_folder import Run, finish_run, rewrite_recipe, start_run
-from pretune.training.settings import Budget
 
 
-@dataclass(frozen=True)
-class Order:
-    """What is to be pruned, how, and what is learned after that."""
+@dataclass(frozen=True, kw_only=True)
+class PruningJob(CompressionJob):
+    """A resolved pruning: the model, what to remove, and how to fine-tune afterwards."""
 
     model: str
-    out: Path
     pruning: Pruning
-    train: str | None = None
-    dev: str | None = None
-    columns: Mapping[str, str] = field(default_factory=dict)
     epochs: float = 0.0
-    budget: Budget | None = None
-    learning: Mapping[str, Any] = field(default_factory=dict)  # sections of a fine-tuning
-    seed: int = 0
-    device: str | None = None
     partial: bool = False
-    vocabulary: list[str] = field(default_factory=list)  # the files behind the pruning's texts
-    reading: Mapping[str, Any] = field(default_factory=dict)  # how these are read
-    control: bool = False  # whether the whole model is trained as long, too
+    vocabulary: list[str] = field(default_factory=list)  # text files whose tokens are kept
+    reading: Mapping[str, Any] = field(default_factory=dict)  # options for reading these files
+    control: bool = False  # whether to fine-tune the unpruned model as well
 
     @property
-    def learns(self) -> bool:
-        """Whether what is left is trained again."""
+    def trains(self) -> bool:
+        """Whether the pruned model is fine-tuned."""
         return bool(self.epochs or self.budget)
 
     def recipe(self) -> dict[str, Any]:
-        """Everything that decides the outcome, under the names of the verb's options."""
-        shares = {name: value for name, value in asdict(replace(self.pruning, vocabulary=None)).items() if value}
-        known = {"model": self.model, **shares, "train": self.train, "dev": self.dev, **self.columns}
+        """Return the options that determine the result, under the names of the verb's options."""
+        fractions = {name: value for name, value in asdict(replace(self.pruning, vocabulary=None)).items() if value}
+        known = {"model": self.model, **fractions, "train": self.train, "dev": self.dev, **self.columns}
         known |= {"vocabulary": self.vocabulary, **self.reading, "epochs": self.epochs}
-        return as_recipe(known, self.learning, self.budget)
+        return self.write_recipe(known)
 
 
-def carry_out(order: Order) -> Run:
-    """Prune, train again if asked for, and compare."""
-    pruning = order.pruning.check()
-    if order.learns and order.train is None:
-        raise PretuneError("what is left learns from rows of the task; give them with --train")
-    before = Trained.load(order.model, order.partial)
-    rows, dev = (before.read(file, order.columns) for file in (order.train, order.dev))
-    # Weights go slowly while the rest learns, where it does.
-    slowly = pruning.weights if order.learns else 0.0
-    at_once = replace(pruning, weights=pruning.weights - slowly)
-    model, report = prune(before.model, at_once, before.examples(rows), choose_device(order.device))
-    folder = intermediate(order.out, "pruned") if order.learns else order.out
-    start_run(folder, "prune", order.recipe(), resume=False)
-    model.save(folder, stored_type(before.folder))  # else what is left could take more room
+def run_pruning(job: PruningJob) -> Run:
+    """Prune a model, fine-tune it if the job says so, compare it with the original, and return the run."""
+    pruning = job.pruning.check()
+    if job.trains and job.train is None:
+        raise PretuneError("fine-tuning the pruned model needs labeled examples; give them with --train")
+    before = Trained.load(job.model, job.partial)
+    rows, dev = (before.read(file, job.columns) for file in (job.train, job.dev))
+    # Unstructured pruning is gradual during fine-tuning, and one-shot without it.
+    gradual = pruning.weights if job.trains else 0.0
+    one_shot = replace(pruning, weights=pruning.weights - gradual)
+    model, report = prune(before.model, one_shot, before.examples(rows), choose_device(job.device))
+    folder = intermediate(job.out, "pruned") if job.trains else job.out
+    start_run(folder, "prune", job.recipe(), resume=False)
+    model.save(folder, stored_type(before.folder))  # in the original's data type, so that the file is not larger
     models = {"before": before, "pruned": Trained.load(folder)}
-    if order.learns:
-        finish_run(folder, {"model": order.model, **report})
-        strategy = f"full+sparse({slowly:g})" if slowly else "full"
-        learning = Recovery(order.train or "", order.dev, order.columns, order.epochs, order.budget, order.learning)
-        run = finetune(plan_of(folder, order.out, before.objective, learning, strategy, order.seed, order.device))
-        rewrite_recipe(order.out, "prune", order.recipe())
+    if job.trains:
+        finish_run(folder, {"model": job.model, **report})
+        strategy = f"full+sparse({gradual:g})" if gradual else "full"
+        run = finetune(job.finetuning(folder, job.out, before.objective, strategy))
+        rewrite_recipe(job.out, "prune", job.recipe())
         report = {**run.results, **report}
-        if order.control:
-            control = intermediate(order.out, "control")
-            finetune(plan_of(order.model, control, before.objective, learning, "full", order.seed, order.device))
+        if job.control:
+            control = intermediate(job.out, "control")
+            finetune(job.finetuning(job.model, control, before.objective))
             models["trained, not pruned"] = Trained.load(control)
-        models["pruned and trained"] = Trained.load(order.out)
-    return finish_run(order.out, {"model": order.model, **report, **beside(models, dev)})
+        models["pruned and trained"] = Trained.load(job.out)
+    return finish_run(job.out, {"model": job.model, **report, **beside(models, dev)})

@@ -1,9 +1,9 @@
-"""From a trained model to one of fewer bits, in a folder that is used like any model and says what was gained and lost."""
+"""Quantization of a trained model into a folder that is used like any model, with a comparison of both."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal, get_args
@@ -12,10 +12,10 @@ import torch
 from annotated_types import Ge, Le
 
 from pretune.backbones.onnx_runtime import GRAPH
+from pretune.compression.job import CompressionJob
 from pretune.compression.measurement import some_texts
 from pretune.compression.onnx_int8 import dynamic, learned, static
 from pretune.compression.pruning import copied
-from pretune.compression.recovery import Recovery, as_recipe, plan_of
 from pretune.compression.task_model import Trained, beside
 from pretune.inference.batching import text_batches
 from pretune.models.model import Model
@@ -25,42 +25,32 @@ from pretune.nn.quantized.quantization_aware import use_ranges
 from pretune.nn.recurrent import asks_the_host
 from pretune.objectives import Task
 from pretune.objectives.tasks.layer_features import On
-from pretune.objectives.tasks.renamed_task import kind_of
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.output_paths import intermediate
 from pretune.runtime.parsing import conform, read_mapping
 from pretune.training.jobs.finetuning import RANGES, finetune
 from pretune.training.run_folder import Run, finish_run, start_run
-from pretune.training.settings import Budget
 
-Range = Annotated[float, Ge(0), Le(1e30)]  # the largest magnitude of an activation; NaN is none
+Range = Annotated[float, Ge(0), Le(1e30)]  # the largest magnitude of an activation; NaN is refused
 How = Literal["dynamic", "static", "aware", "weights", "bf16", "fp16"]
 Engine = Literal["onnx", "torch"]
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-@dataclass(frozen=True)
-class Order:
-    """What is to be quantized, and how."""
+@dataclass(frozen=True, kw_only=True)
+class QuantizationJob(CompressionJob):
+    """A resolved quantization: the model, the method, and the data."""
 
     model: str
-    out: Path
     how: How = "dynamic"
-    engine: Engine | None = None  # None: what suits the model
+    engine: Engine | None = None  # None: chosen by the model
     per_channel: bool = True
-    bits: int = 8  # of weights, where these alone are integers
-    train: str | None = None
-    dev: str | None = None
-    columns: Mapping[str, str] = field(default_factory=dict)
+    bits: int = 8  # of the weights, for how="weights"
     epochs: float = 1.0
-    budget: Budget | None = None
-    learning: Mapping[str, Any] = field(default_factory=dict)
-    seed: int = 0
-    device: str | None = None
     partial: bool = False
 
     def recipe(self) -> dict[str, Any]:
-        """Everything that decides the outcome, under the names of the verb's options."""
+        """Return the options that determine the result, under the names of the verb's options."""
         known: dict[str, Any] = {
             "model": self.model,
             "how": self.how,
@@ -69,42 +59,43 @@ class Order:
             "bits": self.bits,
         }
         known |= {"train": self.train, "dev": self.dev, **self.columns, "seed": self.seed}
-        return as_recipe(known, self.learning, self.budget)
+        return self.write_recipe(known)
 
 
-def carry_out(order: Order) -> Run:
-    """Quantize, and compare."""
-    if order.how not in get_args(How):
-        raise PretuneError(f"--how {order.how}: there are {', '.join(get_args(How))}")
-    before = Trained.load(order.model, order.partial)
-    copied(before.model)  # refuses what is int8 already
-    engine = order.engine or choose_engine(order.how, before)
-    check(order, engine, before)
-    rows, dev = (before.read(file, order.columns) for file in (order.train, order.dev))
+def run_quantization(job: QuantizationJob) -> Run:
+    """Quantize a model, compare it with the original, and return the run.
+
+    Quantization-aware training also quantizes the untrained model, as a control.
+    """
+    if job.how not in get_args(How):
+        raise PretuneError(f"--how {job.how}: unknown method; choose one of {', '.join(get_args(How))}")
+    before = Trained.load(job.model, job.partial)
+    copied(before.model)  # refuses a model that is quantized already
+    engine = job.engine or choose_engine(job.how, before)
+    check(job, engine, before)
+    rows, dev = (before.read(file, job.columns) for file in (job.train, job.dev))
     source = before
     models = {"before": before}
-    if order.how == "aware" and order.train is not None:
-        folder = intermediate(order.out, "aware")
-        learning = Recovery(order.train, order.dev, order.columns, order.epochs, order.budget, order.learning)
-        finetune(plan_of(order.model, folder, before.objective, learning, "full+int8", order.seed, order.device))
+    if job.how == "aware" and job.train is not None:
+        folder = intermediate(job.out, "aware")
+        finetune(job.finetuning(job.model, folder, before.objective, "full+int8"))
         source = Trained.load(folder)
         models["trained for int8"] = source
-        # The control: int8 for a model that was not trained for it.
-        plain = intermediate(order.out, "control")
-        control = replace(order, out=plain, how="dynamic")
+        plain = intermediate(job.out, "control")
+        control = replace(job, out=plain, how="dynamic")
         start_run(plain, "quantize", control.recipe(), resume=False)
         write(control, engine, before, rows)
-        finish_run(plain, {"model": order.model, "how": "dynamic", "engine": engine})
+        finish_run(plain, {"model": job.model, "how": "dynamic", "engine": engine})
         models["quantized without that"] = Trained.load(plain)
-    start_run(order.out, "quantize", order.recipe(), resume=False)
-    write(order, engine, source, rows)
-    models["quantized"] = Trained.load(order.out)
-    facts = {"model": order.model, "how": order.how, "engine": engine}
-    return finish_run(order.out, {**facts, **beside(models, dev)})
+    start_run(job.out, "quantize", job.recipe(), resume=False)
+    write(job, engine, source, rows)
+    models["quantized"] = Trained.load(job.out)
+    facts = {"model": job.model, "how": job.how, "engine": engine}
+    return finish_run(job.out, {**facts, **beside(models, dev)})
 
 
 def choose_engine(how: How, source: Trained) -> Engine:
-    """Return torch for generative models, for heads that need more than a graph gives, and where only the file gets smaller."""
+    """Return the default engine: torch for generative models, for heads that an ONNX graph cannot feed, and for smaller files."""
     if how in ("static", "aware"):
         return "onnx"
     small = how in ("weights", *HALVES)
@@ -112,92 +103,90 @@ def choose_engine(how: How, source: Trained) -> Engine:
 
 
 def beyond_graph(task: Task | None) -> str:
-    """Return why the head of a task cannot be used with a graph, which gives the states of the top layer alone, or ""."""
+    """Return why the head of a task cannot use an ONNX graph, which outputs only the top layer, or "" if it can."""
     if isinstance(task, On):
-        return "its head reads other layers than the last"
-    if task is not None and kind_of(task) in ("prompt", "generate"):
-        return "its head is that of the language model, which needs the token embeddings"
+        return "its head reads several layers"
+    if task is not None and task.on_language_head:
+        return "its head is a language modeling head, which needs the token embeddings"
     return ""
 
 
-def check(order: Order, engine: Engine, source: Trained) -> None:
-    """Refuse what does not go together, before anything is made."""
+def check(job: QuantizationJob, engine: Engine, source: Trained) -> None:
+    """Raise an error for options that contradict each other or do not fit the model."""
     model = source.model
-    if order.how == "aware" and order.train is None and not (source.folder / RANGES).is_file():
+    if job.how == "aware" and job.train is None and not (source.folder / RANGES).is_file():
         raise PretuneError(
-            "--how aware trains for int8; give rows with --train, or a model made by `pretune finetune --strategy full+int8`"
+            "--how aware trains the model for int8; give examples with --train, or a model made by `pretune finetune --strategy full+int8`"
         )
-    if order.how == "weights" and engine != "torch":
-        raise PretuneError("--how weights reads int8 weights by torch's kernels; leave --engine out")
-    if order.bits not in (4, 8) or (order.bits == 4 and order.how != "weights"):
-        raise PretuneError(f"--bits {order.bits}: weights have 8 bits, or 4 with --how weights")
-    if order.how in ("static", "aware") and engine != "onnx":
+    if job.how == "weights" and engine != "torch":
+        raise PretuneError("--how weights uses torch's int8 kernels; leave --engine out")
+    if job.bits not in (4, 8) or (job.bits == 4 and job.how != "weights"):
+        raise PretuneError(f"--bits {job.bits}: weights can have 8 bits, or 4 with --how weights")
+    if job.how in ("static", "aware") and engine != "onnx":
         raise PretuneError(
-            f"--how {order.how} fixes the ranges of activations, which only ONNX Runtime can use; leave --engine out"
+            f"--how {job.how} fixes the ranges of activations, which only the onnx engine supports; leave --engine out"
         )
-    if not order.per_channel and engine != "onnx":
+    if not job.per_channel and engine != "onnx":
         raise PretuneError("--no-per-channel applies only to the onnx engine; leave it out")
     if engine == "onnx" and (reason := beyond_graph(source.task)):
-        kind = kind_of(source.need_task("it is quantized"))
+        kind = source.need_task("an ONNX graph needs one").kind
         raise PretuneError(
-            f"{kind} cannot be used with a graph: {reason}; use `pretune quantize --how dynamic --engine torch`"
+            f"{kind} cannot be used with an ONNX graph: {reason}; use `pretune quantize --how dynamic --engine torch`"
         )
-    if engine == "torch" and order.how not in HALVES and asks_the_host(model.root):
+    if engine == "torch" and job.how not in HALVES and asks_the_host(model.root):
         raise PretuneError(
-            "int8 recurrent cells are ONNX Runtime's; use `pretune quantize --engine onnx` on a model fine-tuned for a task"
+            "the torch engine has no int8 recurrent cells; use `pretune quantize --engine onnx` on a model fine-tuned for a task"
         )
-    if order.how == "static" and asks_the_host(model.root):
-        raise PretuneError(
-            "the inputs of recurrent cells are measured while they run; use `pretune quantize --how dynamic`"
-        )
-    if engine == "torch" and order.how not in HALVES:
-        check_kind(linear_kind(order))
+    if job.how == "static" and asks_the_host(model.root):
+        raise PretuneError("--how static does not support recurrent cells; use `pretune quantize --how dynamic`")
+    if engine == "torch" and job.how not in HALVES:
+        check_kind(linear_kind(job))
 
 
-def linear_kind(order: Order) -> str:
-    """Return the kind of linear layers that torch runs."""
-    return ("int4" if order.bits == 4 else "weights") if order.how == "weights" else "dynamic"
+def linear_kind(job: QuantizationJob) -> str:
+    """Return the kind of quantized linear layer for the torch engine."""
+    return ("int4" if job.bits == 4 else "weights") if job.how == "weights" else "dynamic"
 
 
-def write(order: Order, engine: Engine, source: Trained, rows: Any) -> None:
-    """Write the quantized model to its folder."""
-    model, out = copied(source.model), order.out
-    if order.how in HALVES:
-        model.save(out, HALVES[order.how])
+def write(job: QuantizationJob, engine: Engine, source: Trained, rows: Any) -> None:
+    """Quantize a model and write it to the job's folder."""
+    model, out = copied(source.model), job.out
+    if job.how in HALVES:
+        model.save(out, HALVES[job.how])
         return
     if engine == "torch":
-        model.shape = replace(model.shape, linear=linear_kind(order))
+        model.shape = replace(model.shape, linear=linear_kind(job))
         replace_linears(model.backbone, model.shape.linear)
         model.save(out)
         return
-    # Logits of a language model are left out: its matrix would be in the graph twice.
+    # Without logits for a language model: its output matrix would be in the graph twice.
     scorer = None if source.task is None else choose_scorer(model, [source.task])
     with TemporaryDirectory() as folder:
         graph = Path(folder) / GRAPH
-        match order.how:
+        match job.how:
             case "aware":
                 ranges = read_ranges(source.folder / RANGES)
                 write_learned(model, scorer, ranges, graph, out / GRAPH)
             case "static":
                 write_graph(model, graph, scorer)
                 batches = source.examples(rows).batches or list(text_batches(model, some_texts(), length=128))
-                static(graph, out / GRAPH, order.per_channel, batches)
+                static(graph, out / GRAPH, job.per_channel, batches)
             case _:
                 write_graph(model, graph, scorer)
-                dynamic(graph, out / GRAPH, order.per_channel)
+                dynamic(graph, out / GRAPH, job.per_channel)
     finish_folder(model, out)
 
 
 def read_ranges(path: Path) -> dict[str, float]:
-    """Return the ranges of activations that quantization-aware training learned, by the path of their layer."""
+    """Return the activation ranges from quantization-aware training, by layer path."""
     return conform(read_mapping(path, "ranges of activations"), dict[str, Range], str(path))
 
 
 def write_learned(model: Model, scorer: Scorer | None, ranges: Mapping[str, float], draft: Path, out: Path) -> None:
-    """Write the int8 graph of a model whose activations are quantized by ranges learned in training.
+    """Write the int8 graph of a model with activation ranges from quantization-aware training, and check its outputs.
 
-    It must be about as close to the fake-quantized model as that is to the float model. It cannot be much closer: a number at
-    the edge between two steps is rounded either way, and each layer makes more of the difference.
+    They must be about as close to those of the fake-quantized model as these are to the float model's. They cannot be much closer: a
+    value halfway between two steps may be rounded either way, and each layer amplifies the difference.
     """
     plain = model_outputs(model, scorer)
     use_ranges(model.backbone, ranges)
@@ -208,5 +197,5 @@ def write_learned(model: Model, scorer: Scorer | None, ranges: Mapping[str, floa
         noise = float((after - before).square().mean().sqrt()) + 0.01 * float(before.square().mean().sqrt())
         if not float((found - after).square().mean().sqrt()) < 2 * noise:
             raise PretuneError(
-                f"{out}: {name} of the int8 graph are not those of the trained model; please report this"
+                f"{out}: the {name} of the int8 graph differ from those of the trained model; please report this as a bug"
             )

@@ -1,59 +1,49 @@
-"""A search over sequences of distilling, pruning and quantizing, under a target.
+"""A search over sequences of distillation, pruning, and quantization for the best model that meets a target.
 
-A sequence is steps joined with `>`: layers=6 (distilled into so many of its lower layers), heads=0.4, units=0.5, weights=0.8
-(pruned by such shares, and trained again), int8. Sequences that begin alike share their beginnings.
+A sequence joins steps with `>`: layers=6 (distill into this many lower layers), heads=0.4, units=0.5, or weights=0.8 (prune this
+fraction and fine-tune), and int8. Sequences with a common prefix share its models.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pretune.compression import distillation, pruning_job, quantization
+from pretune.compression.job import SECTIONS, CompressionJob
 from pretune.compression.measurement import bytes_of, compare, quality
 from pretune.compression.pruning import Pruning
-from pretune.compression.recovery import as_recipe
 from pretune.compression.targets import Found, Target, choose, pareto
 from pretune.compression.task_model import Trained
 from pretune.runtime.errors import PretuneError, nearest
 from pretune.runtime.progress import say
 from pretune.training.run_folder import RECIPE, RESULTS, Run, finish_run, start_run
-from pretune.training.settings import Budget
 
 STEPS = ("layers", "heads", "units", "weights", "int8")
 CANDIDATES, PLOT = "candidates", "pareto.png"
 
 
-@dataclass(frozen=True)
-class Order:
-    """What is searched, and for what."""
+@dataclass(frozen=True, kw_only=True)
+class CompressionSearch(CompressionJob):
+    """A resolved search: the model, the targets, and the sequences to try."""
 
     model: str
-    out: Path
     targets: Sequence[Target]
-    train: str
-    dev: str
-    columns: Mapping[str, str] = field(default_factory=dict)
     sequences: Sequence[str] = ()
-    epochs: float = 3.0
-    budget: Budget | None = None
-    learning: Mapping[str, Any] = field(default_factory=dict)
-    seed: int = 0
-    device: str | None = None
 
     def recipe(self) -> dict[str, Any]:
-        """Everything that decides the outcome, under the names of the verb's options."""
+        """Return the options that determine the result, under the names of the verb's options."""
         known: dict[str, Any] = {"model": self.model, "train": self.train, "dev": self.dev, **self.columns}
         known |= {"target": [str(target) for target in self.targets]}
         known |= {"sequences": list(self.sequences), "epochs": self.epochs, "seed": self.seed}
-        return as_recipe(known, self.learning, self.budget)
+        return self.write_recipe(known)
 
 
 def parse_sequence(text: str) -> tuple[tuple[str, float], ...]:
-    """Steps and their numbers.
+    """Return the steps of a sequence with their numbers.
 
     >>> parse_sequence("layers=6 > int8")
     (('layers', 6.0), ('int8', 0.0))
@@ -69,12 +59,12 @@ def parse_sequence(text: str) -> tuple[tuple[str, float], ...]:
             raise PretuneError(f"--sequences {text}: {name} needs a number, such as {name}=0.5") from error
     names = [name for name, _ in steps]
     if "layers" in names[1:] or "int8" in names[:-1]:
-        raise PretuneError(f"--sequences {text}: layers come first, and int8 last, as a graph is not changed")
+        raise PretuneError(f"--sequences {text}: layers must be the first step, and int8 the last")
     return tuple(steps)
 
 
 def usual_sequences(depth: int) -> list[str]:
-    """From mild to strong, for a model of so many layers."""
+    """Return the default sequences for a model with this many layers, from weak to strong compression."""
     counts = sorted({max(1, round(depth * share)) for share in (0.75, 0.5, 0.25)} - {depth}, reverse=True)
     found = ["int8", "heads=0.4 > units=0.4", "heads=0.4 > units=0.4 > int8"]
     for count in counts:
@@ -82,32 +72,32 @@ def usual_sequences(depth: int) -> list[str]:
     return [*found, *(f"layers={count} > units=0.5 > int8" for count in counts[1:2])]
 
 
-def carry_out(order: Order) -> Run:
-    """Make all candidates, measure them side by side, plot them, and keep the best that meets the target.
+def run_search(job: CompressionSearch) -> Run:
+    """Make and measure all candidates, plot them, and keep the best one that meets the targets.
 
-    A candidate that fails is reported with its reason, and the others go on.
+    A candidate that fails is reported with the reason, and the search continues.
     """
-    before = Trained.load(order.model)
-    task = before.need_task("candidates are compared by it")
-    dev = before.read(order.dev, order.columns)
-    texts = list(order.sequences) or usual_sequences(before.model.backbone.depth)
+    before = Trained.load(job.model)
+    task = before.need_task("candidates are compared on one")
+    dev = before.read(job.dev, job.columns)
+    texts = list(job.sequences) or usual_sequences(before.model.backbone.depth)
     sequences = {text: parse_sequence(text) for text in texts}
-    start_run(order.out, "compress", order.recipe(), resume=False)
+    start_run(job.out, "compress", job.recipe(), resume=False)
     whole = quality(before.model, task, dev)[task.decides]
     models, scores, failed = {"uncompressed": before}, {"uncompressed": whole}, dict[str, str]()
     steps_failed: dict[str, str] = {}
     for number, (text, steps) in enumerate(sequences.items(), 1):
         say(f"candidate {number} of {len(sequences)}: {text}")
         try:
-            one = Trained.load(follow(order, steps, steps_failed))
-            score = quality(one.model, one.need_task("it is"), dev)[task.decides]
-        except Exception as error:  # the other candidates are worth more than a traceback
+            one = Trained.load(run_sequence(job, steps, steps_failed))
+            score = quality(one.model, one.need_task("candidates are compared on one"), dev)[task.decides]
+        except Exception as error:  # the search continues with the other candidates
             failed[text] = reason(error)
             say(f"candidate {text} failed: {failed[text]}")
         else:
             models[text], scores[text] = one, score
     if len(failed) == len(sequences):
-        shutil.rmtree(order.out)
+        shutil.rmtree(job.out)
         raise PretuneError(f"all {len(failed)} candidates failed; {next(iter(failed))}: {next(iter(failed.values()))}")
     costs = compare({name: (one.model, one.task, one.folder) for name, one in models.items()}, dev)
     found, rows = [], []
@@ -116,30 +106,30 @@ def carry_out(order: Order) -> Run:
         found.append(Found(name, bytes_of(one.folder), costs[name].latency, share))
         rows.append({"model": name, **costs[name].describe(), task.decides: scores[name], "share_of_quality": share})
     rows += [{"model": name, "failed": reason} for name, reason in failed.items()]
-    draw(found, order.out / PLOT, task.decides)
-    chosen = choose(found, order.targets)
-    results: dict[str, Any] = {"model": order.model, "candidates": rows, "chosen": chosen.name if chosen else None}
+    draw(found, job.out / PLOT, task.decides)
+    chosen = choose(found, job.targets)
+    results: dict[str, Any] = {"model": job.model, "candidates": rows, "chosen": chosen.name if chosen else None}
     results["pareto"] = {cost: [one.name for one in pareto(found, cost)] for cost in ("bytes", "latency")}
     if chosen is None:
-        say("no candidate meets the target; the table shows what there is, and --sequences takes others")
+        say("no candidate meets the target; the table shows all candidates; try others with --sequences")
     else:
         say(f"chosen: {chosen.name}")
-        copy_model(models[chosen.name].folder, order.out)
-    return finish_run(order.out, results)
+        copy_model(models[chosen.name].folder, job.out)
+    return finish_run(job.out, results)
 
 
-def follow(order: Order, steps: Sequence[tuple[str, float]], failed: dict[str, str]) -> Path:
-    """Carry out a sequence of steps and return the folder of its result; a step that another sequence took is not repeated.
+def run_sequence(job: CompressionSearch, steps: Sequence[tuple[str, float]], failed: dict[str, str]) -> Path:
+    """Run a sequence of steps and return the folder of the result; steps shared with an earlier sequence are not repeated.
 
-    `failed` has the reasons of steps that failed, by the names of their folders.
+    `failed` maps the folder names of failed steps to the reasons.
     """
-    source, name = Path(order.model), ""
+    source, name = Path(job.model), ""
     for step, number in steps:
         name = f"{name}+{step}{number:g}" if name else f"{step}{number:g}"
-        folder = order.out / CANDIDATES / name
+        folder = job.out / CANDIDATES / name
         if name not in failed and not (folder / RESULTS).is_file():
             try:
-                take(order, step, number, source, folder)
+                run_step(job, step, number, source, folder)
             except Exception as error:
                 failed[name] = reason(error)
                 shutil.rmtree(folder, ignore_errors=True)
@@ -150,36 +140,37 @@ def follow(order: Order, steps: Sequence[tuple[str, float]], failed: dict[str, s
 
 
 def reason(error: Exception) -> str:
-    """Return why a candidate failed, in one line."""
+    """Return the reason of a failure in one line."""
     return " ".join((str(error) if isinstance(error, PretuneError) else f"{type(error).__name__}: {error}").split())
 
 
-def take(order: Order, step: str, number: float, source: Path, folder: Path) -> None:
-    """One step."""
-    common: dict[str, Any] = {"train": order.train, "columns": order.columns, "epochs": order.epochs}
-    common |= {"budget": order.budget, "learning": order.learning, "seed": order.seed, "device": order.device}
+def run_step(job: CompressionSearch, step: str, number: float, source: Path, folder: Path) -> None:
+    """Run one step of a sequence: distill, prune, or quantize the model in `source` to `folder`."""
+    shared = ("train", "dev", "columns", "epochs", "budget", *SECTIONS, "seed", "device")
+    common: dict[str, Any] = {name: getattr(job, name) for name in shared}
     match step:
         case "layers":
-            student = f"first={number:g}"  # lower layers are missed more than upper ones (docs/compression.md)
-            distillation.carry_out(
-                distillation.Order([order.model], student, folder, match="100*hidden(skip)", dev=order.dev, **common)
-            )
+            student = f"first={number:g}"  # keeping the lower layers works best (docs/compression.md)
+            common |= {"teachers": [job.model], "student": student, "match": "100*hidden(skip)"}
+            distillation.run_distillation(distillation.DistillationJob(out=folder, **common))
         case "int8":
-            quantization.carry_out(quantization.Order(str(source), folder, columns=order.columns, seed=order.seed))
+            options: dict[str, Any] = {"columns": job.columns, "seed": job.seed}
+            quantization.run_quantization(quantization.QuantizationJob(model=str(source), out=folder, **options))
         case _:
-            pruning = Pruning(**{step: number}, seed=order.seed)  # type: ignore[arg-type]
-            pruning_job.carry_out(pruning_job.Order(str(source), folder, pruning, dev=order.dev, **common))
+            pruning = Pruning(**{step: number}, seed=job.seed)  # type: ignore[arg-type]
+            common |= {"model": str(source), "pruning": pruning}
+            pruning_job.run_pruning(pruning_job.PruningJob(out=folder, **common))
 
 
 def copy_model(source: Path, out: Path) -> None:
-    """Make a candidate the run's own model."""
+    """Copy the model of a candidate to the run folder."""
     for path in source.iterdir():
         if path.is_file() and path.name not in (RECIPE, RESULTS):
             shutil.copy2(path, out / path.name)
 
 
 def draw(found: Sequence[Found], file: Path, metric: str) -> None:
-    """Quality against size and against latency; a line joins those that no other beats."""
+    """Plot quality against size and against latency, with the Pareto front as a line."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,4 +1,4 @@
-"""What a compressed model must come to: latency=5ms, size=20MB, quality>=0.97."""
+"""Targets of compression, such as latency=5ms, size=20MB, or quality>=0.97, and the choice of a model that meets them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ UNITS = {"ms": 1e-3, "s": 1.0, "us": 1e-6}
 
 @dataclass(frozen=True)
 class Found:
-    """A candidate: what it costs, and the share of the uncompressed model's quality that it has."""
+    """A candidate model with its size, latency, and quality relative to the uncompressed model."""
 
     name: str
     bytes: int
-    latency: float  # seconds for one text
+    latency: float  # in seconds, for one text
     quality: float
 
 
 @dataclass(frozen=True)
 class Target:
-    """A limit; of costs the most, of quality the least."""
+    """An upper limit of latency or size, or a lower limit of quality."""
 
     kind: str
     limit: float
@@ -36,37 +36,44 @@ class Target:
         return f"size={self.limit:.0f}" if self.kind == "size" else f"quality>={self.limit:g}"
 
     def met(self, found: Found) -> bool:
-        """Whether a candidate keeps to it."""
+        """Return whether a candidate meets the target."""
         if self.kind == "quality":
             return found.quality >= self.limit
         return (found.latency if self.kind == "latency" else found.bytes) <= self.limit
 
 
 def parse_target(text: str) -> Target:
-    """Read one.
+    """Parse a target.
 
     >>> parse_target("latency=5ms"), parse_target("quality>=0.97")
     (Target(kind='latency', limit=0.005), Target(kind='quality', limit=0.97))
     """
     form = _FORM.fullmatch(text)
     if form is None:
-        raise PretuneError(f"--target {text}: expected latency=5ms, size=20MB or quality>=0.97")
+        raise PretuneError(
+            f"--target {text}: not a target; write, for example, latency=5ms, size=20MB or quality>=0.97"
+        )
     kind, sign, value = form[1], form[2], form[3]
     if (sign == "<=") == (kind == "quality") and sign != "=":
-        raise PretuneError(f"--target {text}: of {kind} a limit is {'>=' if kind == 'quality' else '<='}")
+        raise PretuneError(f"--target {text}: {kind} needs {'>=' if kind == 'quality' else '<='}")
     if kind == "size":
         return Target(kind, float(read_size(value)))
     number = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|us|s)?", value)
     if number is None or (kind == "quality" and number[2]):
-        raise PretuneError(f"--target {text}: {value!r} is no {kind}; expected latency=5ms, size=20MB or quality>=0.97")
+        raise PretuneError(
+            f"--target {text}: {value!r} is not a {kind}; write, for example, latency=5ms, size=20MB or quality>=0.97"
+        )
     limit = float(number[1]) * (UNITS[number[2] or "ms"] if kind == "latency" else 1.0)
     if kind == "quality" and not 0 < limit <= 1:
-        raise PretuneError(f"--target {text}: quality is a share of the uncompressed model's, above 0 and at most 1")
+        raise PretuneError(f"--target {text}: quality is a fraction of the uncompressed model's, above 0 and at most 1")
     return Target(kind, limit)
 
 
 def choose(found: Sequence[Found], targets: Sequence[Target]) -> Found | None:
-    """Of those that keep to all targets: the fastest where only quality is limited, else the best, the smaller of two."""
+    """Return the best candidate that meets all targets, or None.
+
+    If only quality is limited, this is the fastest one; otherwise the one with the highest quality, the smaller of equals.
+    """
     fitting = [one for one in found if all(target.met(one) for target in targets)]
     if not fitting:
         return None
@@ -76,7 +83,7 @@ def choose(found: Sequence[Found], targets: Sequence[Target]) -> Found | None:
 
 
 def pareto(found: Sequence[Found], cost: str) -> list[Found]:
-    """Those that no other beats in quality and this cost, cheapest first.
+    """Return the Pareto front of quality and a cost, cheapest first.
 
     >>> [one.name for one in pareto([Found("a", 1, 1, 0.5), Found("b", 2, 1, 0.4), Found("c", 3, 1, 0.9)], "bytes")]
     ['a', 'c']

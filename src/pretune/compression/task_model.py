@@ -1,4 +1,4 @@
-"""A trained model and examples of its task, as the verbs of compression use them."""
+"""A trained model with its task, and tables that compare such models."""
 
 from __future__ import annotations
 
@@ -9,23 +9,26 @@ from typing import Any
 
 import torch
 
-from pretune.compression.measurement import Costs, compare, quality, verdict
+from pretune.compression.measurement import compare, quality, verdict
 from pretune.compression.pruning import Examples
 from pretune.inference.batching import by_length
-from pretune.models.model import Model, find_folder, load, trained_for
+from pretune.models.checkpoint_heads import trained_for
+from pretune.models.loading import load
+from pretune.models.model import Model
+from pretune.models.references import find_folder
 from pretune.objectives import Data, Task
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import say
 from pretune.runtime.randomness import Draws
 
-MOST = 1000  # examples that importance is measured on
-LENGTH = 128  # tokens of an example, at most
+MOST = 1000  # examples that importance is measured on, at most
+LENGTH = 128  # tokens of such an example, at most
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A model of a folder, and the task it was trained for, if any."""
+    """A model from a folder, and the task it was trained for, if any."""
 
     folder: Path
     model: Model
@@ -33,7 +36,7 @@ class Trained:
 
     @classmethod
     def load(cls, reference: str | Path, partial: bool = False) -> Trained:
-        """Read it."""
+        """Load a model and its task; raise an error if the head of the task was never trained."""
         mixture = trained_for(reference)
         tasks = [part for part in mixture.objectives if isinstance(part, Task)] if mixture is not None else []
         model = load(reference, partial=partial)
@@ -42,28 +45,28 @@ class Trained:
         return cls(find_folder(reference), model, tasks[0] if tasks else None)
 
     def need_task(self, why: str) -> Task:
-        """The task, where something is impossible without one."""
+        """Return the task, or raise an error that says why one is needed."""
         if self.task is None:
-            raise PretuneError(f"{self.folder}: this model was not trained for a task, and {why}; fine-tune it first")
+            raise PretuneError(f"{self.folder}: this model was not trained for a task, but {why}; fine-tune it first")
         return self.task
 
     @property
     def objective(self) -> str:
-        """What it was trained for, as `finetune` takes it."""
+        """The objective that the model was trained with, as `finetune` takes it."""
         return self.model.objective or (self.task.name if self.task is not None else "")
 
     def read(self, file: str | Path | None, columns: Mapping[str, str], answered: bool = True) -> Any:
-        """Examples of a file, with labels that the model knows."""
+        """Read the examples of a file, and check that the model knows their labels; return None without a file."""
         if file is None:
             return None
         task = self.need_task(f"{file} has examples of one")
         rows = task.read(file, columns, answered=answered)
-        if answered and hasattr(task, "encode_labels") and hasattr(task, "labels"):
-            task.encode_labels(rows)
+        if answered:
+            task.check_labels(rows)
         return rows
 
     def examples(self, rows: Any, most: int = MOST) -> Examples:
-        """What pruning looks at."""
+        """Return batches of some examples, with the loss of the task, to measure importance on."""
         task = self.task
         if rows is None or task is None:
             return Examples([])
@@ -80,9 +83,9 @@ class Trained:
 
 
 def beside(models: Mapping[str, Trained], dev: Any) -> dict[str, Any]:
-    """A table of models: quality where there are examples to judge by, bytes, latency, throughput; and what was gained.
+    """Compare models by quality (if there are examples), size, latency, and throughput.
 
-    The first is what the last was made of.
+    Return one table row per model under `beside`, and how the last model, the compressed one, relates to the first, the original.
     """
     costs = compare({name: (one.model, one.task, one.folder) for name, one in models.items()}, dev)
     rows, scores = [], {}
@@ -93,15 +96,9 @@ def beside(models: Mapping[str, Trained], dev: Any) -> dict[str, Any]:
             row[one.task.decides] = scores[name]
         rows.append(row)
     first, last = next(iter(models)), list(models)[-1]
-    facts = told(costs[first], costs[last])
+    facts = verdict(costs[first], costs[last])
+    if "but" in facts:
+        say(f"compressed, but {facts['but']}")
     if scores.get(first):
         facts["share_of_quality"] = scores[last] / scores[first]
     return {"beside": rows, **facts}
-
-
-def told(before: Costs, after: Costs) -> dict[str, Any]:
-    """What was gained; what was not is said aloud."""
-    facts = verdict(before, after)
-    if "but" in facts:
-        say(f"compressed, but {facts['but']}")
-    return facts

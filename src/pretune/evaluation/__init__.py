@@ -1,1 +1,4 @@
-"""What models are worth: intervals, calibration, reports."""
+"""Evaluation: suites of tasks, baselines, confidence intervals, calibration, language modeling, and reports.
+
+Metrics of single tasks belong to `metrics`, the prediction of answers to `inference`.
+"""

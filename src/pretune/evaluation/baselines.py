@@ -1,34 +1,30 @@
-"""What costs nothing: answers of whoever does not look, or looks at words alone."""
+"""Trivial baselines: the majority class, a bag of words, and the most frequent tag of each word."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pretune.metrics.majority_baseline import constant_answers, usual_tags
-from pretune.objectives.tasks.renamed_task import kind_of
 from pretune.training.jobs.bag_of_words import bag_of_words
 
 Answer = dict[str, Any]
-ROWS, CLASSES = 20_000, 200  # that a bag of words learns from, at most: it should cost nothing
+ROWS, CLASSES = 20_000, 200  # limits of the bag of words, which must stay cheap
 
 
 def controls(task: Any, learned: Any, judged: Any) -> dict[str, list[Answer]]:
-    """Answers to some examples of learners that any model should beat, by what they do."""
+    """Return the predictions of the trivial baselines for the examples in `judged`, by the name of the baseline."""
     found: dict[str, list[Answer]] = {}
-    kind = kind_of(task)
-    if kind in ("classify", "prompt") and not getattr(task, "multi", False) and len(task.labels) <= CLASSES:
+    if task.kind in ("classify", "prompt") and task.single_label and len(task.labels) <= CLASSES:
         some = learned.take(range(0, len(learned), -(-len(learned) // ROWS)))
         said = bag_of_words(joined(some), some.labels, joined(judged))
         found["a bag of words"] = [{"label": label} for label in said]
-    if kind == "tag":
-        found["each word's usual tag"] = usual_tags(task, learned, judged)
-    if usual := constant_answers(task, learned, judged):
+    found |= task.simple_baselines(learned, judged)
+    if usual := task.constant_answers(learned, judged):
         found[f"always {usual[0]}"] = usual[1]
     return found
 
 
 def joined(rows: Any) -> list[str]:
-    """Texts, pairs of them as one."""
+    """Return the texts, each pair of texts joined into one."""
     if rows.pairs is None:
         return list(rows.texts)
     return [f"{text} ¶ {pair}" for text, pair in zip(rows.texts, rows.pairs, strict=True)]

@@ -1,4 +1,4 @@
-"""How sure a score is: intervals by drawing the examples again (Efron, 1979, the bootstrap)."""
+"""Bootstrap confidence intervals of metrics (Efron, 1979)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COVERAGE = 0.95
 def intervals(
     task: Any, answers: Sequence[dict[str, Any]], examples: Any, seed: int = 0
 ) -> dict[str, tuple[float, float]]:
-    """Between which values each metric lies in 95 of 100 draws of as many examples, with some of them several times."""
+    """Return the 95 % bootstrap interval of each metric."""
     found: dict[str, list[float]] = {}
     for scores in scores_of_draws(task, answers, examples, np.random.default_rng(seed), ROUNDS):
         for name, value in scores.items():

@@ -1,4 +1,4 @@
-"""Does a classifier know how sure it may be? (Guo et al., 2017)"""
+"""Calibration of classifiers: expected calibration error and reliability diagram (Guo et al., 2017)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ BINS = 10
 
 @dataclass(frozen=True)
 class Bin:
-    """Answers of about the same probability."""
+    """A bin of the reliability diagram: predictions of similar confidence."""
 
-    sure: float  # their mean probability
-    right: float  # the share that was right
+    sure: float  # mean confidence
+    right: float  # accuracy
     count: int
 
 
 def calibration(probabilities: Sequence[float], right: Sequence[bool]) -> tuple[float, list[Bin]]:
-    """The expected calibration error, and the bins it comes from: |sure - right| over all answers.
+    """Return the expected calibration error, the mean of |confidence - accuracy|, and the bins it is computed from.
 
     >>> calibration([0.75, 0.75, 0.75, 0.75], [True, True, True, False])[0]
     0.0

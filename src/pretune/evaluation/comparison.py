@@ -1,4 +1,4 @@
-"""Two evaluations of one suite, task by task: is the second better than the first?"""
+"""Comparison of two evaluations of one suite with paired bootstrap tests."""
 
 from __future__ import annotations
 
@@ -16,17 +16,21 @@ from pretune.runtime.parsing import read_sealed_json
 
 
 def compare_evaluations(first: Path, second: Path) -> list[dict[str, Any]]:
-    """Each metric of each task that both have: both scores, the difference, its interval, and how likely it is by chance."""
+    """Return both scores, their difference, its confidence interval and p-value for each metric of each common task."""
     asked = [_asked(folder) for folder in (first, second)]
     if asked[0]["suite"] != asked[1]["suite"]:
-        raise PretuneError(f"{first} is of {asked[0]['suite']}, {second} of {asked[1]['suite']}; give two of one suite")
+        raise PretuneError(
+            f"{first} is an evaluation of {asked[0]['suite']} and {second} of {asked[1]['suite']}; compare two of the same suite"
+        )
     made = []
     for name, task in find_suite(asked[0]["suite"]).tasks.items():
         if not all((folder / name / RESULT).is_file() for folder in (first, second)):
             continue
         rows = read_lines(rows_path(first, name, task.scored))
         if rows != read_lines(rows_path(second, name, task.scored)):
-            raise PretuneError(f"{task.title}: the two were judged by different rows")
+            raise PretuneError(
+                f"{task.title}: {first} and {second} were scored on different rows; evaluate both on the same files"
+            )
         ours, theirs = (_each_seed(folder, task) for folder in (first, second))
         for metric in task.metrics:
             with _intact(first, second, task):
@@ -48,13 +52,13 @@ def compare_evaluations(first: Path, second: Path) -> list[dict[str, Any]]:
                 }
             )
     if not made:
-        raise PretuneError(f"{first} and {second} have no finished task in common")
+        raise PretuneError(f"{first} and {second} have no finished task in common; finish one of the evaluations")
     return made
 
 
 @contextmanager
 def _intact(first: Path, second: Path, task: SuiteTask) -> Iterator[None]:
-    """Report answers without the keys, or with other types, than a task's answers have as damaged files."""
+    """Raise an error that names the folders if rows or answers lack keys or have wrong types."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -66,7 +70,9 @@ def _intact(first: Path, second: Path, task: SuiteTask) -> Iterator[None]:
 def _asked(folder: Path) -> dict[str, Any]:
     path = folder / ASKED
     if not path.is_file():
-        raise PretuneError(f"{folder}: no evaluation of a suite here (no {ASKED})")
+        raise PretuneError(
+            f"{folder}: not an evaluation of a suite ({ASKED} is missing); give the --out of `pretune evaluate`"
+        )
     return read_sealed_json(path, "the settings of an evaluation")
 
 

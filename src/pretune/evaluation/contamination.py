@@ -1,6 +1,6 @@
-"""Does a store hold what a suite asks? Runs of words that stand in both (Brown et al., 2020, arXiv:2005.14165, appendix C).
+"""Contamination: n-grams of words that a store shares with a suite (Brown et al., 2020, arXiv:2005.14165, appendix C).
 
-The suite's runs of words are few and stay in memory as hashes; the store is read once, document after document.
+The n-grams of the suite are held in memory as hashes; the store is read once, document by document.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from pretune.runtime.progress import progress
 from pretune.text.store.store import Store
 
 Array = np.ndarray[Any, np.dtype[np.uint64]]
-WORDS = 13  # in a run
-FEWEST = 5  # words of a text that is shorter than a run, and is looked for as a whole
+WORDS = 13  # in an n-gram
+FEWEST = 5  # words that a text must have; a text shorter than an n-gram is searched as a whole
 ROLES = ("text", "pair", "question", "query", "choices")
 AT_ONCE = 1 << 18  # words of the store
 SHOWN = 3  # places
-# Where there are no spaces, a letter is a word.
+# In scripts without spaces, each character is a word.
 WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_\u3040-\u30ff\u3400-\u9fff]+")
 BASE = np.uint64(0x9E3779B97F4A7C15)
 
 
 def find_words(text: str) -> list[str]:
-    """Words in lower case, nothing else.
+    """Return the words of a text in lower case, without punctuation.
 
     >>> find_words("The cat's 2 MATS. 猫だ")
     ['the', 'cat', 's', '2', 'mats', '猫', 'だ']
@@ -39,13 +39,13 @@ def find_words(text: str) -> list[str]:
 
 
 class Hashes:
-    """Numbers for words, and for runs of them."""
+    """Hashes of words and n-grams."""
 
     def __init__(self) -> None:
         self.known: dict[str, int] = {}
 
     def words(self, words: Iterable[str]) -> Array:
-        """(n,) a number for each."""
+        """Return the hash of each word, (n,)."""
         return np.fromiter((self.known.get(word) or self._new(word) for word in words), dtype=np.uint64)
 
     def _new(self, word: str) -> int:
@@ -55,7 +55,7 @@ class Hashes:
 
     @staticmethod
     def runs(numbers: Array, size: int) -> Array:
-        """(n - size + 1,) a number for each run of so many words."""
+        """Return the hash of each n-gram of `size` words, (n - size + 1,)."""
         count = len(numbers) - size + 1
         if count < 1:
             return np.empty(0, dtype=np.uint64)
@@ -68,17 +68,17 @@ class Hashes:
 
 @dataclass
 class Asked:
-    """The texts of one role of a split."""
+    """The n-grams of the texts of one role of a split."""
 
     rows: SuiteRows
     role: str
-    row: list[int] = field(default_factory=list)  # of each run that is looked for, whose it is
-    runs: list[tuple[int, int]] = field(default_factory=list)  # its size, and its number
+    row: list[int] = field(default_factory=list)  # the row of each n-gram
+    runs: list[tuple[int, int]] = field(default_factory=list)  # the size and hash of each n-gram
     checked: set[int] = field(default_factory=set)
-    short: int = 0  # texts with too few words to look for
+    short: int = 0  # texts with too few words
 
     def found(self, hits: dict[int, set[int]]) -> dict[str, Any]:
-        """What to say of it: `hits` are the numbers that the store has, by size."""
+        """Return the row of the report, given the hashes found in the store by n-gram size."""
         counts: dict[int, list[bool]] = {}
         for row, (size, number) in zip(self.row, self.runs, strict=True):
             counts.setdefault(row, []).append(number in hits.get(size, set()))
@@ -98,7 +98,7 @@ class Asked:
 
 
 def overlap(store: Store, splits: Sequence[SuiteRows], size: int = WORDS) -> list[dict[str, Any]]:
-    """For each split and role: the examples of which a run of `size` words is in the store, and how much of them is covered."""
+    """Return for each split and role how many examples share an n-gram of `size` words with the store, and their coverage."""
     hashes = Hashes()
     asked = [made for rows in splits for role in ROLES if (made := _ask(rows, role, size, hashes)) is not None]
     wanted: dict[int, list[int]] = {}
@@ -107,13 +107,13 @@ def overlap(store: Store, splits: Sequence[SuiteRows], size: int = WORDS) -> lis
             wanted.setdefault(length, []).append(number)
     known = {length: np.unique(np.array(numbers, dtype=np.uint64)) for length, numbers in wanted.items()}
     hits: dict[int, set[int]] = {length: set() for length in known}
-    with progress("looking", total=store.documents) as bar:
+    with progress("searching", total=store.documents) as bar:
         for done, numbers in _chunks(store, hashes):
             for length, sought in known.items():
                 runs = hashes.runs(numbers, length)
                 at = np.searchsorted(sought, runs).clip(max=len(sought) - 1)
                 hits[length].update(runs[sought[at] == runs].tolist())
-            bar.update(done, f"{sum(map(len, hits.values())):,} runs found")
+            bar.update(done, f"{sum(map(len, hits.values())):,} n-grams found")
     return [part.found(hits) for part in asked]
 
 
@@ -139,7 +139,7 @@ def _ask(rows: SuiteRows, role: str, size: int, hashes: Hashes) -> Asked | None:
 
 
 def _chunks(store: Store, hashes: Hashes) -> Iterator[tuple[int, Array]]:
-    """Some documents at a time, and how many are read; a number that no word has parts two documents."""
+    """Yield the word hashes of several documents at a time, with the number of documents read; 0 separates documents."""
     parts: list[Array] = []
     apart = np.zeros(1, dtype=np.uint64)
     for index in range(store.documents):
@@ -152,7 +152,7 @@ def _chunks(store: Store, hashes: Hashes) -> Iterator[tuple[int, Array]]:
 
 
 def read_splits(suite: Any, data: Path, subsets: bool) -> list[SuiteRows]:
-    """The splits that a suite judges by, those of its tasks that are there."""
+    """Read the dev and test splits of the suite's tasks whose files exist."""
     found = []
     for task in suite.tasks.values():
         for split in ("dev", "test"):

@@ -1,4 +1,4 @@
-"""What answers cost: time and memory, as Russian SuperGLUE's board of performance has them beside quality."""
+"""The cost of inference: time and peak memory, as on the performance leaderboard of Russian SuperGLUE."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 
 import torch
 
-EVERY = 0.005  # seconds between looks at the memory
+EVERY = 0.005  # seconds between memory samples
 STATUS = Path("/proc/self/statm")
 
 
 @dataclass
 class Cost:
-    """Seconds, and the most memory at once, in bytes; on a CPU that of the whole process, where it can be seen."""
+    """Seconds and peak memory in bytes; on a CPU, that of the whole process if the system reports it."""
 
     seconds: float = 0.0
     memory: int | None = None
@@ -26,7 +26,7 @@ class Cost:
 
 @contextmanager
 def measured(device: torch.device) -> Iterator[Cost]:
-    """What the block costs."""
+    """Measure the time and peak memory of the block."""
     cost = Cost()
     watch = _Resident() if device.type == "cpu" and STATUS.is_file() else None
     if device.type == "cuda":
@@ -47,7 +47,7 @@ def measured(device: torch.device) -> Iterator[Cost]:
 
 
 class _Resident(threading.Thread):
-    """Looks at the process's resident memory now and then."""
+    """A thread that samples the resident memory of the process."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)

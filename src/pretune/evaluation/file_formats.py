@@ -1,6 +1,6 @@
-"""The file formats in which suites are published, read as they are: a place and a row after the other.
+"""Readers of the file formats in which suites are published; each yields the place and the fields of a row.
 
-A row that cannot be read is a PretuneError in the place of a row; whoever reads decides what that means.
+For a row that cannot be read, a PretuneError is yielded instead; the caller decides what to do.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from pretune.runtime.errors import PretuneError
 from pretune.text.corpus.files import open_stream, read_lines
 
 Row = dict[str, Any]
-SIDE_BY_SIDE = ("lines",)  # layouts of several files whose lines belong together
-Found = Iterator[tuple[str, Row | PretuneError]]  # where it stands, and what it is
+SIDE_BY_SIDE = ("lines",)  # formats of several files with parallel lines
+Found = Iterator[tuple[str, Row | PretuneError]]  # place and fields
 
 
 def read_layout(paths: Sequence[Path], layout: str, header: bool) -> Found:
-    """Rows of one file, or of several that belong together. `header`: whether the first line of a table has names."""
+    """Yield the rows of a file, or of several parallel files. `header`: whether the first line of a table has column names."""
     if len(paths) > 1 and layout not in SIDE_BY_SIDE:
-        raise PretuneError(f"{paths[0]}: a {layout} file is read alone; name no others beside it")
+        raise PretuneError(f"{paths[0]}: a {layout} file has no parallel files; name a single file")
     return LAYOUTS[layout](paths, header)
 
 
 def layout_of(path: Path) -> str:
-    """The layout that a name tells.
+    """Return the format that a file name implies.
 
     >>> layout_of(Path("dev.tsv"))
     'tsv'
@@ -39,7 +39,7 @@ def layout_of(path: Path) -> str:
 
 
 def _tsv(paths: Sequence[Path], header: bool) -> Found:
-    """Tabs between fields, and quotation marks are text; columns are called 1, 2, 3 … where there are no names."""
+    """Read tab-separated values without quoting; columns without names are numbered from 1."""
     names: list[str] = []
     (path,) = paths
     for number, line in read_lines(path):
@@ -49,7 +49,7 @@ def _tsv(paths: Sequence[Path], header: bool) -> Found:
             if header:
                 continue
         if len(cells) != len(names):
-            yield f"line {number}", PretuneError(f"{len(cells)} fields where there should be {len(names)}")
+            yield f"line {number}", PretuneError(f"{len(cells)} fields instead of {len(names)}")
         else:
             yield f"line {number}", dict(zip(names, cells, strict=True))
 
@@ -67,7 +67,7 @@ def _csv(paths: Sequence[Path], header: bool) -> Found:
                 continue
         place = f"line {reader.line_num}"
         if len(cells) != len(names):
-            yield place, PretuneError(f"{len(cells)} fields where there should be {len(names)}")
+            yield place, PretuneError(f"{len(cells)} fields instead of {len(names)}")
         else:
             yield place, dict(zip(names, cells, strict=True))
 
@@ -95,7 +95,7 @@ def _object(line: str) -> Row | PretuneError:
 
 
 def _multirc(paths: Sequence[Path], header: bool) -> Found:
-    """A passage with questions that have answers each: a row an answer, those of a question of one `group`."""
+    """Read passages with questions and their answers: one row per answer; those of a question share a `group`."""
     for place, row in _jsonl(paths, header):
         if isinstance(row, PretuneError):
             yield place, row
@@ -113,7 +113,7 @@ def _multirc(paths: Sequence[Path], header: bool) -> Found:
 
 
 def _record(paths: Sequence[Path], header: bool) -> Found:
-    """A passage with entities and queries: a row a query."""
+    """Read passages with entities and queries: one row per query."""
     for place, row in _jsonl(paths, header):
         if isinstance(row, PretuneError):
             yield place, row
@@ -131,13 +131,13 @@ def _record(paths: Sequence[Path], header: bool) -> Found:
 
 
 def _pairs(paths: Sequence[Path], header: bool) -> Found:
-    """Rows of which each two neighbors are one `group`."""
+    """Read rows of which each two neighbors form a `group`."""
     for number, (place, row) in enumerate(_jsonl(paths, header)):
         yield place, row if isinstance(row, PretuneError) else {**row, "group": number // 2}
 
 
 def _squad(paths: Sequence[Path], header: bool) -> Found:
-    """SQuAD's articles, paragraphs and questions: a row a question."""
+    """Read SQuAD's articles, paragraphs and questions: one row per question."""
     (path,) = paths
     content = _object(_whole(path).decode("utf-8", "replace"))
     if isinstance(content, PretuneError):
@@ -157,7 +157,7 @@ def _squad(paths: Sequence[Path], header: bool) -> Found:
 
 
 def _conll(paths: Sequence[Path], header: bool) -> Found:
-    """A word a line, a blank line between sentences: a row a sentence, its columns lists of equal length."""
+    """Read one word per line with blank lines between sentences: one row per sentence, whose columns are lists."""
     (path,) = paths
     lines: list[list[str]] = []
     start = 0
@@ -169,7 +169,7 @@ def _conll(paths: Sequence[Path], header: bool) -> Found:
         elif lines:
             uneven = [len(cells) for cells in lines if len(cells) != len(lines[0])]
             if uneven:
-                yield f"line {start}", PretuneError(f"{uneven[0]} columns where there should be {len(lines[0])}")
+                yield f"line {start}", PretuneError(f"{uneven[0]} columns instead of {len(lines[0])}")
             else:
                 columns = zip(*lines, strict=True)
                 yield f"line {start}", {str(i): list(column) for i, column in enumerate(columns, 1)}
@@ -177,17 +177,17 @@ def _conll(paths: Sequence[Path], header: bool) -> Found:
 
 
 def _lines(paths: Sequence[Path], header: bool) -> Found:
-    """Files whose lines belong together."""
+    """Read files with parallel lines."""
     texts = [(line for _, line in read_lines(path)) for path in paths]
     for number, row in enumerate(zip_longest(*texts), 1):
         if None in row:
             short = paths[row.index(None)]
-            raise PretuneError(f"{short}: ends before line {number}, but {paths[row.index(None) - 1]} goes on")
+            raise PretuneError(f"{short}: has fewer lines than {paths[row.index(None) - 1]}: line {number} is missing")
         yield f"line {number}", {str(i): text for i, text in enumerate(row, 1)}
 
 
 def _trec(paths: Sequence[Path], header: bool) -> Found:
-    """COARSE:fine and a question; published in Latin-1."""
+    """Read TREC's lines of COARSE:fine and a question, published in Latin-1."""
     (path,) = paths
     raw = _whole(path)
     try:
@@ -203,7 +203,7 @@ def _trec(paths: Sequence[Path], header: bool) -> Found:
 
 
 def _sst(paths: Sequence[Path], header: bool) -> Found:
-    """Trees with a label at each node, or a label and a sentence a line."""
+    """Read SST's trees with a label at each node, or lines with a label and a sentence."""
     (path,) = paths
     for number, line in read_lines(path):
         if match := re.match(r"\(?(\d)\s+(.+)", line):
@@ -214,7 +214,7 @@ def _sst(paths: Sequence[Path], header: bool) -> Found:
 
 
 def _race(paths: Sequence[Path], header: bool) -> Found:
-    """A folder of passages, a JSON file each, in folders by school: a row a question."""
+    """Read RACE's folders with one JSON file per passage: one row per question."""
     (path,) = paths
     for file in sorted(path.rglob("*.txt")):
         place = str(file.relative_to(path))
@@ -232,7 +232,7 @@ def _race(paths: Sequence[Path], header: bool) -> Found:
 
 
 def _folders(paths: Sequence[Path], header: bool) -> Found:
-    """A text a file, in a folder for each label; what has none (unsup) is left out."""
+    """Read one text per file from a folder per label; the unlabeled folder (unsup) is skipped."""
     (path,) = paths
     for file in sorted(path.glob("*/*.txt")):
         if file.parent.name != "unsup":

@@ -1,8 +1,8 @@
-"""A suite's tasks, asked of a model that learned none of them: with no example, one, or a few before each question.
+"""In-context learning on the tasks of a suite: zero, one or a few examples before each question (Brown et al., 2020, GPT-3).
 
-A task's `prompt` in its suite says how: `cloze`, where {text} and other roles stand for a row's and [MASK] for the answer, `words`
-for its labels, what is said `before` all examples, and the word for `nothing` where a question may have no answer. Answers that are
-labels, numbers, choices or entities are ranked by how likely the model finds them, others are written (Brown et al., 2020, GPT-3).
+The `prompt` of a task in its suite has a `cloze` template, in which {text} and other roles stand for the fields of a row and [MASK] for
+the answer, `words` for its labels, an instruction `before` all examples, and the word for `nothing` if questions may be unanswerable.
+Labels, numbers, choices and entities are ranked by their likelihood; other answers are generated.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pretune.inference.generation.seq2seq_generation import Rewriter
 from pretune.metrics.question_answering import normalize
 from pretune.objectives import parse_objective
 from pretune.objectives.task import Answer
+from pretune.objectives.tasks.generate import Generate
 from pretune.runtime.errors import PretuneError, nearest
 from pretune.runtime.progress import say
 from pretune.runtime.randomness import permutation
@@ -30,33 +31,32 @@ from pretune.text.examples.cloze_entities import GAP
 from pretune.text.examples.few_shot import draw_labels
 from pretune.text.examples.labeled import Labeled
 
-Array = np.ndarray[Any, np.dtype[Any]]
 KEYS = ("before", "cloze", "words", "nothing")
 NOTHING = "unanswerable"
-MOST = 32  # tokens of an answer, where the task does not say
+MOST = 32  # tokens of an answer by default
 
 
 class Kind(Protocol):
-    """What a kind of task asks for."""
+    """How a kind of task is put into a prompt, and how its answer is read from the model's output."""
 
-    each_token: ClassVar[bool]  # whether answers compete by their mean likelihood a token, so that long ones may win
-    classes: ClassVar[bool]  # whether so many examples of each class are shown, or so many in all
+    each_token: ClassVar[bool]  # whether answers are ranked by likelihood per token, to be fair to long ones
+    classes: ClassVar[bool]  # whether the number of examples is per class or in total
 
     def slots(self, row: Row) -> dict[str, str]:
-        """What may stand in the cloze."""
+        """Return the values of the template's placeholders."""
 
     def options(self, row: Row) -> Sequence[str]:
-        """What to choose from; nothing: the answer is written."""
+        """Return the candidate answers; none if the answer is generated."""
 
     def right(self, row: Row) -> str:
-        """The right answer, as it is shown."""
+        """Return the gold answer as it appears in an example."""
 
     def answer(self, row: Row, said: Any) -> Answer:
-        """The answer from what was said: how likely each option is, or a text."""
+        """Return the answer, given the likelihood of each candidate or the generated text."""
 
 
 def texts_of(row: Row) -> dict[str, str]:
-    """Everything in a row that is a text or a number."""
+    """Return the fields of a row that are texts or numbers."""
     return {
         role: str(cell)
         for role, cell in row.items()
@@ -66,14 +66,14 @@ def texts_of(row: Row) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Labels:
-    """A label: `classify`, and `match`, whose two places are {word1} and {word2}."""
+    """Labels, for `classify` and `match`; the marked words of `match` are {word1} and {word2}."""
 
     words: Mapping[str, str]  # by label
     each_token: ClassVar[bool] = False
     classes: ClassVar[bool] = True
 
     def slots(self, row: Row) -> dict[str, str]:
-        """Texts, and what stands in both places."""
+        """Return the texts and the two marked words."""
         sides = {"1": row.get("text", ""), "2": row.get("pair", row.get("text", ""))}
         marked = {
             f"word{n}": str(side)[int(row[f"start{n}"]) : int(row[f"end{n}"])]
@@ -83,23 +83,25 @@ class Labels:
         return {**marked, **texts_of(row)}
 
     def options(self, row: Row) -> Sequence[str]:
-        """The labels' words."""
+        """Return the words of the labels."""
         return list(self.words.values())
 
     def right(self, row: Row) -> str:
-        """The label's word."""
+        """Return the word of the gold label."""
         if (label := str(row["label"])) not in self.words:
-            raise PretuneError(f"its prompt has no word for the label {label!r}; it has {', '.join(self.words)}")
+            raise PretuneError(
+                f"the prompt has no word for the label {label!r}; it has words for {', '.join(self.words)}"
+            )
         return self.words[label]
 
     def answer(self, row: Row, said: Any) -> Answer:
-        """The likeliest label."""
+        """Return the most likely label."""
         return as_answer(list(self.words), shares_of(said))
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """A number: `regress` and `rank`. It is what is to be expected, by how likely some numbers are."""
+    """Numbers, for `regress` and `rank`: the expected value over some numbers, weighted by their likelihood."""
 
     name: str
     words: Mapping[float, str]
@@ -109,20 +111,20 @@ class Numbers:
     slots = staticmethod(texts_of)
 
     def options(self, row: Row) -> Sequence[str]:
-        """The numbers' words."""
+        """Return the words of the numbers."""
         return list(self.words.values())
 
     def right(self, row: Row) -> str:
-        """The word of the nearest number."""
+        """Return the word of the number nearest to the gold value."""
         return self.words[min(self.words, key=lambda value: abs(value - float(row["label"])))]
 
     def answer(self, row: Row, said: Any) -> Answer:
-        """The expected number."""
+        """Return the expected value."""
         return {self.name: float(shares_of(said) @ list(self.words))}
 
 
 class Choices:
-    """One of a row's choices."""
+    """One of several choices, for `choose`."""
 
     each_token: ClassVar[bool] = True
     classes: ClassVar[bool] = False
@@ -130,67 +132,67 @@ class Choices:
     slots = staticmethod(texts_of)
 
     def options(self, row: Row) -> Sequence[str]:
-        """The choices."""
+        """Return the choices."""
         return [str(choice) for choice in row["choices"]]
 
     def right(self, row: Row) -> str:
-        """The right choice."""
+        """Return the correct choice."""
         return self.options(row)[int(choice_number(row["label"]))]
 
     def answer(self, row: Row, said: Any) -> Answer:
-        """The number of the likeliest."""
+        """Return the number of the most likely choice."""
         return {"choice": int(np.argmax(said)), "probability": float(shares_of(said).max())}
 
 
 class Entities:
-    """One of a passage's entities, in the gap of a query: what follows the gap has its say too. {query} is what is before it."""
+    """An entity for the gap of a query, for `entity`: {query} is the text before the gap, and the text after it is scored, too."""
 
     each_token: ClassVar[bool] = True
     classes: ClassVar[bool] = False
 
     def slots(self, row: Row) -> dict[str, str]:
-        """The passage, and the query up to its gap."""
+        """Return the passage, and the query up to its gap."""
         return {**texts_of(row), "query": row["query"].partition(GAP)[0].rstrip()}
 
     def options(self, row: Row) -> Sequence[str]:
-        """The query from its gap on, with each entity in it."""
+        """Return the rest of the query from its gap on, filled with each entity."""
         return [self.filled(row, entity) for entity in row["entities"]]
 
     def right(self, row: Row) -> str:
-        """The query with the first right entity."""
+        """Return the rest of the query, filled with the first correct entity."""
         return self.filled(row, row["answers"][0])
 
     def filled(self, row: Row, entity: str) -> str:
-        """The space before the gap, an entity, and what follows."""
+        """Return the space before the gap, an entity, and the text after the gap."""
         before, _, after = row["query"].partition(GAP)
         return before[len(before.rstrip()) :] + entity + after
 
     def answer(self, row: Row, said: Any) -> Answer:
-        """The entity with which the query is likeliest."""
+        """Return the entity with which the query is most likely."""
         return {"answer": row["entities"][int(np.argmax(said))]}
 
 
 @dataclass(frozen=True)
 class Texts:
-    """A text: `generate`; of a passage, or none: `answer`."""
+    """Generated text, for `generate` and `answer`."""
 
-    nothing: str = ""  # what is written where there is no answer
+    nothing: str = ""  # the text that stands for "no answer"
     each_token: ClassVar[bool] = False
     classes: ClassVar[bool] = False
 
     slots = staticmethod(texts_of)
 
     def options(self, row: Row) -> Sequence[str]:
-        """Any."""
+        """Return nothing: the answer is generated."""
         return ()
 
     def right(self, row: Row) -> str:
-        """The text, or the first of several."""
+        """Return the gold text, or the first of several."""
         spans = row["label"]
         return spans if isinstance(spans, str) else spans[0]["text"] if spans else self.nothing
 
     def answer(self, row: Row, said: Any) -> Answer:
-        """As it was written."""
+        """Return the generated text, or "" if it says that there is no answer."""
         return {"answer": "" if normalize(said) == normalize(self.nothing) else said}
 
 
@@ -210,7 +212,7 @@ def _numbers(name: str) -> Callable[[SuiteTask, Sequence[Row]], Numbers]:
     return make
 
 
-KINDS: dict[str, tuple[Callable[[SuiteTask, Sequence[Row]], Kind], str]] = {  # with the cloze of a task that has none
+KINDS: dict[str, tuple[Callable[[SuiteTask, Sequence[Row]], Kind], str]] = {  # with the default template
     "classify": (_labels, "{text}\nLabel: [MASK]"),
     "match": (_labels, "{text}\nLabel: [MASK]"),
     "regress": (_numbers("value"), "{text}\nScore: [MASK]"),
@@ -223,13 +225,13 @@ KINDS: dict[str, tuple[Callable[[SuiteTask, Sequence[Row]], Kind], str]] = {  # 
 
 
 def kind_of(task: SuiteTask) -> str:
-    """The kind of a task, without options."""
+    """Return the name of the task's objective without its options."""
     return task.kind.split("(")[0]
 
 
 @dataclass
 class Asking:
-    """A task put to a model that writes; the examples that are shown are of its training rows."""
+    """In-context learning of a task with a generative model; examples are sampled from the training rows."""
 
     writer: Writer | Rewriter
     task: SuiteTask
@@ -238,56 +240,58 @@ class Asking:
 
     def __post_init__(self) -> None:
         for key in self.task.prompt.keys() - set(KEYS):
-            raise PretuneError(f"{self.task.title}: a prompt has no {key!r}; {nearest(str(key), KEYS)}")
+            raise PretuneError(f"{self.task.title}: a prompt has no key {key!r}; {nearest(str(key), KEYS)}")
         judged = self.rows.get("train") or next(rows for rows in self.rows.values() if rows.answered)
         self.kind = KINDS[kind_of(self.task)][0](self.task, judged.rows)
         self.model, self.device = self.writer.model, self.writer.device
 
     def learn(self, seed: int, folder: Path) -> bool:
-        """Nothing."""
+        """Do nothing: in-context learning does not train."""
         return True
 
     def asker(self, seed: int, like: Labeled) -> Asker:
-        """The question for rows that look like these."""
+        """Return the prompt builder for rows with these fields, with the examples of a seed."""
         (objective,) = parse_objective(self.task.kind).objectives
-        tokens = getattr(objective, "tokens", MOST)
+        tokens = objective.tokens if isinstance(objective, Generate) else MOST
         prompt = self.task.prompt
         cloze = prompt.get("cloze") or self.usual(like)
         for name in re.findall(r"{(\w+)}", cloze):
             if name not in (known := ["text", *(["pair"] if like.pairs else []), *like.more]):
-                raise PretuneError(f"{self.task.title}: its prompt has {{{name}}}, a row not; {nearest(name, known)}")
+                raise PretuneError(
+                    f"{self.task.title}: the prompt has {{{name}}}, but rows have no such field; {nearest(name, known)}"
+                )
         shown = self.shown(seed) if self.shots else None
         return Asker(self.writer, Question(cloze, shown=shown, tokens=tokens, before=prompt.get("before", "")))
 
     def usual(self, like: Labeled) -> str:
-        """The cloze of a task that declares none."""
+        """Return the default template of the task."""
         cloze = KINDS[kind_of(self.task)][1]
         if like.pairs is not None and "{pair}" not in cloze:
             cloze = cloze.replace("{text}", "{text}\n{pair}")
         return cloze if "question" in like.more else cloze.replace(" {question}", "")
 
     def shown(self, seed: int) -> Labeled:
-        """The examples of a seed, in its order."""
+        """Return the examples of a seed, in the order of the seed."""
         rows = self.rows["train"]
         if self.kind.classes:
             drawn = draw_labels([row["label"] for row in rows.rows], self.shots, seed)
         else:
             drawn = permutation(len(rows), seed, "some")[: self.shots].tolist()
         order = [drawn[place] for place in permutation(len(drawn), seed, "shown")]
-        say(f"{rows.file}: shown are rows {', '.join(str(row + 1) for row in order)} by seed {seed}")
+        say(f"{rows.file}: examples for seed {seed} are rows {', '.join(str(row + 1) for row in order)}")
         found = self.labeled([rows.rows[row] for row in order])
         found.labels = [self.kind.right(rows.rows[row]) for row in order]
         return found
 
     def labeled(self, rows: Sequence[Row]) -> Labeled:
-        """What may stand in the cloze, of all rows."""
+        """Return the placeholders' values of all rows."""
         slots = [self.kind.slots(row) for row in rows]
         more = {role: [slot.get(role, "") for slot in slots] for role in slots[0] if role not in ("text", "pair")}
         pairs = [slot["pair"] for slot in slots] if "pair" in slots[0] else None
         return Labeled(Path(self.task.title), {}, [slot["text"] for slot in slots], pairs, more=more)
 
     def ready(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
-        """What answers some rows; the seed is the name of the folder."""
+        """Return a function that answers some rows; the name of the folder is the seed."""
         asked = self.labeled(rows.rows)
         asker = self.asker(int(folder.name), asked)
         self.prompt = asker.prompt(asked)
@@ -301,7 +305,7 @@ class Asking:
 
 
 def load_asked(reference: str, device: str | None, partial: bool) -> Writer | Rewriter:
-    """The model that is asked."""
+    """Load a generative model."""
     if is_masked(reference):
-        raise PretuneError(f"{reference}: a masked language model does not write; leave out --shots to fine-tune it")
+        raise PretuneError(f"{reference}: a masked language model cannot generate; remove --shots to fine-tune it")
     return load_writer(reference, device, partial)

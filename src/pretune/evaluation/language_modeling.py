@@ -1,4 +1,4 @@
-"""How well a model knows a language: perplexity and bits per byte of texts, minimal pairs, and a score of bias."""
+"""Language modeling metrics: perplexity, bits per byte, minimal pairs, and stereotype bias."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MORE, LESS = "sent_more", "sent_less"  # Nangia et al., 2020, arXiv:2010.00133 (
 
 @dataclass(frozen=True)
 class Reading:
-    """How texts are read: at most `limit` of them, in windows of `length` tokens, `stride` apart."""
+    """Options for reading texts: at most `limit` texts, in windows of `length` tokens that are `stride` apart."""
 
     length: int | None = None
     stride: int | None = None
@@ -39,14 +39,14 @@ class Reading:
 
 
 def evaluate_language(scorer: Scorer, data: Sequence[str | Path] | str | Path, how: Reading, columns: Row) -> Row:
-    """What the files ask for: pairs of sentences are compared, all else is read and counted."""
+    """Return the metrics that suit the files: accuracy on sentence pairs, perplexity on other texts."""
     files = find_files(data)
     first = _first_row(files[0], how.errors)
     if BETTER in first or MORE in first:
         unused = [*columns, *(name for name in ("length", "stride") if getattr(how, name) is not None)]
         if unused:
             names = " and ".join(f"--{name}" for name in unused)
-            raise PretuneError(f"{names}: {files[0]} has pairs of sentences, which are read whole; leave out {names}")
+            raise PretuneError(f"{names}: {files[0]} contains sentence pairs, which are read whole; remove {names}")
     if BETTER in first:
         return minimal_pairs(scorer, _rows(files, (BETTER, WORSE), how))
     if MORE in first:
@@ -63,14 +63,14 @@ def evaluate_language(scorer: Scorer, data: Sequence[str | Path] | str | Path, h
 
 
 def quality(scorer: Scorer, texts: Iterable[str], how: Reading, sources: Sequence[str] | None = None) -> Row:
-    """Perplexity a token and bits a byte. Of models that predict a token from both sides, it is pseudo-perplexity.
+    """Return the perplexity per token (pseudo-perplexity for masked language models) and the bits per byte.
 
-    Bits a byte compare models with different vocabularies; tokens that are unknown to one make it look better than it is,
-    so their share is told.
+    Bits per byte are comparable between vocabularies; unknown tokens make a model look better than it is, so their share is
+    reported.
     """
     if not scorer.way.probability:
         raise PretuneError(
-            f"a model trained for {scorer.head} judges tokens, and has no perplexity; it can compare pairs of sentences"
+            f"a model trained with {scorer.head} has no perplexity, because it classifies tokens; evaluate it on sentence pairs"
         )
     tokenizer = scorer.model.need_tokenizer()
     unknown_id = tokenizer.role("unknown") if tokenizer.has("unknown") else -1
@@ -90,9 +90,9 @@ def quality(scorer: Scorer, texts: Iterable[str], how: Reading, sources: Sequenc
             count += len(part)
             bar.update(count, f"{count:,} texts, {math.exp(nats / max(1, tokens)):.2f}")
     if not tokens:
-        raise PretuneError("nothing to read: no text has a token that can be predicted")
+        raise PretuneError("no text has a token that can be predicted; give longer texts")
     name = "perplexity" if scorer.way.exact else "pseudo_perplexity"
-    # Tokens that have nothing to be predicted from cost as much as the others do on the average.
+    # Tokens without context to be predicted from are assumed to cost as much as the average of the others.
     bits = nats * (tokens + skipped) / tokens / math.log(2)
     found = {name: math.exp(nats / tokens), "bits_per_byte": bits / max(1, size)}
     facts = {"objective": scorer.head, "texts": count, "tokens": tokens + skipped, "bytes": size}
@@ -100,7 +100,7 @@ def quality(scorer: Scorer, texts: Iterable[str], how: Reading, sources: Sequenc
 
 
 def minimal_pairs(scorer: Scorer, rows: Sequence[Row]) -> Row:
-    """How often the right sentence of two has the higher likelihood: for each paradigm, and the mean over paradigms."""
+    """Return how often the acceptable sentence of a minimal pair is more likely, by paradigm and as the mean over paradigms."""
     good, bad = (_sums(scorer, [row[name] for row in rows]) for name in (BETTER, WORSE))
     by: dict[str, dict[str, list[int]]] = {"paradigms": {}, "phenomena": {}, "fields": {}}
     for number, row in enumerate(rows):
@@ -117,7 +117,7 @@ def minimal_pairs(scorer: Scorer, rows: Sequence[Row]) -> Row:
 
 
 def bias(scorer: Scorer, rows: Sequence[Row]) -> Row:
-    """How often the more stereotyping sentence of two has the higher likelihood, by the words that both have; 0.5 is none."""
+    """Return how often the more stereotypical sentence is more likely, scored on the shared words; 0.5 means no bias."""
     tokenizer = scorer.model.need_tokenizer()
     sides = [[str(row[name]) for row in rows] for name in (MORE, LESS)]
     scores = [scorer(side) for side in sides]
@@ -158,7 +158,7 @@ def _first_row(file: Path, errors: Errors) -> Row:
 
 
 def _rows(files: Sequence[Path], names: Sequence[str], how: Reading) -> list[Row]:
-    """Rows that have both sentences; of every file the first so many."""
+    """Read the rows of sentence pairs, at most `limit` per file."""
     found: list[Row] = []
     for file in files:
         for line, row in islice(_table(file, how.errors), how.limit):

@@ -1,7 +1,4 @@
-"""How good with fewer labels: the same fine-tuning on parts of its examples, and beside it from random weights.
-
-Parts are nested, so that a longer one has all that a shorter one has, and of every label about the same share.
-"""
+"""Learning curves: fine-tuning on nested, stratified subsets of the examples, from pretrained and from random weights."""
 
 from __future__ import annotations
 
@@ -22,12 +19,12 @@ from pretune.training.jobs.several_seeds import run_seeds
 from pretune.training.run_folder import Run
 
 FOLDER, FILE = "curve", "curve.json"
-SEEDS = 3  # at each size, unless the plan says otherwise
+SEEDS = 3  # per size by default
 PRETRAINED, SCRATCH = "pretrained", "from scratch"
 
 
 def nested(examples: Any, seed: int = 0) -> list[int]:
-    """All rows in an order whose beginnings have labels in about the same shares as the whole.
+    """Return all row indices in an order of which every prefix is stratified by label.
 
     >>> from pretune.text.examples.labeled import Labeled
     >>> rows = Labeled("x.csv", {}, list("abcdef"), labels=list("xxyyxy"))
@@ -41,7 +38,7 @@ def nested(examples: Any, seed: int = 0) -> list[int]:
 
 
 def places(kinds: Iterable[str]) -> list[float]:
-    """Where each stands among those of its kind, between 0 and 1: in the order of these, beginnings have kinds in their shares.
+    """Return the relative rank of each item within its kind, in (0, 1); sorted by it, every prefix is stratified.
 
     >>> places("xxyx")[1:3]
     [0.5, 0.5]
@@ -56,21 +53,21 @@ def places(kinds: Iterable[str]) -> list[float]:
 
 
 def check_sizes(material: Material, sizes: Sequence[int]) -> None:
-    """Refuse what no curve can be drawn of."""
+    """Raise an error if there is no dev set or a size is out of range."""
     if not material.judged:
-        raise PretuneError("--curve and --control are judged by answers to other rows; give them with --dev")
+        raise PretuneError("--curve and --control need a dev set; give one with --dev")
     if wrong := [size for size in sizes if not 1 < size < material.size]:
         raise PretuneError(
-            f"--curve {wrong[0]}: sizes lie between 2 and {material.size:,}, all that there is to learn from"
+            f"--curve {wrong[0]}: sizes must be between 2 and {material.size - 1:,}, one less than the number of examples"
         )
 
 
 def learning_curve(
     plan: Plan, material: Material, run: Run, sizes: Sequence[int], scratch: bool
 ) -> list[dict[str, Any]]:
-    """A point for each size and for all examples: means and spreads over seeds, by learner; written beside the run.
+    """Return and write a point per size (and for all examples) with the mean and standard deviation over seeds, by learner.
 
-    With `scratch`, the same from random weights too. What is finished is not done again.
+    With `scratch`, models trained from random weights are included. Finished runs are reused.
     """
     order = nested(material.rows, plan.seed)
     parts = {size: replace(material, rows=material.rows.take(order[:size])) for size in sorted(sizes)}
@@ -96,7 +93,7 @@ def learning_curve(
 
 
 def whole_scores(run: Run, material: Material) -> list[float]:
-    """Those of the run itself, and of its seeds."""
+    """Return the scores of the run itself, one per seed."""
     results = run.results
     return list(results["seeds"]["each"]) if "seeds" in results else [results[f"dev/{material.decides}"]]
 
@@ -104,7 +101,7 @@ def whole_scores(run: Run, material: Material) -> list[float]:
 def part_scores(
     plan: Plan, parts: Mapping[int, Material], wanted: Sequence[tuple[int, str]]
 ) -> dict[tuple[int, str], list[float]]:
-    """Scores, one a seed, of learners on so many examples."""
+    """Train each wanted learner on its number of examples and return its scores, one per seed."""
     seeds = range(plan.seed, plan.seed + (plan.seeds or SEEDS))
     plans: dict[tuple[int, str, int], Plan] = {}
     for size, learner in wanted:

@@ -1,4 +1,4 @@
-"""Is one model better than another? Both answer the same examples, and these are drawn again (Efron, 1979; Koehn, 2004)."""
+"""Paired bootstrap tests of the difference between two models (Efron, 1979; Koehn, 2004)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 
 from pretune.metrics.additive import Parts
+from pretune.runtime.arrays import Array
 
 ROUNDS = 1000
-TOGETHER = 50  # rounds whose sums are taken at once
+TOGETHER = 50  # rounds that are summed at once
 COVERAGE = 0.95
 
 Answers = Sequence[Mapping[str, Any]]
-Array = np.ndarray[Any, np.dtype[Any]]
 Metric = Callable[[Sequence[Any], Answers], float]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How much higher the second scores than the first, between which values in 95 of 100 draws, and how likely by chance."""
+    """The scores of two models, the 95 % confidence interval of their difference, and its two-sided p-value."""
 
     first: float
     second: float
@@ -31,16 +31,16 @@ class Difference:
 
     @property
     def difference(self) -> float:
-        """Second less first."""
+        """Return the second score minus the first."""
         return self.second - self.first
 
 
 def compare(
     metric: Metric, rows: Sequence[Any], first: Sequence[Answers], second: Sequence[Answers], seed: int = 0
 ) -> Difference:
-    """Two models by one metric: the answers of each seed of either to the same rows; a model's score is the mean over seeds.
+    """Compare two models by one metric, given the answers of each of their seeds to the same rows.
 
-    In each round the same examples are drawn for all, and seeds too, where there are several. `p` is two-sided.
+    The score of a model is the mean over its seeds. Each round resamples the examples, the same for all, and the seeds.
     """
     sides = (first, second)
     found = [float(np.mean([metric(rows, answers) for answers in side])) for side in sides]
@@ -54,7 +54,7 @@ def compare(
 
 
 def compare_parts(name: str, first: Sequence[Parts], second: Sequence[Parts], seed: int = 0) -> Difference:
-    """The same for a metric that is made of sums: a draw is how often each unit is in it, and many are summed at once."""
+    """Compare two models by an additive metric; many rounds are summed at once."""
     sides = (first, second)
     found = [float(np.mean([parts.whole()[name] for parts in side])) for side in sides]
     every = [parts for side in sides for parts in side]
@@ -77,7 +77,7 @@ def compare_parts(name: str, first: Sequence[Parts], second: Sequence[Parts], se
 
 
 def _draws(seed: int, units: int, sides: Sequence[Sequence[Any]]) -> Iterator[tuple[Array, list[list[int]]]]:
-    """For each round, (units,) those that are drawn, and the seeds of each side."""
+    """Yield for each round the sampled units, (units,), and the sampled seeds of each side."""
     chance = np.random.default_rng(seed)
     for _ in range(ROUNDS):
         drawn = chance.integers(0, units, units)
@@ -85,7 +85,7 @@ def _draws(seed: int, units: int, sides: Sequence[Sequence[Any]]) -> Iterator[tu
 
 
 def _difference(found: Sequence[float], scored: Sequence[Sequence[Sequence[float]]]) -> Difference:
-    """From both scores, and those of each round: of each side, of each of its seeds that were drawn."""
+    """Return the result, given both scores and those of each round by side and sampled seed."""
     differences = np.array([np.mean(second) - np.mean(first) for first, second in scored])
     tail = 100 * (1 - COVERAGE) / 2
     low, high = (float(np.percentile(differences, q)) for q in (tail, 100 - tail))

@@ -1,4 +1,4 @@
-"""The row of the table that the field prints, and those of others beside it, with their sources."""
+"""Tables of results beside published ones, with their sources."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHORT = {
 
 @dataclass(frozen=True)
 class Reference:
-    """A published row: scores as printed, a number alone where the source does not say which metric it is."""
+    """A published row of results: scores as printed, a single number if the source does not name the metric."""
 
     name: str
     split: str
@@ -28,7 +28,7 @@ class Reference:
 
 
 def references(suite: Suite) -> list[Reference]:
-    """What others have; none for a suite without published rows.
+    """Return the published results of a suite; [] if there are none.
 
     >>> from pretune.evaluation.suite import find_suite
     >>> references(find_suite("glue"))[3].name
@@ -43,9 +43,10 @@ def references(suite: Suite) -> list[Reference]:
 
 
 def table(suite: Suite, rows: Sequence[Mapping[str, Any]], tasks: Mapping[str, SuiteTask]) -> list[dict[str, str]]:
-    """Rows for people: systems (`system`, `split`, `scores`: task → metric → mean or (mean, spread)), then the references.
+    """Return the rows of the results table: the given systems, then the published ones.
 
-    A cell has a task's metrics in their order, a dash for one that is not known.
+    A system has `system`, `split` and `scores`: task → metric → mean or (mean, standard deviation). A cell lists the metrics of a
+    task in order, with a dash for an unknown one.
     """
     made = []
     for row in rows:
@@ -67,7 +68,7 @@ def table(suite: Suite, rows: Sequence[Mapping[str, Any]], tasks: Mapping[str, S
 
 
 def legend(tasks: Mapping[str, SuiteTask]) -> str:
-    """Which metrics the cells have, where it is not accuracy alone.
+    """Return a legend of the metrics in the cells, for tasks with other metrics than accuracy.
 
     >>> from pretune.evaluation.suite import find_suite
     >>> legend({"mrpc": find_suite("glue").tasks["mrpc"]})
@@ -81,7 +82,7 @@ def legend(tasks: Mapping[str, SuiteTask]) -> str:
 
 
 def sources(suite: Suite, tasks: Mapping[str, SuiteTask]) -> dict[str, list[str]]:
-    """Where the references come from: source → the rows of it that have any of these tasks."""
+    """Return the names of the published rows that have any of these tasks, by source."""
     found: dict[str, list[str]] = {}
     for reference in references(suite):
         if set(tasks) & set(reference.scores):
@@ -90,7 +91,7 @@ def sources(suite: Suite, tasks: Mapping[str, SuiteTask]) -> dict[str, list[str]
 
 
 def cell(suite: Suite, task: SuiteTask, scores: Any, *, printed: bool = False) -> str:
-    """The metrics of a task; a mean with its spread where there are several seeds."""
+    """Return the cell of a task: its metrics, each with its standard deviation if there are several seeds."""
     if scores is None:
         return "-"
     show = _print if printed else _number
@@ -106,12 +107,12 @@ def _mean(value: Any) -> float:
 
 
 def _number(suite: Suite, value: Any) -> str:
-    """A score of ours, between 0 and 1, as the field prints it."""
+    """Format a score between 0 and 1 in the scale of the suite."""
     if isinstance(value, tuple | list):
         return f"{_number(suite, value[0])}±{_number(suite, value[1])}"
     return f"{100 * value:.1f}" if suite.scale == 100 else f"{value:.3f}"
 
 
 def _print(suite: Suite, value: float) -> str:
-    """A published number, which is in the suite's own scale."""
+    """Format a published number, which is in the scale of the suite already."""
     return f"{value:.1f}" if suite.scale == 100 else f"{value:.3f}"

@@ -1,7 +1,7 @@
-"""Answers as the makers of a suite want them: a zip with a file a task, checked before it is written and whenever asked.
+"""Submissions to the servers of suites: a zip archive with one file per task, validated after it is written.
 
-GLUE takes tables, index and prediction; SuperGLUE and Russian SuperGLUE a JSON object a line, MultiRC's and MuSeRC's nested as
-their questions are.
+GLUE takes tables of index and prediction; SuperGLUE and Russian SuperGLUE take one JSON object per line, nested by question for
+MultiRC and MuSeRC.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ HEADER = "index\tprediction"
 
 
 def write_submission(path: Path, suite: Suite, answered: Mapping[str, tuple[Rows, Answers]]) -> list[str]:
-    """Write a zip of the answers to test rows, task by task; the tasks of the suite that it lacks come back.
+    """Write a zip archive of the answers to the test rows and return the tasks of the suite that it lacks.
 
-    `answered`: task → its test rows, and the answer to each.
+    `answered` maps each task to its test rows and the answer to each.
     """
     written = io.BytesIO()
     with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, (rows, answers) in answered.items():
             task = suite.tasks[name]
             if not task.submission:
-                raise PretuneError(f"{suite.title} takes no submissions")
+                raise PretuneError(f"{suite.title} does not accept submissions")
             archive.writestr(zipfile.ZipInfo(task.submission["file"], DATE), submission_file(task, rows, answers))
     write_bytes(path, written.getvalue())
     missing = check_submission(path, suite, {name: len(rows) for name, (rows, _) in answered.items()})
@@ -41,7 +41,7 @@ def write_submission(path: Path, suite: Suite, answered: Mapping[str, tuple[Rows
 
 
 def submission_file(task: SuiteTask, rows: Rows, answers: Answers) -> str:
-    """The content of a task's file."""
+    """Return the contents of the file of a task."""
     if task.submission["file"].endswith(".tsv"):
         lines = [f"{number}\t{_cell(answer)}" for number, answer in enumerate(answers)]
         return "\n".join([HEADER, *lines]) + "\n"
@@ -54,12 +54,12 @@ def submission_file(task: SuiteTask, rows: Rows, answers: Answers) -> str:
 
 
 def _cell(answer: Mapping[str, Any]) -> str:
-    """A similarity with three places, between those that there are; else a label."""
+    """Format an answer as a cell: a similarity from 0 to 5 with three decimals, or a label."""
     return f"{min(5.0, max(0.0, answer['value'])):.3f}" if "value" in answer else str(answer["label"])
 
 
 def _value(task: SuiteTask, answer: Mapping[str, Any]) -> Any:
-    """A label as the suite spells it: a number stays one, true may be True."""
+    """Return the label as the suite spells it, for example True for "true"."""
     given = next(answer[key] for key in ("label", "choice", "answer") if key in answer)
     spelled = {str(label).lower(): label for label in task.submission.get("labels", ())}
     return spelled.get(str(given).lower(), given)
@@ -81,19 +81,21 @@ def _nested(rows: Rows, answers: Answers) -> list[dict[str, Any]]:
 
 
 def check_submission(path: str | Path, suite: Suite, counts: Mapping[str, int] | None = None) -> list[str]:
-    """Refuse a zip that the suite's server would; the tasks it lacks come back.
+    """Raise an error if the suite's server would refuse the archive; return the tasks that it lacks.
 
-    `counts`: how many answers a task must have, where that is not as many as its official test file has rows.
+    `counts` gives the number of answers of a task if it differs from the number of rows of its official test file.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             inside = {name: archive.read(name) for name in archive.namelist()}
     except (OSError, zipfile.BadZipFile) as error:
-        raise PretuneError(f"{path}: not a zip file ({error})") from error
+        raise PretuneError(f"{path}: not a valid zip archive ({error})") from error
     expected = {task.submission["file"]: task for task in suite.tasks.values() if task.submission}
     for name in inside:
         if name not in expected:
-            raise PretuneError(f"{path}: {suite.title} knows no {name}; it takes {', '.join(expected)}")
+            raise PretuneError(
+                f"{path}: {suite.title} does not accept the file {name}; it accepts {', '.join(expected)}"
+            )
     for name, content in inside.items():
         _check_file(f"{path}, {name}", expected[name], content, (counts or {}).get(expected[name].name))
     return [task.name for name, task in expected.items() if name not in inside]
@@ -109,16 +111,16 @@ def _check_file(where: str, task: SuiteTask, content: bytes, count: int | None) 
     known = task.counts.get("test")
     wanted = [count] if count is not None else [known] if isinstance(known, int) else list(known or [])
     if wanted and found not in wanted:
-        raise PretuneError(f"{where}: {found:,} answers, where {task.title}'s test has {wanted[0]:,}")
+        raise PretuneError(f"{where}: {found:,} answers instead of the {wanted[0]:,} of {task.title}'s test split")
 
 
 def _check_table(where: str, task: SuiteTask, lines: list[str]) -> int:
     if not lines or lines[0] != HEADER:
-        raise PretuneError(f"{where}, line 1: not the header {HEADER!r}")
+        raise PretuneError(f"{where}, line 1: the header must be {HEADER!r}")
     for number, line in enumerate(lines[1:]):
         index, _, label = line.partition("\t")
         if index != str(number):
-            raise PretuneError(f"{where}, line {number + 2}: index {index!r}, where {number} comes next")
+            raise PretuneError(f"{where}, line {number + 2}: index {index!r} instead of {number}")
         _check_label(f"{where}, line {number + 2}", task, label)
     return len(lines) - 1
 
@@ -131,7 +133,7 @@ def _check_objects(where: str, task: SuiteTask, lines: list[str]) -> int:
         try:
             row = json.loads(line)
             if row["idx"] in seen:
-                raise PretuneError(f"{place}: idx {row['idx']} a second time")
+                raise PretuneError(f"{place}: duplicate idx {row['idx']}")
             seen.add(row["idx"])
             if task.format == "multirc":
                 labels = [a["label"] for question in row["passage"]["questions"] for a in question["answers"]]
@@ -148,11 +150,11 @@ def _check_objects(where: str, task: SuiteTask, lines: list[str]) -> int:
 def _check_label(where: str, task: SuiteTask, label: Any) -> None:
     allowed = LABELS.get(task.kind, _any_label)(task)
     if not allowed(label):
-        raise PretuneError(f"{where}: {label!r} is no answer of {task.title}")
+        raise PretuneError(f"{where}: {label!r} is not a valid label of {task.title}")
 
 
 def _any_label(task: SuiteTask) -> Callable[[Any], bool]:
-    """One of the labels that the suite spells out, or any that is not empty."""
+    """Return a check that a label is one of those in the suite's declaration, or not empty if none are declared."""
     labels = task.submission.get("labels")
     return lambda label: label in labels if labels else isinstance(label, str) and bool(label.strip())
 

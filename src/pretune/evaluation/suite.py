@@ -1,4 +1,4 @@
-"""Suites: their declarations, and the rows of their files in the roles of our tasks."""
+"""Suites of tasks: reading their declarations, and reading the rows of their files."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from pretune.runtime.parsing import conform
 from pretune.runtime.progress import say
 from pretune.runtime.recipe import merge, read_recipe
 
-MALFORMED = 0.01  # of the rows to learn from may be left out; more, and the file is broken
-NAMED = 3  # of them are named
-EXTRA = ("id", "group", "categories")  # roles that are no task's: what metrics and submissions need to know
-ANSWERS = ("label", "answers")  # roles that rows for a submission need not have
+MALFORMED = 0.01  # share of unreadable training rows above which a file is refused
+NAMED = 3  # unreadable rows that are reported one by one
+EXTRA = ("id", "group", "categories")  # roles that only metrics and submissions use
+ANSWERS = ("label", "answers")  # roles that test rows may lack
 Row = dict[str, Any]
-Column = str | int | Sequence[str | int]  # its name or number; several are joined
+Column = str | int | Sequence[str | int]  # name or number; several columns are joined
 Roles = Mapping[str, Column]
 
 
 @dataclass(frozen=True)
 class SuiteTask:
-    """A task of a suite; see pretune/suites for what the fields mean."""
+    """A task of a suite; pretune.evaluation.suites documents the fields."""
 
     name: str
     title: str
@@ -43,32 +43,32 @@ class SuiteTask:
     categories: Sequence[str] = ()
     group: str = ""
     length: int | None = None
-    scored: str = "dev"  # the split that a row of the table is about
+    scored: str = "dev"  # the split that is reported
     submission: Mapping[str, Any] = field(default_factory=dict)
-    prompt: Mapping[str, Any] = field(default_factory=dict)  # how it is asked, see evaluation/in_context.py
+    prompt: Mapping[str, Any] = field(default_factory=dict)  # for in-context learning, see evaluation/in_context.py
     version: Any = 1
     source: str = ""
     like: str = ""
     language: str = ""
-    taught_by: str = ""  # the task whose model answers here, where this has nothing to learn from
+    taught_by: str = ""  # the task whose model is used, if this one has no training file
 
     @property
     def columns(self) -> dict[str, str]:
-        """Role → column of the rows that are made: every role has its own name."""
+        """Return the columns of the rows, by role: each column is named after its role."""
         return {role: role for role in self.roles if role not in EXTRA}
 
     def where(self, split: str, data: Path) -> list[list[Path]]:
-        """The files of a split: one after the other, each one or several side by side. Empty: they are not all there."""
+        """Return the files of a split as groups of parallel files; [] if any of them is missing."""
         given = self.files.get(split)
         names = [] if given is None else [given] if isinstance(given, str) else list(given)
         found = [_first(name, data) for name in names]
         return found if all(found) else []
 
     def read(self, split: str, data: Path, *, subsets: bool = False) -> SuiteRows:
-        """The rows of a split. With `subsets`, as many as there are will do."""
+        """Read the rows of a split. With `subsets`, incomplete files are accepted."""
         paths = self.where(split, data)
         if not paths:
-            raise PretuneError(f"{data}: no {self.files.get(split, split)} for {self.title}")
+            raise PretuneError(f"{data}: {self.title} needs {self.files.get(split, split)}, which does not exist")
         made = SuiteRows(self, split, paths[0][0])
         bad: list[str] = []
         for together in paths:
@@ -81,11 +81,11 @@ class SuiteTask:
                     made.places.append(where)
         if bad and (split != "train" or len(bad) > max(NAMED, MALFORMED * len(made.rows))):
             more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-            raise PretuneError(f"{bad[0]}{more}; mend the file, or fetch it again")
+            raise PretuneError(f"{bad[0]}{more}; correct the file or download it again")
         for message in bad[:NAMED]:
-            say(f"{message}; left out")
+            say(f"{message}; the row is skipped")
         if len(bad) > NAMED:
-            say(f"{paths[0][0]}: {len(bad) - NAMED} more rows could not be read and were left out")
+            say(f"{paths[0][0]}: {len(bad) - NAMED} more rows could not be read and are skipped")
         made.check_length(subsets)
         return made
 
@@ -94,13 +94,13 @@ class SuiteTask:
         roles = own.get("roles", self.roles)
         layout = own.get("format") or self.format or layout_of(paths[0])
         if layout not in LAYOUTS:
-            raise PretuneError(f"{paths[0]}: no layout {layout!r} of suites; {nearest(layout, LAYOUTS)}")
+            raise PretuneError(f"{paths[0]}: unknown file format {layout!r}; {nearest(layout, LAYOUTS)}")
         numbered = any(isinstance(column, int) for role in roles.values() for column in _several(role))
         for place, row in read_layout(paths, layout, header=not numbered):
             yield place, row if isinstance(row, PretuneError) else self._in_roles(row, roles, split)
 
     def _in_roles(self, row: Row, roles: Roles, split: str) -> Row | PretuneError:
-        """A row of the file as a row of the task; empty where it is no example."""
+        """Convert a row of the file to the roles of the task; {} if the row is to be skipped."""
         made: Row = {}
         for role, column in roles.items():
             cells = [_cell(row, name) for name in _several(column)]
@@ -108,7 +108,7 @@ class SuiteTask:
                 if role in EXTRA or (role in ANSWERS and split == "test"):
                     continue
                 name = _several(column)[cells.index(None)]
-                return PretuneError(f"no {name!r} among {', '.join(map(repr, row)) or 'nothing'}")
+                return PretuneError(f"no column {name!r}; columns are {', '.join(map(repr, row)) or 'none'}")
             value = cells if role == "choices" and len(cells) > 1 else cells[0]
             if len(cells) > 1 and role != "choices":
                 value = " ".join(map(str, cells))
@@ -124,7 +124,7 @@ class SuiteTask:
 
 @dataclass
 class SuiteRows:
-    """The rows of a split, each a dictionary of roles, and where each stands."""
+    """The rows of a split, each a dictionary by role, and the place of each in its file."""
 
     task: SuiteTask
     split: str
@@ -137,46 +137,46 @@ class SuiteRows:
 
     @property
     def expected(self) -> list[int]:
-        """How many rows the official file has; several releases differ, and of some it is not known."""
+        """Return the possible numbers of rows of the official file; [] if unknown."""
         count = self.task.counts.get(self.split, [])
         return [count] if isinstance(count, int) else list(count)
 
     @property
     def complete(self) -> bool:
-        """Whether there are as many rows as in the official file."""
+        """Return whether there are as many rows as in the official file."""
         return not self.expected or len(self) in self.expected
 
     @property
     def answered(self) -> bool:
-        """Whether all rows have right answers."""
+        """Return whether all rows have gold answers."""
         return all(any(role in row for role in ANSWERS) for row in self.rows)
 
     def check_length(self, subsets: bool) -> None:
-        """Refuse a file to be judged by that is not whole; of one to learn from, say so."""
+        """Raise an error if a file to evaluate on is incomplete; warn about an incomplete training file."""
         if not self.rows:
-            raise PretuneError(f"{self.file}: no rows in it")
+            raise PretuneError(f"{self.file}: the file has no rows; download it again")
         if self.complete:
             return
-        what = f"{self.file}: {len(self):,} rows, where {self.task.title}'s {self.split} has {self.expected[0]:,}"
+        what = f"{self.file}: {len(self):,} rows instead of the {self.expected[0]:,} of {self.task.title}'s {self.split} split"
         if self.split == "train" or subsets:
-            say(f"{what}; scores are not those of the whole task")
+            say(f"{what}; scores are not comparable with those on the whole split")
         else:
-            raise PretuneError(f"{what}; fetch it again{if_option('subsets', ', or take it as it is with --subsets')}")
+            raise PretuneError(f"{what}; download it again{if_option('subsets', ', or accept it with --subsets')}")
 
 
 @dataclass(frozen=True)
 class Suite:
-    """Tasks in the order of the table's columns."""
+    """A suite of tasks, in the order of the columns of its table."""
 
     name: str
     title: str
     source: str
     tasks: Mapping[str, SuiteTask]
     averages: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    scale: int = 100  # what the field prints for 1
+    scale: int = 100  # the printed value of a perfect score
 
     def chosen(self, names: Sequence[str]) -> Suite:
-        """Some of the tasks; a task in several languages may be named for all."""
+        """Return the suite with the named tasks only; the name of a multilingual task selects all of its languages."""
         known = {*self.tasks, *(task.like for task in self.tasks.values() if task.language)}
         for name in names:
             if name not in known:
@@ -189,11 +189,11 @@ class Suite:
         return replace(self, tasks=wanted)
 
     def there(self, data: Path, learned: bool = True) -> tuple[dict[str, SuiteTask], dict[str, str]]:
-        """The tasks whose files are in a folder, and why the others are not; what is not learned needs none to learn from."""
+        """Return the tasks whose files exist, and the reason for each of the others. Unless `learned`, no training files are needed."""
         here: dict[str, SuiteTask] = {}
         missing: dict[str, str] = {}
         for name, task in self.tasks.items():
-            # One that has another's model is worth answering for a submission alone.
+            # A task that uses another task's model is useful for the submission alone.
             judged = (
                 task.scored if not task.taught_by or task.where(task.scored, data) or not task.submission else "test"
             )
@@ -208,10 +208,12 @@ class Suite:
                 here[name] = task
         for name, task in list(here.items()):
             if task.taught_by and task.taught_by not in here:
-                missing[name] = f"its model is that of {task.taught_by}, which is missing"
+                missing[name] = f"it uses the model of {task.taught_by}, which is missing"
                 del here[name]
         if not here:
-            raise PretuneError(f"{data}: none of {self.title}'s tasks is here; expected, for example, {_example(self)}")
+            raise PretuneError(
+                f"{data}: no files of {self.title}'s tasks were found; expected, for example, {_example(self)}"
+            )
         return here, missing
 
 
@@ -228,11 +230,11 @@ SPLIT = {"roles": Roles, "format": str}
 
 
 def _check_task(content: Mapping[str, Any], where: str) -> None:
-    """Refuse keys of a task that are unknown, or values of another type than the key has."""
+    """Raise an error if a key of a task is unknown or its value has the wrong type."""
     types = {**get_type_hints(SuiteTask), "languages": list[str]}
     for key, value in content.items():
         if key not in types or key in ("name", "taught_by"):
-            raise PretuneError(f"{where}: a task of a suite has no {quote(key)}; {nearest(str(key), types)}")
+            raise PretuneError(f"{where}: a task has no key {quote(key)}; {nearest(str(key), types)}")
         if key not in ("splits", "submission", "prompt"):
             conform(value, types[key], f"{where}: {key}")
     for key, known in (("submission", SUBMISSION), ("prompt", PROMPT)):
@@ -241,7 +243,7 @@ def _check_task(content: Mapping[str, Any], where: str) -> None:
         _check_keys(own, SPLIT, f"{where}: splits.{split}")
     file = content.get("submission", {}).get("file", "")
     if Path(file).name != file:
-        raise PretuneError(f"{where}: submission.file: {quote(file)} is not the name of a file")
+        raise PretuneError(f"{where}: submission.file: {quote(file)} is not a file name")
 
 
 def _check_keys(values: Any, types: Mapping[str, Any], where: str) -> None:
@@ -251,7 +253,7 @@ def _check_keys(values: Any, types: Mapping[str, Any], where: str) -> None:
 
 
 def find_suite(name: str | Path, language: str = "") -> Suite:
-    """A suite by name, or from a YAML file of one's own. `language`: the one to learn in, where files have it in their names.
+    """Return a suite by name, or read a custom one from a YAML file. `language` is the training language of multilingual tasks.
 
     >>> list(find_suite("superglue").tasks)[:3]
     ['boolq', 'cb', 'copa']
@@ -263,12 +265,12 @@ def find_suite(name: str | Path, language: str = "") -> Suite:
     else:
         raise PretuneError(f"unknown suite {str(name)!r}; {nearest(str(name), suite_names())}")
     for key in content.keys() - KEYS.keys():
-        raise PretuneError(f"{name}: a suite has no {quote(key)}; {nearest(str(key), KEYS)}")
+        raise PretuneError(f"{name}: a suite has no key {quote(key)}; {nearest(str(key), KEYS)}")
     for key, value in content.items():
         conform(value, KEYS[key], f"{name}: {key}")
     declared = content.get("tasks", {})
     if not declared:
-        raise PretuneError(f"{name}: a suite without tasks; list them under `tasks`")
+        raise PretuneError(f"{name}: the suite has no tasks; list them under `tasks`")
     tasks: dict[str, SuiteTask] = {}
     for own in declared:
         for task in _declare(own, declared, language, str(name)):
@@ -280,9 +282,9 @@ def find_suite(name: str | Path, language: str = "") -> Suite:
 
 
 def _declare(name: str, declared: Mapping[str, Any], language: str, suite: str) -> list[SuiteTask]:
-    """A task, or one for each language."""
+    """Return the task, or one task per language."""
     if not name or name.startswith(".") or Path(name).name != name:
-        raise PretuneError(f"{suite}: {quote(name)} is not a name for a task: a folder will have it")
+        raise PretuneError(f"{suite}: {quote(name)} is not a valid task name, because a folder is named after it")
     content, taught = _inherited(name, declared, suite), ""
     _check_task(content, f"{suite}, {name}")
     at = name
@@ -307,11 +309,11 @@ def _declare(name: str, declared: Mapping[str, Any], language: str, suite: str) 
 
 
 def _inherited(name: Any, declared: Mapping[str, Any], suite: str, via: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A task's keys, with those of what it is like; files, roles, splits and counts are its own."""
+    """Return the keys of a task with those inherited by `like`, except for files, splits and counts."""
     if not isinstance(name, str) or name not in declared:
-        raise PretuneError(f"{suite}: no task {quote(name)} to be like; {nearest(str(name), declared)}")
+        raise PretuneError(f"{suite}: `like` names the unknown task {quote(name)}; {nearest(str(name), declared)}")
     if name in via:
-        raise PretuneError(f"{suite}: {' is like '.join([*via, name])}: a task cannot be like itself")
+        raise PretuneError(f"{suite}: {' is like '.join([*via, name])}: a task cannot inherit from itself")
     content = dict(declared[name])
     if not content.get("like"):
         return content
@@ -327,7 +329,7 @@ def _in_language(name: Any, language: str) -> Any:
 
 
 def _first(name: str, data: Path) -> list[Path]:
-    """The first of some names that exists; `a.{b,c}` are two files, which must both be there."""
+    """Return the files of the first alternative that exists; `a.{b,c}` stands for two parallel files."""
     for choice in name.split("|"):
         names = _expand(choice.strip())
         for one in names:
@@ -339,7 +341,8 @@ def _first(name: str, data: Path) -> list[Path]:
 
 
 def _expand(name: str) -> list[str]:
-    """
+    """Expand the braces of a file name.
+
     >>> _expand("train.{en,de}")
     ['train.en', 'train.de']
     """
@@ -353,7 +356,7 @@ def _several(column: Any) -> list[Any]:
 
 
 def _cell(row: Row, name: Any) -> Any:
-    """A field of a row; OUTER.INNER is one inside another."""
+    """Return a field of a row; OUTER.INNER is a nested field."""
     if str(name) in row:
         return row[str(name)]
     outer, dot, inner = str(name).partition(".")

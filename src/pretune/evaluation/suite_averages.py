@@ -1,4 +1,4 @@
-"""One number for a suite: the average its makers, or the papers, take; over a part where tasks are missing, and then it says so."""
+"""Averages over a suite as its authors or published papers define them; missing tasks are reported."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ Scores = Mapping[str, Mapping[str, float]]  # task → metric → score
 
 @dataclass(frozen=True)
 class Average:
-    """A mean over columns."""
+    """A mean over columns of the results table."""
 
     value: float
-    of: int  # columns that there are
+    of: int  # all columns, the missing ones included
     missing: tuple[str, ...]
 
     @property
     def label(self) -> str:
-        """What to print after its name where it is over a part."""
+        """Return the suffix to print if columns are missing, such as " (3 of 4)"."""
         return f" ({self.of - len(self.missing)} of {self.of})" if self.missing else ""
 
 
 def average(suite: Suite, columns: Sequence[Any], scores: Scores) -> Average | None:
-    """The mean over some columns: a task (the mean of its metrics), TASK.METRIC, or a list of those that count as one.
+    """Return the mean over columns: a task (the mean of its metrics), TASK.METRIC, or a list that counts as one column.
 
-    A task in several languages is the mean over them. None where no column is there.
+    A multilingual task is the mean over its languages. None is returned if all columns are missing.
     """
     found = {str(column): _column(suite, column, scores) for column in columns}
     there = [value for value in found.values() if value is not None]
@@ -52,13 +52,13 @@ def _column(suite: Suite, column: Any, scores: Scores) -> float | None:
 
 
 def averages(suite: Suite, scores: Scores) -> dict[str, Average]:
-    """All averages of a suite for which there is anything."""
+    """Return the averages of a suite that have at least one column."""
     found = {name: average(suite, columns, scores) for name, columns in suite.averages.items()}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def group_averages(suite: Suite, scores: Scores) -> dict[str, Average]:
-    """Means over the tasks of one group: entailment, common sense, knowledge, reading, logic …"""
+    """Return the means over the tasks of each group: entailment, common sense, knowledge, reading, logic …"""
     groups: dict[str, list[str]] = {}
     for task in suite.tasks.values():
         if task.group and not task.categories:

@@ -1,7 +1,4 @@
-"""The metrics of suites, by name, as their makers define them: of the rows of a file and the answers to them.
-
-A kind of task that is new to suites needs nothing here but a metric that knows its answers.
-"""
+"""The official metrics of suites by name, as functions of the rows of a file and the answers to them."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pretune.metrics import confusion
-from pretune.metrics.additive import Array, Parts, joined
+from pretune.metrics.additive import Parts, joined
 from pretune.metrics.diagnostics import by_phenomenon, matthews, parity
 from pretune.metrics.generated_text import MEASURES
 from pretune.metrics.multirc import several_answers_metrics
@@ -19,6 +16,7 @@ from pretune.metrics.question_answering import answer_parts
 from pretune.metrics.ranking import query_parts
 from pretune.metrics.regression import correlations
 from pretune.metrics.sequence_labeling import entity_parts
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError, nearest
 
 Rows = Sequence[Mapping[str, Any]]  # of a suite, see evaluation/suite.py
@@ -26,31 +24,31 @@ Answers = Sequence[Mapping[str, Any]]  # of a task, in the same order
 
 
 def official(names: Sequence[str], rows: Rows, answers: Answers) -> dict[str, float]:
-    """Some metrics.
+    """Return the named metrics.
 
     >>> official(["accuracy"], [{"label": 1}, {"label": 0}], [{"label": "1"}, {"label": "1"}])
     {'accuracy': 0.5}
     """
     for name in names:
         if name not in METRICS:
-            raise PretuneError(f"no metric {name!r} of suites; {nearest(name, METRICS)}")
+            raise PretuneError(f"unknown metric {name!r}; {nearest(name, METRICS)}")
     return {name: METRICS[name](rows, answers) for name in names}
 
 
 def phenomena(rows: Rows, answers: Answers) -> list[dict[str, Any]]:
-    """Scores of a diagnostic set by category and phenomenon."""
+    """Return the scores on a diagnostic set by category and phenomenon."""
     return by_phenomenon([row.get("categories", {}) for row in rows], *_labels(rows, answers))
 
 
 def _labels(rows: Rows, answers: Answers) -> tuple[list[str], list[str]]:
-    """Right answers and given ones; a choice is called by its number, which files give from 0, or as a letter."""
+    """Return the gold labels and the predicted ones; a choice is identified by its number."""
     chosen = "choice" in answers[0]
     expected = [choice_number(row["label"]) if chosen else str(row["label"]) for row in rows]
     return expected, [str(answer["choice"] if chosen else answer["label"]) for answer in answers]
 
 
 def choice_number(label: Any) -> str:
-    """The number of a choice, from 0, where files may have a letter.
+    """Return the number of a choice, from 0, given its number or letter.
 
     >>> choice_number("B")
     '1'
@@ -64,7 +62,7 @@ def _accuracy(rows: Rows, answers: Answers) -> float:
 
 
 def _f1(rows: Rows, answers: Answers) -> float:
-    """Of the class that is called 1, or of the last by name."""
+    """Return the F1 of the positive class: the one named "1", or the last in alphabetical order."""
     from sklearn.metrics import f1_score
 
     expected, given = _labels(rows, answers)
@@ -75,7 +73,7 @@ def _f1(rows: Rows, answers: Answers) -> float:
 
 
 def _macro_f1(rows: Rows, answers: Answers) -> float:
-    """The mean over the classes that there are."""
+    """Return the mean F1 over the classes that occur."""
     from sklearn.metrics import f1_score
 
     return float(f1_score(*_labels(rows, answers), average="macro", zero_division=0))
@@ -101,7 +99,7 @@ def _spans(rows: Rows, answers: Answers) -> Parts:
 
 
 def _gaps(rows: Rows, answers: Answers) -> Parts:
-    """The best over the right answers of each query, as ReCoRD counts: which is as SQuAD does."""
+    """Return ReCoRD's metrics: SQuAD's, with the best over the gold answers of each query."""
     return answer_parts([row["answers"] for row in rows], [answer["answer"] for answer in answers])
 
 
@@ -110,7 +108,7 @@ def _tags(rows: Rows, answers: Answers) -> tuple[list[list[str]], list[list[str]
 
 
 def _queries(rows: Rows, answers: Answers) -> Parts:
-    """Means over queries, those with the same text, among the first ten."""
+    """Return the ranking metrics, where rows with the same text are candidates of one query."""
     queries = np.unique(np.array([str(row["text"]) for row in rows], dtype=object), return_inverse=True)[1]
     relevance = np.array([float(row["label"]) for row in rows])
     return query_parts(queries, relevance, np.array([answer["score"] for answer in answers]))
@@ -126,7 +124,7 @@ def _texts(kind: str) -> Callable[[Rows, Answers], Parts]:
 
 def _pearson(rows: Rows, answers: Answers) -> Parts:
     a, b = np.array([float(row["label"]) for row in rows]), np.array([float(answer["value"]) for answer in answers])
-    a, b = a - a.mean(), b - b.mean()  # so that sums of squares lose nothing
+    a, b = a - a.mean(), b - b.mean()  # for numerical precision
 
     def finish(sums: Array) -> dict[str, float]:
         x, y, xx, yy, xy, n = sums
@@ -141,7 +139,7 @@ def _cells(name: str, metric: confusion.Metric) -> Callable[[Rows, Answers], Par
 
 
 def _called(name: str, part: str, make: Callable[[Rows, Answers], Parts]) -> Callable[[Rows, Answers], Parts]:
-    """One metric of several, which has another name here."""
+    """Return a single metric of several under another name."""
 
     def renamed(rows: Rows, answers: Answers) -> Parts:
         found = make(rows, answers)
@@ -150,7 +148,7 @@ def _called(name: str, part: str, make: Callable[[Rows, Answers], Parts]) -> Cal
     return renamed
 
 
-# Metrics that are made of sums over rows, or over queries, so that those of many draws of them are quickly known.
+# Additive metrics, whose bootstrap samples are computed quickly.
 PARTS: dict[str, Callable[[Rows, Answers], Parts]] = {
     "accuracy": _cells("accuracy", confusion.accuracy),
     "f1": _cells("f1", confusion.f1),
@@ -178,7 +176,7 @@ def _whole(name: str) -> Callable[[Rows, Answers], float]:
 
 METRICS: dict[str, Callable[[Rows, Answers], float]] = {
     **{name: _whole(name) for name in PARTS},
-    # Those of scikit-learn and SciPy are theirs; the sums above are tested against them.
+    # These come from scikit-learn and SciPy; the additive versions above are tested against them.
     "accuracy": _accuracy,
     "f1": _f1,
     "macro_f1": _macro_f1,

@@ -1,4 +1,4 @@
-"""The report of an evaluation: the row beside those of others, how sure it is, where it is weak, what it costs."""
+"""The HTML report of an evaluation: scores beside published ones, variation over seeds, weaknesses and cost."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from pretune.runtime.html_report import table as page_table
 
 REPORT = "report.html"
 SHOWN = {
-    0: "the model was asked, and no example shown",
-    1: "the model was shown one example, of each class where there are classes",
+    0: "zero-shot: no examples in the prompt",
+    1: "one-shot: one example in the prompt, of each class if there are classes",
 }
-MANY = "the model was shown {} examples, so many of each class where there are classes"
+MANY = "few-shot: {} examples in the prompt, of each class if there are classes"
 BAR = "display:inline-block;height:.8rem;border-radius:3px;vertical-align:middle"
 
 
 def scored(evaluation: Evaluation) -> dict[str, SuiteTask]:
-    """The tasks that have scores: not those that were only answered, for a submission."""
+    """Return the tasks that have scores, not those that were only answered for a submission."""
     return {name: evaluation.suite.tasks[name] for name, told in evaluation.tasks.items() if told["scores"]}
 
 
 def rows(evaluation: Evaluation) -> list[dict[str, str]]:
-    """The table of the field: this model, then the references, each with the split its scores are of."""
+    """Return the rows of the results table: this model, then published results, each with the split of its scores."""
     tasks = scored(evaluation)
     splits = {evaluation.tasks[name]["split"] for name in tasks}
     several = any(len(values) > 1 for name in tasks for values in evaluation.tasks[name]["scores"].values())
@@ -39,25 +39,27 @@ def rows(evaluation: Evaluation) -> list[dict[str, str]]:
 
 
 def notes(evaluation: Evaluation) -> list[str]:
-    """What must be said with the numbers."""
+    """Return the remarks that belong to the scores."""
     found = []
     tasks = scored(evaluation)
     if told := legend(tasks):
-        found.append(f"Metrics: {told}; the others accuracy.")
+        found.append(f"Metrics: {told}; accuracy for the others.")
     if evaluation.shots is not None:
-        found.append(f"Nothing was learned: {SHOWN.get(evaluation.shots, MANY.format(evaluation.shots))}.")
+        found.append(f"In-context learning, {SHOWN.get(evaluation.shots, MANY.format(evaluation.shots))}.")
     for name, task in tasks.items():
         title, result = task.title, evaluation.tasks[name]
         for split, (there, whole) in result["incomplete"].items():
-            found.append(f"{title}: {split} has {there:,} of {whole:,} rows; compare with care.")
+            found.append(
+                f"{title}: {split} has {there:,} of {whole:,} rows; scores are not comparable with those on the whole split."
+            )
         if result["failed"]:
-            found.append(f"{title}: {result['failed']} of {result['seeds']} seeds failed, and are left out.")
+            found.append(f"{title}: {result['failed']} of {result['seeds']} seeds failed and are excluded.")
     found += [f"{evaluation.suite.tasks[name].title}: skipped, {why}." for name, why in evaluation.missing.items()]
     return found
 
 
 def costs(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """What answers cost, beside how good they are."""
+    """Return the cost of inference beside the score of each task."""
     return [
         {
             "task": evaluation.suite.tasks[name].title,
@@ -72,7 +74,7 @@ def costs(evaluation: Evaluation) -> list[dict[str, Any]]:
 
 
 def seeds(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """Every metric, seed by seed."""
+    """Return every metric by seed."""
     made = []
     for name, told in evaluation.tasks.items():
         for metric, values in told["scores"].items():
@@ -84,7 +86,7 @@ def seeds(evaluation: Evaluation) -> list[dict[str, Any]]:
                     "split": told["split"],
                     "examples": told["examples"],
                     "mean": f"{middle:.4f}",
-                    "spread": f"{wide:.4f}",
+                    "sd": f"{wide:.4f}",
                     "each seed": ", ".join(f"{value:.4f}" for value in values),
                 }
             )
@@ -92,7 +94,7 @@ def seeds(evaluation: Evaluation) -> list[dict[str, Any]]:
 
 
 def bars(evaluation: Evaluation) -> str:
-    """A bar a task, and marks where others are."""
+    """Return HTML bars, one per task, with marks for published results."""
     lines = []
     for name, task in scored(evaluation).items():
         told, metric = evaluation.tasks[name], task.metrics[0]
@@ -115,17 +117,19 @@ def bars(evaluation: Evaluation) -> str:
 
 
 def write_report(evaluation: Evaluation, out: Path) -> Path:
-    """Write report.html."""
+    """Write report.html and return its path."""
     suite = evaluation.suite
     tasks = scored(evaluation)
     parts = [
         section(
-            f"{suite.title}, beside others", page_table(rows(evaluation), best=0), *map(paragraph, notes(evaluation))
+            f"{suite.title}, compared with published results",
+            page_table(rows(evaluation), best=0),
+            *map(paragraph, notes(evaluation)),
         ),
         section(
-            "Where others are",
+            "Scores and published results",
             bars(evaluation),
-            paragraph("Marks are the reference rows; point at one to see whose it is."),
+            paragraph("Marks are published results; hover over one to see its source."),
         ),
     ]
     groups = group_averages(suite, evaluation.means)
@@ -134,10 +138,10 @@ def write_report(evaluation: Evaluation, out: Path) -> Path:
             {"group": name, "mean": f"{a.value:.4f}", "tasks": f"{a.of - len(a.missing)} of {a.of}"}
             for name, a in groups.items()
         ]
-        parts.append(section("By what is asked", page_table(told)))
+        parts.append(section("By group of tasks", page_table(told)))
     parts += [
-        section("Seed by seed", page_table(seeds(evaluation))),
-        section("Beside the cost", page_table(costs(evaluation))),
+        section("By seed", page_table(seeds(evaluation))),
+        section("Cost of inference", page_table(costs(evaluation))),
     ]
     for name, result in evaluation.tasks.items():
         if result.get("phenomena"):
@@ -146,7 +150,7 @@ def write_report(evaluation: Evaluation, out: Path) -> Path:
         f"{task.title}\n\n{first}" for name, task in tasks.items() if (first := evaluation.tasks[name].get("prompt"))
     ]
     if asked:
-        parts.append(section("What was asked first", *map(commands, asked)))
+        parts.append(section("First prompts", *map(commands, asked)))
     cited = [f"{source}: {', '.join(names)}" for source, names in sources(suite, tasks).items()]
     parts.append(section("Sources", paragraph(f"{suite.title}: {suite.source}"), *map(paragraph, cited)))
     write_bytes(out / REPORT, page(f"{evaluation.system}: {suite.title}", *parts).encode())

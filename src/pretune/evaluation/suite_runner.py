@@ -1,12 +1,12 @@
-"""A suite, task by task: fine-tune, or show examples, with several seeds, answer, score by the official metrics; what is finished stays.
+"""Evaluation on a suite: fine-tune (or prompt) a model on each task with several seeds, predict, and score; resumable.
 
 OUT/
-  suite.json            what was asked for; another evaluation needs another folder
-  TASK/rows/            its files, in the roles of our tasks: a row a line
-  TASK/seeds/N/         a fine-tuning, without its weights once it has answered, and answers/TASK.SPLIT.jsonl; where nothing is
-                        learned, the first prompt beside them
-  TASK/result.json      scores of each seed, and what answers cost: the task is finished
-  tokens/               texts as ids, which every seed needs again
+  suite.json            the settings; an evaluation with other settings needs another folder
+  TASK/rows/            the rows of its files by role, one per line
+  TASK/seeds/N/         a fine-tuning run, without its weights after prediction, and answers/TASK.SPLIT.jsonl; with in-context
+                        learning, the first prompt
+  TASK/result.json      the scores of each seed and the cost of inference; marks the task as finished
+  tokens/               cached token ids, which every seed uses
   results.json, report.html, submission.zip
 """
 
@@ -31,7 +31,7 @@ from pretune.inference.generation.generate import Writer
 from pretune.inference.generation.seq2seq_generation import Rewriter
 from pretune.inference.predict import Answerer, load_trained
 from pretune.models.model import Model
-from pretune.objectives import OBJECTIVES, Task
+from pretune.objectives import Task, task_names
 from pretune.objectives.task import Answer
 from pretune.runtime.atomic_io import write_bytes, write_json
 from pretune.runtime.devices import choose_device
@@ -41,21 +41,21 @@ from pretune.runtime.process_pool import share_out
 from pretune.runtime.progress import say
 from pretune.text.tokenizers.token_cache import remembering
 from pretune.training.jobs.finetuning import Material, Plan, make_plan, read_material
-from pretune.training.jobs.pretraining import count_parameters
+from pretune.training.jobs.pretraining_model import count_parameters
 from pretune.training.jobs.several_seeds import one_seed
 from pretune.training.run_folder import environment
 from pretune.training.settings import Batching
 
 ASKED, RESULT, RESULTS, SUBMISSION = "suite.json", "result.json", "results.json", "submission.zip"
 COST = "cost.json"
-TOKENS = "tokens"  # tokenized rows, which every seed needs again
+TOKENS = "tokens"  # cached token ids, which every seed uses
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 Answers = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to evaluate, and how it learns: `settings` are those of a fine-tuning, under the names of that verb's options."""
+    """An evaluation with all of its settings; `settings` are options of `finetune`, by name."""
 
     model: str
     suite: Suite
@@ -65,13 +65,13 @@ class Request:
     seed: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
     subsets: bool = False
-    keep: bool = False  # the weights of every seed
+    keep: bool = False  # whether to keep the weights of every seed
     device: str | None = None
-    shots: int | None = None  # nothing is learned: so many examples are shown
-    devices: int = 1  # which seeds of all tasks are shared out to
+    shots: int | None = None  # the number of examples for in-context learning; None: fine-tuning
+    devices: int = 1  # over which the seeds of all tasks are distributed
 
     def told(self) -> dict[str, Any]:
-        """All that decides the outcome."""
+        """Return everything that determines the results."""
         sections = {
             name: {k: v for k, v in asdict(value).items() if v is not None} if hasattr(value, "flat") else value
             for name, value in self.settings.items()
@@ -85,34 +85,34 @@ class Request:
 
 @dataclass
 class Evaluation:
-    """What came out: for each task its metrics, seed by seed, and everything that has to be said with them."""
+    """The results of an evaluation: the metrics of each task by seed, and the tasks that were skipped."""
 
     suite: Suite
     model: str
-    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)  # task → what its result.json holds
+    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)  # the contents of result.json, by task
     missing: dict[str, str] = field(default_factory=dict)
     shots: int | None = None
 
     @property
     def system(self) -> str:
-        """What the row of the table is called."""
+        """Return the name of the model in the results table."""
         if self.shots is None:
             return self.model
         return f"{self.model}, {({0: 'zero', 1: 'one'}).get(self.shots, self.shots)}-shot"
 
     @property
     def scores(self) -> dict[str, dict[str, tuple[float, float]]]:
-        """Task → metric → mean and spread over seeds."""
+        """Return mean and standard deviation over seeds, by task and metric."""
         scored = {name: told for name, told in self.tasks.items() if told["scores"]}
         return {name: {m: spread(x) for m, x in told["scores"].items()} for name, told in scored.items()}
 
     @property
     def means(self) -> dict[str, dict[str, float]]:
-        """Task → metric → mean over seeds."""
+        """Return the mean over seeds, by task and metric."""
         return {name: {m: value for m, (value, _) in found.items()} for name, found in self.scores.items()}
 
     def describe(self) -> dict[str, Any]:
-        """Everything, for programs."""
+        """Return all results as a JSON object."""
         found = {
             name: {"value": a.value, "of": a.of, "missing": list(a.missing)}
             for name, a in averages(self.suite, self.means).items()
@@ -125,7 +125,7 @@ class Evaluation:
 
 
 def spread(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and standard deviation.
+    """Return the mean and the standard deviation.
 
     >>> spread([0.5])
     (0.5, 0.0)
@@ -134,26 +134,26 @@ def spread(values: Sequence[float]) -> tuple[float, float]:
 
 
 def evaluate_suite(request: Request) -> Evaluation:
-    """All tasks whose files are there and whose kind is known; the others are named."""
+    """Evaluate on all tasks whose files exist and whose kind is supported; the others are reported as skipped."""
     _check_same(request)
     suite, asked = request.suite, request.shots is not None
     here, missing = suite.there(request.data, learned=request.shots != 0)
     for name, task in list(here.items()):
         kind = kind_of(task)
-        if not hasattr(OBJECTIVES.get(kind), "answers"):
-            missing[name] = f"there is no task of the kind {kind!r}"
+        if kind not in task_names():
+            missing[name] = f"the task {kind!r} does not exist"
             del here[name]
         elif asked and kind not in KINDS:
-            missing[name] = f"what {kind} answers cannot be asked for in words; fine-tune the model for it"
+            missing[name] = f"in-context learning does not support {kind}; fine-tune the model instead"
             del here[name]
     here = {name: task for name, task in here.items() if not task.taught_by or task.taught_by in here}
     for name, why in missing.items():
         say(f"{suite.tasks[name].title}: skipped, {why}")
     if not here:
-        raise PretuneError(f"{request.data}: none of {suite.title}'s tasks that are here is of a kind that is known")
+        raise PretuneError(f"{request.data}: none of the tasks of {suite.title} whose files exist is supported")
     writer = writer_of(request)
     _begin(request)
-    for name, task in here.items():  # a bad file is found before anything is learned
+    for name, task in here.items():  # find bad files before training starts
         if not _finished(request, name):
             for split in (split for split in task.files if task.where(split, request.data)):
                 rows = task.read(split, request.data, subsets=request.subsets)
@@ -182,7 +182,7 @@ def evaluate_suite(request: Request) -> Evaluation:
 
 
 def _check_same(request: Request) -> dict[str, Any]:
-    """Refuse a folder that holds an evaluation with other settings, and return the settings to write."""
+    """Raise an error if the folder has an evaluation with other settings; return the settings to write."""
     path = request.out / ASKED
     told: dict[str, Any] = json.loads(json.dumps(request.told()))
     if not path.is_file():
@@ -193,13 +193,13 @@ def _check_same(request: Request) -> dict[str, Any]:
     different += [name for name, version in told["versions"].items() if old.get(name, version) != version]
     if different:
         raise PretuneError(
-            f"{request.out}: holds an evaluation with other settings ({', '.join(different)}); choose another --out"
+            f"{request.out}: contains an evaluation with other settings ({', '.join(different)}); choose another --out"
         )
     return {**told, "versions": {**old, **told["versions"]}}
 
 
 def _begin(request: Request) -> None:
-    """Write what was asked for, so that the same command goes on with it and another one is refused."""
+    """Write the settings, so that the same command resumes and another one is refused."""
     write_sealed_json(request.out / ASKED, {**_check_same(request), "environment": environment()})
 
 
@@ -207,7 +207,7 @@ def _begin(request: Request) -> None:
 
 
 class Way(Protocol):
-    """How a model comes to answer a task."""
+    """A way for a model to answer a task: fine-tuning or in-context learning."""
 
     @property
     def model(self) -> Model: ...
@@ -215,14 +215,14 @@ class Way(Protocol):
     device: torch.device
 
     def learn(self, seed: int, folder: Path) -> bool:
-        """Learn, into a folder that is named by the seed; False where that failed."""
+        """Train with a seed and write the model to a folder named after it; return False if training failed."""
 
     def ready(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
-        """What answers some rows with what was learned in a folder, or by what is shown with its seed."""
+        """Return a function that predicts the answers to some rows with the model, or the examples, of a seed."""
 
 
 class FineTuning:
-    """A task is learned, and answered with what was learned."""
+    """Fine-tuning on a task, and prediction with the fine-tuned model."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.device = plan, choose_device(plan.device)
@@ -231,17 +231,17 @@ class FineTuning:
 
     @property
     def model(self) -> Model:
-        """The one that answered last."""
+        """Return the model that was used last."""
         assert self.loaded is not None
         return self.loaded[1]
 
     def learn(self, seed: int, folder: Path) -> bool:
-        """Fine-tune."""
+        """Fine-tune with a seed."""
         self.material = self.material or read_material(self.plan)
         return one_seed(replace(self.plan, seed=seed, out=folder), self.material) is not None
 
     def ready(self, folder: Path, task: SuiteTask, rows: SuiteRows) -> Callable[[], list[Answer]]:
-        """Its rows, made ready for the model."""
+        """Load the fine-tuned model of a seed and return a function that predicts the answers to some rows."""
         if self.loaded is None or self.loaded[0] != folder:
             self.loaded = folder, *load_trained(folder)
         _, model, objective = self.loaded
@@ -254,9 +254,9 @@ class FineTuning:
 def evaluate_task(
     request: Request, task: SuiteTask, taught: Mapping[str, SuiteTask], writer: Writer | Rewriter | None = None
 ) -> None:
-    """Learn a task with each seed, or ask a model that writes, and answer it, and those that have its model."""
+    """Fine-tune on a task (or prompt for it) with each seed, and answer it and the tasks that use its model."""
     if all(_finished(request, name) for name in taught):
-        say(f"{task.title}: finished before")
+        say(f"{task.title}: already finished")
         return
     rows = {name: _rows(request.out, own) for name, own in taught.items()}
     way = way_to(request, task, rows[task.name], writer)
@@ -284,7 +284,7 @@ def evaluate_task(
 def way_to(
     request: Request, task: SuiteTask, rows: Mapping[str, SuiteRows], writer: Writer | Rewriter | None = None
 ) -> Way:
-    """How a task is answered: what asks a model that writes, or learns."""
+    """Return the way in which a task is answered: in-context learning if there is a generator, else fine-tuning."""
     if writer is None:
         return FineTuning(plan_of(request, task, rows))
     return Asking(writer, task, rows, request.shots or 0)
@@ -293,13 +293,13 @@ def way_to(
 def learn_seed(
     way: Way, folder: Path, rows: Mapping[str, Mapping[str, SuiteRows]], taught: Mapping[str, SuiteTask]
 ) -> None:
-    """Learn with the seed of a folder, and answer what is scored; `cost.json` says that it is done."""
+    """Train with the seed of a folder and predict the scored splits; `cost.json` marks it as done."""
     scored = {n: (t, {t.scored: rows[n][t.scored]}) for n, t in taught.items() if t.scored in rows[n]}
     write_sealed_json(folder / COST, answer_with(way, folder, scored) if way.learn(int(folder.name), folder) else {})
 
 
 def learn_elsewhere(request: Request, task: SuiteTask, taught: Mapping[str, SuiteTask], seed: int) -> None:
-    """The same in a process that has nothing of it yet."""
+    """Train and predict for one seed in another process."""
     with remembering(request.out / TOKENS):
         rows = {name: _rows(request.out, own) for name, own in taught.items()}
         way = way_to(request, task, rows[task.name], writer_of(request))
@@ -307,14 +307,14 @@ def learn_elsewhere(request: Request, task: SuiteTask, taught: Mapping[str, Suit
 
 
 def writer_of(request: Request) -> Writer | Rewriter | None:
-    """The model that is asked, where nothing is learned."""
+    """Return the generative model for in-context learning; None for fine-tuning."""
     if request.shots is None:
         return None
     return load_asked(request.model, request.device, bool(request.settings.get("partial")))
 
 
 def _left(request: Request, task: SuiteTask) -> list[int]:
-    """The seeds of a task that are not done yet."""
+    """Return the seeds of a task that are not finished."""
     seeds = range(request.seed, request.seed + request.seeds)
     return [seed for seed in seeds if not (_seed_folder(request, task, seed) / COST).is_file()]
 
@@ -329,18 +329,18 @@ def _finished(request: Request, name: str) -> bool:
 
 
 def rows_path(out: Path, task: str, split: str) -> Path:
-    """Where the rows of a split are."""
+    """Return the path of the rows of a split."""
     return out / task / "rows" / f"{split}.jsonl"
 
 
 def _rows(out: Path, task: SuiteTask) -> dict[str, SuiteRows]:
-    """The rows of all splits that were read."""
+    """Read the rows of all splits of a task."""
     paths = {split: rows_path(out, task.name, split) for split in task.files}
     return {s: SuiteRows(task, s, path, read_lines(path)) for s, path in paths.items() if path.is_file()}
 
 
 def plan_of(request: Request, task: SuiteTask, rows: Mapping[str, SuiteRows]) -> Plan:
-    """The fine-tuning of a task, with its own length of texts unless another is asked for."""
+    """Return the fine-tuning job of a task, with the task's maximum length unless another one is given."""
     settings = dict(request.settings)
     batch = settings.pop("batch", None)
     given: dict[str, Any] = {
@@ -372,7 +372,7 @@ def plan_of(request: Request, task: SuiteTask, rows: Mapping[str, SuiteRows]) ->
 def answer_with(
     way: Way, folder: Path, wanted: Mapping[str, tuple[SuiteTask, Mapping[str, SuiteRows]]]
 ) -> dict[str, dict[str, Any]]:
-    """A seed's answers to some splits, and what they cost, task by task."""
+    """Write the answers of a seed to some splits and return their cost by task."""
     costs: dict[str, dict[str, Any]] = {}
     for name, (own, splits) in wanted.items():
         for split, rows in splits.items():
@@ -380,7 +380,7 @@ def answer_with(
             with measured(way.device) as cost:
                 answers = ready()
             if len(answers) != len(rows):
-                raise PretuneError(f"{rows.file}: {len(rows)} examples, but {len(answers)} answers")
+                raise PretuneError(f"{rows.file}: the model gave {len(answers)} answers to {len(rows)} examples")
             write_lines(folder / "answers" / f"{name}.{split}.jsonl", answers)
             if isinstance(way, Asking):
                 write_bytes(folder / "answers" / f"{name}.{split}.prompt.txt", way.prompt.encode("utf-8", "replace"))
@@ -417,7 +417,7 @@ def _decides(task: SuiteTask, rows: SuiteRows, folder: Path) -> float:
 
 
 def read_answers(folder: Path, task: str, split: str) -> Answers:
-    """The answers of a seed."""
+    """Read the answers of a seed to a split."""
     return read_lines(folder / "answers" / f"{task}.{split}.jsonl")
 
 
@@ -427,7 +427,7 @@ def read_lines(path: Path) -> Answers:
 
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """A row a line."""
+    """Write one row per line."""
     write_bytes(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8", "replace"))
 
 
@@ -435,7 +435,7 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def submit(request: Request, tasks: Mapping[str, SuiteTask]) -> list[str]:
-    """Write the submission, where there are answers to official tests; the tasks that it lacks come back."""
+    """Write the submission if there are answers to official test sets; return the tasks that it lacks."""
     answered = {}
     for name, task in tasks.items():
         best = read_sealed_json(request.out / name / RESULT, "the result of a task")["best"]
@@ -445,6 +445,6 @@ def submit(request: Request, tasks: Mapping[str, SuiteTask]) -> list[str]:
     if not answered:
         return []
     missing = write_submission(request.out / SUBMISSION, request.suite, answered)
-    lacks = f"; the server wants {', '.join(request.suite.tasks[n].title for n in missing)} too" if missing else ""
+    lacks = f"; the server also requires {', '.join(request.suite.tasks[n].title for n in missing)}" if missing else ""
     say(f"submission: {request.out / SUBMISSION}{lacks}")
     return missing

@@ -1,4 +1,4 @@
-"""The report of a fine-tuning: how good, how sure, beside what, and where it goes wrong; one page, report.html."""
+"""The HTML report of a fine-tuning run: scores, intervals, baselines, confusion matrix, calibration and errors."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from pretune.evaluation.baselines import controls
 from pretune.evaluation.bootstrap import COVERAGE, intervals
 from pretune.evaluation.calibration import calibration
 from pretune.evaluation.learning_curve import FILE as CURVE
-from pretune.metrics import judge_each, positive_class, score
+from pretune.metrics import positive_class, score
 from pretune.metrics.per_example import Judged
-from pretune.objectives.tasks.renamed_task import kind_of
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.html_report import Line, chart, page, paragraph, section, table, table_of
 from pretune.runtime.parsing import read_json, read_json_lines
@@ -30,7 +29,7 @@ CLASSES = 20  # in a confusion matrix, at most
 
 @dataclass
 class TaskReport:
-    """Everything the page shows."""
+    """The contents of the report of one task."""
 
     run: Run
     material: Material
@@ -39,17 +38,17 @@ class TaskReport:
 
     @property
     def classifies(self) -> bool:
-        """Whether there are classes that can be confused."""
+        """Return whether the task has classes, so that there is a confusion matrix."""
         kinds = ("classify", "match", "prompt")
-        return kind_of(self.material.task) in kinds and all("label" in answer for answer in self.answers)
+        return self.material.task.kind in kinds and all("label" in answer for answer in self.answers)
 
     @cached_property
     def judged(self) -> list[Judged]:
-        """Every answer beside the right one."""
-        return judge_each(self.material.task, self.answers, self.material.dev)
+        """Return every answer with the gold answer and its quality."""
+        return self.material.task.judge(self.answers, self.material.dev)
 
     def scores(self) -> list[dict[str, Any]]:
-        """Each metric, its interval, and mean and spread over seeds."""
+        """Return each metric with its confidence interval, and its mean and standard deviation over seeds."""
         task, dev = self.material.task, self.material.dev
         sure, positive = intervals(task, self.answers, dev), positive_class(task)
         seeds = self.run.results.get("seeds", {})
@@ -65,20 +64,20 @@ class TaskReport:
         return rows
 
     def controls(self) -> list[dict[str, Any]]:
-        """The model beside what costs nothing."""
+        """Return the scores of the model and of the trivial baselines."""
         task, rows, dev = self.material.task, self.material.rows, self.material.dev
         given = {"this model": self.answers, **controls(task, rows, dev)}
         return [{"learner": name, **score(task, answers, dev)} for name, answers in given.items()]
 
     def confusion(self) -> str:
-        """A row for each right class, a column for each answer, darker where there are more."""
+        """Return the confusion matrix as an HTML table, with the true classes in rows."""
         labels, dev = list(self.material.task.labels), self.material.dev  # type: ignore[attr-defined]
         counts = {(right, given): 0 for right in labels for given in labels}
         for right, answer in zip(dev.labels, self.answers, strict=True):
             counts[right, answer["label"]] += 1
         totals = {right: max(1, sum(counts[right, given] for given in labels)) for right in labels}
         head = "".join(f"<th class=number>{escape(label)}</th>" for label in labels)
-        lines = [f"<tr><th>right ↓ answer →</th>{head}</tr>"]
+        lines = [f"<tr><th>true ↓ predicted →</th>{head}</tr>"]
         for right in labels:
             cells = []
             for given in labels:
@@ -89,18 +88,18 @@ class TaskReport:
         return table_of(lines)
 
     def sureness(self) -> str:
-        """How often answers of each probability are right."""
+        """Return the reliability diagram and the calibration error."""
         sure = [(judged.sure, judged.good >= 1) for judged in self.judged if judged.sure is not None]
         error, bins = calibration([sure for sure, _ in sure], [right for _, right in sure])
         lines = [
             Line("this model", [(bin.sure, bin.right) for bin in bins]),
-            Line("as sure as right", [(0.0, 0.0), (1.0, 1.0)], faint=True),
+            Line("perfect calibration", [(0.0, 0.0), (1.0, 1.0)], faint=True),
         ]
-        text = f"Expected calibration error {error:.3f}: how far the probability of an answer is from how often it is right."
-        return paragraph(text) + chart(lines, across="probability of the answer", up="share that is right")
+        text = f"Expected calibration error {error:.3f}: the mean difference between confidence and accuracy."
+        return paragraph(text) + chart(lines, across="confidence", up="accuracy")
 
     def worst(self) -> list[dict[str, Any]]:
-        """The worst answers; of equally bad ones those that it was most sure of."""
+        """Return the worst answers, those with the highest confidence first."""
         dev = self.material.dev
         wrong = sorted((x for x in self.judged if x.good < 1), key=lambda x: (x.good, -(x.sure or 0.0)))
         rows = []
@@ -112,40 +111,40 @@ class TaskReport:
         return rows
 
     def curve(self) -> str:
-        """The loss while it learned."""
+        """Return the chart of the training loss."""
         name = self.material.task.name
         points = [(line["step"], line[name]) for line in self.run.metrics() if name in line]
         return chart([Line("training loss", points)], across="steps", up="loss") if len(points) > 1 else ""
 
     def sections(self) -> list[str]:
-        """All that there is to say."""
+        """Return all sections of the report."""
         task, seeds, material = self.material.task, self.run.results.get("seeds", {}), self.material
-        how = f"{len(material.rows):,} examples to learn from, {len(material.dev):,} to judge by"
+        how = f"{len(material.rows):,} training examples, {len(material.dev):,} dev examples"
         told = [how + f"; {self.run.results['model']}, {self.run.results['objective']}."]
         if material.taken:
-            told.append("Those to judge by were set aside from the same file; scores on other data may be lower.")
+            told.append("The dev examples were held out from the training file; scores on other data may be lower.")
         if seeds:
             told.append(
-                f"{seeds['count']} seeds, {seeds['failed']} of them learned nothing; this is seed {seeds['best']}, the best on "
-                "these same examples, which flatters it: what to expect is the mean."
+                f"{seeds['count']} seeds, {seeds['failed']} of them failed; this is seed {seeds['best']}, the best on these dev "
+                "examples, so its score is optimistic: expect the mean."
             )
-        title = f"{self.name}: how good" if self.name else "How good"
+        title = f"{self.name}: scores" if self.name else "Scores"
         parts = [section(title, *map(paragraph, told), table(self.scores()))]
         if len(beside := self.controls()) > 1:
-            parts.append(section("Beside what costs nothing", table(beside, best=None)))
+            parts.append(section("Trivial baselines", table(beside, best=None)))
         if self.classifies and len(task.labels) <= CLASSES:  # type: ignore[attr-defined]
-            parts.append(section("What is taken for what", self.confusion()))
+            parts.append(section("Confusion matrix", self.confusion()))
         if all(judged.sure is not None for judged in self.judged):
-            parts.append(section("Is it as sure as it is right?", self.sureness()))
+            parts.append(section("Calibration", self.sureness()))
         if worst := self.worst():
-            parts.append(section("The worst answers", table(worst)))
-        parts.append(section("How it learned", self.curve()))
+            parts.append(section("Worst answers", table(worst)))
+        parts.append(section("Training", self.curve()))
         if (points := self.run.folder / CURVE).is_file() and not self.name:
             parts.append(self.by_labels(read_json(points)))
         return parts
 
     def by_labels(self, points: list[dict[str, Any]]) -> str:
-        """How good with fewer examples."""
+        """Return the learning curve as a table and a chart."""
         learners = [name for name in points[0] if name != "examples"]
         lines = []
         for name in learners:
@@ -160,16 +159,16 @@ class TaskReport:
             for point in points
         ]
         drawn = chart(lines, across="examples", up=self.material.decides) if len(points) > 1 else ""
-        return section("With fewer examples", table(rows), drawn)
+        return section("Learning curve", table(rows), drawn)
 
 
 def short(text: str) -> str:
-    """What fits into a table."""
+    """Shorten a text to fit into a table."""
     return text if len(text) < 300 else text[:297] + "…"
 
 
 def write_report(run: Run, material: Material | Tasks) -> Path | None:
-    """Write a run's report, where there is something to judge by."""
+    """Write the report of a run that has a dev set and return its path."""
     tasks = {"": material} if isinstance(material, Material) else material.parts
     reports = []
     for name, one in tasks.items():

@@ -1,4 +1,7 @@
-"""Families by name: one file a published model, or several that share a wiring."""
+"""Model families: one file per published model, or per group of models with the same architecture.
+
+To add one, describe it by a `Family` in a file of its own, and list it here.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,14 @@ from pretune.families.encoders.performer import PERFORMER
 from pretune.families.encoders.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from pretune.families.encoders.xlm import XLM
 from pretune.families.encoders.xlnet import XLNET
-from pretune.families.family import Family
 from pretune.families.recurrent.bilstm import BILSTM
 from pretune.families.recurrent.elmo import ELMO
 from pretune.families.recurrent.elmo_transformer import ELMO_TRANSFORMER
 from pretune.families.recurrent.lstm import LSTM
 from pretune.families.recurrent.word_vectors import WORD_VECTORS
-from pretune.runtime.errors import PretuneError
+from pretune.families.registry import FAMILIES, find_family, known_families, register_family
+
+__all__ = ["ENCODERS", "FAMILIES", "find_family", "known_families", "register_family"]
 
 ENCODERS = (
     BERT,
@@ -53,20 +57,7 @@ ENCODERS = (
     PERFORMER,
 )
 DECODERS = (GPT, GPT2, TRANSFO_XL, REFORMER, LSTM)
-TWO_WAYS = (ELMO, ELMO_TRANSFORMER, BILSTM)
+BIDIRECTIONAL = (ELMO, ELMO_TRANSFORMER, BILSTM)
 ENCODER_DECODERS = (T5, MT5, BART, MBART, MARIAN, SEQ2SEQ)
-STATIC = (WORD_VECTORS,)
-FAMILIES: dict[str, Family] = {
-    family.name: family for family in (*STATIC, *ENCODERS, *DECODERS, *TWO_WAYS, *ENCODER_DECODERS)
-}
-
-
-def find_family(name: str, where: str, kind: str = "") -> Family:
-    """Return the family of a `model_type`; `kind` is the class of `transformers`, which some families have variants for.
-
-    >>> find_family("t5", "config.json", "T5EncoderModel").template.target
-    ()
-    """
-    if name not in FAMILIES:
-        raise PretuneError(f"{where}: unknown model family {name!r}; known: {', '.join(sorted(FAMILIES))}")
-    return FAMILIES[name].variant(kind)
+for _family in (WORD_VECTORS, *ENCODERS, *DECODERS, *BIDIRECTIONAL, *ENCODER_DECODERS):
+    register_family(_family)

@@ -1,7 +1,7 @@
-"""The values that numbers of a config.json may have, by key, for all families.
+"""Bounds of the numbers in config.json, by key, for all families.
 
-A number outside its bounds is damage or an attack: it would take all memory, never finish, or compute NaN. Sizes within bounds
-are compared with the weights before a model is built (see `pretune.models.model`).
+A number outside its bounds comes from a damaged or malicious file: the model would exhaust the memory, never finish, or
+compute NaN. Sizes within bounds are compared with the weights before a model is built (see `pretune.models.loading`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pretune.runtime.errors import PretuneError, quote
 
 @dataclass(frozen=True)
 class Bound:
-    """A range of numbers, both ends included."""
+    """A range of numbers with inclusive ends."""
 
     least: float
     most: float
@@ -28,7 +28,7 @@ LAYERS = Bound(1, 1_000)
 COUNT, COUNT_OR_NONE = Bound(1, 1 << 16), Bound(0, 1 << 16)
 WIDTH = Bound(1, 1 << 20)
 LENGTH, LENGTH_OR_NONE, LENGTH_OR_UNSET = Bound(1, 1 << 26), Bound(0, 1 << 26), Bound(-1, 1 << 26)
-IDENTITY = Bound(-1, 1 << 31)  # of a token; -1: none
+TOKEN_ID = Bound(-1, 1 << 31)  # -1: none
 PROBABILITY = Bound(0, 1)
 EPSILON = Bound(1e-30, 1)
 DEVIATION = Bound(0, 1_000)
@@ -140,7 +140,7 @@ BOUNDS: Mapping[str, Bound] = {
             "pad_token_id",
             "sep_token_id",
         ),
-        IDENTITY,
+        TOKEN_ID,
     ),
     **dict.fromkeys(
         (
@@ -174,9 +174,9 @@ BOUNDS: Mapping[str, Bound] = {
 
 
 def check_bounds(key: str, value: Any, where: str) -> None:
-    """Refuse a value of a config.json with numbers outside the bounds of its key; `where` names the file."""
+    """Raise an error if a value of config.json has numbers outside the bounds of its key; `where` names the file."""
     if isinstance(value, list | tuple) and len(value) > LAYERS.most:
-        raise PretuneError(f"{where}: {key} has {len(value):,} entries; the most is {LAYERS.most:,}")
+        raise PretuneError(f"{where}: {key} has {len(value):,} entries; at most {LAYERS.most:,} are allowed")
     bound = BOUNDS.get(key)
     for number in _numbers(value) if bound is not None else ():
         if bound is not None and not bound.least <= number <= bound.most:
@@ -184,7 +184,7 @@ def check_bounds(key: str, value: Any, where: str) -> None:
 
 
 def count_layers(config: Any) -> int:
-    """Return the largest number of layers that a configuration asks for."""
+    """Return the largest number of layers in a configuration."""
     return max(
         (getattr(config, key) or 0 for key, bound in BOUNDS.items() if bound is LAYERS and hasattr(config, key)),
         default=0,
@@ -192,7 +192,7 @@ def count_layers(config: Any) -> int:
 
 
 def _numbers(value: Any) -> Iterator[float]:
-    """Yield the numbers in a value, a list or a mapping."""
+    """Yield the numbers in a value, which may be a nested list or mapping."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):

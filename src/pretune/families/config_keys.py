@@ -1,7 +1,7 @@
-"""Keys of config.json that mean the same in every family: those that change no output, and those that are refused.
+"""Keys of config.json with the same meaning in all families: keys that do not change the output, and unsupported keys.
 
-A family accounts for each key of its config.json: a field of its configuration, a value that must be this one (`only`), or a key
-that changes nothing (`harmless`). What no list has is refused, since it may change the output.
+A family accounts for each key of its config.json: as a field of its configuration, as a key with supported values
+(`supported`), or as a key without effect (`harmless`). Any other key is an error, since it may change the output.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# Read by `pretune.models.model`: which family and heads a folder holds, and the names of its classes.
+# Read by `pretune.models`: the family and the heads of a folder, and the names of the classes.
 DESCRIPTION = frozenset(
     {
         "architectures",
@@ -22,9 +22,9 @@ DESCRIPTION = frozenset(
     }
 )
 
-# Why they change no output → the keys.
+# Maps the reason why keys do not change the output to the keys.
 _REASONS: Mapping[str, tuple[str, ...]] = {
-    "says where the file comes from": (
+    "describes the origin of the file": (
         "_commit_hash",
         "_name_or_path",
         "base_model",
@@ -40,7 +40,7 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
         "torch_dtype",
         "transformers_version",
     ),
-    "says how `transformers` runs a model": (
+    "a runtime setting of `transformers`": (
         "_attn_implementation",
         "_attn_implementation_autoset",
         "_output_attentions",
@@ -99,7 +99,7 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
         "top_p",
         "typical_p",
     ),
-    "an id or a setting of the tokenizer, whose files say it too": (
+    "a token id or a setting of the tokenizer, which its files have too": (
         "bos_token_id",
         "cls_token_id",
         "decoder_start_token_id",
@@ -116,7 +116,7 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
         "truncation",
         "unk_token_id",
     ),
-    "how parameters start, or dropout of heads: matters to training alone, which has options for it": (
+    "initialization, or dropout of heads: only for training, which has options for it": (
         "classif_dropout",
         "classifier_dropout",
         "classifier_dropout_prob",
@@ -127,8 +127,8 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
         "summary_first_dropout",
         "summary_last_dropout",
     ),
-    "an older name of the number of classes, which id2label says": ("_num_labels",),
-    "of the published BERT code; nothing reads it": (
+    "an older name of the number of classes, which follows from id2label": ("_num_labels",),
+    "a leftover of the published BERT code; nothing reads it": (
         "directionality",
         "pooler_fc_size",
         "pooler_num_attention_heads",
@@ -136,7 +136,7 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
         "pooler_size_per_head",
         "pooler_type",
     ),
-    "says how a folder was exported or trained elsewhere": (
+    "describes how another library exported or trained the model": (
         "onnx_export",
         "sentence_transformers",
         "transformers.js_config",
@@ -144,25 +144,25 @@ _REASONS: Mapping[str, tuple[str, ...]] = {
 }
 HARMLESS: Mapping[str, str] = {key: reason for reason, keys in _REASONS.items() for key in keys}
 
-# What they mean, and what to do. An empty value means nothing.
+# Maps unsupported keys to what they mean and what to do. Empty values have no effect and are accepted.
 REFUSED: Mapping[str, str] = {
-    "auto_map": "the model needs custom code; remove the key if it is a plain model of its family all the same",
-    "quantization_config": "its weights are quantized in a way that pretune does not read; save them unquantized first",
-    "adapters": "it has adapters, which pretune does not read; merge them into the model first",
-    "adapter_fusion_models": "it has adapters, which pretune does not read; merge them into the model first",
-    "pruned_heads": "it has pruned attention heads, whose layout pretune does not read",
-    "cross_attention_hidden_size": "it attends to another network, which the folder does not have",
-    "tie_encoder_decoder": "it shares its encoder's layers with its decoder, which is not supported",
-    "is_composition": "it is made of several networks, which is not supported",
-    "rope_scaling": "it stretches its rotary positions, which is not supported",
-    "per_layer_config": "its layers differ from one another, which is not supported",
+    "auto_map": "the model needs custom code; remove the key if its architecture is that of its family",
+    "quantization_config": "the weights have a quantization that pretune does not support; save them unquantized first",
+    "adapters": "adapters are not supported; merge them into the model first",
+    "adapter_fusion_models": "adapters are not supported; merge them into the model first",
+    "pruned_heads": "attention heads pruned by `transformers` are not supported",
+    "cross_attention_hidden_size": "cross-attention to another network is not supported",
+    "tie_encoder_decoder": "layers shared between encoder and decoder are not supported",
+    "is_composition": "models composed of several networks are not supported",
+    "rope_scaling": "scaled rotary positions are not supported",
+    "per_layer_config": "layers with different configurations are not supported",
 }
 
-# What an encoder must be: `transformers` has one class for it and for a decoder that reads left to right.
+# The supported values for encoders: `transformers` has one class for encoders and causal decoders.
 ENCODER: Mapping[str, Sequence[Any]] = {
     "is_decoder": (False,),
     "add_cross_attention": (False,),
     "is_encoder_decoder": (False,),
 }
-# The same of a decoder without an encoder, whatever it says of itself.
+# The supported values for decoders without an encoder, whatever `is_decoder` says.
 DECODER: Mapping[str, Sequence[Any]] = {"add_cross_attention": (False,), "is_encoder_decoder": (False,)}

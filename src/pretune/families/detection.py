@@ -1,4 +1,4 @@
-"""The family of a model whose config.json does not say it."""
+"""Detection of the model family of a config.json without `model_type`."""
 
 from __future__ import annotations
 
@@ -6,52 +6,60 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from pretune.families import FAMILIES
 from pretune.families.family import Family
+from pretune.families.registry import known_families
 from pretune.runtime.errors import PretuneError
-
-PUBLISHED = [family for family in FAMILIES.values() if family.elsewhere]
 
 
 def recognize_family(
-    content: Mapping[str, Any], kind: str, names: Callable[[], Iterable[str]], where: str
+    content: Mapping[str, Any], class_name: str, names: Callable[[], Iterable[str]], where: str
 ) -> tuple[Family, str]:
-    """Return the family of a config.json without `model_type`, and what tells it: its class, or the names of its tensors.
+    """Return the family of a config.json without `model_type`, and the evidence for it, in words.
 
-    `kind` is the class that it names, `names` gives those of its tensors.
+    Parameters
+    ----------
+    content
+        The content of the config.json.
+    class_name
+        The class of `transformers` that it names, or "".
+    names
+        Returns the names of the checkpoint's tensors; called only if the class does not identify the family.
+    where
+        The file, for error messages.
     """
-    by_class = [found for family in PUBLISHED if (found := family.variant(kind)).has_class(kind)]
-    if kind and len(by_class) == 1:
-        return by_class[0], f"its class {kind}"
-    published = list(names())
-    misfits = {family.name: _misfit(family, published, content) for family in PUBLISHED}
-    fewest = min(misfits.values())
-    fits = [family for family in PUBLISHED if misfits[family.name] == fewest]
-    if fewest[0] == len(published):
+    published = [family for family in known_families().values() if family.elsewhere]
+    by_class = [found for family in published if (found := family.variant(class_name)).has_class(class_name)]
+    if class_name and len(by_class) == 1:
+        return by_class[0], f"its class {class_name}"
+    tensors = list(names())
+    mismatches = {family.name: _count_unknown(family, tensors, content) for family in published}
+    fewest = min(mismatches.values())
+    fits = [family for family in published if mismatches[family.name] == fewest]
+    if fewest[0] == len(tensors):
         raise PretuneError(
             f"{where}: no model_type, and no family has such tensors; write the model_type into the file"
         )
-    if len(fits) > 1 and any(family.table.prefix and not _has_prefix(family, published) for family in fits):
+    if len(fits) > 1 and any(family.table.prefix and not _has_prefix(family, tensors) for family in fits):
         # Without a prefix, the names of BERT, RoBERTa and others are the same.
         could = ", ".join(sorted(family.name for family in fits))
         raise PretuneError(f"{where}: no model_type, and it could be {could}; write the model_type into the file")
-    return max(fits, key=lambda family: _said(family, content)), "the names of its tensors"
+    return max(fits, key=lambda family: _share_of_keys(family, content)), "the names of its tensors"
 
 
-def _misfit(family: Family, published: list[str], content: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how many tensors, and how many keys, a family has no place for; without layers, all tensors."""
+def _count_unknown(family: Family, tensors: list[str], content: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how many tensors and keys a family does not have; all tensors, if none belongs to one of its layers."""
     table = family.table
-    modern = list(table.names(published).values())
-    if not any(table.depths(modern).values()):
-        return len(published), 0
-    return sum(not table.knows(name) for name in modern), len(family.unknown_keys(content))
+    names = list(table.current_names(tensors).values())
+    if not any(table.depths(names).values()):
+        return len(tensors), 0
+    return sum(not table.recognizes(name) for name in names), len(family.unknown_keys(content))
 
 
-def _has_prefix(family: Family, published: list[str]) -> bool:
-    return any(name.startswith(family.table.prefix) for name in published)
+def _has_prefix(family: Family, tensors: list[str]) -> bool:
+    return any(name.startswith(family.table.prefix) for name in tensors)
 
 
-def _said(family: Family, content: Mapping[str, Any]) -> float:
-    """Return which share of a family's keys a config.json has."""
+def _share_of_keys(family: Family, content: Mapping[str, Any]) -> float:
+    """Return the share of a family's configuration keys that a config.json has."""
     keys = {field.name for field in fields(family.config)}
     return len(keys & content.keys()) / len(keys)

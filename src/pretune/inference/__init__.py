@@ -1,1 +1,1 @@
-"""Using models: predict, fill, embed, generate."""
+"""Inference with trained models: predict, fill masks, embed, find neighbors, ask, score likelihoods, and generate."""

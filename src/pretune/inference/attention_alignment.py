@@ -1,4 +1,4 @@
-"""Alignments: where a decoder looks while it writes, as tables and as heat maps with the words on the axes."""
+"""Word alignments from cross-attention: what a decoder attends to while it writes, as weights and as heat maps."""
 
 from __future__ import annotations
 
@@ -17,47 +17,47 @@ from torch import Tensor
 from pretune.nn.attention.multi_head import CrossAttention
 from pretune.nn.attention.packed_layout import Layout, padded_groups
 from pretune.packed import Packed
+from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.errors import PretuneError
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Array = np.ndarray[Any, np.dtype[Any]]
-MOST = 9  # maps in a picture
+MOST = 9  # heat maps in one figure
 
 
 @dataclass(frozen=True)
 class Aligned:
-    """What was written, what it was written from, and how much each word of the one looked at each of the other."""
+    """The words of a source and of a target, and the attention weight of each target word on each source word."""
 
     source: list[str]
     target: list[str]
-    weights: Array  # (target, source), rows add up to 1, or less where a look is local
+    weights: Array  # (target, source); rows sum to 1, or to less with local attention
 
 
 def look(backbone: Any, source: Packed, target: Packed) -> Tensor:
-    """(n, longest source) where each token of the target looks before the next one is written.
+    """Return the cross-attention weights of each target token, (n, longest source), when it predicts the next one.
 
-    Of a Transformer it is the mean of all heads of the last layer but one, where there are several.
+    For a Transformer, this is the mean over all heads of the second-to-last decoder layer (of the only one if there is one).
     """
     if hasattr(backbone, "align"):
         found: Tensor = backbone.align(source, target)
         return found
     attentions = [module for module in backbone.modules() if isinstance(module, CrossAttention)]
     if not attentions:
-        raise PretuneError("this model has no attention to a source, and so no alignments")
-    kept: list[tuple[Any, ...]] = []
+        raise PretuneError("this model has no cross-attention, so it has no alignments; leave out the alignments")
+    inputs: list[tuple[Any, ...]] = []
     chosen = attentions[max(0, len(attentions) - 2)]
-    handle = chosen.register_forward_pre_hook(lambda module, given: kept.append(given))
+    handle = chosen.register_forward_pre_hook(lambda module, given: inputs.append(given))
     try:
         backbone(source, target)
     finally:
         handle.remove()
-    x, flow = kept[0]
+    x, flow = inputs[0]
     return head_weights(chosen, x, flow.source, flow.source_layout)
 
 
 def head_weights(attention: CrossAttention, x: Tensor, source: Tensor, layout: Layout) -> Tensor:
-    """(n, longest source) the mean weights of all heads."""
+    """Return the attention weights of the states `x` on the source, (n, longest source), averaged over heads."""
     q = attention.query(x).view(-1, attention.heads, attention.head_width)
     k = attention.keys_and_values(source)[0]
     scale = attention.head_width**-0.5 if attention.scale is None else attention.scale
@@ -74,7 +74,10 @@ def head_weights(attention: CrossAttention, x: Tensor, source: Tensor, layout: L
 
 
 def by_words(weights: Array, source: Sequence[int], target: Sequence[int], tokenizer: Tokenizer) -> Aligned:
-    """Weights of tokens (target, source) as those of words: pieces of a source word add up, those of a target word share."""
+    """Turn attention weights of tokens (target, source) into those of words.
+
+    The weights of the tokens of a source word are summed; those of a target word are averaged.
+    """
     over, under = _words(source, tokenizer), _words(target, tokenizer.target)
     summed = np.stack([weights[:, a:b].sum(1) for _, a, b in over], 1)
     shared = np.stack([summed[a:b].mean(0) for _, a, b in under]) if under else np.zeros((0, len(over)))
@@ -82,7 +85,7 @@ def by_words(weights: Array, source: Sequence[int], target: Sequence[int], token
 
 
 def _words(ids: Sequence[int], tokenizer: Tokenizer) -> list[tuple[str, int, int]]:
-    """Words, and where their tokens begin and end."""
+    """Return the words of a sequence with the start and end of their tokens."""
     tokens = np.asarray(ids, dtype=np.int64)
     if not len(tokens):
         return []
@@ -93,7 +96,7 @@ def _words(ids: Sequence[int], tokenizer: Tokenizer) -> list[tuple[str, int, int
 
 
 def draw(alignments: Sequence[Aligned], file: Path) -> None:
-    """A heat map for each, in one picture: the source's words above, those that were written at the left."""
+    """Draw alignments as heat maps in one figure and save it, with the source words on top and the target words at left."""
     from matplotlib.figure import Figure
 
     shown = alignments[:MOST]

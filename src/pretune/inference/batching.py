@@ -1,23 +1,22 @@
-"""Batches for inference: n rows in, n answers out, in order, whatever the batching."""
+"""Batches for inference, grouped by length; batches keep the indices of their rows so that results can be put in order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from pretune.models.model import LENGTH, Model
+from pretune.models.hf_config import LENGTH
+from pretune.models.model import Model
 from pretune.packed import Batch
 from pretune.runtime.progress import say
 from pretune.text.examples.labeled import Labeled
-from pretune.text.examples.row_source import TokenRows, arrange_rows
 from pretune.text.packing.plan import make_plan
 from pretune.text.packing.sequences import Arrangement, Sequences, collate
+from pretune.text.packing.token_rows import TokenRows, arrange_rows
 
-Array = np.ndarray[Any, np.dtype[Any]]
-TOKENS = 8192  # in a batch
+TOKENS = 8192  # per batch
 
 
 def text_batches(
@@ -29,7 +28,8 @@ def text_batches(
 ) -> Iterator[Batch]:
     """Yield batches of texts of similar length; `batch.rows` gives the indices of the texts that its sequences are.
 
-    Texts longer than the model takes are cut, and their number is reported. `change` is called on the sequences of a batch.
+    Texts that are too long for the model are truncated, and their number is reported. `change` is applied to the sequences
+    of each batch.
     """
     tokenizer = model.need_tokenizer()
     rows = Labeled(Path("texts"), {}, list(texts), None if pairs is None else list(pairs))
@@ -37,14 +37,14 @@ def text_batches(
     longest = length or model.longest or LENGTH
     arrangement = arrange_rows(tokens, tokenizer, model.family.template, longest, {})
     if arrangement.truncated:
-        say(f"{arrangement.truncated} of {len(texts)} texts are longer than {longest} tokens and were cut")
+        say(f"{arrangement.truncated} of {len(texts)} texts are longer than {longest} tokens and were truncated")
     yield from by_length(arrangement, change)
 
 
 def by_length(
     arrangement: Arrangement, change: Callable[[Sequences], Sequences] = lambda sequences: sequences
 ) -> Iterator[Batch]:
-    """Batches over all sequences, short ones with short ones, so that the dense path pads little; they keep their numbers."""
+    """Yield batches of all sequences, sorted by length so that there is little padding; `batch.rows` has their indices."""
     order = np.argsort(arrangement.lengths, kind="stable")
     lengths = arrangement.lengths[order]
     plan = make_plan(lengths, tokens=max(TOKENS, int(lengths.max(initial=0))), sequences=1 << 30, shuffle=False)

@@ -1,4 +1,4 @@
-"""Vectors of texts."""
+"""Text embeddings: one vector per text, pooled from a layer or computed by a trained embedding head."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ import torch
 
 from pretune.inference.batching import text_batches
 from pretune.inference.finite_check import checked
-from pretune.models.model import LENGTH, embedding_of, load_model, trained_for
+from pretune.models.checkpoint_heads import embedding_of, trained_for
+from pretune.models.hf_config import LENGTH
+from pretune.models.loading import load_model
 from pretune.nn.text_embedding import TextEmbedding
 from pretune.objectives import Named, alone
 from pretune.objectives.tasks.contrast import Contrast, mark_prompts, prompt_tokens
 from pretune.objectives.tasks.layer_features import On
-from pretune.objectives.tasks.renamed_task import kind_of
+from pretune.runtime.arrays import Array
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import say
 from pretune.text.packing.sequences import Sequences
 
-Array = np.ndarray[Any, np.dtype[Any]]
-TOP = -1
+TOP = -1  # the top layer
 
 
 @torch.no_grad()
@@ -42,34 +43,37 @@ def embed_texts(
     Parameters
     ----------
     reference
-        The model.
+        A model folder, a run folder, or the name of a model.
     texts
-        The texts.
+        The texts to embed.
     pooling
-        Another pooling than the model's own; models that have none take the mean.
+        A pooling to use instead of the model's own; models without one use the mean.
     layer
-        Which layer's states are pooled: 0 are the embeddings, -1 is the top layer.
+        The layer whose states are pooled: 0 is the embedding layer, -1 the top layer.
     partial
         Whether the checkpoint may lack tensors.
     prompt, prompt_name
-        A text to put before each text, or the name of one of the model's prompts; its default prompt otherwise.
+        A text to put before each text, or the name of one of the model's prompts; by default the model's default prompt.
     """
     if prompt is not None and prompt_name is not None:
-        raise PretuneError("--prompt and --prompt-name exclude each other; give one of them")
+        raise PretuneError("--prompt and --prompt-name cannot be combined; give one of them")
     task = vector_task(reference, pooling)
-    embedding: TextEmbedding = task.described
+    embedding: TextEmbedding = task.unwrapped.described
     if layer != TOP and (embedding.learned or isinstance(task, On)):
-        raise PretuneError(f"{reference}: its vectors are trained on all of the model; leave out --layer")
+        raise PretuneError(f"{reference}: its embeddings were trained on the whole model; leave out --layer")
     if prompt is None:
         prompt = embedding.prompt if prompt_name is None else embedding.find_prompt(prompt_name)
     model = load_model(reference, alone(task), partial=partial)
     if not partial and any(name.startswith(f"heads.{task.name}.") for name in model.untrained):
-        raise PretuneError(f"{reference}: the layers after its pooling have no weights, so vectors would be random")
+        raise PretuneError(
+            f"{reference}: the checkpoint lacks the weights of the layers after pooling, so embeddings would be random; "
+            "fine-tune the model with contrast first"
+        )
     before = prompt_tokens(prompt, model.need_tokenizer(), model.family.template, model.longest or LENGTH)
     device = choose_device()
     root = model.root.to(device).eval()
     if empty := sum(not text.strip() for text in texts):
-        say(f"{empty} of {len(texts)} texts {'are' if empty > 1 else 'is'} empty: such vectors stand for no text")
+        say(f"{empty} of {len(texts)} texts {'are' if empty > 1 else 'is'} empty: their embeddings are meaningless")
     head = root.heads[task.name]
 
     def mark(sequences: Sequences) -> Sequences:
@@ -89,9 +93,9 @@ def embed_texts(
 
 
 def vector_task(reference: str | Path, pooling: str | None) -> Any:
-    """Return the task whose head gives a model's vectors: the one that it was trained for, or one that only pools."""
+    """Return the task whose head computes a model's embeddings: the one it was trained for, or one that only pools."""
     trained = trained_for(reference)
-    tasks: list[Any] = [part for part in (trained.objectives if trained else ()) if kind_of(part) == Contrast.name]
+    tasks: list[Any] = [part for part in (trained.objectives if trained else ()) if part.kind == Contrast.name]
     if not tasks:
         return Contrast(pooling or "", embedding=embedding_of(reference) or TextEmbedding())
     task = tasks[0]
@@ -100,4 +104,4 @@ def vector_task(reference: str | Path, pooling: str | None) -> Any:
     if isinstance(task, Named):
         own: Any = task.task
         return replace(task, task=replace(own, vector=pooling))
-    return Contrast(pooling, embedding=task.embedding)
+    return Contrast(pooling, embedding=task.unwrapped.embedding)

@@ -1,4 +1,4 @@
-"""Answers of several models, averaged, for tables of any size: part by part, in order, in one process or several."""
+"""Ensembles: predict with several models and average, over tables of any size, in one process, several, or a cluster."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from pretune.text.examples.labeled import Excerpt
 
 @dataclass(frozen=True)
 class Answers:
-    """What some models say of the examples of an excerpt."""
+    """The predictions of some models for the examples of an excerpt."""
 
-    each: list[list[Answer]]  # by model, by example
-    together: list[Answer]  # by example
+    each: list[list[Answer]]  # of each model, one per example
+    together: list[Answer]  # of the ensemble, one per example
     columns: Mapping[str, str]  # role → column of the table
-    truncated: int  # examples whose texts were cut, for the model with the shortest sequences
-    lines: list[int] | None = None  # of the examples, where a row may have several
-    blank: Sequence[int] = ()  # examples whose texts have no token, to which there is no answer
+    truncated: int  # examples whose texts were truncated, for the model with the shortest sequences
+    lines: list[int] | None = None  # line number of each example, if a row may have several
+    blank: Sequence[int] = ()  # examples whose texts have no token and therefore get no prediction
 
 
 class Ensemble:
-    """Models for the same task."""
+    """Several models for one task, whose predictions are averaged."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Ensemble:
         name: str | None = None,
         quick: bool = False,
     ) -> None:
-        """`quick`: on a GPU, in numbers of 16 bits."""
+        """Load the models; with `quick`, those on a GPU compute in bfloat16."""
         self.task = same_task(references, name)
         self.members = [load_trained(reference, partial, name) for reference in references]
         self.device = device or choose_device()
@@ -57,7 +57,7 @@ class Ensemble:
                 model.root.compute_in(torch.bfloat16)
 
     def __call__(self, part: Excerpt, columns: Mapping[str, str], answered: bool = False) -> Answers:
-        """Their answers to some rows of a table."""
+        """Return the predictions of all models for some rows of a table."""
         examples = read_part(self.task, part, columns, answered)
         answerers = [Answerer(model, task, examples) for model, task in self.members]
         each = [answer(self.device) for answer in answerers]
@@ -69,33 +69,33 @@ class Ensemble:
 
 
 def same_task(references: Sequence[str], name: str | None = None) -> Task:
-    """The task that all of some models were trained for, the first one's; models for different ones are refused.
+    """Return the task that all models were trained for; raise an error if they were trained for different tasks.
 
-    Of models for several tasks, it is the one of this `name`.
+    For models trained for several tasks, `name` chooses one.
     """
     _, first = task_of(references[0], name)
-    labels = getattr(first, "labels", ())
+    labels = first.labels
     for reference in references[1:]:
         _, task = task_of(reference, name)
         if task.name != first.name:
             raise PretuneError(
-                f"{reference}: was trained to {task.name}, and {references[0]} to {first.name}; "
-                "only models for the same task answer together"
+                f"{reference} was trained for {task.name}, and {references[0]} for {first.name}; "
+                "an ensemble needs models for the same task"
             )
-        if set(others := getattr(task, "labels", ())) != set(labels):
+        if set(others := task.labels) != set(labels):
             raise PretuneError(
-                f"{reference}: has the labels {', '.join(others)}, and {references[0]} has {', '.join(labels)}; "
-                "only models with the same labels answer together"
+                f"{reference} has the labels {', '.join(others)}, and {references[0]} has {', '.join(labels)}; "
+                "an ensemble needs models with the same labels"
             )
-    if len(references) > 1 and not hasattr(first, "combine"):
-        raise PretuneError(f"{first.name}: the answers of several models cannot be averaged; give one model")
+    if len(references) > 1 and not first.combinable:
+        raise PretuneError(f"{first.name}: the predictions of several models cannot be averaged; give one model")
     return first
 
 
 def combine(task: Task, each: Sequence[Sequence[Answer]], examples: Any) -> list[Answer]:
-    """One answer of several to each example; `same_task` has seen that the task knows how."""
-    said = enumerate(zip(*each, strict=True))
-    return [task.combine(answers, examples, row) for row, answers in said]  # type: ignore[attr-defined]
+    """Combine the predictions of several models into one per example; `same_task` has checked that the task can."""
+    by_example = enumerate(zip(*each, strict=True))
+    return [task.combine(answers, examples, row) for row, answers in by_example]
 
 
 def answer_parts(
@@ -110,10 +110,10 @@ def answer_parts(
     engine: Engine = "local",
     quick: bool = False,
 ) -> Iterator[tuple[Excerpt, Answers]]:
-    """Excerpts and the answers to them, in order; `quick` ones on a GPU by numbers of 16 bits.
+    """Yield excerpts with their predictions, in order; with `quick`, a GPU computes in bfloat16.
 
-    Several processes work on a CPU, each with models of its own; there are never more than two excerpts for each. Those of a
-    cluster take a GPU each, where it has any.
+    Several processes run on a CPU, each with its own copies of the models and at most two excerpts in its queue. Jobs on a
+    cluster take one GPU each, if it has any.
     """
     jobs = with_columns(same_task(references, name), parts, columns, answered)
     if engine == "ray":
@@ -130,7 +130,7 @@ def answer_parts(
     waiting: deque[tuple[Excerpt, Future[Answers]]] = deque()
     try:
         for part, named in jobs:
-            waiting.append((part, pool.submit(_work, tuple(references), partial, name, part, named, answered)))
+            waiting.append((part, pool.submit(_answer_on_cpu, tuple(references), partial, name, part, named, answered)))
             if len(waiting) > 2 * processes:
                 first, future = waiting.popleft()
                 yield first, future.result()
@@ -138,8 +138,8 @@ def answer_parts(
             yield first, future.result()
     except BrokenProcessPool as error:
         raise PretuneError(
-            f"a predicting process ended early; out of memory? {if_option('processes', 'Try fewer --processes. ')}"
-            'A script must call predict under `if __name__ == "__main__":` to use several'
+            f"a prediction process died, perhaps out of memory; {if_option('processes', 'try fewer --processes; ')}"
+            'a script must call predict under `if __name__ == "__main__":` to use several processes'
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
@@ -148,7 +148,7 @@ def answer_parts(
 def with_columns(
     task: Task, parts: Iterable[Excerpt], columns: Mapping[str, str], answered: bool
 ) -> Iterator[tuple[Excerpt, Mapping[str, str]]]:
-    """Excerpts and their columns, which the first of a file decides for all of it."""
+    """Yield excerpts with their columns, which the first excerpt of a file determines for the whole file."""
     file, named = None, columns
     for part in parts:
         if part.file != file:
@@ -156,7 +156,7 @@ def with_columns(
         yield part, named
 
 
-# -- in a process of several ----------------------------------------------------------------------------------------
+# -- worker processes -----------------------------------------------------------------------------------------------
 
 
 _ensemble = cache(Ensemble)
@@ -170,14 +170,14 @@ def answer_excerpt(
     columns: Mapping[str, str],
     answered: bool,
 ) -> Answers:
-    """A job of the cluster."""
+    """Return the predictions for one excerpt, as a job on the cluster."""
     for reference in references:
         if os.path.isabs(reference):
             check_seen(Path(reference))
     return _ensemble(references, partial, choose_device(), name)(part, columns, answered)
 
 
-def _work(
+def _answer_on_cpu(
     references: tuple[str, ...],
     partial: bool,
     name: str | None,

@@ -1,4 +1,4 @@
-"""Filling masks: what a masked language model expects in a gap."""
+"""Fill masks: the most likely tokens for the gaps of a text, by a masked language model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from pretune.inference.finite_check import checked
-from pretune.models.model import Model, load_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model
 from pretune.objectives import parse_objective
 from pretune.objectives.pretraining.masking import choose, words
 from pretune.packed import pack
@@ -20,26 +21,26 @@ from pretune.runtime.errors import PretuneError, if_option
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Sequences
 
-MASK = "[MASK]"  # how a gap is written, whatever the tokenizer's own token is
+MASK = "[MASK]"  # marks a gap in the input, whatever the tokenizer's own mask token is
 
 
 @dataclass
 class Filler:
-    """A masked language model and its tokenizer, ready to fill."""
+    """A masked language model and its tokenizer, ready to fill masks."""
 
     model: Model
     device: torch.device
 
     @classmethod
     def load(cls, reference: str | Path, partial: bool = False) -> Filler:
-        """From a run folder or a model folder."""
+        """Load a model from a run folder or a model folder."""
         model = load_model(reference, parse_objective("mlm"), partial=partial)
-        model.need_trained("mlm", reference, "pretrain it with mlm first, or adapt it to some text")
+        model.need_trained("mlm", reference, "pretrain it with mlm first, or adapt it to a corpus")
         return cls.of(model)
 
     @classmethod
     def of(cls, model: Model) -> Filler:
-        """Return a loaded model, ready to fill."""
+        """Return a filler for a loaded model, which is moved to the device."""
         device = choose_device()
         model.root.to(device).eval()
         return cls(model, device)
@@ -60,18 +61,18 @@ class Filler:
 
     @torch.no_grad()
     def logits(self, ids: Sequence[int], at: Sequence[int]) -> torch.Tensor:
-        """(gaps, vocabulary): special tokens are never an answer."""
+        """Return the logits (gaps, vocabulary) at the positions `at`; special tokens are -inf."""
         packed = pack(np.array(ids), np.array([len(ids)])).to(self.device)
         root = self.model.root
         states = root.backbone(packed).last[list(at)]
         logits = checked(root.heads["mlm"](states, root.backbone.embed.tokens)).float().cpu()
         tokenizer = self.model.need_tokenizer()
-        logits[:, tokenizer.size :] = -torch.inf  # rows that only round the size
+        logits[:, tokenizer.size :] = -torch.inf  # rows that only pad the vocabulary
         logits[:, torch.from_numpy(np.flatnonzero(tokenizer.specials))] = -torch.inf
         return logits
 
     def fill(self, text: str, top: int = 5) -> dict[str, Any]:
-        """The likeliest tokens for each [MASK], and the text with all of them filled, the surest first."""
+        """Return the most likely tokens for each [MASK], and the text with all masks filled, the most confident first."""
         tokenizer = self.model.need_tokenizer()
         ids = self.encode(text)
         gaps = [i for i, token in enumerate(ids) if token == tokenizer.role("mask")]
@@ -81,12 +82,12 @@ class Filler:
             )
         longest = self.model.backbone.longest
         if longest is not None and len(ids) > longest:
-            raise PretuneError(f"a text of {len(ids)} tokens, but the model has {longest} positions")
+            raise PretuneError(f"the text has {len(ids)} tokens, but the model has {longest} positions; shorten it")
         filled = self.complete(ids, gaps)
         return {"text": text, "gaps": self.candidates(ids, gaps, top), "filled": tokenizer.decode(filled)}
 
     def candidates(self, ids: Sequence[int], gaps: Sequence[int], top: int = 5) -> list[list[dict[str, Any]]]:
-        """The likeliest tokens for each gap, with their probabilities."""
+        """Return the most likely tokens for each gap, with their probabilities."""
         tokenizer = self.model.need_tokenizer()
         found = []
         for row in self.logits(ids, gaps).softmax(-1):
@@ -96,16 +97,16 @@ class Filler:
         return found
 
     def complete(self, ids: Sequence[int], gaps: Sequence[int]) -> list[int]:
-        """All gaps filled one after the other, the surest first, each seeing those before it."""
+        """Fill all gaps one by one, the most confident first, each conditioned on those filled before."""
         filled, left = list(ids), list(gaps)
         while left:
-            chance = self.logits(filled, left).softmax(-1)
-            surest = int(chance.max(-1).values.argmax())
-            filled[left.pop(surest)] = int(chance[surest].argmax())
+            probabilities = self.logits(filled, left).softmax(-1)
+            surest = int(probabilities.max(-1).values.argmax())
+            filled[left.pop(surest)] = int(probabilities[surest].argmax())
         return filled
 
     def restore(self, text: str, rate: float, seed: int = 0) -> dict[str, str]:
-        """Hide a share of a text's words and fill them in again: original, masked, restored."""
+        """Mask a share of the words of a text and fill them in; return the original, masked, and restored texts."""
         tokenizer = self.model.need_tokenizer()
         ids = np.array(self._framed(tokenizer.encode(text.replace(MASK, " "))))
         special = np.zeros(len(ids), dtype=bool)

@@ -1,4 +1,4 @@
-"""The check that a model's outputs are numbers, made before they become answers."""
+"""A check that the outputs of a model are not NaN, before they become predictions."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pretune.runtime.errors import PretuneError
 
 
 def checked(outputs: Tensor) -> Tensor:
-    """Return the outputs; refuse NaN.
+    """Return the outputs, or raise an error if any of them is NaN.
 
-    Minus infinity is allowed: it marks what may not be chosen.
+    Minus infinity is allowed: it marks tokens that must not be chosen.
 
     >>> checked(torch.tensor([1.0, -torch.inf]))
     tensor([1., -inf])
     """
     if torch.isnan(outputs).any():
         raise PretuneError(
-            "the model computes NaN instead of numbers, so there is no answer; its weights or its config.json are damaged, or "
-            "its training diverged"
+            "the model computes NaN instead of numbers, so there is no prediction; its weights or its config.json are damaged, "
+            "or its training diverged; use another checkpoint"
         )
     return outputs

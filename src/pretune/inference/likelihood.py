@@ -1,14 +1,15 @@
-"""How likely a model finds texts: the log-probability of each token, whatever the model predicts it from.
+"""Likelihoods of texts: the log-probability of each token, for any kind of language model.
 
-lm        from the tokens before it
-prefix    the same, by a model that reads what it goes on from both ways: here nothing but the beginning
-bilm      from those before it and from those after it, the mean of both
-mlm       from all others, it alone being masked (Salazar et al., 2020, arXiv:1910.14659: pseudo-log-likelihood)
-plm       from all others, it being the last in the order
-rtd       that it is not replaced (Clark et al., 2020): no probability of the token, but comparable between texts
-the rest  an encoder-decoder writes the text, after it has read another one or none
+lm        given the tokens before it
+prefix    the same, by a prefix language model whose prefix is only the start of the text
+bilm      the mean of the log-probabilities given the tokens before it and given those after it
+mlm       given all other tokens, with only this one masked (pseudo-log-likelihood; Salazar et al., 2020, arXiv:1910.14659)
+plm       given all other tokens, as the last one in the order
+rtd       the log-probability that it is not replaced (Clark et al., 2020): not a probability of the token, but comparable
+          between texts
+others    by an encoder-decoder that writes the text, given a source text or none
 
-Long texts are read in windows, and every token counts once, in the window that shows most of what it is predicted from.
+Long texts are read in windows, and every token counts once, in the window that shows most of its context.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,67 +25,72 @@ from torch import Tensor, nn
 
 from pretune.inference.batching import TOKENS
 from pretune.inference.finite_check import checked
-from pretune.models.model import LENGTH, Model, load_model, trained_for
+from pretune.models.checkpoint_heads import trained_for
+from pretune.models.hf_config import LENGTH
+from pretune.models.loading import load_model
+from pretune.models.model import Model
 from pretune.nn.attention.patterns import Pattern, causal, permutation
 from pretune.nn.attention.patterns import prefix as prefix_pattern
 from pretune.packed import pack
+from pretune.runtime.arrays import Array
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError
 
-Array = np.ndarray[Any, np.dtype[Any]]
-LOGITS = 1 << 26  # at once
+LOGITS = 1 << 26  # computed at once
 
 
 @dataclass
 class View:
-    """What a model reads, and which tokens of a text it then tells the likelihood of."""
+    """One input sequence for a model, and the tokens of a text that are scored with it."""
 
     ids: Array  # (n,)
-    at: Array  # (m,) where it tells; (m, 2) with the way, of two stacks
-    target: Array  # (m,) the ids that stand there
+    at: Array  # (m,) the states that predict; (m, 2) with the direction, for models of two stacks
+    target: Array  # (m,) the ids to predict
     place: Array  # (m,) which tokens of the text these are
     text: int = 0
     weight: float = 1.0
     columns: dict[str, Array] = field(default_factory=dict)  # (n,)
     positions: Array | None = None  # (n,)
-    source: Array | None = None  # what an encoder reads
+    source: Array | None = None  # the input of an encoder
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What stands around texts, as ids; of an encoder-decoder, around what it writes."""
+    """The special tokens around texts, as ids; for an encoder-decoder, around the target."""
 
     before: Array
     after: Array
     mask: int = 0
-    third: int = 0  # of the tokens after a text, so many at the end are a segment of their own
+    third: int = 0  # how many of the last special tokens have segment 2
 
     def around(self, ids: Array) -> Array:
-        """(n,) the whole sequence."""
+        """Return the text with its special tokens, (n,)."""
         return np.concatenate([self.before, ids, self.after])
 
     def segment(self, tokens: int) -> Array:
-        """(n,) the segments of a sequence with so many tokens."""
+        """Return the segment ids of a sequence of this many tokens, (n,)."""
         return np.where(np.arange(tokens) < tokens - self.third, 0, 2)
 
 
 @dataclass(frozen=True)
 class Way:
-    """How a kind of model tells likelihoods."""
+    """How models of one kind score texts."""
 
-    views: Callable[[Array, Array, Frame], Iterator[View]]  # of a window's ids, and which of them count
-    tell: Callable[[nn.Module, Tensor, Tensor, Tensor], Tensor]  # of head, states, token embedding and wanted ids
+    views: Callable[[Array, Array, Frame], Iterator[View]]  # (ids of a window, tokens to score, frame) → inputs
+    tell: Callable[
+        [nn.Module, Tensor, Tensor, Tensor], Tensor
+    ]  # (head, states, token embedding, ids) → log-probabilities
     pattern: Pattern | None = None
-    both_sides: bool = True  # whether tokens after a token help
-    exact: bool = True  # whether the likelihoods of a text's tokens make up that of the text
+    both_sides: bool = True  # whether the tokens after a token are part of its context
+    exact: bool = True  # whether the log-probabilities of the tokens sum to that of the text
     probability: bool = True  # whether they are probabilities of tokens
 
 
-# -- what is read ---------------------------------------------------------------------------------------------------
+# -- inputs ---------------------------------------------------------------------------------------------------------
 
 
-def _ahead(ids: Array, counted: Array, frame: Frame) -> Iterator[View]:
-    """Each token from the state before it; the first has none where nothing stands before texts."""
+def _left_to_right(ids: Array, counted: Array, frame: Frame) -> Iterator[View]:
+    """Yield the window, with each token predicted from the state before it; a first token without one is not scored."""
     whole = np.concatenate([frame.before, ids])
     at = counted + len(frame.before) - 1
     kept = at >= 0
@@ -95,21 +100,21 @@ def _ahead(ids: Array, counted: Array, frame: Frame) -> Iterator[View]:
     yield View(whole, at[kept], ids[counted[kept]], counted[kept], columns=columns)
 
 
-def _both_ways(ids: Array, counted: Array, frame: Frame) -> Iterator[View]:
-    """Forward from the state before, backward from the state after; half of each, or all of the only one."""
+def _both_directions(ids: Array, counted: Array, frame: Frame) -> Iterator[View]:
+    """Yield the window for both directions, each with weight 0.5, or 1 where a token has context on one side only."""
     whole = frame.around(ids)
     columns = {"segment": frame.segment(len(whole))}
     middle = counted + len(frame.before)
     first, last = middle == 0, middle == len(whole) - 1
-    for way, at, lacks, other in ((0, middle - 1, first, last), (1, middle + 1, last, first)):
+    for direction, at, lacks, other in ((0, middle - 1, first, last), (1, middle + 1, last, first)):
         for weight, chosen in ((0.5, ~lacks & ~other), (1.0, ~lacks & other)):
             if chosen.any():
-                pairs = np.stack([at[chosen], np.full(int(chosen.sum()), way)], 1)
+                pairs = np.stack([at[chosen], np.full(int(chosen.sum()), direction)], 1)
                 yield View(whole, pairs, ids[counted[chosen]], counted[chosen], weight=weight, columns=columns)
 
 
 def _masked(ids: Array, counted: Array, frame: Frame) -> Iterator[View]:
-    """A copy for each token, in which it is masked."""
+    """Yield one copy of the window per token, in which that token is masked."""
     for place in counted:
         whole = frame.around(ids)
         at = place + len(frame.before)
@@ -119,7 +124,7 @@ def _masked(ids: Array, counted: Array, frame: Frame) -> Iterator[View]:
 
 
 def _queried(ids: Array, counted: Array, frame: Frame) -> Iterator[View]:
-    """A copy for each token, with a query at its place; nothing sees the token but itself."""
+    """Yield one copy of the window per token, with a query at its position; only the token attends to itself."""
     whole = frame.around(ids)
     for place in counted:
         at = place + len(frame.before)
@@ -135,36 +140,36 @@ def _queried(ids: Array, counted: Array, frame: Frame) -> Iterator[View]:
         yield View(made, np.array([at + 1]), ids[[place]], np.array([place]), columns=columns, positions=source)
 
 
-def _plain(ids: Array, counted: Array, frame: Frame) -> Iterator[View]:
-    """The text as it is."""
+def _unchanged(ids: Array, counted: Array, frame: Frame) -> Iterator[View]:
+    """Yield the window unchanged, with each token scored at its own state."""
     whole = frame.around(ids)
     columns = {"segment": frame.segment(len(whole))}
     yield View(whole, counted + len(frame.before), ids[counted], counted, columns=columns)
 
 
-# -- what comes out -------------------------------------------------------------------------------------------------
+# -- scores ---------------------------------------------------------------------------------------------------------
 
 
-def _words(head: nn.Module, states: Tensor, tokens: Tensor, wanted: Tensor) -> Tensor:
-    """(m,) by a softmax over the vocabulary."""
+def _token_scores(head: nn.Module, states: Tensor, tokens: Tensor, wanted: Tensor) -> Tensor:
+    """Return log-probabilities (m,) of the tokens `wanted` under a softmax over the vocabulary."""
     size = max(1, LOGITS // tokens.shape[0])
     parts = zip(torch.split(states, size), torch.split(wanted, size), strict=True)
     return torch.cat([-F.cross_entropy(head(part, tokens).float(), ids, reduction="none") for part, ids in parts])
 
 
-def _originals(head: nn.Module, states: Tensor, tokens: Tensor, wanted: Tensor) -> Tensor:
-    """(m,) by a judge of each token: the logarithm of how sure it is that the token is the original."""
+def _originality_scores(head: nn.Module, states: Tensor, tokens: Tensor, wanted: Tensor) -> Tensor:
+    """Return the log-probabilities (m,) of a discriminator that the tokens are original."""
     return F.logsigmoid(-head(states).float())
 
 
-WRITES = Way(_ahead, _words, causal, both_sides=False)
+WRITES = Way(_left_to_right, _token_scores, causal, both_sides=False)
 WAYS: dict[str, Way] = {
     "lm": WRITES,
-    "prefix": Way(_ahead, _words, prefix_pattern, both_sides=False),
-    "bilm": Way(_both_ways, _words, causal, exact=False),
-    "mlm": Way(_masked, _words, exact=False),
-    "plm": Way(_queried, _words, permutation, exact=False),
-    "rtd": Way(_plain, _originals, exact=False, probability=False),
+    "prefix": Way(_left_to_right, _token_scores, prefix_pattern, both_sides=False),
+    "bilm": Way(_both_directions, _token_scores, causal, exact=False),
+    "mlm": Way(_masked, _token_scores, exact=False),
+    "plm": Way(_queried, _token_scores, permutation, exact=False),
+    "rtd": Way(_unchanged, _originality_scores, exact=False, probability=False),
 }
 
 
@@ -173,7 +178,7 @@ WAYS: dict[str, Way] = {
 
 @dataclass
 class Scorer:
-    """A model that tells how likely texts are."""
+    """A model that computes the log-likelihoods of the tokens of texts."""
 
     model: Model
     head: str
@@ -181,7 +186,7 @@ class Scorer:
 
     @classmethod
     def load(cls, reference: str | Path, device: str | None = None, partial: bool = False) -> Scorer:
-        """From a run folder or a model folder."""
+        """Load a model from a run folder or a model folder."""
         mixture = trained_for(reference)
         names = [part.name for part in mixture.objectives] if mixture is not None else []
         model = load_model(reference, mixture, partial=partial)
@@ -189,8 +194,8 @@ class Scorer:
         head = next((name for name in names if name in WAYS or (writes and name != "classify")), None)
         if head is None:
             raise PretuneError(
-                f"{reference}: it was trained for {', '.join(names) or 'nothing known'}, which tells no likelihood of texts; "
-                f"take a model trained for one of {', '.join(WAYS)}, or an encoder-decoder"
+                f"{reference}: the model was trained for {', '.join(names) or 'no known objective'}, which gives no likelihoods of "
+                f"texts; choose a model trained for one of {', '.join(WAYS)}, or an encoder-decoder"
             )
         model.need_trained(head, reference, f"pretrain it with {head} first")
         chosen = choose_device(device)
@@ -199,12 +204,12 @@ class Scorer:
 
     @property
     def way(self) -> Way:
-        """How it tells."""
+        """Return how models of this kind score texts."""
         return WRITES if self.model.family.template.target else WAYS[self.head]
 
     @property
     def frame(self) -> Frame:
-        """What stands around texts."""
+        """Return the special tokens around texts."""
         tokenizer, template = self.model.need_tokenizer(), self.model.family.template
         items = template.target or template.single
         place = items.index("A")
@@ -218,7 +223,7 @@ class Scorer:
         return np.array([tokenizer.role(name) for name in names if tokenizer.has(name)], dtype=np.int64)
 
     def _opening(self) -> Array:
-        """What documents begin with, where nothing stands before texts: what is between two of them."""
+        """Return the token to start a document with if texts have no start token: the one between documents."""
         return self._roles([role for role in self.model.family.template.for_documents.single if role != "A"][-1:])
 
     @torch.inference_mode()
@@ -229,9 +234,10 @@ class Scorer:
         length: int | None = None,
         stride: int | None = None,
     ) -> list[Array]:
-        """For each text, the log-likelihood of its tokens; not a number where a token has nothing to be predicted from.
+        """Return the log-likelihoods of the tokens of each text; NaN for a token without any context.
 
-        `sources`: what an encoder reads for each. `length` and `stride`: tokens of a window, and from one to the next.
+        `sources` are the inputs of an encoder, one per text. `length` is the number of tokens of a window, and `stride` the
+        distance between the starts of windows.
         """
         if not texts:
             return []
@@ -259,12 +265,12 @@ class Scorer:
         length: int | None,
         stride: int | None,
     ) -> Iterator[View]:
-        """Everything that is read, text by text."""
+        """Yield the input sequences for all windows of all texts."""
         frame, way = self.frame, self.way
         longest = min(length or LENGTH, self.model.backbone.longest or 1 << 30)
         room = longest - len(frame.before) - len(frame.after) - 1
         if room < 2:
-            raise PretuneError(f"windows of {longest} tokens leave no room for text; ask for longer ones")
+            raise PretuneError(f"windows of {longest} tokens leave no room for text; choose a greater length")
         for text in order:
             source = self._source(None if sources is None else sources[text], longest)
             for start, end, counted in windows(len(ids[text]), room, stride or room // 2, way.both_sides):
@@ -280,7 +286,7 @@ class Scorer:
         if not template.target:
             if text is not None:
                 raise PretuneError(
-                    f"{self.model.family.name} reads no other text; leave out the column that it should read"
+                    f"{self.model.family.name} is not an encoder-decoder and reads no source text; leave out the source column"
                 )
             return None
         place = template.single.index("A")
@@ -289,7 +295,7 @@ class Scorer:
         return np.concatenate([before, ids, after])
 
     def _add(self, views: list[View], sums: list[Array], found: list[Array]) -> None:
-        """Read a batch, and add what it tells."""
+        """Score a batch of inputs, and add the results to `sums` and `found`, in place."""
         lengths = np.array([len(view.ids) for view in views])
         columns = {name: np.concatenate([view.columns[name] for view in views]) for name in views[0].columns}
         places = [view.positions for view in views if view.positions is not None]
@@ -317,15 +323,15 @@ class Scorer:
         where = torch.from_numpy(at).to(states.device)
         chosen = states[where[:, 0]] if at.shape[1] == 1 else states.view(len(states), 2, -1)[where[:, 0], where[:, 1]]
         wanted = torch.from_numpy(np.concatenate([view.target for view in views])).to(states.device)
-        told = checked(self.way.tell(self.model.root.heads[self.head], chosen, backbone.embed.tokens, wanted))
+        scores = checked(self.way.tell(self.model.root.heads[self.head], chosen, backbone.embed.tokens, wanted))
         ends = np.cumsum([len(view.target) for view in views])
-        for view, part in zip(views, np.split(told.double().cpu().numpy(), ends[:-1]), strict=True):
+        for view, part in zip(views, np.split(scores.double().cpu().numpy(), ends[:-1]), strict=True):
             sums[view.text][view.place] += view.weight * part
             found[view.text][view.place] = sums[view.text][view.place]
 
 
 def windows(tokens: int, room: int, stride: int, both_sides: bool) -> list[tuple[int, int, Array]]:
-    """Windows of at most `room` tokens, so many apart: begin, end, and the tokens that count in each.
+    """Return windows of at most `room` tokens, `stride` apart: start, end, and the tokens that are scored in each.
 
     >>> [(start, end, counted.tolist()) for start, end, counted in windows(6, 4, 2, False)]
     [(0, 4, [0, 1, 2, 3]), (2, 6, [4, 5])]
@@ -336,10 +342,10 @@ def windows(tokens: int, room: int, stride: int, both_sides: bool) -> list[tuple
     last = max(0, tokens - room)
     starts = np.append(np.arange(0, last, stride), last)
     place = np.arange(tokens)
-    left = place[None, :] - starts[:, None]  # (windows, tokens) how many tokens of the window are before each
+    left = place[None, :] - starts[:, None]  # (windows, tokens) number of tokens of the window before each token
     right = np.minimum(starts + room, tokens)[:, None] - 1 - place[None, :]
     shown = left
-    if both_sides:  # the ends of the text hide nothing
+    if both_sides:  # at the ends of the text no context is missing
         shown = np.minimum(left + tokens * (starts == 0)[:, None], right + tokens * (starts == last)[:, None])
     inside = (left >= 0) & (right >= 0)
     best = np.where(inside, shown, -1).argmax(0)

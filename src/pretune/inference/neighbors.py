@@ -1,4 +1,4 @@
-"""Nearest words in context: which words of a corpus are used as this one is used here."""
+"""Nearest neighbors of words in context: the words of a corpus whose contextual vectors are most similar."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import numpy as np
 import torch
 
 from pretune.inference.batching import text_batches
-from pretune.models.model import Model, load_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model
 from pretune.packed import Packed
+from pretune.runtime.arrays import Array
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import progress
@@ -20,8 +22,7 @@ from pretune.text.corpus.sentences import split_sentences
 from pretune.text.tokenizers.character_ids import unspell
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Array = np.ndarray[Any, np.dtype[Any]]
-LETTERS_A_SENTENCE = 1000  # longer ones are tables and lists, not sentences
+LETTERS_A_SENTENCE = 1000  # longer ones are usually tables and lists
 
 
 def find_neighbors(
@@ -37,19 +38,19 @@ def find_neighbors(
     partial: bool = False,
     uses: int = 3,
 ) -> list[dict[str, Any]]:
-    """The words nearest to `word` as it stands in `text`, each where it is nearest, with that sentence.
+    """Return the words nearest to `word` as used in `text`, each with its similarity and the sentence where it is nearest.
 
-    Without a text, those of several `uses` of the word in the documents, as different as there are. `documents` are read until
-    `most` words have been seen.
+    Without a text, return the neighbors of several `uses` of the word in the documents, chosen to be as different as
+    possible. `documents` are read until `most` words have been seen.
     """
     model = load_model(reference, partial=partial)
     sentences = list(take_sentences(documents, most, language))
     if not sentences:
-        raise PretuneError("no sentences to look for neighbors in; give text with --in")
+        raise PretuneError("there are no sentences to search for neighbors; give text with --in")
     texts = sentences if text is None else [text, *sentences]
     vectors, words, places = word_vectors(model, texts, layer)
     others = np.flatnonzero(places >= (text is not None))
-    center = vectors[others].mean(0)  # what all words share says nothing about one of them
+    center = vectors[others].mean(0)  # what all words share does not distinguish them
     centered = vectors - center
     centered /= np.linalg.norm(centered, axis=1, keepdims=True) + 1e-9
     if text is not None:
@@ -71,7 +72,7 @@ def find_neighbors(
 def nearest_words(
     own: int, vectors: Array, words: Sequence[str], places: Array, texts: Sequence[str], others: Array, top: int
 ) -> list[dict[str, Any]]:
-    """Of some words, those nearest to one, each where it is nearest."""
+    """Return the words among `others` that are nearest to the word `own`, each once, where it is nearest."""
     similarity = vectors[others] @ vectors[own]
     best: dict[str, dict[str, Any]] = {}
     for rank in np.argsort(-similarity, kind="stable"):
@@ -85,7 +86,7 @@ def nearest_words(
 
 
 def apart(vectors: Array, among: Sequence[int], count: int) -> list[int]:
-    """Some of the places, the first and then always the one least like those before it."""
+    """Choose `count` diverse members: the first, then repeatedly the one least similar to those chosen before."""
     chosen = [among[0]]
     nearest = vectors[list(among)] @ vectors[chosen[0]]
     while len(chosen) < min(count, len(among)):
@@ -95,7 +96,7 @@ def apart(vectors: Array, among: Sequence[int], count: int) -> list[int]:
 
 
 def take_sentences(documents: Iterable[str], most: int, language: str) -> Iterable[str]:
-    """Sentences of documents, in order, until there are enough words."""
+    """Yield the sentences of documents, in order, until they have `most` words."""
     seen = 0
     for document in documents:
         for start, end in split_sentences(document, language):
@@ -109,19 +110,19 @@ def take_sentences(documents: Iterable[str], most: int, language: str) -> Iterab
 
 
 def find_word(words: Sequence[str], places: Array, word: str, tokenizer: Tokenizer, text: str) -> int:
-    """Where the word stands in the text, as the tokenizer spells it."""
+    """Return the index of the first occurrence of `word` in the text, which is text 0, as the tokenizer spells it."""
     spelled = (word if tokenizer.characters else tokenizer.decode(tokenizer.encode(word)).strip()).casefold()
-    mine = np.flatnonzero(places == 0)
-    for index in map(int, mine):
+    in_text = np.flatnonzero(places == 0)
+    for index in map(int, in_text):
         if words[index].casefold() == spelled:
             return index
-    listed = ", ".join(islice((words[index] for index in map(int, mine)), 20))
-    raise PretuneError(f"the word {word!r} is not in the text; it has {listed}")
+    listed = ", ".join(islice((words[index] for index in map(int, in_text)), 20))
+    raise PretuneError(f"the word {word!r} is not in the text; choose one of {listed}")
 
 
 @torch.no_grad()
 def word_vectors(model: Model, texts: Sequence[str], layer: int = -1) -> tuple[Array, list[str], Array]:
-    """A vector for each word of each text, the mean of its tokens: (m, width), the words, and the text of each."""
+    """Return one vector per word of each text, the mean over its tokens, (m, width); the words; and the text of each."""
     device = choose_device()
     root = model.root.to(device).eval()
     vectors, words, places = [], [], []
@@ -145,7 +146,7 @@ def word_vectors(model: Model, texts: Sequence[str], layer: int = -1) -> tuple[A
 
 
 def split_words(packed: Packed, rows: Array, tokenizer: Tokenizer) -> tuple[Array, list[str], Array]:
-    """The word each token belongs to, -1 for special tokens: (n,); the words; and the row of each."""
+    """Return the word that each token belongs to, (n,), -1 for special tokens; the words; and the row of each word."""
     ids = packed.ids.numpy()
     assert packed.host_offsets is not None
     offsets = packed.host_offsets
@@ -159,7 +160,7 @@ def split_words(packed: Packed, rows: Array, tokenizer: Tokenizer) -> tuple[Arra
     number = np.where(special, -1, np.cumsum(starts) - 1)
     firsts, edges = np.flatnonzero(starts), np.append(np.flatnonzero(starts | special), len(ids))
     ends = edges[np.searchsorted(edges, firsts, side="right")]
-    if "characters" in packed.columns:  # which spell words that are not in the vocabulary too
+    if "characters" in packed.columns:  # they also spell words that are not in the vocabulary
         spelled = [unspell(row) for row in packed.columns["characters"][torch.from_numpy(firsts)].numpy()]
     else:
         spelled = [tokenizer.decode(ids[first:end]).strip() for first, end in zip(firsts, ends, strict=True)]

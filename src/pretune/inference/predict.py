@@ -1,4 +1,4 @@
-"""Answers from a model that was trained for a task: as many as there are examples, in order."""
+"""Predictions of a model that was trained for a task: one per example, in order."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ import torch
 from pretune.inference.batching import by_length
 from pretune.inference.finite_check import checked
 from pretune.inference.generation.generate_answers import write_answers
-from pretune.models.model import LENGTH, Model, closed_head, load_model, trained_for
+from pretune.models.checkpoint_heads import closed_head, trained_for
+from pretune.models.hf_config import LENGTH
+from pretune.models.loading import load_model
+from pretune.models.model import Model
 from pretune.objectives import Data, Mixture, Task
-from pretune.objectives.task import Answer, knowing
+from pretune.objectives.task import Answer
+from pretune.runtime.arrays import Array
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError, if_option, nearest
 from pretune.runtime.progress import say
@@ -22,30 +26,35 @@ from pretune.runtime.randomness import Draws
 from pretune.text.examples.labeled import Excerpt, Labeled
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Array = np.ndarray[Any, np.dtype[Any]]
-TEXTS = Path("texts")  # which stand in no file
+TEXTS = Path("texts")  # stands for the file of texts that do not come from a file
 
 
 def task_of(reference: str | Path, name: str | None = None) -> tuple[Mixture, Task]:
-    """What a model was trained for, and the task in it, of several the one of this name; without reading any weights."""
+    """Return the objectives that a model was trained for, and its task, without reading any weights.
+
+    For a model trained for several tasks, `name` chooses one.
+    """
     mixture = trained_for(reference)
     tasks = [part for part in mixture.objectives if isinstance(part, Task)] if mixture is not None else []
     if mixture is None and (head := closed_head(reference)):
-        raise PretuneError(f"{reference}: {head}, which pretune does not have; fine-tune the model for the task first")
+        raise PretuneError(
+            f"{reference}: {head}, which pretune does not support; fine-tune the model for the task first"
+        )
     if mixture is None or not tasks:
         raise PretuneError(f"{reference}: this model was not trained for a task; fine-tune it first")
     names = [task.name for task in tasks]
     if name is None and len(tasks) > 1:
         raise PretuneError(
-            f"{reference}: this model was trained for {', '.join(names)}{if_option('task', '; choose one with --task')}"
+            f"{reference}: this model was trained for several tasks, {', '.join(names)}"
+            f"{if_option('task', '; choose one with --task')}"
         )
     if name is not None and name not in names:
-        raise PretuneError(f"{reference}: it was not trained for a task {name!r}; {nearest(name, names)}")
+        raise PretuneError(f"{reference}: this model was not trained for a task {name!r}; {nearest(name, names)}")
     return mixture, tasks[0] if name is None else tasks[names.index(name)]
 
 
 def load_trained(reference: str | Path, partial: bool = False, name: str | None = None) -> tuple[Model, Task]:
-    """A model and the task it was trained for; of several, the one of this name."""
+    """Load a model and return it with the task it was trained for; of several tasks, the one named `name`."""
     mixture, task = task_of(reference, name)
     model = load_model(reference, mixture, partial=partial)
     model.need_trained(task.name, reference, "fine-tune it first")
@@ -53,27 +62,29 @@ def load_trained(reference: str | Path, partial: bool = False, name: str | None 
 
 
 class Answerer:
-    """Examples made ready for a model once; calling it answers them, with the parameters the model then has."""
+    """A predictor for fixed examples, which are tokenized once; each call uses the model's current parameters."""
 
     def __init__(self, model: Model, task: Task, examples: Any, length: int | None = None) -> None:
-        task = knowing(task, model.need_tokenizer())
+        task = task.knowing(model.need_tokenizer())
         self.model, self.task, self.examples = model, task, examples
         self.length = length or model.longest or LENGTH
         self.laid = task.lay_out(Data(model.need_tokenizer(), model.family.template, rows=examples), self.length)
 
     def say_cut(self) -> Self:
-        """Say how many texts were too long."""
+        """Report how many texts were truncated, if any."""
         if self.laid.truncated:
-            say(f"{self.laid.truncated} of {len(self.laid)} texts are longer than {self.length} tokens and were cut")
+            say(
+                f"{self.laid.truncated} of {len(self.laid)} texts are longer than {self.length} tokens and were truncated"
+            )
         return self
 
     def __call__(self, device: torch.device | None = None) -> list[Answer]:
-        """An answer an example, in order."""
+        """Return one prediction per example, in order."""
         return self.task.answers(self.outputs(device), self.laid, self.examples)
 
     @torch.no_grad()
     def outputs(self, device: torch.device | None = None) -> list[Array]:
-        """What comes out for each sequence, in order."""
+        """Return the outputs of the task's head for each sequence, in order: logits, or generated tokens."""
         device = device or choose_device()
         root = self.model.root.to(device).eval()
         if self.task.each == "text":
@@ -90,7 +101,7 @@ class Answerer:
 
 
 def without_tokens(examples: Any, tokenizer: Tokenizer) -> list[int]:
-    """Return the rows whose texts have no token: empty ones, white space, characters that the tokenizer drops."""
+    """Return the rows whose texts have no token: empty texts, white space, or characters that the tokenizer drops."""
     if not isinstance(examples, Labeled):
         return []
     sides = [examples.texts, *([] if examples.pairs is None else [examples.pairs])]
@@ -101,7 +112,7 @@ def without_tokens(examples: Any, tokenizer: Tokenizer) -> list[int]:
 
 
 def leave_blank(answers: Sequence[Answer], rows: Sequence[int]) -> list[Answer]:
-    """Return the answers, those of some rows with nothing in them.
+    """Return the predictions with all values of the given rows replaced by None.
 
     >>> leave_blank([{"label": "a", "probabilities": {"a": 0.6, "b": 0.4}}], [0])
     [{'label': None, 'probabilities': {'a': None, 'b': None}}]
@@ -115,28 +126,28 @@ def leave_blank(answers: Sequence[Answer], rows: Sequence[int]) -> list[Answer]:
 
 
 def say_blank(blank: int, count: int) -> None:
-    """Report how many texts have no answer, if any."""
+    """Report how many texts are empty and get no prediction, if any."""
     if blank:
         say(
-            f"{blank} of {count} texts {'are' if blank > 1 else 'is'} empty and {'have' if blank > 1 else 'has'} no answer"
+            f"{blank} of {count} texts {'are' if blank > 1 else 'is'} empty and {'have' if blank > 1 else 'has'} no prediction"
         )
 
 
 def texts_as_part(texts: Sequence[str], pairs: Sequence[str] | None = None) -> Excerpt:
-    """Texts, or pairs of them, as a table with a column or two."""
+    """Return texts, or pairs of texts, as an excerpt of a table with the columns `text` and `pair`."""
     columns = {"text": texts} if pairs is None else {"text": texts, "pair": pairs}
     rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
     return Excerpt(TEXTS, list(enumerate(rows, 1)), rows[0])
 
 
 def read_part(task: Task, part: Excerpt, columns: Mapping[str, str], answered: bool = False) -> Any:
-    """The examples of some rows."""
+    """Read the examples of some rows of a table."""
     try:
         return task.read(part, columns, answered=answered)
     except PretuneError as error:
         if part.file != TEXTS:
             raise
-        raise PretuneError(f"{error} (does {task.name} take more than a text? Then give it a file)") from error
+        raise PretuneError(f"{error} (if {task.name} needs more than a text, give it a file)") from error
 
 
 def predict_texts(
@@ -146,7 +157,7 @@ def predict_texts(
     partial: bool = False,
     task: str | None = None,
 ) -> list[Answer]:
-    """Return an answer for each text, or pair of texts; what it has in it is None for a text without tokens."""
+    """Return one prediction per text, or pair of texts; its values are None for a text without tokens."""
     texts = [texts] if isinstance(texts, str) else texts
     if not texts:
         return []

@@ -1,4 +1,4 @@
-"""Answers beside the rows they answer, and how good they are."""
+"""Tables of predictions: the input rows with predictions as further columns, and the scores of models on labeled files."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pretune.objectives.task import Answer, Task
 from pretune.runtime.errors import PretuneError
 from pretune.text.examples.labeled import Excerpt, Row, read_excerpts, table_rows
 
-ROWS = 1024  # answered at once
+ROWS = 1024  # per excerpt
 
 
 def files_as_parts(files: Iterable[Path], task: Task | None = None) -> Iterator[Excerpt]:
-    """All rows of some files, in order, never many of them at once; a task may have a way of its own to read them."""
+    """Yield all rows of some files in order, as excerpts; a task may bring its own reader of rows."""
     for file in files:
-        yield from read_excerpts(file, ROWS, getattr(task, "rows", table_rows))
+        yield from read_excerpts(file, ROWS, table_rows if task is None else task.rows)
 
 
 class Beside:
-    """Makes columns of answers, under names that the table does not have.
+    """A joiner of predictions to table rows as columns, under names that the table does not have.
 
-    `probabilities` of all classes get a column each where they are wanted; else they stay `nested`, or are left out. Where a row
-    has several examples, the answers of each are lists.
+    With `probabilities`, each class gets a column for its probability; otherwise the probabilities stay `nested`, or are left
+    out. Where a row has several examples, the values are lists.
 
     >>> row = {"text": "…", "label": "no"}
     >>> part = Excerpt(Path("x.csv"), [(2, row)], row)
@@ -37,10 +37,13 @@ class Beside:
 
     def __init__(self, probabilities: bool, nested: bool = False) -> None:
         self.probabilities, self.nested = probabilities, nested
-        self.names: dict[str, str] = {}  # of an answer → of its column
+        self.names: dict[str, str] = {}  # key of a prediction → name of its column
 
     def __call__(self, part: Excerpt, answers: Sequence[Answer], lines: Sequence[int] | None = None) -> list[Row]:
-        """The rows of an excerpt, each with its answer; `lines` are those of the answers, where a row may have several."""
+        """Return the rows of an excerpt with their predictions.
+
+        `lines` gives the line of each prediction, if a row may have several.
+        """
         flat = [self._flat(answer) for answer in answers]
         if lines is not None:
             counts = Counter(lines)
@@ -52,7 +55,9 @@ class Beside:
         for (line, row), answer in zip(part.rows, flat, strict=True):
             named = {self.names[name]: value for name, value in answer.items()}
             for name in row.keys() & named.keys():
-                raise PretuneError(f"{part.file}, line {line}: the answer takes the name of column {name!r}; rename it")
+                raise PretuneError(
+                    f"{part.file}, line {line}: a predicted column has the name of column {name!r}; rename it"
+                )
             rows.append({**row, **named})
         return rows
 
@@ -67,7 +72,7 @@ class Beside:
 
 
 def listed(answers: Sequence[Answer], counts: Sequence[int]) -> list[Answer]:
-    """One answer a row of so many, with a list for each of its parts.
+    """Group predictions into rows of `counts` predictions each; each value becomes a list.
 
     >>> listed([{"answer": "a"}, {"answer": "b"}, {"answer": "c"}], [2, 1])
     [{'answer': ['a', 'b']}, {'answer': ['c']}]
@@ -78,27 +83,27 @@ def listed(answers: Sequence[Answer], counts: Sequence[int]) -> list[Answer]:
 
 
 class Scores:
-    """How good each of some models is, and all together, on files with the right answers."""
+    """The scores of each of some models, and of their ensemble, on files with labels."""
 
     def __init__(self, references: Sequence[str], name: str | None = None) -> None:
         self.references, self.name = references, name
         self.files: dict[Path, tuple[Mapping[str, str], list[list[Answer]]]] = {}
 
     def add(self, file: Path, answers: Answers) -> None:
-        """Keep the answers to some rows of a file."""
-        said = [*answers.each, answers.together] if len(answers.each) > 1 else answers.each
-        _, kept = self.files.setdefault(file, (answers.columns, [[] for _ in said]))
-        for old, new in zip(kept, said, strict=True):
+        """Add the predictions for some rows of a file."""
+        by_model = [*answers.each, answers.together] if len(answers.each) > 1 else answers.each
+        _, collected = self.files.setdefault(file, (answers.columns, [[] for _ in by_model]))
+        for old, new in zip(collected, by_model, strict=True):
             old += new
 
     def table(self) -> list[dict[str, Any]]:
-        """A row for each model, and one for all together; for each file, where there are several."""
+        """Return one row of metrics per model, and one for the ensemble; for each file, if there are several."""
         task = same_task(self.references, self.name)
         names = [*self.references, "together"]
         rows = []
-        for file, (columns, said) in self.files.items():
+        for file, (columns, by_model) in self.files.items():
             examples = task.read(file, columns)
             place = {"file": str(file)} if len(self.files) > 1 else {}
-            for name, answers in zip(names, said, strict=False):
+            for name, answers in zip(names, by_model, strict=False):
                 rows.append({**place, "model": name, **score(task, answers, examples)})
         return rows

@@ -1,8 +1,6 @@
-"""The next item of a history: where a model ranks the one that really came."""
+"""Next-item evaluation: the rank that a model gives to the last item of each user history (BERT4Rec)."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import torch
@@ -10,33 +8,34 @@ import torch
 from pretune.inference.finite_check import checked
 from pretune.models.model import Model
 from pretune.objectives.pretraining.masked_items import Item, histories
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.plan import make_plan
 from pretune.text.packing.sequences import Arrangement, collate
 from pretune.text.store.store import Store
 
-Array = np.ndarray[Any, np.dtype[Any]]
-TOKENS = 8192  # in a batch
+TOKENS = 8192  # per batch
 
 
 @torch.no_grad()
 def rank_last_items(model: Model, store: Store, length: int = 128, back: int = 1) -> Array:
-    """(histories,) the rank of each history's last item among all items, given those before it; 1 is the best.
+    """Return the rank of each history's last item among all items, given those before it, (histories,); 1 is the best.
 
-    `back` is 1 for the last items, 2 for the last but one, which serve to choose a model. Histories of too few items are
-    passed over; of long ones the newest `length` tokens count, template included: as many as it was trained with. Equals share
-    their rank.
+    `back` is 1 for the last items (the test set) and 2 for the last but one (the validation set). Histories of too few items
+    are skipped; long ones are truncated to the newest `length` tokens, template included. Ties share their mean rank.
     """
     tokenizer, template = model.need_tokenizer(), model.family.template
     length = min(length, model.backbone.longest or length)
     begin, end = histories(store, np.arange(store.documents), held=back - 1)
     if not len(begin):
-        raise PretuneError(f"{store.folder}: no history of {back + 1} items or more")
+        raise PretuneError(f"{store.folder}: there is no history of {back + 1} items or more; give longer histories")
     begin = np.maximum(begin, end - (length - template.overhead(pair=False)))
     arrangement = Arrangement(store, tokenizer, template, begin[:, None], (end - begin)[:, None])
     plan = make_plan(arrangement.lengths, tokens=max(TOKENS, length), sequences=1 << 30, shuffle=False)
-    never = torch.ones(model.backbone.embed.vocabulary, dtype=torch.bool)  # special tokens and spare rows are no items
+    never = torch.ones(
+        model.backbone.embed.vocabulary, dtype=torch.bool
+    )  # special tokens and padding rows are not items
     never[: tokenizer.size] = torch.from_numpy(tokenizer.specials)
     root, device = model.root.eval(), model.backbone.embed.tokens.device
     ranks = []

@@ -1,4 +1,4 @@
-"""What teachers say of texts, asked once and kept on disk."""
+"""Teacher labels for distillation: predictions of teacher models for texts, computed once and cached on disk."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ import numpy as np
 
 from pretune.inference.ensemble import answer_parts, same_task
 from pretune.inference.predict import texts_as_part
-from pretune.models.model import find_folder
+from pretune.models.references import find_folder
 from pretune.objectives import Task
+from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import progress, say
 from pretune.runtime.ray_jobs import Engine
 from pretune.text.examples.labeled import Labeled
 
-Array = np.ndarray[Any, np.dtype[Any]]
-SOME = 1024  # texts answered at once
-LEARNED = ("classify", "prompt", "regress", "generate")  # tasks whose answers are a label, a number, or a text
+SOME = 1024  # texts per excerpt
+LEARNED = ("classify", "prompt", "regress", "generate")  # tasks whose predictions are a label, a number, or a text
 
 
 def teachers_task(teachers: Sequence[str], labels: Sequence[str] | None = None) -> Task:
-    """The task that all teachers have, with answers that can be learned; of these labels, where they are known."""
+    """Return the task of all teachers; raise an error if it cannot be distilled from texts or has other `labels`."""
     task = same_task(teachers)
-    theirs = list(getattr(task, "labels", ()))
-    if task.name not in LEARNED or getattr(task, "multi", False):
+    known = list(task.labels)
+    if task.name not in LEARNED or task.multi:
         raise PretuneError(
-            f"{teachers[0]}: {task.name} has no answers that can be learned from texts; {', '.join(LEARNED)} have, with one "
-            "label each"
+            f"{teachers[0]}: predictions of {task.name} cannot be distilled from texts; choose a teacher for one of "
+            f"{', '.join(LEARNED)}, with one label per text"
         )
-    if labels is not None and set(theirs) != set(labels):
+    if labels is not None and set(known) != set(labels):
         raise PretuneError(
-            f"{teachers[0]}: the teacher has the labels {', '.join(theirs) or 'of no kind'}, and the rows have "
-            f"{', '.join(labels) or 'none'}; they must be the same"
+            f"{teachers[0]}: the teacher has the labels {', '.join(known) or '(none)'}, and the rows have "
+            f"{', '.join(labels) or '(none)'}; give rows with the teacher's labels"
         )
     return task
 
@@ -52,25 +52,25 @@ def ask(
     engine: Engine = "local",
     partial: bool = False,
 ) -> Array:
-    """(rows, labels) the mean probabilities of all teachers; where labels are none, (rows, 1) their mean numbers, or texts.
+    """Return the mean probabilities of all teachers, (rows, labels); without labels, their values or texts, (rows, 1).
 
-    Those of a file, if it has them for these very texts.
+    The result is read from the file `cache` if it was computed for the same texts and teachers, and is saved there if not.
     """
     digest = fingerprint(teachers, rows, labels)
     if cache.is_file():
         with np.load(cache) as kept:
             if str(kept["digest"]) == digest:
-                say(f"{cache}: what the teacher says of {len(rows)} texts is known already")
+                say(f"{cache}: using the cached teacher predictions for {len(rows)} texts")
                 return np.asarray(kept["shares"])
     found: list[list[Any]] = []
     parts = [rows.take(range(first, min(first + SOME, len(rows)))) for first in range(0, len(rows), SOME)]
     excerpts = [texts_as_part(part.texts, part.pairs) for part in parts]
     columns = {"text": "text"} if rows.pairs is None else {"text": "text", "pair": "pair"}
     with progress("asking the teacher", len(rows)) as bar:
-        said = answer_parts(
+        predicted = answer_parts(
             teachers, excerpts, columns, processes=processes, engine=engine, partial=partial, quick=True
         )
-        for _, answers in said:
+        for _, answers in predicted:
             found += [learned(answer, labels) for answer in answers.together]
             bar.update(len(found), f"{len(found):,} texts")
     shares = np.array(found)
@@ -81,14 +81,14 @@ def ask(
 
 
 def learned(answer: Mapping[str, Any], labels: Sequence[str]) -> list[Any]:
-    """What there is to learn from an answer."""
+    """Return the training target in a prediction: the probabilities of the labels, or the value, or the text."""
     if labels:
         return [answer["probabilities"][label] for label in labels]
     return [answer["value"] if "value" in answer else answer["answer"]]
 
 
 def fingerprint(teachers: Sequence[str], rows: Labeled, labels: Sequence[str]) -> str:
-    """Of everything that the answers depend on."""
+    """Return a hash of everything that the teachers' predictions depend on: labels, texts, and model files."""
     found = hashlib.sha256(json.dumps([list(labels), rows.texts, rows.pairs]).encode())
     for teacher in teachers:
         for file in sorted(find_folder(teacher).iterdir()):

@@ -1,4 +1,4 @@
-"""Word vectors of a file, as a model of their own and as the input of other models."""
+"""Static word vectors: as a model of their own, as the input embedding of other models, and their training."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pretune.text.tokenizers.training import words_tokenizer
 
 
 def make_static(vectors: WordVectors) -> Model:
-    """A model of no layers. Unknown words have the mean of all vectors, and what is no word has none (zeros)."""
+    """Return a model without layers from word vectors; unknown words get the mean of all vectors, special tokens zeros."""
     lower = all(word == word.lower() for word in vectors.words[:1000])
     tokenizer = words_tokenizer(vectors.words, lowercase=lower)
     config = WordVectorsConfig(vocab_size=tokenizer.size, hidden_size=vectors.width)
@@ -41,43 +41,45 @@ def make_static(vectors: WordVectors) -> Model:
 
 
 def fill_in(model: Model, vectors: WordVectors, where: str | Path) -> int:
-    """Give the words that a model shares with a file the vectors they have there; how many it shares.
+    """Copy word vectors into a model for the words of its vocabulary that have one; return how many have.
 
-    They are those of a task's own vectors of words, where it has such (`on elmo`); else the model's input.
+    They go into the word embedding of a task's head, if it has one (`on elmo`), otherwise into the model's input embedding.
     """
     tokenizer = model.need_tokenizer()
     table = own_words(model)
     if table.shape[1] != vectors.width:
         raise PretuneError(
-            f"{where}: vectors of {vectors.width} numbers, but this model's words have {table.shape[1]}; "
-            f"make it with an embedding_size of {vectors.width}, or choose other vectors"
+            f"{where}: the vectors have {vectors.width} dimensions, but this model's embedding has {table.shape[1]}; "
+            f"build the model with an embedding_size of {vectors.width}, or choose other vectors"
         )
     number = {word: i for i, word in reversed(list(enumerate(vectors.words)))}
     shared = [(row, number[word]) for row, word in enumerate(words_of(tokenizer)) if word in number]
     if not shared:
         raise PretuneError(
-            f"{where}: none of its words is in the model's vocabulary; are they of one language and case?"
+            f"{where}: none of its words is in the model's vocabulary; check that language and case are the same"
         )
     rows, places = map(list, zip(*shared, strict=True))
     with torch.no_grad():
         table[rows] = torch.from_numpy(vectors.vectors[places]).to(table)
-    say(f"{where}: vectors for {len(shared):,} of {tokenizer.size:,} words of the model")
+    say(f"{where}: found vectors for {len(shared):,} of {tokenizer.size:,} tokens of the model")
     return len(shared)
 
 
 def own_words(model: Model) -> Tensor:
-    """The table of word vectors that a file's go to."""
+    """Return the embedding table that word vectors are copied into."""
     for head in model.root.heads.values():
         if isinstance(head, OnHead) and hasattr(head.features, "words"):
             return head.features.words
     network: Any = getattr(model.backbone, "encoder", model.backbone)
     if not isinstance(network.embed, Embeddings):
-        raise PretuneError(f"{model.family.name}: has no vectors of words to fill in")
+        raise PretuneError(
+            f"{model.family.name} has no word embedding that could take the vectors; choose another model"
+        )
     return network.embed.tokens
 
 
 def words_of(tokenizer: Tokenizer) -> list[str]:
-    """Tokens as the words they are, where they begin one: ▁the and Ġthe are the."""
+    """Return the word that each token spells, without word-start markers (▁the and Ġthe are "the"); "" for special tokens."""
     specials = tokenizer.specials
     return ["" if specials[i] else token.lstrip("▁Ġ") for i, token in enumerate(tokenizer.vocabulary)]
 
@@ -85,7 +87,7 @@ def words_of(tokenizer: Tokenizer) -> list[str]:
 def train_static(
     documents: Iterable[Document], kind: str, language: str, lowercase: bool, **options: Any
 ) -> WordVectors:
-    """Train vectors of the words of some documents with gensim, frequent words first."""
+    """Train word vectors on documents with gensim; frequent words come first."""
     try:
         from gensim.models import FastText, Word2Vec
     except ImportError as error:
@@ -97,12 +99,12 @@ def train_static(
         for start, end in split_sentences(text, language)
     ]
     if not sentences:
-        raise PretuneError("no text to train word vectors on")
+        raise PretuneError("there is no text to train word vectors on; give documents that are not empty")
     learn: Any = FastText if kind == "fasttext" else Word2Vec
     try:
         model = learn(sentences, sg=int(kind != "cbow"), **options)
     except RuntimeError as error:
         raise PretuneError(
-            f"{error}; there is too little text, or --rarest {options.get('min_count')} is too many"
+            f"{error}; there is too little text, or --rarest {options.get('min_count')} is too high"
         ) from error
     return WordVectors(list(model.wv.index_to_key), np.asarray(model.wv.vectors, dtype=np.float32))

@@ -1,4 +1,4 @@
-"""Metrics that are made of sums over examples, so that those of any draw of examples are quickly known."""
+"""Metrics that are functions of sums over examples, so that bootstrap samples can be scored quickly."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from pretune.runtime.arrays import Array
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What each example, or whatever is one unit, adds to some sums, and the metrics that are made of these.
+    """The contribution of each unit (usually an example) to some sums, and the metrics computed from these sums.
 
     >>> Parts(np.array([[1.0, 1.0], [0.0, 1.0]]), lambda sums: {"accuracy": sums[0] / sums[1]}).whole()
     {'accuracy': 0.5}
@@ -23,16 +23,16 @@ class Parts:
     finish: Callable[[Array], dict[str, float]]
 
     def whole(self) -> dict[str, float]:
-        """The metrics of all."""
+        """Return the metrics over all units."""
         return self.of(slice(None))
 
     def of(self, units: Any) -> dict[str, float]:
-        """The metrics of some, which may be among them several times."""
+        """Return the metrics over a sample of units, in which a unit may occur several times."""
         return {name: float(value) for name, value in self.finish(self.values[units].sum(0)).items()}
 
 
 def joined(parts: Sequence[Parts]) -> Parts:
-    """Several metrics of the same units as one."""
+    """Join several metrics of the same units into one."""
     ends = np.cumsum([part.values.shape[1] for part in parts])[:-1]
 
     def finish(sums: Array) -> dict[str, float]:
@@ -43,6 +43,6 @@ def joined(parts: Sequence[Parts]) -> Parts:
 
 
 def means(values: Array, *names: str) -> Parts:
-    """Metrics that are means over units."""
+    """Return metrics that are means over units."""
     ones = np.ones((len(values), 1))
     return Parts(np.hstack([values, ones]), lambda sums: dict(zip(names, sums[:-1] / max(1.0, sums[-1]), strict=True)))

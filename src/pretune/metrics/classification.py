@@ -1,6 +1,6 @@
-"""How good a classifier is: accuracy, F1, Matthews correlation.
+"""Classification metrics: accuracy, F1, Matthews correlation.
 
-Defined as scikit-learn defines them, and counted here: intervals ask for them hundreds of times.
+They are defined as in scikit-learn and computed here because bootstrap intervals need them hundreds of times.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from pretune.runtime.arrays import Array
 
 
 def classification_metrics(
     expected: Sequence[str], predicted: Sequence[str], labels: Sequence[str]
 ) -> dict[str, float]:
-    """Return accuracy, Matthews correlation and F1: of two classes `f1` of the second, of more `macro_f1`, their mean.
+    """Return accuracy, Matthews correlation, and `f1` of the second of two classes or `macro_f1` of more classes.
 
     >>> classification_metrics(["a", "b"], ["a", "b"], ["a", "b"])["accuracy"]
     1.0
@@ -26,7 +26,7 @@ def classification_metrics(
     right, given, wanted = np.diag(counts), counts.sum(0), counts.sum(1)
     total = counts.sum()
     f1 = 2 * right / np.maximum(1, given + wanted)
-    # The correlation of two sets of indicators; 0 where one of them says nothing.
+    # The correlation is 0 if all labels or all predictions are equal.
     spread = np.sqrt(float(total**2 - (given**2).sum())) * np.sqrt(float(total**2 - (wanted**2).sum()))
     return {
         "accuracy": float(right.sum() / max(1, total)),
@@ -36,7 +36,7 @@ def classification_metrics(
 
 
 def confusion(expected: Sequence[str], predicted: Sequence[str], labels: Sequence[str]) -> Array:
-    """(labels, labels) how often each was answered, in columns, where each was right, in rows; unknown ones come last.
+    """Return the confusion matrix, (labels, labels), with the true labels in rows; labels not in `labels` come last.
 
     >>> confusion(["a", "b"], ["a", "a"], ["a", "b"]).tolist()
     [[1, 0], [1, 0]]
@@ -49,7 +49,7 @@ def confusion(expected: Sequence[str], predicted: Sequence[str], labels: Sequenc
 def several_labels_metrics(
     expected: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], labels: Sequence[str]
 ) -> dict[str, float]:
-    """Rows whose labels are all right, and F1 over all labels of all rows and as the mean over classes.
+    """Return the metrics of multi-label classification: exact match of label sets, micro F1 and macro F1.
 
     >>> several_labels_metrics([["a"], []], [["a", "b"], []], ["a", "b"])
     {'exact_match': 0.5, 'micro_f1': 0.6666666666666666, 'macro_f1': 0.5}
@@ -65,7 +65,7 @@ def several_labels_metrics(
 
 
 def most_frequent(labels: Iterable[Any]) -> Any:
-    """The label that there is most of; of several the first in the alphabet.
+    """Return the most frequent label; of equally frequent ones the first in alphabetical order.
 
     >>> most_frequent(["b", "a", "b", "a"])
     'a'
@@ -75,7 +75,7 @@ def most_frequent(labels: Iterable[Any]) -> Any:
 
 
 def score_classes(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
-    """The metrics of `classify` and `match`."""
-    if getattr(task, "multi", False):
+    """Return the metrics of the tasks `classify` and `match`."""
+    if task.multi:
         return several_labels_metrics(examples.labels, [answer["labels"] for answer in answers], task.labels)
     return classification_metrics(examples.labels, [answer["label"] for answer in answers], task.labels)

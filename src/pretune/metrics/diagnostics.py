@@ -1,4 +1,4 @@
-"""What a model understands, phenomenon by phenomenon; and whether it answers alike where only a gender differs.
+"""Diagnostic metrics: scores by linguistic phenomenon, gender parity, and preference between minimal pairs.
 
 Sources: Wang et al., 2019, arXiv:1804.07461 (AX) and arXiv:1905.00537 (AX-b, AX-g); Shavrina et al., 2020, arXiv:2010.15925
 (LiDiRus); Rudinger et al., 2018, arXiv:1804.09301 (pairs that differ in gender); Nangia et al., 2020, arXiv:2010.00133 (pairs of
@@ -17,7 +17,7 @@ Categories = Mapping[str, Sequence[str]]  # category → phenomena, of a row
 
 
 def matthews(expected: Sequence[str], predicted: Sequence[str]) -> float:
-    """Matthews correlation; of three classes Gorodkin's R₃, which is the same for two. 0 where one side is all the same.
+    """Return the Matthews correlation (Gorodkin's R₃ for three classes); 0 if all labels or all predictions are equal.
 
     >>> matthews(["a", "b", "b", "a"], ["a", "b", "b", "b"])
     0.5773502691896258
@@ -32,14 +32,14 @@ def matthews(expected: Sequence[str], predicted: Sequence[str]) -> float:
 def by_phenomenon(
     categories: Sequence[Categories], expected: Sequence[str], predicted: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """For each category, and each phenomenon in it: how many rows, correlation and accuracy.
+    """Return a table with the number of rows, Matthews correlation and accuracy of each category and phenomenon.
 
     >>> by_phenomenon([{"Logic": ["Negation"]}, {}], ["a", "b"], ["a", "a"])[1]["phenomenon"]
     'Negation'
     """
     found: dict[tuple[str, str], list[int]] = {}
-    for row, told in enumerate(categories):
-        for category, phenomena in told.items():
+    for row, annotated in enumerate(categories):
+        for category, phenomena in annotated.items():
             for phenomenon in ("all", *phenomena):
                 found.setdefault((category, phenomenon), []).append(row)
     table = []
@@ -61,7 +61,7 @@ def by_phenomenon(
 
 
 def parity(pairs: Sequence[Hashable], predicted: Sequence[str]) -> float:
-    """The share of pairs, rows of one name, that have the same answer.
+    """Return the share of pairs (rows with the same identifier) whose predictions agree.
 
     >>> parity([0, 0, 1, 1], ["yes", "yes", "yes", "no"])
     0.5
@@ -73,9 +73,9 @@ def parity(pairs: Sequence[Hashable], predicted: Sequence[str]) -> float:
 
 
 def preferred(first: Sequence[float], second: Sequence[float]) -> float:
-    """The share of pairs of which the first has the higher score; a draw is a half.
+    """Return the share of pairs in which the first has the higher score; ties count one half.
 
-    Of minimal pairs, the first being the right one, it should be 1; of a stereotype and its opposite 0.5.
+    For minimal pairs whose first sentence is the correct one, 1 is best; for stereotypes and their opposites, 0.5.
 
     >>> preferred([-1.0, -2.0, -3.0], [-2.0, -1.0, -3.0])
     0.5

@@ -1,8 +1,8 @@
-"""How close written texts are to those that were wanted: exact match, F1 of words, ROUGE, BLEU and chrF, all between 0 and 1.
+"""Metrics of generated text: exact match, word F1, ROUGE, BLEU and chrF, all between 0 and 1.
 
-ROUGE-1, -2 and -L (Lin, 2004) are mean F1 of words, pairs of words and longest common subsequences. BLEU (Papineni et al., 2002)
-and chrF (Popović, 2015) are of all texts together, as sacrebleu has them (Post, 2018): BLEU up to four words in the tokenization
-13a, chrF up to six characters, recall twice as heavy as precision.
+ROUGE-1, -2 and -L (Lin, 2004) are mean F1 over words, bigrams and longest common subsequences. BLEU (Papineni et al., 2002)
+and chrF (Popović, 2015) are corpus-level and equal to sacrebleu's (Post, 2018): BLEU with 4-grams and the 13a tokenization,
+chrF with character 6-grams and β = 2.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import numpy as np
 from pretune.metrics.additive import Parts, joined, means
 from pretune.metrics.classification import classification_metrics
 from pretune.metrics.question_answering import overlap
+from pretune.runtime.arrays import Array
 
 WORD = re.compile(r"[^\W_]+")
-LETTERS, HEAVY = 6, 4  # of chrF: the longest pieces, and how much heavier recall is, twice, as a square
+LETTERS, HEAVY = 6, 4  # of chrF: the longest n-gram, and β²
 ENTITIES = {"&quot;": '"', "&amp;": "&", "&lt;": "<", "&gt;": ">"}
-Array = np.ndarray[Any, np.dtype[Any]]
 Grams = Counter[tuple[str, ...]]
 
 
 def exact_match(expected: Sequence[str], written: Sequence[str]) -> float:
-    """The share of texts that are what was wanted; only spaces may differ.
+    """Return the share of texts that equal the expected ones up to white space.
 
     >>> exact_match(["a b", "c"], [" a  b", "C"])
     0.5
@@ -40,7 +40,7 @@ def _exact(expected: Sequence[str], written: Sequence[str]) -> Parts:
 
 
 def word_f1(expected: Sequence[str], written: Sequence[str]) -> float:
-    """Mean F1 of words, case, punctuation and English articles left out, as SQuAD counts (Rajpurkar et al., 2016).
+    """Return the mean word F1 without case, punctuation and English articles, as SQuAD computes it (Rajpurkar et al., 2016).
 
     >>> word_f1(["the Eiffel Tower"], ["Eiffel!"])
     0.6666666666666666
@@ -60,7 +60,7 @@ def _means(rows: Sequence[Sequence[float]], *names: str) -> Parts:
 
 
 def rouge(expected: Sequence[str], written: Sequence[str]) -> dict[str, float]:
-    """Mean F1 over texts; words are letters and digits of any language, in lower case.
+    """Return ROUGE-1, ROUGE-2 and ROUGE-L; words are runs of letters and digits of any language, in lower case.
 
     >>> rouge(["the cat sat"], ["the cat"])["rouge1"]
     0.8
@@ -78,14 +78,14 @@ def _rouge(expected: Sequence[str], written: Sequence[str]) -> Parts:
 
 
 def common_length(a: Sequence[str], b: Sequence[str]) -> int:
-    """How many words the longest common subsequence has.
+    """Return the length of the longest common subsequence.
 
     >>> common_length("a b c d".split(), "b d a".split())
     2
     """
     row = [0] * (len(b) + 1)
     for word in a:
-        corner = 0  # what stood above and left
+        corner = 0  # the value above and to the left
         for place, other in enumerate(b, 1):
             corner, row[place] = row[place], corner + 1 if word == other else max(row[place], row[place - 1])
     return row[-1]
@@ -107,7 +107,7 @@ def _grams(words: Sequence[str], size: int) -> Grams:
 
 
 def bleu(expected: Sequence[str], written: Sequence[str]) -> float:
-    """BLEU of all texts together. Of a size of which nothing is right, half as much is counted as of the one before.
+    """Return corpus BLEU with exponential smoothing: each n without a match counts half as much as the one before.
 
     >>> bleu(["the cat sat on the mat"], ["the cat sat on the mat"])
     1.0
@@ -116,7 +116,7 @@ def bleu(expected: Sequence[str], written: Sequence[str]) -> float:
 
 
 def _bleu(expected: Sequence[str], written: Sequence[str]) -> Parts:
-    counts = np.zeros((len(expected), 3, 4))  # right and there, by size; lengths of what was wanted and found
+    counts = np.zeros((len(expected), 3, 4))  # matches and n-grams, by n; lengths of reference and hypothesis
     for row, (a, b) in zip(counts, zip(expected, written, strict=True), strict=True):
         wanted, found = tokenize_13a(a), tokenize_13a(b)
         row[2, :2] = len(wanted), len(found)
@@ -137,7 +137,7 @@ def _bleu(expected: Sequence[str], written: Sequence[str]) -> Parts:
 
 
 def tokenize_13a(text: str) -> list[str]:
-    """Words as the evaluations of machine translation cut them: punctuation apart, but not inside numbers.
+    """Split a text into words with the 13a tokenization of WMT: punctuation apart, except inside numbers.
 
     >>> tokenize_13a("It cost 1,000.5 (or more).")
     ['It', 'cost', '1,000.5', '(', 'or', 'more', ')', '.']
@@ -152,7 +152,7 @@ def tokenize_13a(text: str) -> list[str]:
 
 
 def chrf(expected: Sequence[str], written: Sequence[str]) -> float:
-    """chrF of all texts together, spaces left out.
+    """Return corpus chrF without spaces.
 
     >>> chrf(["abcdefg"], ["abcdefg"])
     1.0
@@ -161,12 +161,12 @@ def chrf(expected: Sequence[str], written: Sequence[str]) -> float:
 
 
 def _chrf(expected: Sequence[str], written: Sequence[str]) -> Parts:
-    counts = np.zeros((len(expected), 3, LETTERS))  # right, wanted and found, by size
+    counts = np.zeros((len(expected), 3, LETTERS))  # matches, reference and hypothesis n-grams, by n
     for row, (a, b) in zip(counts, zip(expected, written, strict=True), strict=True):
         letters = ["".join(text.split()) for text in (a, b)]
         for n in range(LETTERS):
             ours, theirs = (_grams(text, n + 1) for text in letters)
-            # Nothing counts as found where nothing so long was wanted.
+            # Hypothesis n-grams do not count if the reference has no n-gram of this length.
             row[:, n] = (ours & theirs).total(), ours.total(), theirs.total() if ours else 0
 
     def finish(sums: Array) -> dict[str, float]:
@@ -180,19 +180,19 @@ def _chrf(expected: Sequence[str], written: Sequence[str]) -> Parts:
     return Parts(counts.reshape(-1, 3 * LETTERS), finish)
 
 
-# -- those of a task ------------------------------------------------------------------------------------------------
+# -- metrics of tasks ------------------------------------------------------------------------------------------------
 
 MEASURES = {"exact": (_exact,), "words": (_exact, _words), "rouge": (_exact, _rouge), "bleu": (_exact, _bleu, _chrf)}
 
 
 def text_parts(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> Parts:
-    """The metrics of `generate`, in any words."""
+    """Return the metrics of the task `generate` for free text."""
     expected, written = examples.labels, [answer["answer"] for answer in answers]
     return joined([measure(expected, written) for measure in MEASURES[task.judged]])
 
 
 def score_closed(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
-    """The metrics of `generate` where answers are a closed set: those of a classifier too."""
+    """Return the metrics of the task `generate` for a closed set of answers, those of a classifier included."""
     written = [answer["answer"] for answer in answers]
     whole = text_parts(answers, examples, task).whole()
     return {**whole, **classification_metrics(examples.labels, written, task.labels)}

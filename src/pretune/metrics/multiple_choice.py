@@ -1,4 +1,4 @@
-"""How good choices are."""
+"""The accuracy of multiple choice."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from pretune.metrics.additive import Parts, means
 
 
 def choice_parts(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> Parts:
-    """The metrics of `choose`: how often the choice is right."""
+    """Return the metric of the task `choose`: accuracy."""
     pairs = zip(answers, examples.groups, strict=True)
     return means(np.array([[float(answer["choice"] in group.right)] for answer, group in pairs]), "accuracy")

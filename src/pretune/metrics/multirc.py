@@ -1,4 +1,4 @@
-"""Questions with several answers, each right or wrong: MultiRC's and MuSeRC's metrics (Khashabi et al., 2018)."""
+"""Metrics of MultiRC and MuSeRC, whose questions have several correct answers (Khashabi et al., 2018)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 def several_answers_metrics(
     questions: Sequence[Hashable], expected: Sequence[bool], predicted: Sequence[bool]
 ) -> dict[str, float]:
-    """F1 over all answers of all questions, and the share of questions all of whose answers are judged right.
+    """Return the F1 over all answers, and the share of questions whose answers are all classified correctly.
 
     >>> several_answers_metrics(["a", "a", "b"], [True, False, True], [True, True, True])
     {'f1a': 0.8, 'exact_questions': 0.5}

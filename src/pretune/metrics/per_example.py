@@ -29,7 +29,7 @@ class Judged:
 def judge_classes(answers: Sequence[Answer], examples: Any, task: Any) -> list[Judged]:
     """Of `classify`, `match` and `prompt`; of several labels, F1."""
     pairs = enumerate(zip(examples.labels, answers, strict=True))
-    if not getattr(task, "multi", False):
+    if not task.multi:
         return [
             Judged(row, right, answer["label"], float(right == answer["label"]), answer["probability"])
             for row, (right, answer) in pairs

@@ -1,6 +1,6 @@
-"""How good answers are: exact match and F1 over words, as SQuAD's official script counts them.
+"""Extractive question answering: exact match and word F1, as SQuAD's official script computes them.
 
-Rajpurkar et al., 2016, arXiv:1606.05250; with questions that nothing answers 2018, arXiv:1806.03822.
+Rajpurkar et al., 2016, arXiv:1606.05250; with unanswerable questions 2018, arXiv:1806.03822.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from pretune.metrics.additive import Array, Parts
+from pretune.metrics.additive import Parts
+from pretune.runtime.arrays import Array
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize(text: str) -> str:
-    """Lower case, no punctuation, no English articles, single spaces.
+    """Return a text in lower case without punctuation, English articles and extra spaces.
 
     >>> normalize("The  Eiffel Tower!")
     'eiffel tower'
@@ -28,7 +29,7 @@ def normalize(text: str) -> str:
 
 
 def overlap(expected: str, predicted: str) -> float:
-    """F1 over the words of two answers; of two of which one has no words, whether both have none.
+    """Return the F1 over the words of two answers; if one of them has no words, 1 if neither has any, else 0.
 
     >>> overlap("the tall tower", "tall")
     0.6666666666666666
@@ -41,14 +42,14 @@ def overlap(expected: str, predicted: str) -> float:
 
 
 def judge(expected: Sequence[str], predicted: str) -> tuple[float, float]:
-    """Exact match and F1 of an answer with the nearest of those expected; none: that there is no answer."""
+    """Return the exact match and F1 of an answer, each the best over the expected ones; no expected answer means "no answer"."""
     golds = [text for text in expected if normalize(text)] or [""]
     exact = max(float(normalize(text) == normalize(predicted)) for text in golds)
     return exact, max(overlap(text, predicted) for text in golds)
 
 
 def answer_parts(expected: Sequence[Sequence[str]], predicted: Sequence[str]) -> Parts:
-    """Exact match and F1; where some questions have no answer, also apart from these, and of these.
+    """Return exact match and F1; with unanswerable questions, also for answerable and unanswerable ones apart.
 
     >>> answer_parts([["in Paris", "Paris"], []], ["Paris", "Rome"]).whole()["exact_match"]
     0.5
@@ -66,12 +67,12 @@ def answer_parts(expected: Sequence[Sequence[str]], predicted: Sequence[str]) ->
 
 
 def question_parts(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> Parts:
-    """The metrics of `answer`."""
+    """Return the metrics of the task `answer`."""
     return answer_parts(_texts(examples), [answer["answer"] for answer in answers])
 
 
 def choose_threshold(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
-    """The threshold with the highest F1, halfway between two questions; none where every question has an answer."""
+    """Return the no-answer threshold with the highest F1, halfway between two questions; {} if all are answerable."""
     expected = _texts(examples)
     if all(expected):
         return {}
@@ -80,7 +81,7 @@ def choose_threshold(answers: Sequence[dict[str, Any]], examples: Any, task: Any
     gains = np.array([judge(golds, said)[1] - (not golds) for golds, said in zip(expected, best, strict=True)])
     order = np.argsort(margins, kind="stable")
     margins, totals = margins[order], np.concatenate([[0.0], np.cumsum(gains[order])])
-    # So many are answered, those with the lowest margins; equal ones all or none.
+    # Questions with the lowest margins are answered; those with equal margins all or none.
     between = np.concatenate([[True], margins[1:] > margins[:-1], [True]])
     answered = int(np.where(between, totals, -np.inf).argmax())
     edges = np.concatenate([margins[:1] - 2, margins, margins[-1:] + 2])

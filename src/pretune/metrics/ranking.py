@@ -1,4 +1,4 @@
-"""How good a ranking is: reciprocal rank, normalized discounted cumulative gain, average precision, hit rate."""
+"""Ranking metrics: mean reciprocal rank, nDCG, mean average precision, hit rate."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from pretune.metrics.additive import Parts, means
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from pretune.runtime.arrays import Array
 
 
 def ranking_metrics(ranks: Array, at: int = 10) -> dict[str, float]:
-    """Of the places of the right answers, one each, 1 the best: how many are among the first `at`, and how high they stand there.
+    """Return hit rate, nDCG and MRR, given the rank (from 1) of the one correct answer of each query.
 
     >>> ranking_metrics(np.array([1, 3, 11]))
     {'hit_rate@10': 0.6666666666666666, 'ndcg@10': 0.5, 'mrr': 0.4747474747474747}
@@ -28,8 +27,9 @@ def ranking_metrics(ranks: Array, at: int = 10) -> dict[str, float]:
 
 
 def query_parts(groups: Array, relevances: Array, scores: Array, at: int = 10) -> Parts:
-    """Means over queries that have a relevant candidate: 1 over the place of the first, nDCG among the first `at`, and
-    average precision; the last two from scikit-learn. Equal scores count against a candidate.
+    """Return MRR, nDCG among the first `at`, and MAP over the queries that have a relevant candidate.
+
+    nDCG and average precision come from scikit-learn; ties count against a candidate.
 
     >>> query_parts(np.array([0, 0, 1]), np.array([0, 1, 0]), np.array([2.0, 1.0, 0.0])).whole()["mrr"]
     0.5
@@ -48,6 +48,6 @@ def query_parts(groups: Array, relevances: Array, scores: Array, at: int = 10) -
 
 
 def ranking_parts(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> Parts:
-    """The metrics of `rank`."""
+    """Return the metrics of the task `rank`."""
     scores = np.array([answer["score"] for answer in answers])
     return query_parts(examples.queries, np.array(examples.labels), scores)

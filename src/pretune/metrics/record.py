@@ -1,4 +1,4 @@
-"""How well gaps are filled: the answers that are right, and the words they share with a right one, as ReCoRD counts them."""
+"""Cloze questions about entities: exact match and word F1, as ReCoRD computes them."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from pretune.metrics.question_answering import answer_parts
 
 
 def gap_parts(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> Parts:
-    """The metrics of `entity`: the best over the right answers of each query."""
+    """Return the metrics of the task `entity`: for each query the best over its correct answers."""
     return answer_parts([group.golds for group in examples.groups], [answer["answer"] for answer in answers])

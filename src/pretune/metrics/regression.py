@@ -1,4 +1,4 @@
-"""How good numbers and similarities are: correlations from SciPy, the mean squared error, own pairs found."""
+"""Metrics of regression and text similarity: correlations from SciPy, mean squared error, retrieval of the matching text."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from pretune.runtime.arrays import Array
 
 
 def correlations(expected: Sequence[float] | Array, predicted: Sequence[float] | Array) -> dict[str, float]:
-    """Pearson's and Spearman's; 0 where all of one side are the same, which says nothing about the other.
+    """Return Pearson's and Spearman's correlation; 0 if all values of one side are equal.
 
     >>> correlations([1, 2, 3], [1, 4, 9])["spearman"]
     1.0
@@ -25,13 +25,13 @@ def correlations(expected: Sequence[float] | Array, predicted: Sequence[float] |
 
 
 def score_numbers(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
-    """The metrics of `regress`."""
+    """Return the metrics of the task `regress`."""
     expected, predicted = np.array(examples.labels), np.array([answer["value"] for answer in answers])
     return {**correlations(expected, predicted), "mse": float(np.mean((expected - predicted) ** 2))}
 
 
 def score_similarities(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> dict[str, float]:
-    """The metrics of `contrast`: correlations with the scores, or how often a text's own pair is the nearest."""
+    """Return the metrics of the task `contrast`: correlations with the scores, or how often the matching text is the nearest."""
     if examples.labels is not None:
         return correlations(examples.labels, [answer["similarity"] for answer in answers])
     places = np.array([answer["place"] for answer in answers])

@@ -1,4 +1,4 @@
-"""How good tags are: words that are right, and entities that are right from their first word to their last."""
+"""Sequence labeling metrics: accuracy over words; precision, recall and F1 over entities."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from pretune.metrics.additive import Array, Parts
+from pretune.metrics.additive import Parts
+from pretune.runtime.arrays import Array
 from pretune.text.examples.tag_schemes import convert, find_entities
 
 
@@ -19,10 +20,10 @@ def entity_parts(
     plain: bool = False,
     without: Collection[str] = (),
 ) -> Parts:
-    """The share of words that are right; precision, recall and F1 over all entities, as conlleval counts them (Tjong Kim Sang
-    and De Meulder, 2003), unless tags are `plain`.
+    """Return word accuracy and, unless the tags are `plain`, precision, recall and F1 over entities as conlleval computes them
+    (Tjong Kim Sang and De Meulder, 2003).
 
-    Tags may be of any scheme, of entities those expected of another one than those predicted; kinds in `without` do not count.
+    The expected and the predicted tags may use different schemes; entity types in `without` are ignored.
 
     >>> entity_parts([["B-PER", "I-PER", "O", "B-LOC"]], [["B-PER", "I-PER", "O", "O"]]).whole()
     {'f1': 0.6666666666666666, 'precision': 1.0, 'recall': 0.5, 'accuracy': 0.75}
@@ -47,7 +48,7 @@ def entity_parts(
 
 
 def tag_parts(answers: Sequence[dict[str, Any]], examples: Any, task: Any) -> Parts:
-    """The metrics of `tag`. Of the roles of a predicate, that it is one itself does not count, as in CoNLL-2005."""
+    """Return the metrics of the task `tag`; for semantic roles the predicate itself (V) is ignored, as in CoNLL-2005."""
     expected, predicted = (
         [convert(tags, task.written) for tags in examples.tags],
         [answer["tags"] for answer in answers],

@@ -1,4 +1,4 @@
-"""How good translations are, by sacrebleu (Post, 2018, A Call for Clarity in Reporting BLEU Scores, arXiv:1804.08771)."""
+"""Translation metrics from sacrebleu (Post, 2018, A Call for Clarity in Reporting BLEU Scores, arXiv:1804.08771)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pretune.runtime.errors import PretuneError
 
 
 def translation_metrics(translations: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """BLEU and chrF of a whole text, with the signature that tells how BLEU was counted."""
+    """Return corpus BLEU and chrF, with sacrebleu's signature of the BLEU variant."""
     try:
         from sacrebleu.metrics import BLEU, CHRF
     except ImportError as error:
-        raise PretuneError('BLEU needs sacrebleu: pip install "pretune[eval]"') from error
+        raise PretuneError('BLEU needs sacrebleu; install it with: pip install "pretune[eval]"') from error
     if len(translations) != len(references):
         raise PretuneError(
-            f"{len(translations)} translations and {len(references)} references; there must be one for each"
+            f"{len(translations)} translations and {len(references)} references; give one reference per translation"
         )
     bleu, chrf = BLEU(), CHRF()
     score = bleu.corpus_score(list(translations), [list(references)])

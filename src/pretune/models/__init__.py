@@ -1,4 +1,5 @@
-"""Models on disk and in memory: a backbone with its heads and tokenizer, and the file layouts it is read from and written to.
+"""Models: a backbone with its heads and tokenizer, in memory and on disk.
 
-Networks belong to `backbones` and `families`, training to `training`, and what a model is used for to `inference`.
+Architectures are in `pretune.backbones` and `pretune.families`, training in `pretune.training`, predictions in
+`pretune.inference`.
 """

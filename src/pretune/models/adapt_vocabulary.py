@@ -1,4 +1,4 @@
-"""An old model for new needs: another vocabulary, longer texts."""
+"""Adapts a trained model to another vocabulary or to longer texts."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.models.model import ROLE_KEYS, Model, Root
+from pretune.models.model import Model, Root
+from pretune.models.saving import ROLE_KEYS
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.output_heads import FixedBias, OwnVocabularyHead, VocabularyHead
 from pretune.nn.positional_encoding import Learned, Rotary, Sinusoidal
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.text.tokenizers.shared_vocabulary import match_tokens
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Array = np.ndarray[Any, np.dtype[Any]]
-EXAMPLES = 10  # tokens shown in a report
-# What has a row for each token: the names of tensors, and which of their dimensions counts them.
+EXAMPLES = 10  # the number of tokens shown in a report
+# Modules with one entry per token: the names of their tensors, and the dimension that indexes tokens.
 VOCABULARY: dict[type[nn.Module], tuple[tuple[str, ...], int]] = {
     Embeddings: (("tokens",), 0),
     VocabularyHead: (("bias",), 0),
@@ -32,9 +33,9 @@ POSITION_KEYS = ("max_position_embeddings", "n_positions")
 
 
 def match_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, dict[str, Any]]:
-    """The same model with another tokenizer, and a report.
+    """Return the model with another tokenizer, and a report.
 
-    Tokens that both vocabularies share keep their vectors and output biases; the others start from the mean of the old ones.
+    Tokens in both vocabularies keep their embeddings and output biases; new tokens start from the mean of the old ones.
     """
     old = model.need_tokenizer()
     where = match_tokens(old, tokenizer)
@@ -52,26 +53,26 @@ def match_vocabulary(model: Model, tokenizer: Tokenizer) -> tuple[Model, dict[st
 
 
 def add_separator(model: Model) -> Model:
-    """Return the same model with a separator added to its vocabulary; its vector, which is to be learned, starts from the mean."""
+    """Return the model with a separator added to its vocabulary, whose embedding starts from the mean of all others."""
     tokenizer = model.need_tokenizer().with_separator()
     added = tokenizer.role("separator")
-    where = np.arange(max(model.config.vocab_size, tokenizer.size))  # a vocabulary may have rows to spare
+    where = np.arange(max(model.config.vocab_size, tokenizer.size))  # an embedding may have more rows than tokens
     where[added] = -1
     return _with_vocabulary(model, tokenizer, where)
 
 
 def _with_vocabulary(model: Model, tokenizer: Tokenizer, where: Array) -> Model:
-    """The same model with another tokenizer; `where` says which old token each row is, -1 those that start from the mean."""
+    """Return the model with another tokenizer; `where` is the old id of each new token, or -1 to start from the mean."""
     if not isinstance(model.backbone.embed, Embeddings):
         raise PretuneError(
-            f"{model.family.name}: its vocabulary is cut by frequency; another one cannot be matched to it"
+            f"{model.family.name}: the vocabulary is clustered by frequency, so it cannot be replaced by another one"
         )
     old = model.need_tokenizer()
     first = getattr(model.backbone.embed.positions, "first", 0)
     config = replace(model.config, vocab_size=len(where), **_special_ids(model.config, tokenizer))
     made = _rebuilt(model, config)
     moved = getattr(made.backbone.embed.positions, "first", 0) - first
-    if moved:  # RoBERTa counts positions from its padding token
+    if moved:  # RoBERTa counts positions from the id of its padding token
         made = _rebuilt(model, replace(config, max_position_embeddings=config.max_position_embeddings + moved))
     state = model.root.tensors()
     for name, dimension in _vocabulary_tensors(made.root).items():
@@ -86,27 +87,29 @@ def _with_vocabulary(model: Model, tokenizer: Tokenizer, where: Array) -> Model:
 
 
 def lengthen(model: Model, longest: int, how: Literal["copy", "interpolate"] = "copy") -> tuple[Model, dict[str, Any]]:
-    """The same model with more learned positions, and a report.
+    """Return the model with more learned positions, and a report.
 
-    They are copied over and over, as Longformer's were from RoBERTa's (Beltagy et al., 2020), or stretched between the first
-    and the last.
+    The position embeddings are copied repeatedly, as those of RoBERTa for Longformer (Beltagy et al., 2020), or
+    interpolated between the first and the last.
     """
     before = model.backbone.longest
     if before is None:
         raise PretuneError(
-            f"{model.family.name}: no learned positions to add to: they are {_kind_of_positions(model.root)}; "
-            "it reads longer texts as it is"
+            f"{model.family.name}: there are no learned positions to extend: positions are "
+            f"{_kind_of_positions(model.root)}, so the model reads longer texts without a change"
         )
     if not _learned(model.root):
-        raise PretuneError(f"{model.family.name}: its positions are a grid of {before}; no more can be added to it")
+        raise PretuneError(f"{model.family.name}: axial positions, {before} here, cannot be extended")
     if longest <= before:
-        raise PretuneError(f"this {model.family.name} has {before} positions already; {longest} are not more")
+        raise PretuneError(
+            f"This {model.family.name} model already has {before} positions; give a number larger than that, not {longest}."
+        )
     key = next(key for key in POSITION_KEYS if hasattr(model.config, key))
     made = _rebuilt(model, replace(model.config, **{key: getattr(model.config, key) + longest - before}))
     made.max_length = None
     state = model.root.tensors()
     for name, positions in _learned(made.root):
-        if not positions.weight.requires_grad:  # sines that the layout keeps as a table
+        if not positions.weight.requires_grad:  # a table of sinusoids
             state[name] = positions.weight
         elif name in state:
             start, rows = state[name][: positions.first], state[name][positions.first :]
@@ -121,11 +124,11 @@ def lengthen(model: Model, longest: int, how: Literal["copy", "interpolate"] = "
 
 
 def _rebuilt(model: Model, config: Any) -> Model:
-    """A model of another configuration with copies of the heads, those of another vocabulary emptied."""
+    """Return a model with another configuration and copies of the heads; vocabulary-sized tensors of heads are zeros."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         backbone = model.shape.apply(model.family.build(config))
-    # One copy of all: heads may share one.
+    # One copy of all heads at once, since several names may share a head.
     root = Root(backbone, deepcopy(model.root.heads).items())
     for name, dimension in _vocabulary_tensors(root).items():
         if name.startswith("heads."):
@@ -139,7 +142,7 @@ def _rebuilt(model: Model, config: Any) -> Model:
 
 
 def _vocabulary_tensors(root: Root) -> dict[str, int]:
-    """Names of the tensors with a row for each token, and the dimension that counts them."""
+    """Return the names of the tensors with one entry per token, and the dimension that indexes tokens."""
     found: dict[str, int] = {}
     for path, module in root.named_modules():
         if type(module) in VOCABULARY:
@@ -149,7 +152,7 @@ def _vocabulary_tensors(root: Root) -> dict[str, int]:
 
 
 def _take(old: Tensor, dimension: int, where: Tensor, known: int) -> Tensor:
-    """Rows of the old tensor for those that were matched, and the mean of its `known` rows for the others."""
+    """Return the entries of the old tensor for matched tokens, and the mean of its first `known` entries for others."""
     mean = old.narrow(dimension, 0, min(known, old.shape[dimension])).mean(dimension, keepdim=True)
     taken = old.index_select(dimension, where.clamp(min=0))
     matched = (where >= 0).view([-1 if number == dimension else 1 for number in range(old.dim())])
@@ -157,7 +160,7 @@ def _take(old: Tensor, dimension: int, where: Tensor, known: int) -> Tensor:
 
 
 def _special_ids(config: Any, tokenizer: Tokenizer) -> dict[str, int | None]:
-    """The keys of a configuration that are ids of special tokens, as the new tokenizer has them."""
+    """Return the values of a configuration's special-token ids for the new tokenizer."""
     roles = {**ROLE_KEYS, "pad_token_id": "padding"}
     found: dict[str, int | None] = {}
     for key in fields(config):
@@ -177,7 +180,7 @@ def _copied(rows: Tensor, longest: int) -> Tensor:
 
 
 def _stretched(rows: Tensor, longest: int) -> Tensor:
-    # (rows, width) → (1, width, rows), which is what interpolation wants
+    # (rows, width) → (1, width, rows), the layout that `interpolate` expects
     stretched = F.interpolate(rows.detach().t()[None], longest, mode="linear", align_corners=True)
     return stretched[0].t().contiguous()
 
@@ -185,7 +188,7 @@ def _stretched(rows: Tensor, longest: int) -> Tensor:
 def _kind_of_positions(root: Root) -> str:
     modules = list(root.modules())
     if any(isinstance(module, Rotary) for module in modules):
-        return "rotary, turned into queries and keys"
+        return "rotary"
     if any(isinstance(module, Sinusoidal) for module in modules):
-        return "sines, computed for any length"
-    return "relative, a matter of the distance between tokens"
+        return "sinusoidal"
+    return "relative"

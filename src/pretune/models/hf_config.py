@@ -1,19 +1,25 @@
-"""What a config.json says of a model's heads: its class, its kind of problem, and the names of its classes."""
+"""Reads config.json: the family of a model, the class it was published as, its labels, and the section `pretune`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Ge, Le
 from typing_extensions import TypedDict
 
+from pretune.families import find_family
+from pretune.families.detection import recognize_family
 from pretune.families.family import Family
 from pretune.models.weights import read_shapes
 from pretune.runtime.errors import PretuneError
-from pretune.runtime.parsing import conform
+from pretune.runtime.parsing import conform, read_mapping
+from pretune.runtime.progress import say
 
+CONFIG = "config.json"
+LENGTH = 512  # the maximum number of tokens of a sequence, for models without a limit
 MOST_LABELS = 1_000_000
 Labels = Annotated[int, Ge(0), Le(MOST_LABELS)]
 Finite = Annotated[float, Ge(-1e30), Le(1e30)]
@@ -21,7 +27,7 @@ Size = Annotated[int, Ge(1), Le(1 << 26)]
 
 
 class ShapeSection(TypedDict, total=False):
-    """What `Shape.write` writes."""
+    """The entry `shape`, as `Shape.write` writes it."""
 
     layers: list[Annotated[int, Ge(0)]]
     heads: dict[str, Size]
@@ -30,7 +36,7 @@ class ShapeSection(TypedDict, total=False):
 
 
 class Options(TypedDict, total=False):
-    """Options of a task that were fitted to its examples."""
+    """Settings of a task that were fitted to its examples."""
 
     labels: list[str]
     balance: list[Finite]
@@ -46,7 +52,7 @@ class Options(TypedDict, total=False):
 
 
 class Section(TypedDict, total=False):
-    """What the section `pretune` of a config.json holds."""
+    """The section `pretune` of a config.json."""
 
     objective: str
     options: Options
@@ -58,9 +64,9 @@ class Section(TypedDict, total=False):
     graph_sha256: str
 
 
-# How the classes of `transformers` end whose outputs have labels.
+# The suffixes of the classes of `transformers` whose outputs have labels.
 LABELED = ("ForSequenceClassification", "ForTokenClassification")
-# `problem_type` → what it is with us.
+# Maps `problem_type` to our objective.
 PROBLEMS = {
     "single_label_classification": "classify",
     "multi_label_classification": "classify(multi=true)",
@@ -68,14 +74,32 @@ PROBLEMS = {
 }
 
 
+def read_config(folder: Path) -> tuple[Family, dict[str, Any]]:
+    """Return the family of the model in a folder, and the content of its config.json."""
+    path = folder / CONFIG
+    content = read_mapping(path, "a model's configuration")
+    check_section(content, path)
+    if content.get("model_type"):
+        return find_family(str(content["model_type"]), str(path), class_in(content)), content
+    family, evidence = recognize_family(content, class_in(content), lambda: read_shapes(folder), str(path))
+    say_once(f"{path}: no model_type; read as {family.name}, by {evidence}")
+    return family, content
+
+
+@cache
+def say_once(line: str) -> None:
+    """Print a line on stderr, but not again when a folder is read several times."""
+    say(line)
+
+
 def class_in(content: Mapping[str, Any]) -> str:
-    """Return the class of `transformers` that a config.json names."""
+    """Return the class of `transformers` in a config.json, or ""."""
     names = content.get("architectures") or [""]
     return str(names[0]) if isinstance(names, list) else ""
 
 
 def labels_in(content: Mapping[str, Any], where: Path) -> list[str]:
-    """Return the labels that a config.json names, in order, or LABEL_0, LABEL_1 … where it says only how many there are.
+    """Return the labels in a config.json, in order, or LABEL_0, LABEL_1, … if it has only their number.
 
     >>> labels_in({"num_labels": 3}, Path("config.json"))
     ['LABEL_0', 'LABEL_1', 'LABEL_2']
@@ -84,10 +108,12 @@ def labels_in(content: Mapping[str, Any], where: Path) -> list[str]:
     if count is not None:
         conform(count, Labels, f"{where}: num_labels")
     if not isinstance(names, dict) or not all(map(_is_class, names)):
-        raise PretuneError(f"{where}: id2label must give a name to each number of a class, such as {{'0': 'no'}}")
+        raise PretuneError(f"{where}: id2label must map class numbers to names, such as {{'0': 'no'}}")
     named = {int(number): str(name) for number, name in names.items()}
     if named and sorted(named) != list(range(len(named))):
-        raise PretuneError(f"{where}: id2label names classes {sorted(named)}; number them from 0 without gaps")
+        raise PretuneError(
+            f"{where}: id2label has the class numbers {sorted(named)}; they must start at 0 without gaps"
+        )
     if named and count is not None and count != len(named):
         raise PretuneError(
             f"{where}: num_labels is {count}, but id2label names {len(named)} classes; correct one of them"
@@ -100,36 +126,38 @@ def _is_class(number: str) -> bool:
 
 
 def check_section(content: Mapping[str, Any], where: Path) -> None:
-    """Refuse a section `pretune` of config.json that is not as `pretune.models.model` writes it."""
+    """Raise an error if the section `pretune` of a config.json is not as `pretune.models.saving` writes it."""
     if "pretune" in content:
         conform(content["pretune"], Section, f"{where}: pretune")
 
 
 def default_labels(count: int) -> list[str]:
-    """Return the labels that `transformers` gives to classes without names."""
+    """Return the names that `transformers` gives to unnamed classes."""
     return [f"LABEL_{number}" for number in range(count)]
 
 
 def labels_of(folder: Path, family: Family, content: Mapping[str, Any], where: Path) -> list[str]:
-    """Return the labels of the model in a folder; where config.json says nothing of them, as many as its head has outputs."""
-    labels, kind = labels_in(content, where), class_in(content)
-    if labels or not kind.endswith(LABELED) or "pretune" in content:
+    """Return the labels of the model in a folder; without labels in config.json, one per output of its head."""
+    labels, class_name = labels_in(content, where), class_in(content)
+    if labels or not class_name.endswith(LABELED) or "pretune" in content:
         return labels
     shapes = read_shapes(folder)
-    modern = {new: shapes[old] for old, new in family.table.names(shapes).items()}
+    current = {new: shapes[old] for old, new in family.table.current_names(shapes).items()}
     outputs = [
-        name for head in family.heads_of(kind) for name in family.table.theirs(f"heads.{head}.output.weight") or ()
+        name
+        for head in family.heads_of(class_name)
+        for name in family.table.published_names(f"heads.{head}.output.weight") or ()
     ]
-    return default_labels(next((modern[name][0] for name in outputs if name in modern), 2))
+    return default_labels(next((current[name][0] for name in outputs if name in current), 2))
 
 
 def problem_in(content: Mapping[str, Any], labels: list[str], where: Path) -> str:
-    """Return the objective of a classifier by its `problem_type`; one class is a number, to `transformers` too."""
+    """Return the objective of a classifier by its `problem_type`; a single output is a regression by default."""
     problem = content.get("problem_type") or ("regression" if len(labels) == 1 else "single_label_classification")
     if problem not in PROBLEMS:
         raise PretuneError(f"{where}: unknown problem_type {problem!r}; known: {', '.join(PROBLEMS)}")
     if problem == "regression" and len(labels) > 1:
         raise PretuneError(
-            f"{where}: problem_type regression with {len(labels)} numbers is not supported; only with one"
+            f"{where}: problem_type regression with {len(labels)} outputs is not supported; only with one"
         )
     return PROBLEMS[problem]

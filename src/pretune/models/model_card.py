@@ -1,6 +1,6 @@
-"""Model cards: a README.md that says what a model is, what it was trained on, how good it is, and how to use it.
+"""Model cards: a README.md that describes a model, its training data, its scores, and how to use it.
 
-Everything in a card comes from the files of the model and of the run that trained it. What they do not say is left out.
+Everything in a card comes from the files of the model and of the run that trained it; unknown facts are omitted.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from pretune.families import find_family
 from pretune.models.hf_config import check_section, class_in, labels_in
 from pretune.models.sentence_transformers import MODULES, TRANSFORMER
 from pretune.nn.text_embedding import TextEmbedding
-from pretune.objectives import OBJECTIVES, parse_objective
-from pretune.objectives.tasks.renamed_task import kind_of
+from pretune.objectives import parse_objective, task_names
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.output_paths import RECIPE
 from pretune.runtime.parsing import conform, parse_yaml, read_mapping
 from pretune.runtime.tensor_files import readable
 
-LARGEST_CARD = 1 << 20  # bytes that are looked at
+LARGEST_CARD = 1 << 20  # bytes to read at most
 CARD, CONFIG, TOKENIZER_CONFIG = "README.md", "config.json", "tokenizer_config.json"
-# What a model does, by the kind of its objective: in words, and as `pipeline_tag` on the Hugging Face Hub.
+# What a model does, by its objective: in words, and as `pipeline_tag` of the Hugging Face Hub.
 PURPOSES = {
     "classify": ("It classifies texts", "text-classification"),
     "regress": ("It predicts a number for a text", "text-classification"),
@@ -45,9 +44,9 @@ PURPOSES = {
     "translate": ("It translates texts", "translation"),
 }
 BARE = ("It gives a vector for each token of a text, and has no head for a task", "feature-extraction")
-# Our names of metrics → those on the Hub, where they differ.
+# Maps our names of metrics to those of the Hub, where they differ.
 METRICS = {"spearman": "spearmanr", "pearson": "pearsonr", "matthews": "matthews_correlation"}
-SHOWN = 20  # labels
+SHOWN = 20  # the most labels to list
 TEXT, OTHER = "The train was late.", "We waited an hour for the train."
 PRETUNE = {
     "embed": """
@@ -95,7 +94,7 @@ inputs = AutoTokenizer.from_pretrained($name)([$text, $other], padding=True, ret
 names = [entry.name for entry in session.get_inputs()]
 print([output.shape for output in session.run(None, {name: inputs[name] for name in names})])
 """
-# Tasks of pipelines → how the classes end that they take.
+# Maps tasks of pipelines to the suffixes of the classes that they accept.
 PIPELINES = {
     "text-classification": ("ForSequenceClassification",),
     "token-classification": ("ForTokenClassification",),
@@ -146,22 +145,22 @@ print(outputs[0].shape)
 
 @dataclass(frozen=True)
 class History:
-    """What the folder of a run says of how its model was made."""
+    """How a model was trained, as recorded in the folder of its run."""
 
-    verb: str  # the command that made it
+    verb: str  # the command that trained it
     recipe: Mapping[str, Any]
     results: Mapping[str, Any]
-    date: str = ""  # of its beginning
+    date: str = ""  # when the run started
 
     @property
     def scores(self) -> dict[str, float]:
-        """The scores on examples or text that it was not trained on, by name."""
+        """The scores on held-out examples or text, by name."""
         found = {name.removeprefix("dev/"): x for name, x in self.results.items() if name.startswith("dev/")}
         return {name: x for name, x in found.items() if isinstance(x, int | float) and isfinite(x)}
 
     @property
     def judged_on(self) -> str:
-        """What these scores are on."""
+        """A description of the data of these scores."""
         files = file_names(self.recipe.get("dev"))
         if files:
             return files
@@ -180,11 +179,11 @@ class Subject:
         self.ours: Mapping[str, Any] = self.config.get("pretune", {})
         self.architecture = class_in(self.config)
         objective = self.ours.get("objective", "")
-        self.kinds = [kind_of(part) for part in parse_objective(objective).objectives] if objective else []
+        self.kinds = [part.kind for part in parse_objective(objective).objectives] if objective else []
 
     @property
     def library(self) -> str:
-        """The program that the folder is for."""
+        """The library that the folder is written for."""
         if (self.folder / MODULES).is_file():
             return "sentence-transformers"
         if "engine" in self.ours:
@@ -193,7 +192,7 @@ class Subject:
 
     @property
     def purpose(self) -> tuple[str, str]:
-        """What the model does, in words and as a tag."""
+        """What the model does, in words and as a `pipeline_tag`."""
         known = [PURPOSES[kind] for kind in self.kinds if kind in PURPOSES]
         if known or not self.kinds:
             return (known or [BARE])[0]
@@ -201,12 +200,12 @@ class Subject:
 
     @cached_property
     def labels(self) -> list[str]:
-        """Its classes."""
+        """The names of its classes."""
         return labels_in(self.config, self.folder / CONFIG) if "regress" not in self.kinds else []
 
     @cached_property
     def parameters(self) -> int:
-        """The number of its parameters; 0 where files do not tell: in a graph, or stored as integers."""
+        """The number of parameters, or 0 if unknown: in an ONNX graph, or for quantized weights."""
         count = 0
         for file in self.folder.glob("*.safetensors"):
             with readable(file), safe_open(file, framework="numpy") as content:
@@ -218,7 +217,7 @@ class Subject:
 
     @property
     def mask(self) -> str:
-        """Its mask token."""
+        """The mask token."""
         token = read_settings(self.folder / TOKENIZER_CONFIG).get("mask_token", "[MASK]")
         return str(token.get("content", "[MASK]") if isinstance(token, Mapping) else token)
 
@@ -238,13 +237,13 @@ def write_card(
     folder
         The folder, with config.json and weights.
     history
-        How the model was made, where that is known.
+        How the model was trained, if known.
     exported
-        Whether the folder is for other programs than pretune.
+        Whether the folder is written for other libraries.
     source
-        The folder that the model was exported from. License and language are taken from its card.
+        The folder that the model was exported from; license and language are taken from its card.
     license
-        The license of the model, instead of that of the source's card.
+        The license of the model, instead of that in the source's card.
     """
     subject = Subject(folder, exported)
     before = front_matter(source / CARD) if source is not None else {}
@@ -265,7 +264,7 @@ def write_card(
 def metadata(
     subject: Subject, history: History | None, license: str | None, before: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what the Hub reads from the head of a card."""
+    """Return the metadata of a card, which the Hub reads from its front matter."""
     language = before.get("language") or known_language(history)
     tag = subject.purpose[1]
     tags = ["pretune", *([subject.library] if subject.library != "pretune" else [])]
@@ -289,16 +288,16 @@ def metadata(
 
 
 def known_language(history: History | None) -> str:
-    """Return the language of the text that a model was trained on, where somebody said so.
+    """Return the language of the training text if it was given explicitly, otherwise "".
 
-    English is what sentences are split as when nobody says anything, so it is not known to be the language.
+    English is the default for sentence splitting, so it does not count as given.
     """
     language = str(history.recipe.get("language", "")) if history is not None else ""
     return "" if language in ("en", "lines") else language
 
 
 def description(subject: Subject, source: Path | None) -> str:
-    """Return what the model is, in a paragraph."""
+    """Return a paragraph that describes the model."""
     size = f" with {subject.parameters:,} parameters" if subject.parameters else ""
     sentences = [f"A `{subject.config.get('model_type')}` model{size}. {subject.purpose[0]}."]
     if "contrast" in subject.kinds and "embedding" in subject.ours:
@@ -314,7 +313,7 @@ def description(subject: Subject, source: Path | None) -> str:
 
 
 def training(history: History) -> str:
-    """Return what a model was trained on, and how."""
+    """Return a paragraph on the training data and procedure."""
     recipe, results = history.recipe, history.results
     start = short(recipe.get("model") or recipe.get("teacher"))
     begun = f"Made by `pretune {history.verb}`" + (f" from `{start}`" if start else "")
@@ -337,12 +336,12 @@ def training(history: History) -> str:
 
 
 def section(recipe: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return a section of a recipe; nothing where it has none."""
+    """Return a section of a recipe, or an empty mapping if it is missing."""
     return conform(recipe.get(name) or {}, dict[str, Any], f"{RECIPE}: {name}")
 
 
 def score_table(history: History) -> str:
-    """Return the scores of a model, with the spread over seeds where there were several."""
+    """Return a Markdown table of the scores, with mean and standard deviation if there were several seeds."""
     seeds = history.results.get("seeds", {})
     date = f" ({history.date})" if history.date else ""
     text = f"On {history.judged_on}{date}:"
@@ -356,12 +355,12 @@ def score_table(history: History) -> str:
 
 
 def is_spread(value: Any) -> bool:
-    """Return whether a result is the mean and the standard deviation over seeds."""
+    """Return whether a result has a mean and a standard deviation over seeds."""
     return isinstance(value, Mapping) and all(isinstance(value.get(name), int | float) for name in ("mean", "sd"))
 
 
 def limitations(subject: Subject, history: History | None) -> str:
-    """Return what users should know before they rely on the model."""
+    """Return a paragraph on the limitations of the model."""
     sentences = []
     limit = read_settings(subject.folder / TRANSFORMER).get("max_seq_length") or subject.ours.get("max_length")
     if limit:
@@ -375,7 +374,7 @@ def limitations(subject: Subject, history: History | None) -> str:
 
 
 def usage(subject: Subject) -> list[str]:
-    """Return how to use the model: text and snippets that run in the folder that holds the model's."""
+    """Return usage instructions, with snippets that run in the parent folder of the model."""
     parts = ["Run these in the folder that contains this one, or put the full path in place of the name."]
     snippets = {"pretune": with_pretune(subject)}
     if subject.library == "sentence-transformers":
@@ -400,7 +399,7 @@ def with_pretune(subject: Subject) -> str:
         code = PRETUNE["fill"]
     elif kinds == {"lm"}:
         code = PRETUNE["generate"]
-    elif any(hasattr(OBJECTIVES[kind], "answers") for kind in kinds):
+    elif set(kinds) & set(task_names()):
         return f"```sh\npretune predict {subject.name} rows.jsonl --out answers.jsonl\n```"
     else:
         code = PRETUNE["load"]
@@ -429,14 +428,14 @@ def snippet(code: str, subject: Subject, **values: str) -> str:
 
 
 def table(head: tuple[str, ...], rows: Mapping[str, Any]) -> str:
-    """Return rows as a table of Markdown."""
+    """Return rows as a Markdown table."""
     cells = {name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in rows.items()}
     lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
     return "\n".join([*lines, *(f"| {name} | {value} |" for name, value in cells.items())])
 
 
 def front_matter(card: Path) -> dict[str, Any]:
-    """Return what the head of a card says; nothing where there is no card, or none that can be read."""
+    """Return the front matter of a card, or an empty mapping if there is no readable card."""
     text = card.read_bytes()[:LARGEST_CARD].decode("utf-8", "replace") if card.is_file() else ""
     head = text.split("\n---", 1)[0].removeprefix("---\n") if text.startswith("---\n") else ""
     try:
@@ -447,7 +446,7 @@ def front_matter(card: Path) -> dict[str, Any]:
 
 
 def file_names(files: Any) -> str:
-    """Return the names of some files, without where they are on the machine that had them."""
+    """Return the names of files without their folders."""
     if isinstance(files, Mapping):
         return ", ".join(f"{task}: {short(file)}" for task, file in files.items())
     listed = files if isinstance(files, list | tuple) else [files] if files else []
@@ -455,10 +454,10 @@ def file_names(files: Any) -> str:
 
 
 def short(reference: Any) -> str:
-    """Return the last part of a path, or a name as it is."""
+    """Return the last component of a path, or a name unchanged."""
     return Path(str(reference)).name if reference else ""
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Return the content of a JSON file; nothing where there is none."""
+    """Return the content of a JSON file, or an empty mapping if it is missing."""
     return read_mapping(path, "settings by name") if path.is_file() else {}

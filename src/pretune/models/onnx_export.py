@@ -1,7 +1,7 @@
-"""Export a model as an ONNX graph: padded rows of token ids in; hidden states, and the logits of one head, out.
+"""Exports a model as an ONNX graph from padded token ids to hidden states and the logits of one head.
 
-Inside the graph tokens are packed as everywhere else: padding is removed first and exists again only within attention, so
-that ragged batches cost what their tokens cost.
+Inside the graph, tokens are packed: padding is removed first and exists again only within attention, so that the cost
+of a batch depends on its real tokens.
 """
 
 from __future__ import annotations
@@ -30,25 +30,26 @@ from pretune.backbones.onnx_runtime import (
     open_graph,
 )
 from pretune.inference.batching import text_batches
-from pretune.models.model import CONFIG, HEAD, Model
+from pretune.models.hf_config import CONFIG
+from pretune.models.model import Model
+from pretune.models.weights import HEAD
 from pretune.nn.attention.patterns import Pattern
-from pretune.objectives import OBJECTIVES, Once, Task
-from pretune.objectives.task import knowing
-from pretune.objectives.tasks.renamed_task import kind_of
+from pretune.objectives import OBJECTIVES, Task
+from pretune.objectives.wrappers import CachedBackbone
 from pretune.packed import Batch, Packed
 from pretune.runtime.atomic_io import write_bytes, write_json
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.tensor_files import file_digest, write_tensors
 
-EXPORTER: Any = torch.onnx  # not all of what is public there has types
+EXPORTER: Any = torch.onnx  # parts of its public API have no types
 TRACED: Any = symbolic_helper
-OPSET = 18  # the first in which a scatter can take the maximum
-LONGEST = 512  # tokens, for models without a limit of their own
-TOLERANCE = 1e-3  # largest difference between graph and model, as a share of the largest output
+OPSET = 18  # the first with a scatter that takes the maximum
+LONGEST = 512  # the maximum length in tokens, for models without a limit
+TOLERANCE = 1e-3  # the largest accepted difference between graph and model, relative to the largest output
 INPUTS = (IDS, MASK, SEGMENTS, GLOBAL)
 LANGUAGE_MODELS = ("mlm", "lm")  # heads that map states and token embeddings to logits over the vocabulary
-WITH_SPANS = ("match",)  # tasks whose heads read marked spans, which a graph has no input for
-# A graph is compared with its model on these before it is written.
+WITH_SPANS = ("match",)  # tasks whose heads read marked spans, for which a graph has no input
+# The texts on which a graph is compared with its model before it is written.
 TEXTS = (
     "The ferry leaves at nine.",
     "Yes.",
@@ -58,23 +59,27 @@ TEXTS = (
 
 
 class Scorer(Protocol):
-    """What gives the logits of a graph: a task, or the head of a language model."""
+    """The computation of a graph's logits: a task, or a language-model head."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name of the head."""
 
     @property
-    def each(self) -> str: ...
+    def each(self) -> str:
+        """The unit that gets logits: "sequence" or "token"."""
 
     @property
-    def pattern(self) -> Pattern | None: ...
+    def pattern(self) -> Pattern | None:
+        """The attention pattern, or None for full attention."""
 
-    def outputs(self, head: nn.Module, backbone: Any, batch: Batch) -> Tensor: ...
+    def outputs(self, head: nn.Module, backbone: Any, batch: Batch) -> Tensor:
+        """Return the logits of a batch."""
 
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """The head of a masked or causal language model: logits over the vocabulary at every token."""
+    """A masked or causal language-model head, with logits over the vocabulary for each token."""
 
     name: str  # one of LANGUAGE_MODELS
     each: ClassVar[Literal["token"]] = "token"
@@ -85,20 +90,20 @@ class LanguageModel:
         return OBJECTIVES[self.name].pattern
 
     def outputs(self, head: nn.Module, backbone: Any, batch: Batch) -> Tensor:
-        """(n, vocabulary) logits."""
+        """Return the logits, (n, vocabulary)."""
         logits: Tensor = head(backbone(*batch.packed).last, backbone.embed.tokens)
         return logits
 
 
 def choose_scorer(model: Model, tasks: Sequence[Task]) -> Scorer | None:
-    """Return what gives the logits of a model's graph: its task, or else the head of its language model, if any."""
+    """Return the task whose logits a model's graph computes, or else its language-model head, or None."""
     for task in (task for task in tasks if task.name in model.root.heads):
-        return None if kind_of(task) in WITH_SPANS else knowing(task, model.need_tokenizer())
+        return None if task.kind in WITH_SPANS else task.knowing(model.need_tokenizer())
     return next((LanguageModel(name) for name in LANGUAGE_MODELS if name in model.root.heads), None)
 
 
 class PaddedModel(nn.Module):
-    """A model that takes padded rows, as other programs have them."""
+    """A model with padded inputs, as other libraries prepare them."""
 
     def __init__(self, model: Model, scorer: Scorer | None) -> None:
         super().__init__()
@@ -106,7 +111,7 @@ class PaddedModel(nn.Module):
         self.longest = model.backbone.longest or LONGEST
 
     def forward(self, ids: Tensor, mask: Tensor, segments: Tensor, attends_all: Tensor) -> tuple[Tensor, ...]:
-        """(b, L) each → states (b, L, width), and logits (b, L, classes) or (b, classes) if there is a head for them."""
+        """Map inputs (b, L) to hidden states (b, L, width) and, with a head, logits (b, L, classes) or (b, classes)."""
         real = mask > 0
         rows = real.flatten().nonzero().squeeze(1)  # (n,)
         ends = mask.sum(1).cumsum(0)
@@ -120,10 +125,10 @@ class PaddedModel(nn.Module):
             pattern=self.scorer.pattern if self.scorer is not None else None,
             rows=real,
         )
-        backbone = Once(self.root.backbone)
+        backbone = CachedBackbone(self.root.backbone)
         states = backbone(packed).last
 
-        def padded(x: Tensor) -> Tensor:  # (n, d) → (b, L, d); a lookup takes a fraction of the time of a scatter
+        def padded(x: Tensor) -> Tensor:  # (n, d) → (b, L, d); a lookup is much faster than a scatter
             token = (real.flatten().long().cumsum(0) - 1).clamp(min=0)
             return x.index_select(0, token).view(ids.shape[0], ids.shape[1], x.shape[-1]) * real[:, :, None]
 
@@ -134,7 +139,7 @@ class PaddedModel(nn.Module):
 
 
 def index_add(graph: Any, x: Any, dim: Any, index: Any, source: Any, alpha: Any) -> Any:
-    """Write `index_add` as a scatter that adds: the exporter's own version keeps one row per index and drops the others."""
+    """Export `index_add` as a scatter that adds; the exporter's own version keeps only one row per index."""
     axis, rank = TRACED._get_const(dim, "i", "dim"), source.type().dim()
     if TRACED._get_const(alpha, "f", "alpha") != 1.0:
         source = graph.op("Mul", source, alpha)
@@ -146,13 +151,15 @@ def index_add(graph: Any, x: Any, dim: Any, index: Any, source: Any, alpha: Any)
 
 
 def write_graph(model: Model, file: Path, scorer: Scorer | None = None, check: bool = True) -> None:
-    """Write a model as a graph, after comparing the two (`check`) on rows of other numbers and lengths, and on texts."""
+    """Write a model as an ONNX graph; with `check`, compare their outputs first."""
     if isinstance(model.backbone, OnnxBackbone):
-        raise PretuneError(f"{model.backbone.path}: is a graph already")
+        raise PretuneError(f"{model.backbone.path}: the model is an ONNX graph already")
     if model.shape.linear:
         raise PretuneError("int8 weights for torch cannot be exported; export the model that they were made from")
     if isinstance(model.backbone, EncoderDecoder):
-        raise PretuneError(f"{model.family.name}: encoder-decoders cannot be exported as a graph; only single stacks")
+        raise PretuneError(
+            f"{model.family.name}: encoder-decoders cannot be exported as an ONNX graph; use an encoder or a decoder"
+        )
     try:
         import onnx  # noqa: F401
     except ImportError as error:
@@ -166,7 +173,7 @@ def write_graph(model: Model, file: Path, scorer: Scorer | None = None, check: b
     EXPORTER.register_custom_op_symbolic("aten::index_add", index_add, OPSET)
     try:
         with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the tracer, about numbers that are the same for all batches
+            warnings.simplefilter("ignore")  # the tracer warns of constants that are in fact the same for all batches
             torch.onnx.export(
                 module,
                 rows_of([5, 3], *sizes),
@@ -176,31 +183,31 @@ def write_graph(model: Model, file: Path, scorer: Scorer | None = None, check: b
                 dynamic_axes=axes,
                 opset_version=OPSET,
                 dynamo=False,
-                do_constant_folding=False,  # the runtime does it; here it would store shared matrices twice
+                do_constant_folding=False,  # ONNX Runtime does it; here it would store shared matrices twice
             )
         if check:
             check_graph(model, scorer, draft)
         write_bytes(file, draft.read_bytes())
     except (RuntimeError, TypeError, torch.onnx.errors.OnnxExporterError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise PretuneError(f"{model.family.name}: this model cannot be written as a graph ({reason})") from error
+        raise PretuneError(f"{model.family.name}: this model cannot be exported as an ONNX graph ({reason})") from error
     finally:
         EXPORTER.unregister_custom_op_symbolic("aten::index_add", OPSET)
         draft.unlink(missing_ok=True)
 
 
 def rows_of(lengths: list[int], vocabulary: int, longest: int) -> tuple[Tensor, ...]:
-    """Return the inputs of a graph for some made-up rows."""
+    """Return synthetic inputs of a graph with sequences of the given lengths."""
     lengths = [min(length, longest) for length in lengths]
     steps = torch.arange(max(lengths))
     mask = (steps < torch.tensor(lengths)[:, None]).long()
     ids = (steps * 7 + torch.arange(len(lengths))[:, None] * 13 + 5) % vocabulary
-    first = (steps == 0).long().expand_as(mask)  # as Longformer's classifiers have it
+    first = (steps == 0).long().expand_as(mask)  # the global attention of Longformer's classifiers
     return ids * mask, mask, torch.zeros_like(mask), first
 
 
 def rows_of_texts(model: Model) -> Iterator[tuple[Tensor, ...]]:
-    """Yield the inputs of a graph for some texts, as a model's tokenizer encodes them."""
+    """Yield the inputs of a graph for the texts in TEXTS, encoded by the model's tokenizer."""
     if model.tokenizer is None:
         return
     for batch in text_batches(model, TEXTS, length=min(model.backbone.longest or LONGEST, LONGEST)):
@@ -209,13 +216,13 @@ def rows_of_texts(model: Model) -> Iterator[tuple[Tensor, ...]]:
 
 
 def check_graph(model: Model, scorer: Scorer | None, file: Path) -> None:
-    """Raise an error if a graph gives other outputs than its model, for made-up rows or for texts."""
+    """Raise an error if a graph and its model have different outputs."""
     for (name, ours), theirs in zip(model_outputs(model, scorer), graph_outputs(model, scorer, file), strict=True):
-        far = float((theirs - ours).abs().max()) / max(1.0, float(ours.abs().max()))
-        if not far < TOLERANCE:  # NaN is not close either
+        difference = float((theirs - ours).abs().max()) / max(1.0, float(ours.abs().max()))
+        if not difference < TOLERANCE:  # also true for NaN
             raise PretuneError(
-                f"{model.family.name}: {name} of the graph differ from the model's by {far:.2g} of the largest, "
-                "so the graph is not usable; please report this"
+                f"{model.family.name}: {name} of the graph differs from the model's by {difference:.2g} of the largest "
+                "value, so the graph is not usable; please report this"
             )
 
 
@@ -227,14 +234,14 @@ def rows_to_compare(model: Model) -> Iterator[tuple[Tensor, ...]]:
 
 @torch.no_grad()
 def model_outputs(model: Model, scorer: Scorer | None) -> list[tuple[str, Tensor]]:
-    """Return the outputs of a model for the rows to compare, by name."""
+    """Return the outputs of a model for the inputs of `rows_to_compare`, with their names."""
     module = PaddedModel(model, scorer).cpu().eval()
     rows = list(rows_to_compare(model))
     return [pair for inputs in rows for pair in zip(outputs_of(scorer), module(*inputs), strict=True)]
 
 
 def graph_outputs(model: Model, scorer: Scorer | None, file: Path) -> list[Tensor]:
-    """Return the outputs of a graph for the rows to compare, in the order of `model_outputs`."""
+    """Return the outputs of a graph for the inputs of `rows_to_compare`, in the order of `model_outputs`."""
     session = open_graph(file)
     names, found = {entry.name for entry in session.get_inputs()}, []
     for inputs in rows_to_compare(model):
@@ -253,7 +260,7 @@ def outputs_of(scorer: Scorer | None) -> list[str]:
 
 
 def export_graph(model: Model, folder: Path, tasks: Sequence[Task] = ()) -> dict[str, Any]:
-    """Write a folder with a graph, its tokenizer, and what pretune needs to use it like any model."""
+    """Write a folder with an ONNX graph, tokenizer, configuration and heads; return the files and the graph's outputs."""
     scorer = choose_scorer(model, tasks)
     write_graph(model, folder / GRAPH, scorer)
     finish_folder(model, folder)
@@ -262,12 +269,12 @@ def export_graph(model: Model, folder: Path, tasks: Sequence[Task] = ()) -> dict
 
 
 def finish_folder(model: Model, folder: Path) -> None:
-    """Write what belongs to a graph: configuration, heads, tokenizer."""
+    """Write the configuration, the heads and the tokenizer next to an ONNX graph."""
     heads = {name: tensor for name, tensor in model.state().items() if name.startswith("heads.")}
-    needed = [name for name in heads if name.split(".")[1] not in ("mlm", "lm")]  # those are nothing without vectors
+    needed = [name for name in heads if name.split(".")[1] not in ("mlm", "lm")]  # which need the token embedding
     if needed:
         write_tensors(folder / HEAD, {name: heads[name] for name in needed})
-    config = model.described()
+    config = model.config_json()
     config["pretune"] |= {"engine": "onnxruntime", "graph_sha256": file_digest(folder / GRAPH)}
     write_json(folder / CONFIG, config)
     if model.tokenizer is not None:

@@ -1,12 +1,12 @@
-"""Folders in the layout of sentence-transformers: a Transformer, its pooling, and what follows it.
+"""Folders in the layout of sentence-transformers: a Transformer, its pooling, and the modules after it.
 
-    modules.json                        the modules in order: where each is, and what kind it is
+    modules.json                        the modules in order, with their paths and types
     config_sentence_transformers.json   prompts, similarity function, truncate_dim
-    sentence_bert_config.json           max_seq_length, do_lower_case; beside the files of the Transformer
-    1_Pooling/config.json …             a folder per further module, with weights where it has some
+    sentence_bert_config.json           max_seq_length, do_lower_case; next to the files of the Transformer
+    1_Pooling/config.json …             one folder per further module, with weights if it has any
 
-The Transformer is in the folder itself or, as old releases wrote it, in 0_Transformer. Every setting in these files is
-honored, known not to change the vectors, or refused by name.
+The Transformer is in the folder itself or, from old releases, in 0_Transformer. Every setting in these files is
+applied, known not to change the embeddings, or an error.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from pretune.runtime.tensor_files import write_tensors
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 MODULES, SETTINGS, TRANSFORMER = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"
-# What old releases called the settings of the Transformer, after the kind that it was.
+# The names of sentence_bert_config.json in old releases, by the architecture of the Transformer.
 OLD_TRANSFORMERS = [
     f"sentence_{kind}_config.json" for kind in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 ]
 CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
-UNLIMITED = 1 << 24  # tokenizers that know no limit say 10**30
-TYPES = "sentence_transformers.models."  # the names of modules that all releases read
-# Their poolings → ours, in the order in which releases before 6 put several side by side.
+UNLIMITED = 1 << 24  # tokenizers without a limit have 10**30
+TYPES = "sentence_transformers.models."  # the prefix of module types that all releases read
+# Maps their poolings to ours, in the order in which releases before 6 concatenate several.
 POOLINGS = {
     "cls": "start",
     "max": "max",
@@ -49,7 +49,7 @@ POOLINGS = {
     "weightedmean": "weighted_mean",
     "lasttoken": "last",
 }
-# How releases before 6 named them, a boolean each.
+# The boolean key of each pooling in releases before 6.
 POOLING_FLAGS = {
     "cls": "pooling_mode_cls_token",
     "max": "pooling_mode_max_tokens",
@@ -58,8 +58,8 @@ POOLING_FLAGS = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
-VECTOR = "sentence_embedding"  # their name of the vector of a text
-# Settings of the Transformer that must have these values, and those that only say how it is computed.
+VECTOR = "sentence_embedding"  # their name of the embedding of a text
+# Settings of the Transformer that must have these values (FIXED), and those without effect on the result (COMPUTING).
 TEXT_MODALITY = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
 FIXED = {
     "transformer_task": ("feature-extraction",),
@@ -74,15 +74,13 @@ FIXED = {
     "tokenizer_name_or_path": (None,),
 }
 COMPUTING = {"attn_implementation", "dtype", "torch_dtype", "padding_side", "use_fast", "trust_remote_code"}
-
-
-SETTINGS_KIND = "settings by name"  # what their files hold
+SETTINGS_KIND = "settings by name"  # the content of their JSON files, for error messages
 Size = Annotated[int, Ge(1), Le(1 << 20)]
 Share = Annotated[float, Ge(0), Le(1)]
 
 
 class Settings(TypedDict, total=False):
-    """What pretune reads in config_sentence_transformers.json."""
+    """The keys of config_sentence_transformers.json that pretune reads."""
 
     prompts: dict[str, str | None] | None
     default_prompt_name: str | None
@@ -93,15 +91,15 @@ class Settings(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Layout:
-    """What a sentence-transformers folder says of its vectors."""
+    """The settings of a sentence-transformers folder."""
 
     embedding: TextEmbedding
-    max_length: int | None  # tokens of a text, special ones included; longer texts are cut
-    lowercase: bool  # whether texts are lowercased, whatever the tokenizer does
-    folders: tuple[Path, ...]  # of the modules after the pooling
+    max_length: int | None  # in tokens, including special tokens; longer texts are truncated
+    lowercase: bool  # whether texts are lowercased before tokenization
+    folders: tuple[Path, ...]  # the folders of the modules after the pooling
 
     def tensors(self, head: str) -> dict[str, Tensor]:
-        """Return the weights of its modules under the names that they have in a head with this name."""
+        """Return the weights of the modules under the parameter names of the head `head`."""
         found: dict[str, Tensor] = {}
         for number, (part, folder) in enumerate(zip(self.embedding.transforms, self.folders, strict=True)):
             if isinstance(part, Dense | LayerNorm):
@@ -111,7 +109,7 @@ class Layout:
         return found
 
     def prepare(self, tokenizer: Tokenizer) -> Tokenizer:
-        """Return the tokenizer that lowercases, where the folder asks for it."""
+        """Return the tokenizer, with lowercasing added if the folder requires it."""
         if not self.lowercase:
             return tokenizer
         backend = Backend.from_str(tokenizer.backend.to_str())
@@ -121,30 +119,30 @@ class Layout:
 
 
 def check_tensors(folder: Path, tensors: Mapping[str, Tensor], part: Transform) -> None:
-    """Refuse weights that are not those of the module that config.json describes."""
+    """Raise an error if weights do not have the names and shapes of the module that config.json describes."""
     with torch.device("meta"):
         wanted = {name: tuple(tensor.shape) for name, tensor in part.build().state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if found != wanted:
-        raise PretuneError(f"{folder}: {CONFIG} asks for tensors {wanted}, but the weights are {found}")
+        raise PretuneError(f"{folder}: {CONFIG} describes the tensors {wanted}, but the weights are {found}")
 
 
 def prefix(head: str, number: int) -> str:
-    """Return how the names of the parameters of a head's transform begin."""
+    """Return the prefix of the parameter names of a head's transform."""
     return f"heads.{head}.transforms.{number}."
 
 
 def transformer_folder(folder: Path) -> Path:
-    """Return where the model itself is: the folder, or the first module's inside it."""
+    """Return the folder of the Transformer: the given folder, or that of the first module inside it."""
     if not (folder / MODULES).is_file():
         return folder
     return module_folder(folder, read_modules(folder)[0])
 
 
 def read_layout(folder: Path) -> Layout | None:
-    """Read what the sentence-transformers files around a model say; None where there are none.
+    """Return the sentence-transformers settings of a model, or None if its folder does not have that layout.
 
-    `folder` is that of the model itself, as `transformer_folder` gives it.
+    `folder` is the folder of the Transformer, as `transformer_folder` returns it.
     """
     root = next((place for place in (folder, folder.parent) if _is_root(place, folder)), None)
     if root is None:
@@ -153,7 +151,7 @@ def read_layout(folder: Path) -> Layout | None:
     kinds = [kind_of(root, module) for module in modules]
     if kinds[:2] != ["Transformer", "Pooling"]:
         raise PretuneError(
-            f"{root / MODULES}: its modules are {', '.join(kinds)}; pretune reads a Transformer and a Pooling, then Dense, "
+            f"{root / MODULES}: its modules are {', '.join(kinds)}; supported are a Transformer and a Pooling, followed by Dense, "
             "LayerNorm, Dropout and Normalize modules"
         )
     folders = [module_folder(root, module) for module in modules]
@@ -170,11 +168,11 @@ def _is_root(place: Path, folder: Path) -> bool:
 
 
 def read_modules(root: Path) -> list[dict[str, Any]]:
-    """Read modules.json."""
+    """Return the content of modules.json, checked."""
     path = root / MODULES
     content = conform(read_json(path), list[dict[str, Any]], f"{path}: not a list of modules")
     if not content:
-        raise PretuneError(f"{path}: names no modules")
+        raise PretuneError(f"{path}: the list of modules is empty")
     for number, part in enumerate(content):
         for key in ("path", "type"):
             conform(part.get(key), str, f"{path}: {key} of module {number}")
@@ -183,7 +181,7 @@ def read_modules(root: Path) -> list[dict[str, Any]]:
 
 
 def module_folder(root: Path, module: Mapping[str, Any]) -> Path:
-    """Return the folder of a module, which must be inside the model's."""
+    """Return the folder of a module, which must be inside `root`."""
     inside = Path(module["path"])
     if inside.is_absolute() or ".." in inside.parts:
         raise PretuneError(f"{root / MODULES}: the module {module['path']!r} is not inside the folder")
@@ -192,39 +190,37 @@ def module_folder(root: Path, module: Mapping[str, Any]) -> Path:
 
 
 def kind_of(root: Path, module: Mapping[str, Any]) -> str:
-    """Return the name of a module's class."""
+    """Return the class name of a module."""
     package, _, kind = module["type"].rpartition(".")
     if package.split(".")[0] != "sentence_transformers":
-        raise PretuneError(
-            f"{root / MODULES}: the module {module['type']} is code of its own, which pretune does not run"
-        )
+        raise PretuneError(f"{root / MODULES}: the module {module['type']} is custom code, which pretune does not run")
     return kind
 
 
 def read_pooling(path: Path) -> tuple[tuple[str, ...], bool]:
-    """Read the poolings of a Pooling module, and whether they include the tokens of prompts."""
+    """Return the poolings of a Pooling module, and whether they include the tokens of prompts."""
     content = read_mapping(path, SETTINGS_KIND)
     flags = {name: mode for mode, name in POOLING_FLAGS.items()}
-    dimensions = {"embedding_dimension", "word_embedding_dimension"}  # that of the states, which the model has, too
+    dimensions = {"embedding_dimension", "word_embedding_dimension"}  # the hidden size, which the model has, too
     check_keys(path, content, {"pooling_mode", "include_prompt", *flags, *dimensions})
     modes = content.get("pooling_mode", [mode for name, mode in flags.items() if content.get(name)] or "mean")
     modes = [modes] if isinstance(modes, str) else conform(modes, list[str], f"{path}: pooling_mode")
     if not modes:
-        raise PretuneError(f"{path}: pooling_mode names no pooling")
+        raise PretuneError(f"{path}: pooling_mode is empty")
     for mode in modes:
         if mode not in POOLINGS:
-            raise PretuneError(f"{path}: pretune has no pooling_mode {mode!r}; it has {', '.join(POOLINGS)}")
+            raise PretuneError(f"{path}: unsupported pooling_mode {mode!r}; supported: {', '.join(POOLINGS)}")
     return tuple(POOLINGS[mode] for mode in modes), bool(content.get("include_prompt", True))
 
 
 def read_transform(kind: str, folder: Path) -> Transform:
-    """Read the settings of a module that changes the vector of a text."""
+    """Return the module after the pooling that a folder describes."""
     path = folder / CONFIG
     content = read_mapping(path, SETTINGS_KIND) if path.is_file() or kind != "Normalize" else {}
     places = {"module_input_name", "module_output_name"}
     for place in places & content.keys():
         if content[place] not in (VECTOR, None):
-            raise PretuneError(f"{path}: {place} is {content[place]!r}; pretune changes the {VECTOR} alone")
+            raise PretuneError(f"{path}: {place} is {content[place]!r}; only {VECTOR} is supported")
     if kind == "Normalize":
         check_keys(path, content, places)
         return Normalize()
@@ -239,23 +235,23 @@ def read_transform(kind: str, folder: Path) -> Transform:
         check_keys(path, content, {*sizes, *places, "bias", "activation_function", "use_residual"})
         activation = str(content.get("activation_function", "torch.nn.modules.activation.Tanh"))
         if not activation.startswith("torch.nn.modules."):
-            raise PretuneError(f"{path}: the activation {activation} is code of its own, which pretune does not run")
+            raise PretuneError(f"{path}: the activation {activation} is custom code, which pretune does not run")
         bias, residual = bool(content.get("bias", True)), bool(content.get("use_residual", False))
         return Dense(**sizes, bias=bias, activation=activation.rpartition(".")[2], residual=residual)
     raise PretuneError(
-        f"{folder}: pretune has no {kind} module; after the Pooling it reads Dense, LayerNorm, Dropout and Normalize"
+        f"{folder}: unsupported module {kind}; supported after the Pooling: Dense, LayerNorm, Dropout, Normalize"
     )
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Read prompts, similarity function and truncate_dim of the whole model."""
+    """Return the prompts, similarity function and truncate_dim of a model."""
     content = read_mapping(path, SETTINGS_KIND) if path.is_file() else {}
     given = {"prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim"}
     check_keys(path, content, {*given, "model_type", "__version__", "requirements"})
     conform(content, Settings, str(path))
     kind = content.get("model_type", "SentenceTransformer")
     if kind != "SentenceTransformer":
-        raise PretuneError(f"{path}: this is a {kind}; pretune reads models that give one vector per text")
+        raise PretuneError(f"{path}: this is a {kind}; pretune supports only models with one vector per text")
     return {
         "prompts": {name: text or "" for name, text in (content.get("prompts") or {}).items()},
         "default_prompt_name": content.get("default_prompt_name"),
@@ -265,7 +261,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def read_transformer(folder: Path) -> tuple[int | None, bool]:
-    """Read how many tokens of a text the Transformer takes (None: all), and whether texts are lowercased."""
+    """Return the maximum length in tokens (None for no limit), and whether texts are lowercased."""
     path = next((folder / name for name in (TRANSFORMER, *OLD_TRANSFORMERS) if (folder / name).is_file()), None)
     content = read_mapping(path, SETTINGS_KIND) if path is not None else {}
     path = path or folder / TRANSFORMER
@@ -273,13 +269,13 @@ def read_transformer(folder: Path) -> tuple[int | None, bool]:
     check_keys(path, content, {"max_seq_length", "do_lower_case", "unpad_inputs", *arguments, *FIXED})
     for name, usual in FIXED.items():
         if name in content and content[name] not in usual:
-            raise PretuneError(f"{path}: pretune does not compute vectors with {name} {json.dumps(content[name])}")
+            raise PretuneError(f"{path}: {name} {json.dumps(content[name])} is not supported")
     for name in arguments:
         conform(content.get(name) or {}, dict[str, Any], f"{path}: {name}")
         check_keys(path, content.get(name) or {}, {*COMPUTING, "model_max_length"})
     limits = [content.get("max_seq_length")]
     limits += [(content.get(name) or {}).get("model_max_length") for name in arguments]
-    if not any(limits):  # 6.x leaves it to the tokenizer, and cuts no later than the model has positions
+    if not any(limits):  # 6.x takes the tokenizer's limit, but at most the number of positions
         tokenizer, model = (folder / name for name in (TOKENIZER_CONFIG, CONFIG))
         kind = SETTINGS_KIND
         limits = [read_mapping(tokenizer, kind).get("model_max_length") if tokenizer.is_file() else None]
@@ -291,15 +287,15 @@ def read_transformer(folder: Path) -> tuple[int | None, bool]:
 
 
 def check_keys(path: Path, content: Collection[str], known: Collection[str]) -> None:
-    """Refuse settings that may change the vectors in a way that is not known here."""
+    """Raise an error for unknown settings, which may change the embeddings."""
     if unknown := sorted(set(content) - set(known)):
         raise PretuneError(
-            f"{path}: pretune does not know {', '.join(unknown)}, and vectors may depend on it; remove it if they do not"
+            f"{path}: unknown settings {', '.join(unknown)}, which may change the embeddings; remove them if they do not"
         )
 
 
 def need_size(path: Path, content: Mapping[str, Any], name: str) -> int:
-    """Return a setting that must be a positive integer."""
+    """Return a setting, or raise an error if it is not a positive integer."""
     value = content.get(name)
     return conform(value, Size, f"{path}: {name}")
 
@@ -307,22 +303,22 @@ def need_size(path: Path, content: Mapping[str, Any], name: str) -> int:
 def write_layout(
     folder: Path, embedding: TextEmbedding, hidden: int, max_length: int, head: str, state: Mapping[str, Tensor]
 ) -> None:
-    """Write the files that make a model folder one of sentence-transformers.
+    """Write the files that turn a model folder into a sentence-transformers folder.
 
     Parameters
     ----------
     folder
-        A folder with a model in the Hugging Face layout, tokenizer included.
+        A folder with a model in the Hugging Face layout, including the tokenizer.
     embedding
-        How vectors are computed.
+        How embeddings are computed.
     hidden
-        The size of the model's states.
+        The hidden size of the model.
     max_length
-        How many tokens of a text are read.
+        The maximum length of a text in tokens.
     head
-        The name of the head that computes vectors.
+        The name of the head that computes embeddings.
     state
-        The parameters of the model by name, those of the head among them.
+        The parameters of the model by name, including those of the head.
     """
     kinds = ["Transformer", "Pooling", *(type(part).__name__ for part in embedding.transforms)]
     paths = ["", *(f"{number}_{kind}" for number, kind in enumerate(kinds) if number)]
@@ -349,18 +345,18 @@ def write_layout(
 
 
 def pooling_config(embedding: TextEmbedding, hidden: int) -> dict[str, Any]:
-    """Return the settings of the Pooling module, so that all releases read them if they can."""
-    theirs = {ours: mode for mode, ours in POOLINGS.items()}
-    modes = [theirs[mode] for mode in embedding.pooling]
+    """Return the settings of the Pooling module, in a form that all releases read if possible."""
+    names = {ours: mode for mode, ours in POOLINGS.items()}
+    modes = [names[mode] for mode in embedding.pooling]
     rest = {"include_prompt": embedding.include_prompt}
     if modes == [mode for mode in POOLINGS if mode in modes]:
         flags = {name: mode in modes for mode, name in POOLING_FLAGS.items()}
         return {"word_embedding_dimension": hidden, **flags, **rest}
-    return {"embedding_dimension": hidden, "pooling_mode": modes, **rest}  # an order that 6.x can say, and none before
+    return {"embedding_dimension": hidden, "pooling_mode": modes, **rest}  # an order that only 6.x supports
 
 
 def transform_config(part: Transform) -> dict[str, Any]:
-    """Return the settings of a module that changes the vector of a text."""
+    """Return the settings of a module after the pooling."""
     if isinstance(part, Dense):
         module = "linear" if part.activation == "Identity" else "activation"
         settings: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Files of tensors in a model folder: safetensors, whole or in shards, and the pickles of older checkpoints."""
+"""Weight files of a model folder: safetensors and the pickles of older checkpoints, in one file or in shards."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from pretune.runtime.parsing import conform, is_file_name, read_mapping
 from pretune.runtime.tensor_files import Tensors, check_finite, read_tensors, readable, refuse_pointer, write_tensors
 
 WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
-INDEX = ".index.json"  # after either name: which tensor is in which shard
+HEAD = "head.safetensors"  # parameters that the published layout does not have
+INDEX = ".index.json"  # suffix of either name: the file that maps tensors to shards
 SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 def read_weights(folder: Path) -> Tensors:
-    """Return the tensors of a model folder by the names they have there, from safetensors before a pickle.
+    """Return the tensors of a model folder by name; safetensors take precedence over a pickle.
 
-    Files that do not match their checksum are refused, and so are NaN and infinity.
+    Files that do not match their checksum, NaN and infinity are errors.
     """
     for name, read in ((WEIGHTS, read_tensors), (PICKLE, read_pickle)):
         if (folder / name).is_file():
@@ -36,15 +37,17 @@ def read_weights(folder: Path) -> Tensors:
             continue
         check_finite(tensors, folder)
         return tensors
-    looked = f"looked for {WEIGHTS} and {PICKLE}, whole or in shards"
+    looked = f"looked for {WEIGHTS} and {PICKLE}, in one file or in shards"
     elsewhere = sorted(file.name for pattern in ("*.h5", "*.msgpack", "*.ckpt.index") for file in folder.glob(pattern))
     if elsewhere:
-        raise PretuneError(f"{folder}: no weights here that pretune reads ({looked}); convert {elsewhere[0]} first")
-    raise PretuneError(f"{folder}: no weights here ({looked})")
+        raise PretuneError(
+            f"{folder}: no weights in a format that pretune reads ({looked}); convert {elsewhere[0]} first"
+        )
+    raise PretuneError(f"{folder}: there are no weights in this folder ({looked})")
 
 
 def stored_type(folder: Path) -> torch.dtype:
-    """That of most numbers of a model folder, where they have 16 bits, else fp32."""
+    """Return the data type of most weights in a folder if it is fp16 or bf16, otherwise fp32."""
     counts: dict[torch.dtype, int] = {}
     for tensor in read_weights(folder).values():
         counts[tensor.dtype] = counts.get(tensor.dtype, 0) + tensor.numel()
@@ -53,7 +56,7 @@ def stored_type(folder: Path) -> torch.dtype:
 
 
 def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors of a model folder, by the names they have there, without reading numbers if possible."""
+    """Return the shapes of the tensors of a model folder by name, without reading their values if possible."""
     files = [folder / WEIGHTS]
     if (index := folder / f"{WEIGHTS}{INDEX}").is_file() and not files[0].is_file():
         files = [folder / shard for shard in sorted(set(_places(index).values()))]
@@ -67,31 +70,37 @@ def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def read_pickle(path: Path) -> Tensors:
-    """Return the tensors of a file that `torch.save` wrote; nothing in it is run, and nothing but tensors by name is taken."""
+    """Return the tensors of a file that `torch.save` wrote; no code in it runs, and anything else in it is an error."""
     refuse_pointer(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except MemoryError:
         raise
     except pickle.UnpicklingError as error:
-        raise PretuneError(f"{path}: a pickle of more than plain tensors, or a damaged one; it is not read") from error
+        raise PretuneError(
+            f"{path}: the file is damaged, or holds more than plain tensors, so it is not loaded; convert it to safetensors"
+        ) from error
     except OSError as error:
         raise PretuneError(
-            f"{path}: damaged, or cannot be read ({error.strerror or error}); restore it from its source"
+            f"{path}: the file is damaged or cannot be read ({error.strerror or error}); restore it from its source"
         ) from error
-    except Exception as error:  # whatever torch's reader meets in damaged bytes
-        raise PretuneError(f"{path}: damaged, cut off, or not a file of tensors; restore it from its source") from error
+    except Exception as error:  # torch raises many types of errors on damaged files
+        raise PretuneError(
+            f"{path}: the file is damaged, truncated, or not a file of tensors; restore it from its source"
+        ) from error
     others = {type(content).__name__}
     if isinstance(content, dict):
         others = {type(value).__name__ for value in content.values() if type(value) not in (Tensor, nn.Parameter)}
         others |= {type(name).__name__ for name in content if not isinstance(name, str)}
     if others:
-        raise PretuneError(f"{path}: holds {', '.join(sorted(others))} besides plain tensors by name; it is not read")
+        raise PretuneError(
+            f"{path}: holds {', '.join(sorted(others))} besides named tensors, so it is not loaded; convert it to safetensors"
+        )
     return {name: value.detach() for name, value in content.items()}
 
 
 def read_shards(index: Path, read: Callable[[Path], Tensors]) -> Tensors:
-    """The tensors of all shards that an index names, each from the shard where it should be."""
+    """Return the tensors of all shards that an index lists; `read` reads one shard."""
     places = _places(index)
     tensors: Tensors = {}
     for shard in sorted(set(places.values())):
@@ -99,25 +108,29 @@ def read_shards(index: Path, read: Callable[[Path], Tensors]) -> Tensors:
         wanted = [name for name, place in places.items() if place == shard]
         lacking = [name for name in wanted if name not in content]
         if lacking:
-            raise PretuneError(f"{index.parent / shard}: lacks what the index says it has: {', '.join(lacking)}")
+            raise PretuneError(
+                f"{index.parent / shard}: lacks tensors that the index lists for it: {', '.join(lacking)}"
+            )
         tensors |= {name: content[name] for name in wanted}
     return tensors
 
 
 def _places(index: Path) -> dict[str, str]:
-    """Return the shard of each tensor, as an index says."""
+    """Return the file name of the shard of each tensor."""
     content = read_mapping(index, "an index of shards")
     if "weight_map" not in content:
         raise PretuneError(f"{index}: not an index of shards (no weight_map)")
     places = conform(content["weight_map"], dict[str, str], f"{index}: weight_map")
     for shard in sorted(set(places.values())):
         if not is_file_name(shard):
-            raise PretuneError(f"{index}: names {quote(shard)}, which is not a file beside it")
+            raise PretuneError(
+                f"{index}: lists the shard {quote(shard)}, which is not the name of a file in the same folder"
+            )
     return places
 
 
 def write_weights(folder: Path, tensors: Tensors, shard: int | None = None) -> list[str]:
-    """Write the tensors as one file, or as several with at most `shard` bytes each and an index. The names of the files."""
+    """Write tensors to one file, or to shards of at most `shard` bytes with an index; return the names of the files."""
     total = sum(map(_bytes, tensors.values()))
     if shard is None or total <= shard:
         write_tensors(folder / WEIGHTS, tensors, {"format": "pt"})
@@ -141,7 +154,7 @@ def write_weights(folder: Path, tensors: Tensors, shard: int | None = None) -> l
 
 
 def read_size(text: str) -> int:
-    """A number of bytes, as people write it.
+    """Return a size such as "2GB" in bytes.
 
     >>> read_size("2GB"), read_size("500 MB")
     (2000000000, 500000000)
@@ -149,7 +162,7 @@ def read_size(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMG]B)?", text.strip(), re.IGNORECASE)
     size = float(match[1]) * UNITS[(match[2] or "").upper()] if match else 0.0
     if size < 1:
-        raise PretuneError(f"{text!r} is no size; give one such as 500MB or 2GB")
+        raise PretuneError(f"{text!r} is not a size; give one such as 500MB or 2GB")
     return int(size)
 
 
@@ -158,7 +171,7 @@ def _bytes(tensor: Tensor) -> int:
 
 
 def _remove_others(folder: Path, written: set[str]) -> None:
-    """Weights that were there before would be read in place of those, or beside them."""
+    """Delete weight files of an earlier save, which would be read instead of those just written."""
     for file in folder.iterdir():
         ours = file.name in (WEIGHTS, f"{WEIGHTS}{INDEX}") or SHARD.fullmatch(file.name)
         if ours and file.name not in written:

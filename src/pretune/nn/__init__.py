@@ -1,1 +1,1 @@
-"""Bricks: attention, patterns, scores, positions, embeddings, feed-forward, norms, heads, recurrent cells."""
+"""Building blocks of networks: attention, embeddings, feed-forward and recurrent layers, norms, pooling, and output heads."""

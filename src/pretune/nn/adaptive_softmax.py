@@ -1,8 +1,8 @@
-"""Large vocabularies in clusters (Grave et al., 2017, arXiv:1609.04309; Baevski and Auli, 2019, arXiv:1809.10853).
+"""Adaptive softmax and embeddings (Grave et al., 2017, arXiv:1609.04309; Baevski and Auli, 2019, arXiv:1809.10853).
 
-Tokens are numbered by falling frequency and cut into clusters; rarer ones have narrower vectors, led to the width of the
-states, in the embedding and in the softmax alike. The first cluster is predicted together with a token for each other
-cluster, the tokens of those within their cluster.
+Tokens are numbered by decreasing frequency and split into clusters. Clusters of rarer tokens have narrower vectors, projected to
+the width of the states, both in the embedding and in the softmax. The first softmax is over the tokens of the first cluster and
+one entry per further cluster; tokens of these are predicted within their cluster.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pretune.packed import Packed
 
 
 class AdaptiveEmbeddings(nn.Module):
-    """Token vectors whose width is that of the first cluster over `shrink`, `shrink`² … in the others."""
+    """Token embeddings of width `vectors` in the first cluster, divided by `shrink`, `shrink`² … in the others."""
 
     positions: None = None
 
     def __init__(
         self, vocabulary: int, width: int, vectors: int, cutoffs: Sequence[int], shrink: int, dropout: float = 0.0
     ) -> None:
-        """`cutoffs`: where clusters but the first begin; `vectors`: the width of the first cluster's vectors."""
+        """Build the layer; `cutoffs` are the first tokens of all clusters but the first."""
         super().__init__()
         self.bounds = [0, *(cutoff for cutoff in cutoffs if cutoff < vocabulary), vocabulary]
         widths = [vectors // shrink**cluster for cluster in range(len(self.bounds) - 1)]
@@ -36,15 +36,15 @@ class AdaptiveEmbeddings(nn.Module):
         self.projects = nn.ModuleList(Linear(wide, width, bias=False) for wide in widths)
         self.vocabulary, self.width = vocabulary, width
         self.dropout = Dropout(dropout)
-        self.compute = torch.float32  # the type of everything that follows
+        self.compute = torch.float32  # the dtype of all computations that follow
 
     @property
     def tokens(self) -> Tensor:
-        """The vectors of the first cluster; `AdaptiveHead` has the others itself."""
+        """Return the vectors of the first cluster; `AdaptiveHead` accesses the others itself."""
         return self.tables[0]
 
     def forward(self, packed: Packed) -> Tensor:
-        """(n,) ids → (n, width), scaled by √width."""
+        """Embed token ids, (n,) → (n, width), scaled by √width."""
         x: Tensor | None = None
         for (begin, end), table, project in zip(pairwise(self.bounds), self.tables, self.projects, strict=True):
             inside = (packed.ids >= begin) & (packed.ids < end)
@@ -56,14 +56,14 @@ class AdaptiveEmbeddings(nn.Module):
 
 
 class AdaptiveHead(nn.Module):
-    """Logarithms of the probabilities of all tokens, which serve as logits, by the vectors of an embedding.
+    """A language model head that returns log probabilities as logits, with the vectors of an adaptive embedding.
 
-    The way to the first cluster is its own; to the others, that of the embedding. All clusters are computed for all states:
-    rare tokens cost less for their narrow vectors, not for being left out.
+    Its projection to the first cluster is separate; those to the others are shared with the embedding. All clusters are
+    computed for all states: rare tokens are cheaper only because their vectors are narrow.
     """
 
     def __init__(self, embed: AdaptiveEmbeddings, deviation: float = 0.02) -> None:
-        """Its own matrices start with a deviation; the embedding's are as they are."""
+        """Build the head and initialize its own matrices with this standard deviation."""
         super().__init__()
         self.embed = embed
         vectors, clusters = embed.tokens.shape[1], len(embed.tables) - 1
@@ -75,19 +75,18 @@ class AdaptiveHead(nn.Module):
         self.biases = nn.ParameterList(torch.zeros(len(table)) for table in embed.tables)
         self.vocabulary = embed.vocabulary
 
-    @property
-    def weights(self) -> int:
-        """Multiplications for each state."""
+    def weights_per_target(self, tied: int) -> int:
+        """Return the number of weights that each state is multiplied with."""
         clusters = 0 if self.cluster is None else self.cluster.weight.numel()
         tables = sum(table.numel() for table in self.embed.tables)
         return self.project.numel() + clusters + tables + sum(way.numel() for way in self.ways())
 
     def ways(self) -> list[Tensor]:
-        """(width, vectors) matrices from states to all clusters but the first."""
+        """Return the projections (width, vectors) from states to all clusters but the first."""
         return list(self.embed.projects[1:].parameters())
 
     def forward(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """(m, width) and the first cluster's vectors → (m, vocabulary)."""
+        """Compute log probabilities from states (m, width) and the vectors of the first cluster: (m, vocabulary)."""
         kind = states.dtype
         narrow = states @ self.project.to(kind)
         first = F.linear(narrow, tokens.to(kind), self.biases[0].to(kind)).float()

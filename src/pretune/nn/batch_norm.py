@@ -1,4 +1,4 @@
-"""Batch normalization over rows of which some are filler."""
+"""Batch normalization of rows, some of which may be filler."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from torch import Tensor, nn
 
 
 class BatchNorm(nn.Module):
-    """Each column less its mean over the rows of a batch, over their deviation (Ioffe and Szegedy, 2015).
+    """Batch normalization (Ioffe and Szegedy, 2015) that leaves filler out of its statistics.
 
-    What was seen in training counts afterwards: the mean of the first batches, of more of them one that forgets. Of one row
-    alone there is no deviation, so that what was seen before stands in.
+    The running statistics are averages over the first batches, and exponential moving averages later. A batch with a single row
+    is normalized by the running statistics.
 
     >>> BatchNorm(1)(torch.tensor([[1.0], [3.0]])).flatten().tolist()
     [-0.9999949932098389, 0.9999949932098389]
     """
 
-    forgets = 0.1  # a share of what was seen, with each batch
+    forgets = 0.1  # the momentum of the moving averages
     mean: Tensor
     variance: Tensor
     seen: Tensor
@@ -27,10 +27,10 @@ class BatchNorm(nn.Module):
         self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("variance", torch.ones(width))
-        self.register_buffer("seen", torch.zeros(()))  # batches
+        self.register_buffer("seen", torch.zeros(()))  # number of batches
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
-        """(rows, width) → (rows, width); `real` rows, all where it is None, make the statistics."""
+        """Normalize x, (rows, width); statistics come from the rows where `real` is True (None: from all rows)."""
         wide, mean, variance = x.float(), self.mean, self.variance
         if self.training:
             share = torch.ones_like(wide[:, :1]) if real is None else real[:, None].float()
@@ -45,7 +45,7 @@ class BatchNorm(nn.Module):
 
     @torch.no_grad()
     def remember(self, mean: Tensor, variance: Tensor) -> None:
-        """Add a batch to what was seen."""
+        """Update the running statistics with those of a batch."""
         self.seen += 1
         part = (1 / self.seen).clamp(min=self.forgets)
         self.mean.lerp_(mean, part)

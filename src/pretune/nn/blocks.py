@@ -1,4 +1,4 @@
-"""Layers: parts (attention, feed-forward …) in turn, each in a residual connection with a norm."""
+"""Transformer layers: sublayers (attention, feed-forward …), each with a residual connection and a norm."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pretune.nn.linear import LayerNorm
 
 
 class PostNorm(nn.Module):
-    """norm(x + part(x)): the original Transformer, BERT, GPT."""
+    """A sublayer with post-normalization, norm(x + part(x)): the original Transformer, BERT, GPT."""
 
     def __init__(self, part: nn.Module, norm: nn.Module, dropout: float = 0.0) -> None:
         super().__init__()
         self.part, self.norm, self.dropout = part, norm, Dropout(dropout)
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
-        """(n, width) → (n, width)."""
+        """Apply the sublayer: (n, width) → (n, width)."""
         y = self.part(x, flow)
         if self.training and ours(x) and _plain(self.norm):
             from pretune.nn.kernels.add_norm import add_norm
@@ -37,46 +37,46 @@ def _plain(norm: nn.Module) -> bool:
 
 
 class PreNorm(nn.Module):
-    """x + part(norm(x)): GPT-2 and most since."""
+    """A sublayer with pre-normalization, x + part(norm(x)): GPT-2 and most later models."""
 
     def __init__(self, part: nn.Module, norm: nn.Module, dropout: float = 0.0) -> None:
         super().__init__()
         self.part, self.norm, self.dropout = part, norm, Dropout(dropout)
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
-        """(n, width) → (n, width)."""
+        """Apply the sublayer: (n, width) → (n, width)."""
         out: Tensor = x + self.dropout(self.part(self.norm(x), flow), flow.depth)
         return out
 
 
 class Layer(nn.Module):
-    """Named parts in turn: `Layer(attention=PostNorm(…), feed_forward=PostNorm(…))`."""
+    """A sequence of named sublayers: `Layer(attention=PostNorm(…), feed_forward=PostNorm(…))`."""
 
     def __init__(self, **parts: nn.Module) -> None:
         super().__init__()
         for name, part in parts.items():
             self.add_module(name, part)
-        self.recompute = False  # forget everything inside, and compute it again in the backward
+        self.recompute = False  # activation checkpointing: keep no activations, and recompute them in the backward pass
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
-        """(n, width) → (n, width)."""
+        """Apply all sublayers: (n, width) → (n, width)."""
         if self.recompute and self.training:
-            # No state of generators to keep: dropout follows from its seed.
+            # Dropout depends on its seed alone, so there is no generator state to preserve.
             return checkpoint(self.run, x, flow, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
         return self.run(x, flow)
 
     def run(self, x: Tensor, flow: Flow) -> Tensor:
-        """All parts, one after the other."""
+        """Apply all sublayers, without activation checkpointing."""
         for part in self.children():
             x = part(x, flow)
         return x
 
 
 class Depth(nn.Sequential):
-    """Layers in turn that make up one depth of a stack (ALBERT's inner ones)."""
+    """A sequence of layers that form one depth of a stack (the inner groups of ALBERT)."""
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:  # type: ignore[override]
-        """(n, width) → (n, width)."""
+        """Apply all layers: (n, width) → (n, width)."""
         for layer in self:
             x = layer(x, flow)
         return x

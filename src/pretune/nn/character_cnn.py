@@ -1,4 +1,4 @@
-"""Vectors of words from their spelling (Kim et al., 2016; Peters et al., 2018, ELMo): filters over letters, and highways."""
+"""Word vectors from characters by a CNN and highway layers (Kim et al., 2016; Peters et al., 2018, ELMo)."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from torch import Tensor, nn
 
 from pretune.nn.dropout import Dropout
 from pretune.nn.linear import Linear
+from pretune.nn.operations import OperationSizes
 from pretune.packed import Packed
 from pretune.runtime.errors import PretuneError
 
 
 class Highway(nn.Module):
-    """g · relu(x W) + (1 - g) · x with a gate g = σ(x V) (Srivastava et al., 2015)."""
+    """A highway layer, g · relu(x W) + (1 - g) · x with a gate g = σ(x V) (Srivastava et al., 2015)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.transform, self.gate = Linear(width, width), Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(m, width)."""
+        """Apply the layer: (m, width) → (m, width)."""
         gate = torch.sigmoid(self.gate(x))
         return gate * torch.relu(self.transform(x)) + (1 - gate) * x
 
 
 class Filters(nn.Module):
-    """As many filters as asked for, of `width` letters each; of each, its highest value in a word."""
+    """A convolution of `count` filters over windows of `width` characters, followed by max pooling over the word."""
 
     def __init__(self, vectors: int, width: int, count: int) -> None:
         super().__init__()
@@ -36,12 +37,12 @@ class Filters(nn.Module):
         self.bias = nn.Parameter(torch.zeros(count))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(words, vectors, letters) → (words, count)."""
+        """Apply the filters: (words, vectors, characters) → (words, count)."""
         return F.conv1d(x, self.weight.to(x.dtype), self.bias.to(x.dtype)).amax(-1)
 
 
 class SpelledEmbeddings(nn.Module):
-    """Vectors of tokens from their spelling, column `characters`: any word has one. Equal spellings are computed once."""
+    """Token vectors from characters, column `characters`, for an open vocabulary. Equal words are computed once."""
 
     positions: None = None
 
@@ -58,35 +59,40 @@ class SpelledEmbeddings(nn.Module):
         activation: Callable[[Tensor], Tensor] = torch.relu,
         dropout: float = 0.0,
     ) -> None:
-        """`filters` are pairs of how many letters they see and how many there are; `vectors` is the width of a letter's
-        vector; words have `letters` symbols; `vocabulary` is only how many words can be told from one another."""
+        """Build the layer.
+
+        `filters` are pairs of window size and number of filters; `vectors` is the width of a character vector; words have
+        `letters` characters; `vocabulary` is only the number of words that have distinct ids.
+        """
         super().__init__()
         self.vocabulary, self.width, self.letters, self.activation = vocabulary, width, letters, activation
-        self.symbols = nn.Parameter(torch.empty(symbols - 1, vectors).normal_())  # symbol 0, of no word, is a zero
+        self.symbols = nn.Parameter(torch.empty(symbols - 1, vectors).normal_())  # symbol 0, padding, has a zero vector
         self.filters = nn.ModuleList(Filters(vectors, letters_seen, count) for letters_seen, count in filters)
         total = sum(count for _, count in filters)
         self.highways = nn.ModuleList(Highway(total) for _ in range(highways))
         self.project = Linear(total, width)
         self.dropout = Dropout(dropout)
-        self.compute = torch.float32  # the type of everything that follows
-        self.filter_weights = sum(seen * count * vectors * (letters - seen + 1) for seen, count in filters)  # a word
+        self.compute = torch.float32  # the dtype of all computations that follow
+        self.filter_weights = sum(seen * count * vectors * (letters - seen + 1) for seen, count in filters)  # per word
 
     @property
     def tokens(self) -> Tensor:
-        """The vectors of letters: there are none of tokens, and heads have matrices of their own."""
+        """Return the character vectors: there are no token vectors, and heads have output matrices of their own."""
         return self.symbols
 
     def forward(self, packed: Packed) -> Tensor:
-        """(n, letters) symbols → (n, width)."""
+        """Embed tokens by their characters: (n, letters) → (n, width)."""
         if "characters" not in packed.columns:
-            raise PretuneError("this model reads words by their letters; give it a tokenizer of the kind characters")
+            raise PretuneError(
+                "this model reads the characters of words; use it with a tokenizer of the kind `characters`"
+            )
         spelled = packed.columns["characters"].long()
         first, place = distinct(spelled)
         x = self.dropout(self.words(spelled[first]))
         return x[place]
 
     def words(self, spelled: Tensor) -> Tensor:
-        """(m, letters) → (m, width)."""
+        """Embed distinct words: (m, letters) → (m, width)."""
         table = torch.cat([self.symbols.new_zeros(1, self.symbols.shape[1]), self.symbols])
         letters = F.embedding(spelled, table).to(self.compute).transpose(1, 2)
         x = self.activation(torch.cat([filters(letters) for filters in self.filters], 1))
@@ -95,15 +101,19 @@ class SpelledEmbeddings(nn.Module):
         out: Tensor = self.project(x)
         return out
 
+    def add_operations(self, sizes: OperationSizes) -> None:
+        """Add the weights of the filters, as if no word occurred twice."""
+        sizes.matrices += self.filter_weights
+
 
 def distinct(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """(m,) a place of each distinct row, and (n,) which of these each row is.
+    """Return the index of one occurrence of each distinct row, (m,), and for each row which of these it is, (n,).
 
     >>> first, place = distinct(torch.tensor([[1, 2], [3, 4], [1, 2]]))
     >>> torch.tensor([[1, 2], [3, 4], [1, 2]])[first][place].tolist()
     [[1, 2], [3, 4], [1, 2]]
     """
-    # Two rows with one hash of 64 bits are rarer than any mistake a machine makes.
+    # Rows are compared by a 64-bit hash; collisions are rarer than hardware errors.
     powers = torch.arange(1, rows.shape[1] + 1, device=rows.device) * 0x9E3779B97F4A7C1 | 1
     keys = ((rows + 1) * powers * ((rows << 20) + powers)).sum(1)
     found, place = torch.unique(keys, return_inverse=True)

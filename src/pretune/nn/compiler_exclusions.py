@@ -1,7 +1,7 @@
-"""Functions that compilers leave alone.
+"""Functions excluded from compilation.
 
-torch's own decorator loads the compiler as soon as it is used: seconds at the start of every program, most of which compile
-nothing. Here it is used when something is about to be compiled.
+torch's decorator for this imports the compiler as soon as it is applied, which takes seconds at the start of every program. Here
+it is applied only when something is about to be compiled.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import torch
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_WAITING: list[list[Callable[..., object]]] = []  # of one function each, which others call
+_WAITING: list[list[Callable[..., object]]] = []  # one function each, to be replaced by its excluded version
 
 
 def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
-    """A function that a compiled model calls as it is, once `leave_out_of_graphs` was called.
+    """Exclude a function from compiled graphs, effective once `leave_out_of_graphs` is called.
 
     >>> uncompiled(len)("abc")
     3
@@ -34,7 +34,7 @@ def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def leave_out_of_graphs() -> None:
-    """Call this before something is compiled."""
+    """Apply all exclusions; call this before compiling anything."""
     while _WAITING:
         chosen = _WAITING.pop()
         chosen[0] = torch.compiler.disable(chosen[0])  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Convolutions along sequences, and layers that have one beside them."""
+"""Convolutions along sequences, and layers with a parallel convolution."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pretune.nn.attention.multi_head import Flow
 from pretune.nn.attention.packed_layout import Layout
 from pretune.nn.dropout import Dropout
 from pretune.nn.feed_forward import Activation
+from pretune.nn.operations import OperationSizes
 
 
 class Convolution(nn.Module):
-    """A token and its neighbors, `size` in all, through one matrix; beyond the ends of a sequence there are zeros."""
+    """A convolution over `size` neighboring tokens, with zero padding at the ends of each sequence."""
 
     def __init__(self, width: int, size: int) -> None:
         super().__init__()
@@ -21,7 +22,7 @@ class Convolution(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        """(n, width) → (n, width)."""
+        """Convolve each sequence: (n, width) → (n, width)."""
         starts, ends = layout.queries.bounds
         size = self.weight.shape[2]
         neighbors = []
@@ -32,9 +33,13 @@ class Convolution(nn.Module):
         windows = torch.stack(neighbors, dim=-1).flatten(1)  # (n, width · size)
         return F.linear(windows, self.weight.flatten(1).to(x.dtype), self.bias.to(x.dtype))
 
+    def add_operations(self, sizes: OperationSizes) -> None:
+        """Add the weights to the sizes that determine the operations."""
+        sizes.matrices += self.weight.numel()
+
 
 class Convolved(nn.Module):
-    """norm(layer(x) + activation(convolution(x))): the first layer of DeBERTa-v2's largest sizes."""
+    """norm(layer(x) + activation(convolution(x))): the first layer of the large DeBERTa-v2 sizes."""
 
     def __init__(
         self, layer: nn.Module, convolution: Convolution, activation: Activation, norm: nn.Module, dropout: float = 0.0
@@ -44,7 +49,7 @@ class Convolved(nn.Module):
         self.activation, self.dropout = activation, Dropout(dropout)
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
-        """(n, width) → (n, width)."""
+        """Apply the layer and the convolution: (n, width) → (n, width)."""
         beside = self.activation(self.dropout(self.convolution(x, flow.layout), flow.depth))
         out: Tensor = self.norm(self.layer(x, flow) + beside)
         return out

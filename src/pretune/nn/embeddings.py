@@ -1,4 +1,4 @@
-"""From ids to vectors."""
+"""Embedding layers: from token ids to vectors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pretune.packed import Packed
 
 
 class Lookup(nn.Module):
-    """A vector for each value of a column. Where a Packed has no such column, `absent` is its value; None: no vector."""
+    """An embedding of a column. Without that column, `absent` is its value; None: nothing is added."""
 
     def __init__(self, column: str, values: int, width: int, absent: int | None = 0) -> None:
         super().__init__()
@@ -23,14 +23,14 @@ class Lookup(nn.Module):
         self.weight = nn.Parameter(torch.empty(values, width))
 
     def forward(self, packed: Packed) -> Tensor:
-        """(n, width), or what broadcasts to it."""
+        """Embed the column: (n, width), or a tensor that broadcasts to it."""
         if self.column in packed.columns:
             return F.embedding(packed.columns[self.column], self.weight)
         return self.weight.new_zeros(()) if self.absent is None else self.weight[self.absent]
 
 
 class Embeddings(nn.Module):
-    """Token vectors plus positions plus segments, then norm and dropout; any of these but the tokens may be absent."""
+    """Token embeddings plus optional position and segment embeddings, then norm and dropout."""
 
     def __init__(
         self,
@@ -48,16 +48,18 @@ class Embeddings(nn.Module):
         word_dropout: float = 0.0,
         padding: int | None = None,
     ) -> None:
-        """`columns` are further vectors to add (languages, tasks); `scale` is that of the token vectors alone (the
-        Transformer has √width); `project` leads to states of another width; with `query`, tokens of the query stream,
-        where something is to be predicted, have one vector of their own (XLNet); `word_dropout` is the share of the
-        vocabulary whose vectors are 0 for a step, wherever they stand (Gal and Ghahramani, 2016); `padding` is the id of a
-        token that positions do not count (MPNet)."""
+        """Build the layer.
+
+        `columns` are further embeddings to add (languages, tasks); `scale` multiplies the token vectors only (√width in the
+        Transformer); `project` maps to states of another width; with `query`, tokens of the query stream, which are to be
+        predicted, share one learned vector (XLNet); `word_dropout` is the fraction of the vocabulary whose vectors are set to
+        0 in a step (Gal and Ghahramani, 2016); `padding` is the id of a token that positions do not count (MPNet).
+        """
         super().__init__()
         self.scale, self.padding = scale, padding
         self.tokens = nn.Parameter(torch.empty(vocabulary, width))
         self.query = nn.Parameter(torch.empty(1, 1, width)) if query else None
-        self.idle = query  # some of its parameters are not for all batches
+        self.idle = query  # some of its parameters are unused in some batches
         self.positions = positions
         self.segments = nn.Parameter(torch.empty(segments, width)) if segments else None
         self.columns = nn.ModuleDict({lookup.column: lookup for lookup in columns})
@@ -65,20 +67,20 @@ class Embeddings(nn.Module):
         self.dropout = Dropout(dropout)
         self.word_dropout = Dropout(word_dropout)
         self.project = project
-        self.compute = torch.float32  # the type of everything that follows
+        self.compute = torch.float32  # the dtype of all computations that follow
 
     @property
     def vocabulary(self) -> int:
-        """Number of token vectors."""
+        """Return the number of token vectors."""
         return self.tokens.shape[0]
 
     @property
     def width(self) -> int:
-        """Width of what comes out, which the vectors of tokens need not have."""
+        """Return the output width, which may differ from that of token vectors."""
         return self.tokens.shape[1] if self.project is None else self.project.out_features
 
     def vectors(self, packed: Packed) -> Tensor:
-        """(n,) ids → (n, width of the token vectors)."""
+        """Embed token ids without the final projection: (n,) → (n, width of token vectors)."""
         x = F.embedding(packed.ids, self.tokens)
         if self.training and self.word_dropout.share:
             x = x * self.word_dropout(x.new_ones(self.vocabulary))[packed.ids, None]
@@ -97,27 +99,27 @@ class Embeddings(nn.Module):
         return self.dropout(self.norm(x.to(self.compute)))
 
     def forward(self, packed: Packed) -> Tensor:
-        """(n,) ids → (n, width)."""
+        """Embed token ids: (n,) → (n, width)."""
         x = self.vectors(packed)
         return x if self.project is None else self.project(x)
 
 
 def positions_without(packed: Packed, padding: int) -> Tensor:
-    """Return the positions (n,) of tokens when those with the id `padding` do not count; these have position -1.
+    """Return the positions (n,) of tokens without counting those with the id `padding`, which have position -1.
 
     >>> from pretune.packed import pack_lists
     >>> positions_without(pack_lists([[5, 1, 6], [1, 7]]), padding=1).tolist()
     [0, -1, 1, -1, 0]
     """
     is_padding = (packed.ids == padding).long()
-    running = is_padding.cumsum(0)  # over all sequences
-    first = side_of(packed).bounds[0].long()  # of each token's own sequence
+    running = is_padding.cumsum(0)  # across all sequences
+    first = side_of(packed).bounds[0].long()  # start of each token's sequence
     skipped = running - (running - is_padding)[first]
     return torch.where(is_padding > 0, -1, packed.positions - skipped)
 
 
 class Given(nn.Module):
-    """Vectors that come with the tokens, as column `vectors`, led to another width: how a network shares an embedding."""
+    """A projection of vectors that come with the tokens, column `vectors`: it lets a network share an embedding."""
 
     positions: None = None
 
@@ -127,6 +129,6 @@ class Given(nn.Module):
         self.project = Linear(vectors, width) if vectors != width else nn.Identity()
 
     def forward(self, packed: Packed) -> Tensor:
-        """(n, vectors) → (n, width)."""
+        """Project the given vectors: (n, vectors) → (n, width)."""
         out: Tensor = self.project(packed.columns["vectors"])
         return out

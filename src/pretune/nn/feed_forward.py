@@ -6,39 +6,40 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from pretune.nn.attention.multi_head import Flow
 from pretune.nn.dropout import Dropout
 from pretune.nn.kernels import ours
 from pretune.nn.linear import Linear
+from pretune.nn.structured_pruning import PrunableUnits
 from pretune.runtime.errors import PretuneError, nearest
 
 Activation = Callable[[Tensor], Tensor]
 
 
 def relu_squared(x: Tensor) -> Tensor:
-    """ReLU² (So et al., 2021)."""
+    """Return ReLU² (So et al., 2021)."""
     return F.relu(x).square()
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """GELU by its approximation with tanh (Hendrycks and Gimpel, 2016)."""
+    """Return GELU in its tanh approximation (Hendrycks and Gimpel, 2016)."""
     return F.gelu(x, approximate="tanh")
 
 
 def quick_gelu(x: Tensor) -> Tensor:
-    """GELU approximated by x · sigmoid(1.702 x) (Hendrycks and Gimpel, 2016)."""
+    """Return GELU approximated by x · sigmoid(1.702 x) (Hendrycks and Gimpel, 2016)."""
     return x * (1.702 * x).sigmoid()
 
 
 def clipped_gelu(x: Tensor) -> Tensor:
-    """GELU clipped to [-10, 10], which int8 weights can hold."""
+    """Return GELU clipped to [-10, 10], a range suitable for int8 quantization."""
     return F.gelu(x).clip(-10.0, 10.0)
 
 
 def laplace(x: Tensor) -> Tensor:
-    """The Laplace activation of MEGA (Ma et al., 2022): the normal distribution function with its mean and deviation."""
+    """Return the Laplace activation of MEGA (Ma et al., 2022), a normal cumulative distribution function."""
     return 0.5 * (1.0 + torch.erf((x - 0.707107) / (0.282095 * 2.0**0.5)))
 
 
@@ -48,7 +49,7 @@ def linear(x: Tensor) -> Tensor:
 
 
 def sqrt_softplus(x: Tensor) -> Tensor:
-    """The square root of softplus."""
+    """Return the square root of softplus."""
     return F.softplus(x).sqrt()
 
 
@@ -57,8 +58,8 @@ class _Activations(dict[str, Activation]):
         raise PretuneError(f"unknown activation {name!r}; {nearest(str(name), self)}")
 
 
-# Every activation that `transformers` has a name for, but those with parameters of their own (prelu, xielu), which the
-# families' layouts have no place for.
+# Every activation that has a name in `transformers`, except those with parameters (prelu, xielu), for which the checkpoint
+# layouts of the families have no place.
 ACTIVATIONS = _Activations(
     {
         "gelu": F.gelu,
@@ -88,50 +89,50 @@ ACTIVATIONS = _Activations(
 )
 
 
-class FeedForward(nn.Module):
-    """activation(x W₁) W₂."""
+class FeedForward(PrunableUnits):
+    """A feed-forward network, activation(x W₁) W₂."""
 
     def __init__(
         self, width: int, inner: int, activation: Activation = F.gelu, *, bias: bool = True, dropout: float = 0.0
     ) -> None:
-        """`dropout` is that of the inner values."""
+        """Build the layer; `dropout` applies to the inner activations."""
         super().__init__()
         self.activation, self.dropout = activation, Dropout(dropout)
         self.inner = Linear(width, inner, bias)
         self.output = Linear(inner, width, bias)
 
     def forward(self, x: Tensor, flow: Flow | None = None) -> Tensor:
-        """(n, width) → (n, width)."""
+        """Apply the network to each token: (n, width) → (n, width)."""
         inner = self.inner
         if self.activation is F.gelu and inner.bias is not None and ours(x):
             from pretune.nn.kernels.gelu import bias_gelu
 
-            opened: Tensor = bias_gelu(F.linear(inner.quantized(x), inner.weight.to(x.dtype)), inner.bias)
+            hidden: Tensor = bias_gelu(F.linear(inner.quantized(x), inner.weight.to(x.dtype)), inner.bias)
         else:
-            opened = self.activation(inner(x))
-        return self.output(self.dropout(opened))
+            hidden = self.activation(inner(x))
+        return self.output(self.dropout(hidden))
 
 
-class GatedFeedForward(nn.Module):
-    """(activation(x W) ∘ x V) W₂ (Shazeer, 2020); W and V from one matrix."""
+class GatedFeedForward(PrunableUnits):
+    """A gated feed-forward network, (activation(x W) ∘ x V) W₂ (Shazeer, 2020), with W and V in one matrix."""
 
     def __init__(
         self, width: int, inner: int, activation: Activation = F.gelu, *, bias: bool = False, dropout: float = 0.0
     ) -> None:
-        """`dropout` is that of the inner values."""
+        """Build the layer; `dropout` applies to the inner activations."""
         super().__init__()
         self.activation, self.dropout = activation, Dropout(dropout)
         self.inner = Linear(width, 2 * inner, bias, stacked=2)
         self.output = Linear(inner, width, bias)
 
     def forward(self, x: Tensor, flow: Flow | None = None) -> Tensor:
-        """(n, width) → (n, width)."""
+        """Apply the network to each token: (n, width) → (n, width)."""
         both = self.inner(x)
         if self.activation is F.gelu and ours(x):
             from pretune.nn.kernels.gelu import gated_gelu
 
             gated: Tensor = gated_gelu(both)
         else:
-            opened, gate = both.chunk(2, dim=-1)
-            gated = self.activation(opened) * gate
+            hidden, gate = both.chunk(2, dim=-1)
+            gated = self.activation(hidden) * gate
         return self.output(self.dropout(gated))

@@ -1,4 +1,4 @@
-"""All initialization in one place."""
+"""Weight initialization schemes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class Undrawn(TorchFunctionMode):
-    """Inside it, zeros stand where random numbers would be drawn, which takes far longer: a checkpoint fills them next.
+    """A context in which random initialization writes zeros, which is much faster: a checkpoint overwrites them.
 
     >>> with Undrawn():
     ...     float(nn.Linear(8, 8).weight.abs().max())
@@ -31,21 +31,21 @@ class Undrawn(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Every call but those that draw."""
+        """Call the function, or write zeros if it draws random numbers."""
         given = kwargs or {}
         return nn.init.zeros_(args[0] if args else given["tensor"]) if func in DRAWING else func(*args, **given)
 
 
-# Which of them a mode sees depends on the modes around it.
+# Which of these functions a mode sees depends on the modes around it.
 DRAWING = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
 
 
 def initialize(module: Module, deviation: float = 0.02, zero_outputs: bool = False) -> Module:
-    """BERT's rule: matrices and vectors of tokens from a truncated normal, biases 0, norms 1.
+    """Initialize as BERT does: weights and embeddings from a truncated normal, biases 0, norms 1.
 
-    With `zero_outputs`, the last matrix of every part of a layer starts at 0, so that a layer starts as the identity.
+    With `zero_outputs`, the output matrix of every sublayer starts at 0, so that a layer starts as the identity.
     """
-    if next(module.parameters()).is_meta:  # shapes alone; drawing nothing takes its time there
+    if next(module.parameters()).is_meta:  # only shapes are needed
         return module
     norms = (nn.LayerNorm, nn.RMSNorm)
     for child in module.modules():
@@ -57,7 +57,7 @@ def initialize(module: Module, deviation: float = 0.02, zero_outputs: bool = Fal
             elif parameter.dim() > 1:
                 draw_truncated(parameter, deviation)
     if zero_outputs:
-        # Once all else is done: a part comes before the matrices in it, which would be drawn anew.
+        # After everything else, because the matrices inside a sublayer are drawn after it is visited.
         for child in module.modules():
             output = getattr(child, "output", None)
             if isinstance(output, nn.Linear):
@@ -75,11 +75,11 @@ def draw_truncated(parameter: Tensor, deviation: float) -> None:
 
 
 def initialize_by_inputs(module: Module, factor: float = 1.0) -> Module:
-    """T5's rule: the deviation of a matrix is one over the square root of its inputs, that of token vectors is 1.
+    """Initialize as T5 does: weights with standard deviation 1 / √inputs, token embeddings with 1, biases 0, norms 1.
 
-    Where attention does not scale its logits, its queries start smaller instead. Norms are 1, biases 0.
+    Where attention does not scale its logits, its query matrix starts smaller instead.
     """
-    if next(module.parameters()).is_meta:  # shapes alone; drawing nothing takes its time there
+    if next(module.parameters()).is_meta:  # only shapes are needed
         return module
     widths = [child.width for child in module.modules() if isinstance(child, Embeddings)]
     for child in module.modules():
@@ -91,7 +91,7 @@ def initialize_by_inputs(module: Module, factor: float = 1.0) -> Module:
             nn.init.normal_(child.tokens, std=factor)
         elif isinstance(child, RelativeBias):
             nn.init.normal_(child.weight, std=factor * widths[0] ** -0.5)
-    for child in module.modules():  # once all matrices are drawn
+    for child in module.modules():  # after all matrices are drawn
         if isinstance(child, (ScoredAttention, CrossAttention)) and child.scale == 1.0:
             inputs = child.query.in_features * child.head_width
             nn.init.normal_(child.query.weight, std=factor * inputs**-0.5)
@@ -99,9 +99,9 @@ def initialize_by_inputs(module: Module, factor: float = 1.0) -> Module:
 
 
 def initialize_evenly(module: Module, reach: float = 0.1, everywhere: bool = False) -> Module:
-    """AWD-LSTM's rule: token vectors evenly from -reach to reach; layers as torch draws them, their biases 0.
+    """Initialize as AWD-LSTM does: token embeddings uniformly from -reach to reach, layers as in torch, biases 0.
 
-    With `everywhere`, all matrices like the token vectors (Sutskever et al., 2014).
+    With `everywhere`, all weights are drawn like the token embeddings (Sutskever et al., 2014).
     """
     for child in module.modules():
         for name, parameter in child.named_parameters(recurse=False):
@@ -113,7 +113,7 @@ def initialize_evenly(module: Module, reach: float = 0.1, everywhere: bool = Fal
 
 
 def scale_outputs(module: Module, factor: float) -> Module:
-    """GPT-2's rule: the last matrix of every part of a layer starts smaller, as many of them add up."""
+    """Scale down the output matrix of every sublayer, as GPT-2 does, because the residual stream adds many of them up."""
     for child in module.modules():
         output = getattr(child, "output", None)
         if isinstance(output, nn.Linear):

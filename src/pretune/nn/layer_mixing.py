@@ -1,8 +1,8 @@
-"""Features for a task: what of a backbone's layers its head stands on, and what stands between them.
+"""Features for a task head: combinations of a backbone's layers, and layers between them and the head.
 
-Devlin et al. (2019) compare the choices of layers; the mix of all with learned weights is that of Peters et al. (2018, ELMo),
-who put it beside vectors of words that are the task's own (`elmo`, or `elmo300` where these are 300 wide). `cove` is the top
-of a translator's encoder beside its vectors of words (McCann et al., 2017), who also have the biattentive layers.
+Devlin et al. (2019) compare combinations of layers. The learned weighted sum of all (scalar mix) is that of Peters et al. (2018,
+ELMo), who concatenate it with task-specific word vectors (`elmo`, or `elmo300` for a width of 300). `cove` is the top layer of a
+translation encoder concatenated with its word vectors (McCann et al., 2017), which also introduced the biattentive layers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pretune.runtime.errors import PretuneError, nearest
 
 Layers = Literal["last", "embeddings", "second", "sum4", "concat4", "mix", "elmo", "cove"]
 Top = Literal["", "mlp", "bilstm", "biattentive"]
-WORDS = 100  # width of a task's own vectors of words, unless it says otherwise
+WORDS = 100  # default width of task-specific word vectors
 KEPT: dict[str, tuple[int, ...] | Literal["all"]] = {
     "last": (-1,),
     "embeddings": (0,),
@@ -40,7 +40,7 @@ KEPT: dict[str, tuple[int, ...] | Literal["all"]] = {
 
 
 class Mix(nn.Module):
-    """γ · Σ softmax(s)_j · layer_j, with γ and s learned."""
+    """A scalar mix of layers, γ · Σ softmax(s)_j · layer_j, with learned γ and s."""
 
     def __init__(self, layers: int) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Mix(nn.Module):
         self.scale = nn.Parameter(torch.ones(()))
 
     def forward(self, layers: list[Tensor]) -> Tensor:
-        """(n, width) each → (n, width).
+        """Mix layers, (n, width) each, into (n, width).
 
         >>> Mix(2)([torch.zeros(1, 3), torch.ones(1, 3)]).tolist()
         [[0.5, 0.5, 0.5]]
@@ -58,15 +58,15 @@ class Mix(nn.Module):
 
 
 class TwoLSTMs(nn.Module):
-    """LSTMs in both directions over each sequence, (n, inputs) → (n, 2 · width)."""
+    """A bidirectional LSTM over each sequence: (n, inputs) → (n, 2 · width)."""
 
     def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
         self.ahead, self.back = Recurrence(inputs, width), Recurrence(inputs, width)
 
-    @uncompiled  # rows are laid out by their lengths
+    @uncompiled  # the layout depends on the lengths
     def forward(self, x: Tensor, packed: Packed) -> Tensor:
-        """States of both directions side by side."""
+        """Return the concatenated states of both directions."""
         if not len(packed):
             return x.new_zeros(0, 2 * self.ahead.outputs)
         rows, turn = Rows.make(replace(packed, columns={})), reverse(packed)
@@ -76,10 +76,10 @@ class TwoLSTMs(nn.Module):
 
 
 class Biattentive(nn.Module):
-    """The layers of the biattentive classification network, for one text that looks at itself: (n, inputs) → (n, width).
+    """The layers of the biattentive classification network for a single text: (n, inputs) → (n, width).
 
-    A feed-forward layer and LSTMs encode the tokens; each looks at all others, c = Σ softmax(x · x') x'; LSTMs read x, its
-    difference from c, and its product with c.
+    A feed-forward layer and a bidirectional LSTM encode the tokens; each attends to all others, c = Σ softmax(x · x') x'; a
+    second bidirectional LSTM reads x, x - c, and x · c.
     """
 
     def __init__(self, inputs: int, width: int) -> None:
@@ -89,7 +89,7 @@ class Biattentive(nn.Module):
         self.encode, self.integrate = TwoLSTMs(width, half), TwoLSTMs(6 * half, half)
 
     def forward(self, x: Tensor, packed: Packed) -> Tensor:
-        """States of tokens that have looked at all others."""
+        """Return the states of tokens after self-attention."""
         x = self.encode(self.inner(x), packed)
         one = x[:, None]  # a single head
         seen = attend(one, one, one, self_layout(packed), full, scale=1.0)[:, 0]
@@ -97,7 +97,7 @@ class Biattentive(nn.Module):
 
 
 class Features(nn.Module):
-    """Some layers of a backbone as one, with an MLP or LSTMs on them where `top` says so."""
+    """A combination of backbone layers, with an MLP or LSTMs on top as `top` says."""
 
     def __init__(
         self,
@@ -110,8 +110,11 @@ class Features(nn.Module):
         words: int = 0,
         uneven: bool = False,
     ) -> None:
-        """`depth` counts the layers without the embeddings; `vocabulary` is for vectors of words of the task's own; `words`
-        is the width of the backbone's; `uneven` layers, of several widths, cannot be mixed."""
+        """Build the features.
+
+        `depth` is the number of layers without the embeddings; `vocabulary` is the number of task-specific word vectors;
+        `words` is the width of the backbone's word vectors; `uneven` layers, of different widths, cannot be mixed.
+        """
         super().__init__()
         asked = re.fullmatch(r"(elmo)(\d+)", layers)
         layers, own = (asked[1], int(asked[2])) if asked else (layers, WORDS)
@@ -119,9 +122,9 @@ class Features(nn.Module):
             if value not in choices:
                 raise PretuneError(f"unknown features {value!r}; {nearest(value, choices)}")
         if uneven and layers in ("mix", "elmo", "sum4", "concat4"):
-            raise PretuneError(f"{layers} takes layers of one width, which this model's are not; take last or second")
+            raise PretuneError(f"{layers} needs layers of one width, but this model's differ; choose last or second")
         if layers in ("sum4", "concat4") and depth < 4:
-            raise PretuneError(f"{layers} takes the last four layers, but this model has {depth}; take mix or second")
+            raise PretuneError(f"{layers} needs four layers, but this model has {depth}; choose mix or second")
         self.layers, self.keep = layers, KEPT[layers]
         if layers in ("mix", "elmo"):
             self.mix = Mix(depth + 1)
@@ -141,7 +144,7 @@ class Features(nn.Module):
         self.top = top
 
     def forward(self, states: list[Tensor], packed: Packed) -> Tensor:
-        """Kept layers, (n, width) each → (n, width of the features)."""
+        """Combine the kept layers, (n, width) each, into features, (n, width of the features)."""
         match self.layers:
             case "mix":
                 x: Tensor = self.mix(states)

@@ -1,7 +1,7 @@
-"""Linear maps and norms that compute in the type of their input.
+"""Linear layers and norms that compute in the dtype of their input.
 
-Parameters stay in fp32; activations are fp32 on a CPU and bf16 on an accelerator. Casting a weight at its use is one small
-kernel that a compiler folds away, and there is no hidden autocast state.
+Parameters stay in fp32; activations are fp32 on a CPU and bf16 on an accelerator. Casting a weight where it is used is a small
+kernel that a compiler fuses, and there is no hidden autocast state.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pretune.nn.operations import OperationSizes
+
 
 class Linear(nn.Linear):
-    """A linear layer; `stacked` says how many matrices its weight holds one upon the other (3 for queries, keys, values).
+    """A linear layer; `stacked` is the number of matrices concatenated in its weight (3 for queries, keys, values).
 
-    `input_quantizer`, if any, rounds what is multiplied by the weight (quantization-aware training).
+    `input_quantizer`, if given, rounds the input (quantization-aware training).
     """
 
     def __init__(self, inputs: int, outputs: int, bias: bool = True, stacked: int = 1) -> None:
@@ -23,20 +25,28 @@ class Linear(nn.Linear):
         self.input_quantizer: nn.Module | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """(…, inputs) → (…, outputs)."""
+        """Apply the layer: (…, inputs) → (…, outputs)."""
         return F.linear(
             self.quantized(x), self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype)
         )
 
     def quantized(self, x: Tensor) -> Tensor:
-        """Return the input as it is multiplied by the weight."""
+        """Return the input, rounded if there is an input quantizer."""
         return x if self.input_quantizer is None else self.input_quantizer(x)
+
+    def add_operations(self, sizes: OperationSizes) -> None:
+        """Add the weights to the sizes that determine the operations."""
+        sizes.matrices += self.weight.numel()
+
+    def weights_per_target(self, tied: int) -> int:
+        """Return the number of weights."""
+        return self.weight.numel()
 
 
 class OutputLinear(Linear):
-    """The last linear map of a head: its outputs are logits, scores, or vectors to compare, and no layer follows.
+    """The last linear layer of a head: its outputs are logits, scores, or vectors to compare.
 
-    Muon leaves it to AdamW, as it does embeddings.
+    Muon leaves it to AdamW, like embeddings.
     """
 
 
@@ -47,7 +57,7 @@ class LayerNorm(nn.LayerNorm):
         super().__init__(width, eps=eps, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Mean 0 and variance 1 over the last dimension, then scale and shift."""
+        """Normalize to mean 0 and variance 1 over the last dimension, then scale and shift."""
         bias = None if self.bias is None else self.bias.to(x.dtype)
         return F.layer_norm(x, self.normalized_shape, self.weight.to(x.dtype), bias, self.eps)
 
@@ -59,7 +69,7 @@ class RMSNorm(nn.RMSNorm):
         super().__init__(width, eps=eps, elementwise_affine=scale)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Mean square 1 over the last dimension, then scale."""
+        """Normalize to mean square 1 over the last dimension, then scale."""
         weight = None if self.weight is None else self.weight.to(x.dtype)
         if torch.onnx.is_in_onnx_export():  # ONNX has no operator for it before opset 23
             assert self.eps is not None

@@ -1,4 +1,4 @@
-"""Low-rank adapters (Hu et al., 2022, LoRA): a matrix stays as it is, and a product of two thin ones is added to it."""
+"""Low-rank adapters (Hu et al., 2022, LoRA): the product of two thin matrices is added to a frozen weight."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pretune.nn.linear import Linear
 
 
 class LowRank(nn.Module):
-    """W → W + scale · B A, for each of the matrices that W holds stacked; B starts at 0."""
+    """A LoRA parametrization W → W + scale · B A for each of the matrices stacked in W; B starts at 0."""
 
     def __init__(self, weight: Tensor, stacked: int, rank: int, scale: float) -> None:
         super().__init__()
@@ -20,12 +20,12 @@ class LowRank(nn.Module):
         self.up = nn.Parameter(weight.new_zeros(stacked, rows, rank))
 
     def forward(self, weight: Tensor) -> Tensor:
-        """The matrix with what was added."""
+        """Return the weight plus the low-rank update."""
         return weight + self.scale * torch.bmm(self.up, self.down).view(weight.shape)
 
 
 def add_low_rank(module: nn.Module, rank: int, scale: float) -> None:
-    """Freeze a module, and give all its linear maps adapters, which move instead."""
+    """Freeze a module and add trainable low-rank adapters to all its linear layers."""
     module.requires_grad_(False)
     for child in [child for child in module.modules() if isinstance(child, Linear)]:
         adapter = LowRank(child.weight, child.stacked, rank, scale)
@@ -33,7 +33,7 @@ def add_low_rank(module: nn.Module, rank: int, scale: float) -> None:
 
 
 def merge_low_rank(module: nn.Module) -> None:
-    """Make the adapters part of their matrices."""
+    """Merge the adapters into the weights."""
     for child in [child for child in module.modules() if isinstance(child, Linear)]:
         if parametrize.is_parametrized(child, "weight"):
             parametrize.remove_parametrizations(child, "weight", leave_parametrized=True)

@@ -1,4 +1,4 @@
-"""Weights of small magnitude set to 0, all at once or little by little during a training (Zhu and Gupta, 2017)."""
+"""Magnitude pruning: the smallest weights are set to 0, at once or gradually during training (Zhu and Gupta, 2017)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pretune.nn.embeddings import Embeddings
 from pretune.nn.linear import Linear
 from pretune.nn.recurrent import Recurrence
 
-REACHED = 0.7  # share of a training after which all zeros are there; the rest is for recovery
-LEVELS = 20  # in how many steps they come
+REACHED = 0.7  # fraction of training after which the final sparsity is reached; the rest is for recovery
+LEVELS = 20  # number of pruning steps
 
 
 def matrices(module: nn.Module) -> list[Tensor]:
-    """What can have zeros: the matrices of linear maps and of recurrent cells, and the vectors of tokens."""
+    """Return the weights that can be pruned: those of linear and recurrent layers, and token embeddings."""
     found: dict[int, Tensor] = {}
     for child in module.modules():
         if isinstance(child, Recurrence):
@@ -26,7 +26,7 @@ def matrices(module: nn.Module) -> list[Tensor]:
 
 
 def smallest(weight: Tensor, share: float) -> Tensor:
-    """Where that share of a matrix is which is nearest to 0.
+    """Return a mask of the given fraction of weights with the smallest magnitude.
 
     >>> smallest(torch.tensor([[1.0, -3.0], [2.0, 0.5]]), 0.5)
     tensor([[ True, False],
@@ -41,13 +41,13 @@ def smallest(weight: Tensor, share: float) -> Tensor:
 
 @torch.no_grad()
 def make_sparse(module: nn.Module, share: float) -> None:
-    """Set that share of each matrix to 0, what is nearest to it."""
+    """Set the given fraction of each weight matrix to 0, smallest magnitudes first."""
     for weight in matrices(module):
         weight.masked_fill_(smallest(weight, share), 0.0)
 
 
 class Sparsifier:
-    """Called after each step of a training: more and more weights become 0, and stay it."""
+    """Gradual magnitude pruning, called after each training step."""
 
     def __init__(self, module: nn.Module, share: float) -> None:
         self.weights, self.share = matrices(module), share
@@ -55,15 +55,15 @@ class Sparsifier:
         self.zeros: list[Tensor] = []
 
     def target(self, progress: float) -> float:
-        """The share of zeros at a share of the training: quickly at first, when there is much that is not needed."""
+        """Return the sparsity at a fraction of training, which rises fast at first, while many weights are redundant."""
         level = min(LEVELS, int(progress / REACHED * LEVELS)) / LEVELS
         return self.share * (1 - (1 - level) ** 3)
 
     @torch.no_grad()
     def __call__(self, progress: float) -> None:
-        """After a step."""
+        """Prune after a training step at this fraction of training."""
         level = min(LEVELS, int(progress / REACHED * LEVELS))
-        if level != self.level:  # in a training that was resumed, the zeros that are there are the smallest
+        if level != self.level:  # after a resume, weights that were pruned are still 0 and thus the smallest
             self.level = level
             self.zeros = [smallest(weight, self.target(progress)) for weight in self.weights]
         for weight, zeros in zip(self.weights, self.zeros, strict=True):
@@ -71,6 +71,6 @@ class Sparsifier:
 
 
 def zeros_in(module: nn.Module) -> float:
-    """The share of zeros in all matrices together."""
+    """Return the fraction of zeros in all prunable weights."""
     weights = matrices(module)
     return sum(int((weight == 0).sum()) for weight in weights) / max(1, sum(weight.numel() for weight in weights))

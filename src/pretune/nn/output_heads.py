@@ -1,4 +1,4 @@
-"""What families put between states and predictions."""
+"""Output heads: layers between hidden states and predictions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from pretune.nn.dropout import Dropout
 from pretune.nn.feed_forward import Activation
 from pretune.nn.linear import Linear, OutputLinear
+from pretune.nn.operations import weights_per_target
 
 
 class VocabularyHead(nn.Module):
-    """Logits over the vocabulary by the token embedding itself, after an optional transform (BERT's)."""
+    """A language model head tied to the token embedding, after an optional transform (BERT)."""
 
     def __init__(self, vocabulary: int, transform: nn.Module | None = None, bias: bool = True) -> None:
         super().__init__()
@@ -20,24 +21,28 @@ class VocabularyHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocabulary)) if bias else None
 
     def forward(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """(m, width) and the token embedding (vocabulary, vectors) → (m, vocabulary)."""
+        """Compute logits from states (m, width) and the token embedding (vocabulary, vectors): (m, vocabulary)."""
         states = self.transform(states)
         bias = None if self.bias is None else self.bias.to(states.dtype)
         return F.linear(states, tokens.to(states.dtype), bias)
 
+    def weights_per_target(self, tied: int) -> int:
+        """Return the number of weights of the token embedding and of the transform."""
+        return tied + weights_per_target(self.transform, tied)
+
 
 class OwnVocabularyHead(nn.Module):
-    """Logits over the vocabulary by a matrix of its own, whatever the token embedding, after an optional transform."""
+    """A language model head with its own output matrix, after an optional transform."""
 
     def __init__(self, vocabulary: int, width: int, bias: bool = False, transform: nn.Module | None = None) -> None:
-        """`width` is that of the states, or of what the transform makes of them."""
+        """Build the head; `width` is that of the states after the transform."""
         super().__init__()
         self.transform = transform if transform is not None else nn.Identity()
         self.output = OutputLinear(width, vocabulary, bias)
         self.vocabulary = vocabulary
 
     def forward(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """(m, width) → (m, vocabulary)."""
+        """Compute logits from states (m, width): (m, vocabulary). The token embedding is not used."""
         out: Tensor = self.output(self.transform(states))
         return out
 
@@ -45,9 +50,9 @@ class OwnVocabularyHead(nn.Module):
 def vocabulary_head(
     vocabulary: int, width: int, *, tied: bool, transform: nn.Module | None = None, bias: bool = True
 ) -> VocabularyHead | OwnVocabularyHead:
-    """Return the head of a language model: its output matrix is the token embedding where these are `tied`, else its own.
+    """Return a language model head whose output matrix is the token embedding if `tied`, and its own otherwise.
 
-    `width` is that of the token vectors, which the transform leads to.
+    `width` is that of the token vectors, which is also the output width of the transform.
     """
     if tied:
         return VocabularyHead(vocabulary, transform, bias)
@@ -55,7 +60,7 @@ def vocabulary_head(
 
 
 class FixedBias(nn.Module):
-    """Another head's logits plus numbers that no training moves (BART's final_logits_bias)."""
+    """A language model head with a constant bias added to its logits (BART's final_logits_bias)."""
 
     bias: Tensor
 
@@ -65,25 +70,25 @@ class FixedBias(nn.Module):
         self.register_buffer("bias", torch.zeros(1, vocabulary))
 
     def forward(self, states: Tensor, tokens: Tensor) -> Tensor:
-        """(m, width) and the token embedding (vocabulary, width) → (m, vocabulary)."""
+        """Compute logits from states (m, width) and the token embedding (vocabulary, width): (m, vocabulary)."""
         logits: Tensor = self.head(states, tokens)
         return logits + self.bias.to(logits.dtype)
 
 
 class Scale(nn.Module):
-    """x times a number: what T5 does to states before its vocabulary."""
+    """Multiplication by a constant, which T5 applies to states before the output matrix."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
         self.factor = factor
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape."""
+        """Scale a tensor of any shape."""
         return x * self.factor
 
 
 class Transform(nn.Module):
-    """norm(activation(x W)): BERT's step before its vocabulary and, with tanh and no norm, its pooler."""
+    """norm(activation(x W)): BERT's transform before the output matrix and, with tanh and no norm, its pooler."""
 
     def __init__(
         self,
@@ -94,35 +99,35 @@ class Transform(nn.Module):
         *,
         outputs: int | None = None,
     ) -> None:
-        """`outputs` is the width that comes out, where it is another one: that of token vectors in ELECTRA and ALBERT."""
+        """Build the layer; `outputs` is the output width, if another than `width` (token vectors in ELECTRA and ALBERT)."""
         super().__init__()
         self.dense = Linear(width, outputs or width, bias)
         self.activation = activation
         self.norm = norm if norm is not None else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """(m, width) → (m, outputs)."""
+        """Transform states: (m, width) → (m, outputs)."""
         out: Tensor = self.norm(self.activation(self.dense(x)))
         return out
 
 
 class ResidualFeedForward(nn.Module):
-    """norm(x + feed_forward(x)): what BigBird has before the logits of answers."""
+    """norm(x + feed_forward(x)), which BigBird applies before the logits of answer spans."""
 
     def __init__(self, feed_forward: nn.Module, norm: nn.Module, dropout: float = 0.0) -> None:
-        """`dropout` is that of the input and of the output of `feed_forward`."""
+        """Build the layer; `dropout` applies to the input and to the output of `feed_forward`."""
         super().__init__()
         self.feed_forward, self.norm = feed_forward, norm
         self.dropout_inputs, self.dropout = Dropout(dropout), Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(m, width) → (m, width)."""
+        """Transform states: (m, width) → (m, width)."""
         out: Tensor = self.norm(x + self.dropout(self.feed_forward(self.dropout_inputs(x))))
         return out
 
 
 class TokenHead(nn.Module):
-    """So many logits for every token, after what the family has before them (ModernBERT a transform) and dropout."""
+    """A linear classifier for every token, after the transform of the family, such as ModernBERT's, and dropout."""
 
     def __init__(self, width: int, outputs: int, transform: nn.Module, dropout: float = 0.0) -> None:
         super().__init__()
@@ -131,6 +136,6 @@ class TokenHead(nn.Module):
         self.output = OutputLinear(width, outputs)
 
     def forward(self, states: Tensor) -> Tensor:
-        """(m, width) → (m, outputs)."""
+        """Compute the logits of tokens: (m, width) → (m, outputs)."""
         out: Tensor = self.output(self.dropout(self.transform(states)))
         return out

@@ -1,4 +1,4 @@
-"""One vector for a sequence."""
+"""Pooling of the states of a sequence into one vector."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from pretune.packed import Packed
 def pool(states: Tensor, packed: Packed, how: str, kept: Tensor | None = None) -> Tensor:
     """Pool the states of each sequence into one vector: (n, width) → (sequences, width).
 
-    `start` and `last` take the state of the first or the last token, `before_last` that of the token before the last, or of the
-    only one (mBART, whose texts end with </s> and a language); `mean` and `max` are over all tokens. `mean_sqrt_len`
+    `start` and `last` are the state of the first or the last token; `before_last` that of the token before the last, or of the
+    only one (mBART, whose texts end with </s> and a language token); `mean` and `max` are over all tokens. `mean_sqrt_len`
     divides the sum by the square root of the length; `weighted_mean` weights tokens by their position, counted from 1;
-    `rising` is a mean whose weights grow from 0 to 1 along the sequence (Dai and Le, 2015); `concat` is the last, the max and
-    the mean side by side (Howard and Ruder, 2018): three times the width.
+    `rising` is a mean whose weights grow from 0 to 1 along the sequence (Dai and Le, 2015); `concat` concatenates last, max and
+    mean (Howard and Ruder, 2018), which triples the width.
 
-    `pair` tells two texts apart by their segments: the mean of each, the distances between the two means and their products side
-    by side (Conneau et al., 2017), four times the width; for a single text it is the mean, and zeros.
+    `pair` distinguishes two texts by their segments and concatenates their means, the absolute difference and the product of
+    these (Conneau et al., 2017), which quadruples the width; for a single text, it is the mean and zeros.
 
-    `kept`, (n,) booleans, leaves out tokens at the beginning of sequences, such as those of a prompt; the others keep their
-    positions. A sequence without tokens, which families that put nothing around a text can have, gives 0. Means are in
-    fp32, whatever the type of the states: where texts differ little, sums in 16 bits would lose the difference.
+    `kept`, (n,) booleans, excludes tokens at the beginning of sequences, such as those of a prompt; the others keep their
+    positions. An empty sequence, possible in families without special tokens, gives 0. Means are computed in fp32: half-precision
+    sums would lose small differences between texts.
 
     >>> from pretune.packed import pack_lists
     >>> pool(torch.tensor([[1.0], [3.0], [5.0]]), pack_lists([[7, 7], [7]]), "mean").tolist()
     [[2.0], [5.0]]
     """
     first, ends = packed.offsets[:-1].long(), packed.offsets[1:].long()
-    tokens = states.shape[0]  # not len(packed): that is a number, which a traced graph would keep for all batches
+    tokens = states.shape[0]  # not len(packed), which a traced graph would keep as a constant for all batches
     sequences = first.shape[0]
     if not len(packed):
         return states.new_zeros(sequences, states.shape[1])
@@ -72,12 +72,12 @@ def pool(states: Tensor, packed: Packed, how: str, kept: Tensor | None = None) -
 
 
 def sums(states: Tensor, owner: Tensor, sequences: int) -> Tensor:
-    """(n, width) → (sequences, width) in fp32: the sum of those that a sequence owns."""
+    """Sum the states of each sequence in fp32: (n, width) → (sequences, width)."""
     return states.new_zeros(sequences, states.shape[1], dtype=torch.float32).index_add(0, owner, states.float())
 
 
 def pair_features(states: Tensor, packed: Packed) -> Tensor:
-    """(n, width) → (sequences, 4 · width): the means a and b of two texts, |a - b| and a · b; the last three are 0 of one.
+    """Return the means a and b of two texts, |a - b| and a · b, (sequences, 4 · width); for one text, the last three are 0.
 
     >>> import numpy as np
     >>> from pretune.packed import pack_lists
@@ -87,7 +87,7 @@ def pair_features(states: Tensor, packed: Packed) -> Tensor:
     """
     sequences = packed.offsets.shape[0] - 1
     owner, second = side_of(packed).sequence.long(), packed.columns["segment"] == 1
-    texts = 2 * owner + second.long()  # which text of which sequence each token is of
+    texts = 2 * owner + second.long()  # the text that each token belongs to
     counts = states.new_zeros(2 * sequences, 1, dtype=torch.float32).index_add(
         0, texts, torch.ones_like(states[:, :1], dtype=torch.float32)
     )
@@ -98,14 +98,14 @@ def pair_features(states: Tensor, packed: Packed) -> Tensor:
 
 
 class AttentivePool(nn.Module):
-    """The mean of all states, weighted by a learned look at each."""
+    """Attention pooling: the mean of all states, weighted by a learned score of each."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.look = Linear(width, 1)
 
     def forward(self, states: Tensor, packed: Packed) -> Tensor:
-        """(n, width) → (sequences, width)."""
+        """Pool the states of each sequence: (n, width) → (sequences, width)."""
         sequences = packed.offsets.shape[0] - 1
         owner = side_of(packed).sequence.long()
         looks = self.look(states)[:, 0].float()  # (n,)

@@ -1,4 +1,4 @@
-"""Positions: learned and sinusoidal ones are added to embeddings, rotary ones turn queries and keys."""
+"""Positional encodings: learned and sinusoidal ones are added to embeddings, rotary ones rotate queries and keys."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from pretune.runtime.errors import PretuneError
 
 
 class Learned(nn.Module):
-    """A vector a position, up to a longest length (BERT, GPT)."""
+    """Learned position embeddings up to a longest length (BERT, GPT)."""
 
     def __init__(self, longest: int, width: int, first: int = 0) -> None:
-        """`first` is the row of the first position; those before it are never read (RoBERTa)."""
+        """Build the table; `first` is the row of the first position, and rows before it are never read (RoBERTa)."""
         super().__init__()
         self.longest, self.first = longest, first
         self.weight = nn.Parameter(torch.empty(first + longest, width))
 
     def forward(self, positions: Tensor) -> Tensor:
-        """(n,) → (n, width)."""
+        """Embed positions: (n,) → (n, width)."""
         return F.embedding(positions + self.first if self.first else positions, self.weight)
 
     def fix_waves(self) -> None:
-        """Sinusoidal ones in place of learned ones, kept as a table because the layout has it (XLM, DistilBERT)."""
+        """Replace the vectors by frozen sinusoidal ones, kept as a table for the checkpoint layout (XLM, DistilBERT)."""
         rows, width = self.weight.shape
         with torch.no_grad():
             self.weight.copy_(Sinusoidal(width)(torch.arange(rows, device=self.weight.device)))
@@ -34,21 +34,21 @@ class Learned(nn.Module):
 
 
 class Axial(nn.Module):
-    """Positions in a grid, row by row: side by side a vector of the row and one of the column (Kitaev et al., 2020).
+    """Axial position embeddings: the concatenated vectors of the row and column of a position in a grid (Kitaev et al., 2020).
 
-    A long way needs few vectors: 512 rows of 1,024 are 1,536 of them for 524,288 positions. A grid may have more axes.
+    Few vectors cover many positions: 512 + 1,024 vectors for 524,288 positions. A grid may have more axes.
     """
 
     def __init__(self, shape: Sequence[int], widths: Sequence[int]) -> None:
-        """How long each axis is, and how wide its vectors."""
+        """Build the tables, given the length of each axis and the width of its vectors."""
         super().__init__()
         self.longest = prod(shape)
-        # As published: (rows, 1, width), (1, columns, width).
+        # Shaped as in published checkpoints: (rows, 1, width), (1, columns, width).
         sizes = [[size if axis == own else 1 for axis in range(len(shape))] for own, size in enumerate(shape)]
         self.weights = nn.ParameterList(torch.empty(*size, width) for size, width in zip(sizes, widths, strict=True))
 
     def forward(self, positions: Tensor) -> Tensor:
-        """(n,) → (n, width)."""
+        """Embed positions: (n,) → (n, width)."""
         parts = []
         for weight in reversed(self.weights):
             table = weight.flatten(0, -2)
@@ -58,9 +58,9 @@ class Axial(nn.Module):
 
 
 class Sinusoidal(nn.Module):
-    """Sines and cosines of geometrically spaced wavelengths (Vaswani et al., 2017): even columns sin, odd ones cos.
+    """Sinusoidal position encodings (Vaswani et al., 2017), with sines in even columns and cosines in odd ones.
 
-    With `halves`, the first half of the columns is sin and the second cos, as Marian has it.
+    With `halves`, the first half of the columns holds the sines and the second the cosines, as in Marian.
     """
 
     def __init__(self, width: int, halves: bool = False) -> None:
@@ -68,7 +68,7 @@ class Sinusoidal(nn.Module):
         self.width, self.halves = width, halves
 
     def forward(self, positions: Tensor) -> Tensor:
-        """(n,) → (n, width)."""
+        """Encode positions: (n,) → (n, width)."""
         steps = torch.arange(0, self.width, 2, device=positions.device, dtype=torch.float32)
         angles = positions[:, None].float() * 10_000.0 ** (-steps / self.width)  # (n, width / 2)
         waves = torch.stack([angles.sin(), angles.cos()], dim=1 if self.halves else 2)
@@ -76,7 +76,7 @@ class Sinusoidal(nn.Module):
 
 
 class Rotary(nn.Module):
-    """Rotary embedding (Su et al., 2021): column i and column i + d/2 of a head are turned by position · base^(-2i/d)."""
+    """Rotary position embeddings (Su et al., 2021): columns i and i + d/2 of a head rotate by position · base^(-2i/d)."""
 
     def __init__(self, head_width: int, base: float = 10_000.0) -> None:
         super().__init__()
@@ -85,14 +85,14 @@ class Rotary(nn.Module):
         self.head_width, self.base = head_width, base
 
     def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines, (n, d/2) each."""
+        """Return the cosines and sines of the angles of positions, (n, d/2) each."""
         steps = torch.arange(0, self.head_width, 2, device=positions.device, dtype=torch.float32)
         angles = positions[:, None].float() * self.base ** (-steps / self.head_width)
         return angles.cos(), angles.sin()
 
     def forward(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
-        """(n, heads, d) turned, in fp32 inside."""
+        """Rotate queries or keys, (n, heads, d), in fp32."""
         cosine, sine = (part[:, None] for part in angles)  # the same for all heads
         first, second = x.float().chunk(2, dim=-1)
-        turned = torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
-        return turned.to(x.dtype)
+        rotated = torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1)
+        return rotated.to(x.dtype)

@@ -1,7 +1,7 @@
-"""Recurrent layers on packed streams: the library's own LSTM and GRU kernels, and a twin that goes step by step.
+"""Recurrent layers on packed sequences: torch's LSTM and GRU kernels, and a step-by-step implementation.
 
-Rows are laid out time step by time step, the longest first, as those kernels want it. No loop goes over time, except where
-states are clipped (the published ELMo), which no kernel does.
+Tokens are ordered by time step, the longest row first, as these kernels require. There is no loop over time, except where states
+are clipped (the published ELMo), which no kernel supports.
 """
 
 from __future__ import annotations
@@ -18,37 +18,38 @@ from torch import Tensor, nn
 
 from pretune.nn.attention.packed_layout import rearrange
 from pretune.nn.dropout import Dropout
+from pretune.nn.operations import OperationSizes
 from pretune.packed import Packed, move
 
 Cell = Literal["lstm", "gru"]
 GATES = {"lstm": 4, "gru": 3}
-BF16_SINCE = 91300  # the version of cuDNN that has recurrent kernels for it
-State = tuple[Tensor, ...]  # hidden, and of an LSTM its cells too: (rows, width) each
+BF16_SINCE = 91300  # the first version of cuDNN with recurrent kernels for bf16
+State = tuple[Tensor, ...]  # hidden states and, of an LSTM, cell states: (rows, width) each
 
-# Only matters where a kernel wants another order than InOnePiece has, and costs one copy of the weights a step.
+# Only relevant where a kernel needs another order than InOnePiece has; it then costs one copy of the weights per step.
 warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk of memory")
 warnings.filterwarnings("ignore", message="LSTM with projections is not supported with oneDNN")
 
 
 @dataclass
 class Rows:
-    """Sequences, cut where documents begin, in the order of torch's PackedSequence: at each time a token of every row."""
+    """Sequences, split where documents begin, in the time-major order of torch's PackedSequence."""
 
-    sizes: Tensor  # (time,) rows that are there at each time, on the host
+    sizes: Tensor  # (time,) number of rows at each time step, on the host
     order: Tensor  # (n,) the token at each place
     place: Tensor  # (n,) the place of each token
     row: Tensor  # (n,) the row of each place
     lane: Tensor  # (rows,) the sequence of each row
-    goes_on: Tensor  # (rows,) whether a row starts from its sequence's carry
+    goes_on: Tensor  # (rows,) whether a row starts from the recurrent state of its sequence
     last: Tensor  # (sequences that have tokens,) the last row of each
-    real: Tensor | None = None  # (rows, time) for a graph: rows of all lengths as one block, and what of it is there
+    real: Tensor | None = None  # (rows, time) mask of real tokens in an exported graph, where rows form a padded block
 
     @classmethod
     def make(cls, packed: Packed) -> Rows:
-        """The rows of a Packed. A column `fresh` marks tokens that begin a document."""
+        """Build the rows of a `Packed`; the column `fresh` marks tokens that begin a document."""
         if packed.rows is not None:
             return cls.of_a_graph(packed.ids, packed.rows)
-        # On the host, which has to know the lengths anyway: a GPU is asked once, and not for each of the steps below.
+        # On the host, which needs the lengths anyway: one transfer from the GPU instead of one per operation below.
         offsets = packed.offsets.cpu().numpy() if packed.host_offsets is None else packed.host_offsets
         starts = np.zeros(len(packed) + 1, dtype=bool)
         starts[offsets] = True
@@ -74,7 +75,7 @@ class Rows:
 
     @classmethod
     def of_a_graph(cls, ids: Tensor, real: Tensor) -> Rows:
-        """Rows that were padded, by tensors alone: a block of all times, whatever comes after a row's end."""
+        """Build the rows of an exported graph from its padded input, by tensor operations only."""
         every = torch.arange(ids.shape[0], device=ids.device)
         lane = torch.arange(real.shape[0], device=ids.device)
         yes = torch.ones_like(lane, dtype=torch.bool)
@@ -82,30 +83,30 @@ class Rows:
 
     @property
     def even(self) -> bool:
-        """Whether all rows are equally long."""
+        """Return whether all rows have the same length."""
         return int(self.sizes[0]) == int(self.sizes[-1])
 
     def lay(self, x: Tensor) -> Tensor:
-        """What lies in the order of the tokens, (n, width), in that of the rows."""
+        """Reorder (n, width) from the order of tokens to that of rows."""
         return rearrange(x, self.order, self.place)
 
     def back(self, x: Tensor) -> Tensor:
-        """What lies in the order of the rows, (n, width), in that of the tokens."""
+        """Reorder (n, width) from the order of rows to that of tokens."""
         return rearrange(x, self.place, self.order)
 
     def initial(self, carry: State | None) -> State | None:
-        """The state that each row starts from: its sequence's own, or zero."""
+        """Return the initial state of each row: that of its sequence, or zero."""
         if carry is None:
             return None
         return tuple(state[self.lane] * self.goes_on[:, None].to(state.dtype) for state in carry)
 
     def final(self, state: State, lanes: int) -> State:
-        """(lanes, width) each: the state after each sequence's last row."""
+        """Return the state after the last row of each sequence, (lanes, width) each."""
         whose = self.lane[self.last]
         return tuple(part.new_zeros(lanes, part.shape[1]).index_copy(0, whose, part[self.last]) for part in state)
 
     def windows(self, length: int) -> Iterator[tuple[slice, Tensor]]:
-        """Cuts through time: places of each, and its `sizes`. The rows of a later one are the first of an earlier one's."""
+        """Yield windows of time steps, as a slice of places and their `sizes`; later windows have fewer rows, the first ones."""
         first = 0
         for start in range(0, len(self.sizes), length):
             sizes = self.sizes[start : start + length]
@@ -115,14 +116,14 @@ class Rows:
 
 
 class Locked(nn.Module):
-    """Dropout with one mask for all times of a row (Gal and Ghahramani, 2016, variational dropout)."""
+    """Variational dropout: one mask for all time steps of a row (Gal and Ghahramani, 2016)."""
 
     def __init__(self, share: float = 0.0) -> None:
         super().__init__()
         self.dropout = Dropout(share)
 
     def forward(self, x: Tensor, rows: Rows) -> Tensor:
-        """(n, width) in the order of the rows."""
+        """Apply dropout to (n, width) in the order of rows."""
         if not self.dropout.drops:
             return x
         mask = self.dropout.factors(len(rows.lane), x)
@@ -132,9 +133,9 @@ class Locked(nn.Module):
 
 
 class Recurrence(nn.Module):
-    """A layer of LSTM or GRU cells, from left to right.
+    """A unidirectional LSTM or GRU layer.
 
-    An LSTM has one bias (a second one, as in torch, would be added to it); a GRU has two.
+    An LSTM has a single bias (the second one in torch is redundant); a GRU has two.
     """
 
     def __init__(
@@ -147,8 +148,11 @@ class Recurrence(nn.Module):
         drop: float = 0.0,
         clip: tuple[float, float] | None = None,
     ) -> None:
-        """`projection` is the width that hidden states are led to (ELMo); `drop` the share of the recurrent weights that
-        are dropped out for a step (AWD-LSTM); `clip` bounds cells and projected states, one step after the other."""
+        """Build the layer.
+
+        `projection` is the width that hidden states are projected to (ELMo); `drop` is the fraction of recurrent weights
+        dropped in a step (AWD-LSTM); `clip` bounds cell states and projected states at every time step.
+        """
         super().__init__()
         assert cell == "lstm" or not (projection or clip), "GRUs are neither projected nor clipped"
         self.cell, self.width, self.clip = cell, width, clip
@@ -163,25 +167,29 @@ class Recurrence(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """As torch draws them: evenly up to one over the square root of the width; biases 0."""
+        """Draw weights uniformly up to 1 / √width, as torch does; set biases to 0."""
         for name, parameter in self.named_parameters():
             if "bias" in name:
                 nn.init.zeros_(parameter)
             else:
                 nn.init.uniform_(parameter, -(self.width**-0.5), self.width**-0.5)
 
+    def add_operations(self, sizes: OperationSizes) -> None:
+        """Add the weights of the gates to the sizes that determine the operations."""
+        sizes.recurrence += sum(p.numel() for p in self.parameters() if p.dim() == 2)
+
     @property
     def inputs(self) -> int:
-        """Width of what goes in."""
+        """Return the input width."""
         return self.weight_ih.shape[1]
 
     @property
     def state_widths(self) -> list[int]:
-        """Of the parts of its state."""
+        """Return the widths of the parts of the state."""
         return [self.outputs, self.width] if self.cell == "lstm" else [self.outputs]
 
     def weights(self, kind: torch.dtype) -> list[Tensor]:
-        """In the order of the kernels."""
+        """Return the weights in the order of the kernels, in the given dtype."""
         second = torch.zeros_like(self.bias) if self.bias_hh is None else self.bias_hh
         matrices = [self.weight_ih, self.recurrent_weight()]
         projection = [] if self.weight_hr is None else [self.weight_hr]
@@ -191,7 +199,7 @@ class Recurrence(nn.Module):
         return [*made[:2], *made[-2:], *made[2:-2]]
 
     def recurrent_weight(self) -> Tensor:
-        """In training with some of it dropped."""
+        """Return the recurrent weight, with dropout in training."""
         weight = self.weight_hh
         if not self.drop.drops:
             return weight
@@ -200,9 +208,9 @@ class Recurrence(nn.Module):
     def forward(
         self, x: Tensor, rows: Rows, before: State | None = None, window: int | None = None
     ) -> tuple[Tensor, State]:
-        """(n, inputs) in the order of the rows, and the state they start from → (n, outputs), and the state they end in.
+        """Run the layer on (n, inputs) in the order of rows; return (n, outputs) and the final state of each row.
 
-        Gradients go back in time through `window` steps; None: through all.
+        `before` is the initial state. Gradients are truncated after `window` time steps (truncated BPTT); None: never.
         """
         kind, x = x.dtype, x.to(kernel_type(x))
         if rows.real is not None:
@@ -225,9 +233,9 @@ class Recurrence(nn.Module):
         return torch.cat(outs).to(kind), state
 
     def run_block(self, x: Tensor, real: Tensor) -> tuple[Tensor, State]:
-        """For a graph: rows side by side with what padding they had, from no state; their ends nobody asks for."""
+        """Run the layer in an exported graph: rows as a padded block, from a zero state; final states are not meaningful."""
         if self.clip is not None or self.weight_hr is not None:
-            raise TypeError("states that are clipped or projected")  # by no operator of graphs
+            raise TypeError("states that are clipped or projected")  # there is no ONNX operator for them
         place = (real.flatten().long().cumsum(0) - 1).clamp(min=0)
         dense = x[place].view(real.shape[0], real.shape[1], x.shape[-1])
         zero = x.new_zeros(1, dense.shape[0], self.width)
@@ -237,13 +245,13 @@ class Recurrence(nn.Module):
         return out.flatten(0, 1)[real.flatten()], tuple(part[0] for part in after)
 
     def run(self, x: Tensor, sizes: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, State]:
-        """All times at once, by the kernels; rows that are equally long, as a dense block."""
+        """Run the kernel over all time steps; rows of equal length as a dense block."""
         if self.clip is not None:
             return run_by_steps(x, sizes, state, weights, self.cell, self.clip)
         kernel: Any = getattr(torch._VF, self.cell)  # type: ignore[attr-defined]
         initial: Any = [part.unsqueeze(0).contiguous() for part in state]
         initial = initial if self.cell == "lstm" else initial[0]
-        options = (True, 1, 0.0, self.training, False)  # biases, layers, dropout, training, both ways
+        options = (True, 1, 0.0, self.training, False)  # biases, layers, dropout, training, bidirectional
         if int(sizes[0]) == int(sizes[-1]):
             dense = x.view(len(sizes), int(sizes[0]), -1)
             out, *after = kernel(dense, initial, weights, *options, False)
@@ -254,14 +262,14 @@ class Recurrence(nn.Module):
 
 
 class InOnePiece(torch.autograd.Function):
-    """Weights of another type, one behind the other in one piece of memory.
+    """A cast of weights into one contiguous piece of memory.
 
-    That is how cuDNN wants them; it would copy them there one by one, after they had been cast one by one.
+    This is the layout that cuDNN requires; it would otherwise copy the weights one by one after they were cast one by one.
     """
 
     @staticmethod
     def forward(ctx: Any, kind: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
-        """In the same order."""
+        """Cast and copy the weights, in the same order."""
         ctx.kinds = [weight.dtype for weight in weights]
         sizes = [weight.numel() for weight in weights]
         parts = torch.split(torch.empty(sum(sizes), dtype=kind, device=weights[0].device), sizes)
@@ -271,14 +279,14 @@ class InOnePiece(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """As each weight's own type."""
+        """Cast the gradients to the dtype of each weight."""
         made = [torch.empty_like(one, dtype=kind) for one, kind in zip(gradients, ctx.kinds, strict=True)]
         torch._foreach_copy_(made, gradients)
         return (None, *made)
 
 
 def kernel_type(x: Tensor) -> torch.dtype:
-    """The type that cells compute in: that of their input, unless cuDNN is too old for bf16."""
+    """Return the dtype that cells compute in: that of their input, unless cuDNN is too old for bf16."""
     old = x.is_cuda and (torch.backends.cudnn.version() or 0) < BF16_SINCE  # type: ignore[no-untyped-call]
     return torch.float32 if old and x.dtype == torch.bfloat16 else x.dtype
 
@@ -291,7 +299,7 @@ def run_by_steps(
     cell: Cell = "lstm",
     clip: tuple[float, float] | None = None,
 ) -> tuple[Tensor, State]:
-    """What the kernels compute, one time after the other; with `clip`, cells and projected states within bounds."""
+    """Compute the kernels' results step by step; `clip` bounds cell states and projected states."""
     weight_ih, weight_hh, bias, bias_hh, *projection = weights
     inputs = F.linear(x, weight_ih, bias)
     outs: list[Tensor] = []
@@ -323,7 +331,7 @@ def run_by_steps(
 
 
 class RecurrentLayer(nn.Module):
-    """Cells, locked dropout of what comes out, and where `residual` says so what went in added to it."""
+    """A recurrent layer with variational dropout of its output and, if `residual`, a residual connection."""
 
     def __init__(self, cells: Recurrence, dropout: float = 0.0, residual: bool = False) -> None:
         super().__init__()
@@ -332,12 +340,12 @@ class RecurrentLayer(nn.Module):
         self.dropout = Locked(dropout)
 
     def forward(self, x: Tensor, rows: Rows, before: State | None, window: int | None) -> tuple[Tensor, State]:
-        """(n, inputs) → (n, outputs), and the state that rows end in."""
+        """Run the layer, (n, inputs) → (n, outputs), and return the final state of each row as well."""
         out, state = self.cells(x, rows, before, window)
         out = self.dropout(out, rows)
         return (x + out if self.residual else out), state
 
 
 def asks_the_host(root: nn.Module) -> bool:
-    """Whether a network has recurrent layers, whose kernels ask the host for lengths: no recording can hold them."""
+    """Return whether a network has recurrent layers, which read lengths on the host and so cannot be in a CUDA graph."""
     return any(isinstance(module, Recurrence | nn.RNNBase) for module in root.modules())

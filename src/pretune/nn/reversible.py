@@ -1,12 +1,12 @@
 """Reversible layers (Gomez et al., 2017, arXiv:1707.04585; Kitaev et al., 2020, arXiv:2001.04451).
 
-Two streams of states, each changed by what the other is:
+Two streams of states alternately update each other:
 
     first  += attention(second)
     second += feed_forward(first)
 
-What went into a layer follows from what came out. So a stack keeps what came out of its last layer alone, and its backward
-computes the rest again from there. Streams are fp32, whatever the branches compute in: what is added must come off again.
+The inputs of a layer can be computed from its outputs. So a stack saves only the outputs of its last layer, and its backward pass
+recomputes the rest from there. Streams are fp32 whatever the branches compute in, so that updates can be subtracted accurately.
 """
 
 from __future__ import annotations
@@ -24,50 +24,53 @@ from pretune.nn.dropout import Dropout
 
 
 class Branch(nn.Module):
-    """dropout(part(norm(x))): what a stream adds to the other one."""
+    """A residual branch, dropout(part(norm(x))), whose output is added to the other stream."""
 
     def __init__(self, part: nn.Module, norm: nn.Module, dropout: float = 0.0, at_once: int = 0) -> None:
-        """`at_once`: so many tokens go through the part at a time, which a feed-forward network may, for the memory's sake; 0:
-        all. Dropout inside the part is the same for every such slice."""
+        """Build the branch.
+
+        `at_once` is the number of tokens that a feed-forward network processes at a time to save memory; 0: all. Dropout
+        inside the part is the same for every such slice.
+        """
         super().__init__()
         self.part, self.norm, self.dropout, self.at_once = part, norm, Dropout(dropout), at_once
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
-        """(n, width) → (n, width)."""
+        """Apply the branch: (n, width) → (n, width)."""
         slices = torch.split(x, self.at_once) if self.at_once else (x,)
         out: Tensor = self.dropout(torch.cat([self.part(self.norm(x), flow) for x in slices]), flow.depth)
         return out
 
     def beside(self, x: Tensor, flow: Flow, kind: torch.dtype) -> Tensor:
-        """The same for fp32, computed in another type."""
+        """Apply the branch to an fp32 stream, computing in another dtype, and return fp32."""
         out: Tensor = self(x.to(kind), flow)
         return out.float()
 
 
 class ReversibleLayer(nn.Module):
-    """Attention and a feed-forward network between two streams."""
+    """A reversible layer of attention and a feed-forward network between two streams."""
 
     def __init__(self, attention: Branch, feed_forward: Branch) -> None:
         super().__init__()
         self.attention, self.feed_forward = attention, feed_forward
 
     def forward(self, first: Tensor, second: Tensor, flow: Flow, kind: torch.dtype) -> tuple[Tensor, Tensor]:
-        """(n, width) each, fp32."""
+        """Return the updated streams, (n, width) fp32 each."""
         first = first + self.attention.beside(second, flow, kind)
         return first, second + self.feed_forward.beside(first, flow, kind)
 
     def invert(self, first: Tensor, second: Tensor, flow: Flow, kind: torch.dtype) -> tuple[Tensor, Tensor]:
-        """What went in, from what came out."""
+        """Return the inputs of the layer, given its outputs."""
         second = second - self.feed_forward.beside(first, flow, kind)
         return first - self.attention.beside(second, flow, kind), second
 
 
-# A backward that computes a forward is more than a compiler follows.
+# Compilers do not support a backward pass that runs a forward pass.
 @uncompiled
 def run_reversible(
     layers: Sequence[ReversibleLayer], flows: Sequence[Flow], x: Tensor, wanted: Collection[int]
 ) -> list[Tensor]:
-    """(n, width) goes into both streams; what comes out of the layers that are wanted, (n, 2 · width) fp32 each.
+    """Run reversible layers on (n, width) as both streams, and return the wanted states, (n, 2 · width) fp32 each.
 
     Layers are numbered from 1.
     """
@@ -101,7 +104,7 @@ class _Stack(torch.autograd.Function):
         first, second = ctx.saved_tensors
         to_first, to_second = torch.zeros_like(first), torch.zeros_like(second)
         given = list(gradients)
-        found: list[tuple[Tensor | None, ...]] = []  # of parameters, from the top down
+        found: list[tuple[Tensor | None, ...]] = []  # gradients of parameters, from the last layer to the first
         for number in range(len(ctx.layers), 0, -1):
             layer, flow = ctx.layers[number - 1], ctx.flows[number - 1]
             if number in ctx.wanted and (gradient := given.pop()) is not None:
@@ -119,7 +122,7 @@ class _Stack(torch.autograd.Function):
 def _back(
     branch: Branch, x: Tensor, flow: Flow, kind: torch.dtype, gradient: Tensor
 ) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
-    """What a branch adds, computed again, and the gradients of what goes into it and of its parameters."""
+    """Recompute the output of a branch, and return it with the gradients of its input and of its parameters."""
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         added = branch.beside(x, flow, kind)

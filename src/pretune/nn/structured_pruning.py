@@ -1,4 +1,7 @@
-"""Modules with fewer heads or fewer inner units than they were built with: rows and columns leave the matrices."""
+"""Structured pruning: layers from which attention heads or feed-forward units can be removed.
+
+The rows and columns of a removed unit leave the weight matrices.
+"""
 
 from __future__ import annotations
 
@@ -7,48 +10,83 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from pretune.nn.attention.multi_head import Attention, CrossAttention
-from pretune.nn.feed_forward import FeedForward, GatedFeedForward
 from pretune.nn.linear import Linear
 
-HEADED = (Attention, CrossAttention)
-OPENED = (FeedForward, GatedFeedForward)
 
+class Prunable(nn.Module):
+    """A layer with units that can be removed.
 
-def size(module: nn.Module) -> int:
-    """How many heads an attention has, or how many inner units a feed-forward network.
-
-    >>> size(FeedForward(8, 32))
-    32
+    A unit has `unit_width` rows in each matrix of the input projections, and as many columns of the output matrix.
     """
-    if isinstance(module, HEADED):
-        return module.heads
-    assert isinstance(module, OPENED)
-    return module.output.in_features
+
+    output: Linear
+
+    @property
+    def units(self) -> int:
+        """Return the number of units."""
+        raise NotImplementedError
+
+    @property
+    def unit_width(self) -> int:
+        """Return the number of inputs of the output matrix per unit."""
+        raise NotImplementedError
+
+    def unit_projections(self) -> list[Linear]:
+        """Return the input projections whose rows belong to units."""
+        raise NotImplementedError
+
+    def keep_units(self, kept: Sequence[int]) -> None:
+        """Remove all units but those with the indices `kept`."""
+        chosen, width = torch.as_tensor(kept, dtype=torch.long), self.unit_width
+        for linear in self.unit_projections():
+            keep_rows(linear, chosen, width)
+        keep_columns(self.output, chosen, width)
 
 
-def narrow(module: nn.Module, kept: Sequence[int]) -> None:
-    """Leave a module the heads, or the inner units, of these numbers.
+class PrunableHeads(Prunable):
+    """An attention layer whose heads can be removed."""
 
-    >>> network = FeedForward(8, 32)
-    >>> narrow(network, [0, 5])
-    >>> tuple(network.output.weight.shape)
-    (8, 2)
-    """
-    chosen = torch.as_tensor(kept, dtype=torch.long)
-    if isinstance(module, HEADED):
-        inputs = [module.qkv] if isinstance(module, Attention) else [module.query, module.key_value]
-        width, module.heads = module.head_width, len(kept)
-    else:
-        assert isinstance(module, OPENED)
-        inputs, width = [module.inner], 1
-    for linear in inputs:
-        keep_rows(linear, chosen, width)
-    keep_columns(module.output, chosen, width)
+    heads: int
+    head_width: int
+
+    @property
+    def units(self) -> int:
+        """Return the number of heads."""
+        return self.heads
+
+    @property
+    def unit_width(self) -> int:
+        """Return the width of a head."""
+        return self.head_width
+
+    def keep_units(self, kept: Sequence[int]) -> None:
+        """Remove all heads but those with the indices `kept`."""
+        super().keep_units(kept)
+        self.heads = len(kept)
+
+
+class PrunableUnits(Prunable):
+    """A feed-forward network whose inner units can be removed."""
+
+    inner: Linear
+
+    @property
+    def units(self) -> int:
+        """Return the number of inner units."""
+        return self.output.in_features
+
+    @property
+    def unit_width(self) -> int:
+        """Return 1."""
+        return 1
+
+    def unit_projections(self) -> list[Linear]:
+        """Return the projection to the inner units."""
+        return [self.inner]
 
 
 def keep_rows(linear: Linear, kept: Tensor, width: int) -> None:
-    """Leave a linear map some of its outputs, in groups of `width`, in each of the matrices that it holds stacked."""
+    """Keep some outputs of a linear layer, in groups of `width`, in each of its stacked matrices."""
     for name, tensor in list(linear.named_parameters(recurse=False)):
         parts = tensor.detach().view(linear.stacked, -1, width, *tensor.shape[1:])
         taken = parts.index_select(1, kept.to(tensor.device)).flatten(0, 2)
@@ -57,7 +95,7 @@ def keep_rows(linear: Linear, kept: Tensor, width: int) -> None:
 
 
 def keep_columns(linear: Linear, kept: Tensor, width: int) -> None:
-    """Leave a linear map some of its inputs, in groups of `width`."""
+    """Keep some inputs of a linear layer, in groups of `width`."""
     weight = linear.weight
     parts = weight.detach().view(weight.shape[0], -1, width)
     taken = parts.index_select(1, kept.to(weight.device)).flatten(1)

@@ -1,7 +1,7 @@
 """Text embeddings: pool the hidden states of a text into one vector, then transform that vector.
 
-The parts are those of sentence-transformers (Reimers and Gurevych, 2019, arXiv:1908.10084): one or several poolings side by
-side, then dense layers, layer normalization, dropout and scaling to unit length, in any order.
+The parts are those of sentence-transformers (Reimers and Gurevych, 2019, arXiv:1908.10084): one or several concatenated poolings,
+then dense layers, layer normalization, dropout and scaling to unit length, in any order.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ class Dense:
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
             raise PretuneError(
-                f"the dense layer of a text embedding has the activation {self.activation!r}, which pretune does not "
-                f"know; {nearest(self.activation, ACTIVATIONS)}"
+                f"the dense layer of a text embedding has the unknown activation {self.activation!r}; "
+                f"{nearest(self.activation, ACTIVATIONS)}"
             )
 
     def width(self, width: int) -> int:
-        """Return the size of the vectors it gives for vectors of size `width`."""
+        """Return the output size for vectors of size `width`."""
         return check_width("dense layer", self.in_features, width) and self.out_features
 
     def build(self) -> nn.Module:
-        """Return the layer with new parameters."""
+        """Build the layer with new parameters."""
         return DenseLayer(self)
 
 
@@ -83,11 +83,11 @@ class LayerNorm:
     kind: ClassVar[str] = "layer_norm"
 
     def width(self, width: int) -> int:
-        """Return the size of the vectors it gives for vectors of size `width`."""
+        """Return the output size for vectors of size `width`."""
         return check_width("layer normalization", self.dimension, width)
 
     def build(self) -> nn.Module:
-        """Return the layer with new parameters."""
+        """Build the layer with new parameters."""
         return NormLayer(self.dimension)
 
 
@@ -99,11 +99,11 @@ class Dropout:
     kind: ClassVar[str] = "dropout"
 
     def width(self, width: int) -> int:
-        """Return `width`: the size of vectors stays."""
+        """Return `width`: the size does not change."""
         return width
 
     def build(self) -> nn.Module:
-        """Return the layer."""
+        """Build the layer."""
         return DropoutLayer(self.share)
 
 
@@ -114,11 +114,11 @@ class Normalize:
     kind: ClassVar[str] = "normalize"
 
     def width(self, width: int) -> int:
-        """Return `width`: the size of vectors stays."""
+        """Return `width`: the size does not change."""
         return width
 
     def build(self) -> nn.Module:
-        """Return the layer."""
+        """Build the layer."""
         return UnitLength()
 
 
@@ -126,12 +126,12 @@ Transform = Dense | LayerNorm | Dropout | Normalize
 TRANSFORMS: dict[str, type[Transform]] = {part.kind: part for part in (Dense, LayerNorm, Dropout, Normalize)}
 
 
-# What `TextEmbedding.write` writes into config.json.
+# The schema of what `TextEmbedding.write` writes into config.json.
 Size = Annotated[int, Ge(1), Le(1 << 20)]
 
 
 class DenseEntry(TypedDict):
-    """A dense layer."""
+    """The entry of a dense layer."""
 
     kind: Literal["dense"]
     in_features: Size
@@ -142,21 +142,21 @@ class DenseEntry(TypedDict):
 
 
 class LayerNormEntry(TypedDict):
-    """Layer normalization."""
+    """The entry of layer normalization."""
 
     kind: Literal["layer_norm"]
     dimension: Size
 
 
 class DropoutEntry(TypedDict):
-    """Dropout."""
+    """The entry of dropout."""
 
     kind: Literal["dropout"]
     share: Annotated[float, Ge(0), Le(1)]
 
 
 class NormalizeEntry(TypedDict):
-    """Scaling to unit length."""
+    """The entry of scaling to unit length."""
 
     kind: Literal["normalize"]
 
@@ -165,7 +165,7 @@ Entry = DenseEntry | LayerNormEntry | DropoutEntry | NormalizeEntry
 
 
 class Written(TypedDict):
-    """A text embedding."""
+    """The entry of a text embedding in config.json."""
 
     pooling: list[str]
     transforms: NotRequired[list[Entry]]
@@ -178,7 +178,7 @@ class Written(TypedDict):
 
 @dataclass(frozen=True)
 class TextEmbedding:
-    """A description of how the vector of a text comes from the hidden states of its tokens.
+    """A description of how the hidden states of a text become its vector.
 
     It is saved in config.json, in the section `pretune`, and read from the modules of a sentence-transformers folder.
 
@@ -186,26 +186,26 @@ class TextEmbedding:
     384
     """
 
-    pooling: tuple[str, ...] = ("mean",)  # several give their vectors side by side
+    pooling: tuple[str, ...] = ("mean",)  # the vectors of several are concatenated
     transforms: tuple[Transform, ...] = ()
-    truncate_dim: int | None = None  # the vector is cut to its first so many numbers
-    include_prompt: bool = True  # whether the tokens of a prompt are pooled, too
-    prompts: Mapping[str, str] = field(default_factory=dict, hash=False)  # by name; put before texts
-    default_prompt_name: str | None = None  # that of texts for which none is chosen
+    truncate_dim: int | None = None  # vectors are truncated to this size
+    include_prompt: bool = True  # whether the tokens of a prompt are pooled as well
+    prompts: Mapping[str, str] = field(default_factory=dict, hash=False)  # by name; a prompt is prepended to texts
+    default_prompt_name: str | None = None  # of texts for which no prompt is chosen
     similarity: str = "cosine"  # how vectors are compared
 
     def __post_init__(self) -> None:
         for mode in self.pooling:
             if mode not in POOLINGS:
-                raise PretuneError(f"pooling {mode!r} is not known for text embeddings; {nearest(mode, POOLINGS)}")
+                raise PretuneError(f"unknown pooling {mode!r} of a text embedding; {nearest(mode, POOLINGS)}")
         if self.similarity not in SIMILARITIES:
-            raise PretuneError(f"similarity {self.similarity!r} is not known; {nearest(self.similarity, SIMILARITIES)}")
+            raise PretuneError(f"unknown similarity {self.similarity!r}; {nearest(self.similarity, SIMILARITIES)}")
         if self.default_prompt_name is not None:
             self.find_prompt(self.default_prompt_name)
 
     @property
     def prompt(self) -> str:
-        """The text that is put before every text unless another prompt is chosen."""
+        """Return the text that is prepended to every text unless another prompt is chosen."""
         return "" if self.default_prompt_name is None else self.find_prompt(self.default_prompt_name)
 
     def find_prompt(self, name: str) -> str:
@@ -216,37 +216,37 @@ class TextEmbedding:
 
     @property
     def learned(self) -> bool:
-        """Whether it has parameters, which a description alone does not bring back."""
+        """Return whether it has parameters, which the description does not contain."""
         return any(isinstance(part, Dense | LayerNorm) for part in self.transforms)
 
     @property
     def normalized(self) -> bool:
-        """Whether vectors have unit length."""
+        """Return whether vectors have unit length."""
         last = [part for part in self.transforms if not isinstance(part, Dropout)][-1:]
         return last == [Normalize()] and self.truncate_dim is None
 
     def changed(self, pooling: str | None = None, normalize: bool = False) -> Self:
-        """Return the same with another pooling, such as `mean` or `start+mean`, or with vectors of unit length."""
+        """Return a copy with another pooling, such as `mean` or `start+mean`, or with vectors of unit length."""
         modes = tuple(pooling.split("+")) if pooling else self.pooling
         further = (Normalize(),) if normalize and not self.normalized else ()
         return replace(self, pooling=modes, transforms=(*self.transforms, *further))
 
     def width(self, hidden: int) -> int:
-        """Return the size of its vectors, for states of size `hidden`."""
+        """Return the size of the vectors, for states of size `hidden`."""
         width = hidden * len(self.pooling)
         for part in self.transforms:
             width = part.width(width)
         return min(width, self.truncate_dim or width)
 
     def describe(self, hidden: int) -> dict[str, Any]:
-        """Return the facts about its vectors for reports."""
+        """Return facts about the vectors for reports."""
         facts: dict[str, Any] = {"pooling": "+".join(self.pooling), "dimension": self.width(hidden)}
         facts |= {"normalized": self.normalized, "similarity": self.similarity}
         named = {name: prompt for name, prompt in self.prompts.items() if prompt}
         return facts | ({"prompts": named} if named else {})
 
     def write(self) -> dict[str, Any]:
-        """Return it for config.json; what is as usual is left out."""
+        """Return the description for config.json, without default values."""
         transforms = [{"kind": part.kind, **asdict(part)} for part in self.transforms]
         content = {**asdict(self), "pooling": list(self.pooling), "transforms": transforms}
         usual = asdict(TextEmbedding()) | {"transforms": [], "pooling": None}
@@ -254,10 +254,10 @@ class TextEmbedding:
 
     @classmethod
     def read(cls, content: Any, where: str) -> Self:
-        """Return what `write` has written; `where` names the file, for errors."""
+        """Parse what `write` has written; `where` names the file in errors."""
         known = conform(content, Written, f"{where}: embedding")
         if unknown := sorted(content.keys() - Written.__annotations__.keys()):
-            raise PretuneError(f"{where}: embedding has {', '.join(unknown)}, which pretune does not know")
+            raise PretuneError(f"{where}: embedding has the unknown keys {', '.join(unknown)}; remove them")
         parts: list[dict[str, Any]] = [dict(part) for part in known.get("transforms", ())]
         transforms = tuple(TRANSFORMS[part.pop("kind")](**part) for part in parts)
         arguments: dict[str, Any] = {**known, "pooling": tuple(known["pooling"]), "transforms": transforms}
@@ -265,7 +265,7 @@ class TextEmbedding:
 
 
 class TextEmbeddingHead(nn.Module):
-    """Turns the states of texts into their vectors, as described."""
+    """The head that turns the states of texts into their vectors."""
 
     def __init__(self, embedding: TextEmbedding, hidden: int) -> None:
         super().__init__()
@@ -274,7 +274,7 @@ class TextEmbeddingHead(nn.Module):
         self.transforms = nn.ModuleList(part.build() for part in embedding.transforms)
 
     def forward(self, states: Tensor, packed: Packed) -> Tensor:
-        """(n, hidden) → (sequences, width)."""
+        """Embed texts: (n, hidden) → (sequences, width)."""
         marked = None if self.embedding.include_prompt else packed.columns.get(PROMPT)
         kept = None if marked is None else marked == 0
         vectors = torch.cat([pool(states, packed, mode, kept) for mode in self.embedding.pooling], -1)
@@ -283,11 +283,11 @@ class TextEmbeddingHead(nn.Module):
         return vectors[:, : self.width]
 
 
-# The names of parameters are those of sentence-transformers, so that files of weights are read and written as they are.
+# Parameters are named as in sentence-transformers, so that files of weights are read and written as they are.
 
 
 class DenseLayer(nn.Module):
-    """See `Dense`."""
+    """The layer that `Dense` describes."""
 
     def __init__(self, dense: Dense) -> None:
         super().__init__()
@@ -299,37 +299,37 @@ class DenseLayer(nn.Module):
             self.residual = nn.Identity() if same else Linear(dense.in_features, dense.out_features, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(rows, inputs) → (rows, outputs)."""
+        """Apply the layer: (rows, inputs) → (rows, outputs)."""
         y: Tensor = self.activation(self.linear(x))
         return y if self.residual is None else y + self.residual(x)
 
 
 class NormLayer(nn.Module):
-    """See `LayerNorm`."""
+    """The layer that `LayerNorm` describes."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.norm = LayerNormLayer(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(rows, width) → the same."""
+        """Normalize vectors, (rows, width)."""
         y: Tensor = self.norm(x)
         return y
 
 
 class UnitLength(nn.Module):
-    """See `Normalize`."""
+    """The layer that `Normalize` describes."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(rows, width) → the same, of length 1."""
+        """Scale vectors, (rows, width), to unit length."""
         return F.normalize(x, dim=-1)
 
 
 def check_width(part: str, takes: int, width: int) -> int:
-    """Return the size of vectors if a part takes it, and refuse it otherwise."""
+    """Return the size of vectors, or raise an error if a part expects another."""
     if takes != width:
         raise PretuneError(
-            f"the {part} of the text embedding takes vectors of size {takes}, but gets some of size {width}; "
+            f"the {part} of the text embedding expects vectors of size {takes}, but gets vectors of size {width}; "
             "choose a pooling that gives that size"
         )
     return width

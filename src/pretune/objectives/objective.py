@@ -1,12 +1,15 @@
-"""What an objective is: a task with its own parameters. Self-supervised and supervised ones are the same kind of thing.
+"""The contract of an objective, its data and its loss.
+
+An objective is a task with its own parameters; self-supervised and supervised objectives are the same kind of thing:
 
     arrange(data, packing, draws) → epoch        which texts make up which sequences, in which packs
     corrupt(sequences, draws)     → sequences    masks, noise, permutations, targets; a pure function
     head(backbone)                → module       its parameters
     loss(head, backbone, batch)   → Loss         named sums
 
-One file an objective. To add one, write these four as methods of a frozen dataclass whose fields are its options, and name
-it in pretune/objectives/__init__.py.
+To add an objective, write a frozen dataclass that derives from `Objective` and implements these methods and `room`. Its
+fields are its options. Register it with `@register_objective`, or from another package with an entry point of the group
+`pretune.objectives` (see pretune.objectives.registry).
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,10 +28,12 @@ from torch.utils.checkpoint import checkpoint
 
 from pretune.nn.attention.patterns import Pattern
 from pretune.packed import Batch, Packed, Targets
+from pretune.runtime.arrays import Array
 from pretune.runtime.randomness import Draws
 from pretune.text.corpus.files import Errors
-from pretune.text.examples.row_source import TokenRows
-from pretune.text.packing.sequences import Epoch, Packing, Sequences, Template
+from pretune.text.packing.sequences import Epoch, Packing, Sequences
+from pretune.text.packing.token_rows import TokenRows
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -37,38 +42,37 @@ if TYPE_CHECKING:
     from pretune.text.examples.labeled import Labeled
     from pretune.text.store.store import Store
 
-Array = np.ndarray[Any, np.dtype[Any]]
-MOST_LOGITS = 1 << 30  # at once
-# Looks at logits (m, vocabulary), targets (m,) and weights (m,).
+MOST_LOGITS = 1 << 30  # computed at once
+# Takes logits (m, vocabulary), targets (m,) and weights (m,).
 Look = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
 
 
 @dataclass
 class Data:
-    """What an objective arranges: documents of a store, or labeled rows; with tokenizer and template of the model."""
+    """The data that an objective arranges: documents of a store or examples, with the model's tokenizer and template."""
 
     tokenizer: Tokenizer
     template: Template
     store: Store | None = None
-    documents: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # of the store, those to use
+    documents: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # indices of the documents to use
     rows: Any = None  # labeled rows, dialogues, or the examples of a task
-    languages: Mapping[str, int] = field(default_factory=dict)  # by name, of the texts' languages; {}: all in one
-    exponent: float = 0.7  # languages are drawn by their share of the text to this power
-    kept: dict[Hashable, Any] = field(default_factory=dict)  # what was made of it once
+    languages: Mapping[str, int] = field(default_factory=dict)  # language name → number; {}: one language
+    exponent: float = 0.7  # languages are sampled by their share of the text to this power
+    kept: dict[Hashable, Any] = field(default_factory=dict)  # the results cached by `once`
 
     @cached_property
     def token_rows(self) -> TokenRows:
-        """The labeled rows, tokenized once."""
+        """Return the labeled rows, tokenized at the first access."""
         assert self.rows is not None
         return TokenRows.make(self.rows, self.tokenizer)
 
     @cached_property
     def tokens(self) -> Any:
-        """The examples of a task that have a way of their own to be tokenized, once."""
+        """Return the examples of a task with its own tokenization, tokenized at the first access."""
         return self.rows.tokenize(self.tokenizer)
 
     def once(self, name: Hashable, make: Callable[[], Any]) -> Any:
-        """What `make` gives, made at the first call."""
+        """Return the result of `make`, which is called at the first request for this name only."""
         if name not in self.kept:
             self.kept[name] = make()
         return self.kept[name]
@@ -76,14 +80,14 @@ class Data:
 
 @dataclass
 class Loss:
-    """Named terms, each a sum over targets; the loop divides by the totals of all packs of a step."""
+    """Named loss terms, each a sum over targets; the training loop divides them by the totals over all packs of a step."""
 
     sums: dict[str, Tensor] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
-    # Further sums, named TERM/WHAT and divided by TERM's total, or by what is named TERM/WHAT/of.
+    # Further sums, named TERM/WHAT, that are divided by the total of TERM, or by the sum named TERM/WHAT/of.
     logs: dict[str, Tensor] = field(default_factory=dict)
     carry: Any = None
-    # What the model read, where that is not the batch's: the other objectives of a joint read it too.
+    # The tokens that the model read, if they differ from the batch's: the other objectives of a joint read them, too.
     packed: tuple[Packed, ...] | None = None
 
     def over(self, totals: Mapping[str, float | Tensor]) -> Tensor:
@@ -93,20 +97,23 @@ class Loss:
 
 
 def _or_one(total: float | Tensor) -> float | Tensor:
-    """Return a total, or 1 where it is 0: the sum over no targets is 0 too."""
+    """Return a total, or 1 where it is 0: the sum over no targets is 0, too."""
     return torch.where(total == 0, 1.0, total) if isinstance(total, Tensor) else total or 1.0
 
 
 @dataclass(frozen=True)
 class Export:
-    """A model that a head has inside, and that is written beside the one it belongs to."""
+    """A model inside a head that is saved as a model of its own, such as ELECTRA's generator."""
 
-    inside: str  # the prefix of its parameters, which have a model's own names after that
+    inside: str  # the prefix of its parameters, which carry a model's usual names after the prefix
     sizes: dict[str, int]  # keys of config.json in which it differs
     heads: frozenset[str]
 
     def tensors(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Its parameters, among all of the model's; the embedding is the backbone's, but for what leads to its width."""
+        """Return its parameters, by name, given those of the whole model.
+
+        It shares the backbone's embedding, except for the projection from the embedding to its width.
+        """
         shared = {
             name: x for name, x in state.items() if name.startswith("backbone.embed.") and ".project." not in name
         }
@@ -114,7 +121,7 @@ class Export:
 
 
 def means(sums: Mapping[str, float], totals: Mapping[str, float]) -> dict[str, float]:
-    """Sums of losses and logs, each over its total.
+    """Return sums of losses and logs, each divided by its total.
 
     >>> means({"a": 6.0, "a/found": 1.0, "a/found/of": 2.0}, {"a": 3.0})
     {'a': 2.0, 'a/found': 0.5}
@@ -123,51 +130,108 @@ def means(sums: Mapping[str, float], totals: Mapping[str, float]) -> dict[str, f
     return {name: value / max(1.0, over[name]) for name, value in sums.items() if not name.endswith("/of")}
 
 
-class Objective(Protocol):
-    """The four methods, and what joints need to know."""
+class Objective:
+    """Base class of objectives.
+
+    A subclass sets `name` and implements `arrange`, `corrupt`, `room`, `head` and `loss`. All other members have defaults.
+    """
 
     name: ClassVar[str]
-    pattern: ClassVar[Pattern | None]  # the pattern it needs; None: any
-    insists: ClassVar[bool]  # whether only its own arrangement will do
-    stateful: bool  # whether batches continue one another
+    pattern: ClassVar[Pattern | None] = None  # the attention pattern it needs; None: any
+    insists: ClassVar[bool] = False  # whether it needs its own arrangement of the text
+    corrupts: ClassVar[bool] = False  # whether it changes the tokens that are read; in a joint, at most one may
+    looks_inside: ClassVar[bool] = False  # whether its loss reads all layers of the backbone
+    two_sided: ClassVar[bool] = False  # see TwoSided
+    grows: ClassVar[bool] = False  # see Grows
+    learns_from_rows: ClassVar[bool] = False  # see LearnsFromRows
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch: ...
+    @property
+    def kind(self) -> str:
+        """Return the name under which the objective is registered; a renamed task has another `name`."""
+        return self.name
 
-    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences: ...
+    @property
+    def head_of(self) -> str:
+        """Return the name of the objective whose head it uses; its own by default."""
+        return self.name
+
+    @property
+    def stateful(self) -> bool:
+        """Return whether each batch continues the sequences of the batch before."""
+        return False
+
+    @property
+    def copies(self) -> int:
+        """Return after how many epochs the same corruptions come again; 0: never."""
+        return 0
+
+    @property
+    def asks_the_host(self) -> bool:
+        """Return whether the loss synchronizes with the host, so that CUDA graphs cannot record it."""
+        return False
+
+    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+        """Return the plan of an epoch: which texts make up which sequences, in which packs."""
+        raise NotImplementedError
+
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+        """Return the sequences of a pack with masks, noise or permutations applied, and with their targets."""
+        raise NotImplementedError
 
     def room(self, packing: Packing) -> dict[str, int]:
-        """How many targets a pack can have at most, by term; for fixed shapes."""
+        """Return the largest number of targets that a pack can have, by loss term, for fixed shapes."""
+        raise NotImplementedError
 
-    def head(self, backbone: Backbone) -> nn.Module: ...
+    def head(self, backbone: Backbone) -> nn.Module:
+        """Return a new head: the parameters that belong to the objective."""
+        raise NotImplementedError
 
-    def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss: ...
-
-
-@runtime_checkable
-class TwoSided(Protocol):
-    """An objective that reads one text and writes another, with an encoder-decoder. It shares its batches with none."""
+    def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
+        """Return the loss of a batch."""
+        raise NotImplementedError
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """What the two sides of a pack can be at most; for fixed shapes. They have room for equally many sequences."""
-
-
-@runtime_checkable
-class Grows(Protocol):
-    """An objective that adds tokens of its own to the text. It shares its batches with none."""
+        """Return the limits of the two sides of a pack, for fixed shapes; only of `two_sided` objectives."""
+        raise NotImplementedError
 
     def grown(self, packing: Packing) -> Packing:
-        """What a pack can be at most with them; for fixed shapes."""
+        """Return the limits of a pack with the tokens that are added to it; only of objectives that `grow`."""
+        raise NotImplementedError
+
+    def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> Labeled | Dialogues:
+        """Read the rows to learn from; only of objectives that learn from rows."""
+        raise NotImplementedError
 
 
-@runtime_checkable
-class LearnsFromRows(Protocol):
-    """An objective that learns from rows of its own kind instead of running text."""
+class TwoSided(Objective):
+    """Base class of objectives that read a source and generate a target, with an encoder-decoder.
 
-    def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> Labeled | Dialogues: ...
+    They implement `sides`, whose two limits hold equally many sequences, and share their batches with no other objective.
+    """
+
+    two_sided: ClassVar[bool] = True
+
+
+class Grows(Objective):
+    """Base class of objectives that add tokens to the text.
+
+    They implement `grown` and share their batches with no other objective.
+    """
+
+    grows: ClassVar[bool] = True
+
+
+class LearnsFromRows(Objective):
+    """Base class of objectives that learn from rows instead of running text; they implement `read_rows`."""
+
+    learns_from_rows: ClassVar[bool] = True
 
 
 def token_loss(name: str, head: nn.Module, backbone: Backbone, batch: Batch, smoothing: float = 0.0) -> Loss:
-    """Cross-entropy over the vocabulary at the targets of a term, from one forward, which may go on from the batch before."""
+    """Return the cross-entropy over the vocabulary at the targets of a term, from one forward pass.
+
+    The forward pass continues from the recurrent state or memory of the batch, if it has one.
+    """
     targets = batch.targets[name]
     states = backbone(*batch.packed, carry=batch.carry)
     loss = vocabulary_loss(name, head, states.last[targets.at], backbone.embed.tokens, targets, smoothing)
@@ -178,7 +242,7 @@ def token_loss(name: str, head: nn.Module, backbone: Backbone, batch: Batch, smo
 def vocabulary_loss(
     name: str, head: nn.Module, states: Tensor, tokens: Tensor, targets: Targets, smoothing: float = 0.0
 ) -> Loss:
-    """Cross-entropy over the vocabulary at some tokens, given their states (m, width) and the token embedding."""
+    """Return the cross-entropy over the vocabulary at some tokens, given their states (m, width) and the token embedding."""
     keys: list[str] = []
 
     def look(logits: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
@@ -194,14 +258,15 @@ def vocabulary_loss(
 def in_chunks(
     head: nn.Module, states: Tensor, tokens: Tensor, targets: Targets, look: Look
 ) -> list[tuple[Tensor, ...]]:
-    """What `look(logits, target, weight)` finds at some tokens.
+    """Return the results of `look(logits, target, weight)`, one per chunk of the targets.
 
-    Where the logits would fill memory they are made in chunks, and once more in the backward.
+    There is one chunk unless the logits would fill the memory; the logits of several are recomputed in the backward pass.
     """
 
     def part(states: Tensor, tokens: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
         return look(head(states, tokens), target, weight)
 
+    # A head with an adaptive softmax has its own number of logits.
     chunks = -(-states.shape[0] * int(getattr(head, "vocabulary", tokens.shape[0])) // MOST_LOGITS)
     if chunks <= 1:
         return [part(states, tokens, targets.target, targets.weight)]
@@ -210,10 +275,10 @@ def in_chunks(
 
 
 def classification_loss(name: str, logits: Tensor, targets: Targets, smoothing: float = 0.0) -> Loss:
-    """Cross-entropy summed over targets, and how many were right.
+    """Return the cross-entropy summed over targets, and log how many predictions were right.
 
-    With `smoothing`, that share of what is wanted is spread over all classes (Szegedy et al., 2016), and the cross-entropy
-    without it is logged beside.
+    With label smoothing (Szegedy et al., 2016), that share of each target is spread over all classes, and the cross-entropy
+    without smoothing is logged as `plain`.
     """
     logits = logits.float()
     losses = F.cross_entropy(logits, targets.target, reduction="none")
@@ -221,7 +286,7 @@ def classification_loss(name: str, logits: Tensor, targets: Targets, smoothing: 
     logs = {f"{name}/accuracy": (right * targets.weight).sum().detach()}
     if smoothing:
         logs[f"{name}/plain"] = (losses * targets.weight).sum().detach()
-        # -mean(log p) over all classes: the normalizer, which the loss has in it, less the mean logit
+        # The mean of -log p over all classes is the normalizer, which the loss contains already, minus the mean logit.
         wanted = logits.gather(-1, targets.target[:, None])[:, 0]
         losses = losses + smoothing * (wanted - logits.mean(-1))
     return Loss(sums={name: (losses * targets.weight).sum()}, logs=logs)

@@ -1,23 +1,22 @@
-"""Chance and order inside rows of different lengths that lie end to end, all rows at once.
+"""Vectorized random choices and reorderings inside segments: rows of different lengths that lie end to end in one array.
 
-A row's draws depend on its `index` and on places inside it, never on the rows beside it.
+`lengths` (b,) are the lengths of the segments and n is their sum. The draws of a segment depend on its `index` and on
+positions inside it, never on other segments.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.randomness import Draws
-from pretune.text.store.store import spans_to_indices
+from pretune.text.spans import spans_to_indices
 
-Array = np.ndarray[Any, np.dtype[Any]]
-PLACE, CHANCE = 20, 24  # bits of a key to sort by: below the row, its chance, and the place to tell equal ones apart
+PLACE, CHANCE = 20, 24  # bits of a sort key: below the segment, its random number, and the position to break ties
 
 
 def starts_of(lengths: Array) -> Array:
-    """(b,) where each row starts.
+    """Return the start of each segment, (b,).
 
     >>> starts_of(np.array([2, 0, 3])).tolist()
     [0, 2, 2]
@@ -26,17 +25,17 @@ def starts_of(lengths: Array) -> Array:
 
 
 def owners(lengths: Array) -> Array:
-    """(n,) the row of each entry."""
+    """Return the segment of each entry, (n,)."""
     return np.repeat(np.arange(len(lengths)), lengths)
 
 
 def places(lengths: Array) -> Array:
-    """(n,) the place of each entry in its row."""
+    """Return the position of each entry in its segment, (n,)."""
     return np.arange(int(lengths.sum())) - np.repeat(starts_of(lengths), lengths)
 
 
 def running(values: Array, lengths: Array) -> Array:
-    """(n,) the sum of all entries of the row up to and including each.
+    """Return the cumulative sum inside each segment, (n,).
 
     >>> running(np.array([1, 2, 3, 4]), np.array([2, 2])).tolist()
     [1, 3, 3, 7]
@@ -46,22 +45,22 @@ def running(values: Array, lengths: Array) -> Array:
 
 
 def totals(values: Array, lengths: Array) -> Array:
-    """(b,) the sum of each row."""
+    """Return the sum of each segment, (b,)."""
     before = np.concatenate([[0], np.cumsum(values)])
     return np.diff(before[np.concatenate([[0], np.cumsum(lengths)])])
 
 
 def shuffled(lengths: Array, draws: Draws, purpose: str, index: Array) -> Array:
-    """(n,) all entries, by their number, in random order inside each row; `index` (b,) names the rows."""
+    """Return the indices of all entries, shuffled inside each segment, (n,); `index` (b,) identifies the segments."""
     owner, place = owners(lengths), places(lengths)
     chance = draws.integers(1 << CHANCE, purpose, np.repeat(index, lengths), place)
-    # Sorting keys that end in the place is several times faster than asking for the order of keys.
+    # Sorting keys that contain the position is several times faster than an argsort.
     keys = np.sort((owner << (PLACE + CHANCE)) | (chance << PLACE) | place)
     return (keys & ((1 << PLACE) - 1)) + np.repeat(starts_of(lengths), lengths)
 
 
 def pick(lengths: Array, counts: Array, draws: Draws, purpose: str, index: Array) -> Array:
-    """(n,) True for exactly `counts` (b,) entries of each row, every choice as likely as any other."""
+    """Return a mask (n,) with exactly `counts` (b,) entries of each segment, sampled uniformly without replacement."""
     order = shuffled(lengths, draws, purpose, index)
     picked = np.zeros(len(order), dtype=bool)
     picked[order[spans_to_indices(starts_of(lengths), counts)]] = True
@@ -69,7 +68,7 @@ def pick(lengths: Array, counts: Array, draws: Draws, purpose: str, index: Array
 
 
 def jostled(lengths: Array, window: int, draws: Draws, purpose: str, index: Array) -> Array:
-    """(n,) all entries in another order inside each row, none more than `window` places from where it was."""
+    """Return the indices of all entries, (n,), locally reordered: none moves by more than `window` positions."""
     place = places(lengths)
     moved = place + (window + 1) * draws.uniform(purpose, np.repeat(index, lengths), place)
     keys = (owners(lengths) << (PLACE + CHANCE)) | (moved * (1 << PLACE)).astype(np.int64)
@@ -77,7 +76,10 @@ def jostled(lengths: Array, window: int, draws: Draws, purpose: str, index: Arra
 
 
 def take_groups(begins: Array, order: Array) -> Array:
-    """(n,) entries by their number, when the groups that start where `begins` (n,) is True come in a new order."""
+    """Return the indices of all entries, (n,), with their groups in a new order.
+
+    A group starts where `begins` (n,) is True.
+    """
     first = np.flatnonzero(begins)
     sizes = np.diff(np.concatenate([first, [len(begins)]]))
     return spans_to_indices(first[order], sizes[order])

@@ -1,56 +1,47 @@
-"""What a task is: an objective that learns from examples of its own kind, and answers for new ones.
+"""The contract of a task: an objective that learns from labeled examples and answers for new ones.
 
-    read(file, columns)            → examples      rows of a file, with the right answers or without
-    fit(examples)                  → task          with what it must know of them: its labels
-    lay_out(data, length)          → arrangement   a sequence an example, or several; what is known of each
-    outputs(head, backbone, batch) → tensor        a row a sequence, or a row a token
-    answers(outputs, laid, examples) → answers     one for each example, in order
+    read(file, columns)              → examples      rows of a file, with or without the right answers
+    fit(examples)                    → task          with what it learns from the examples before training: its labels
+    lay_out(data, length)            → arrangement   one or more sequences per example
+    outputs(head, backbone, batch)   → tensor        one row per sequence, or one row per token
+    answers(outputs, laid, examples) → answers       one per example, in order
 
-To add one, write these beside the four of an objective, and its scores in pretune/metrics. What `fit` finds are fields made
-by `fitted`, which are no options. A task that keeps something apart from the parameters while it learns has `finish(head)`,
-which puts it into them when training ends and returns the task without it, and `begin(head)`, which undoes that for a head
-that was trained before. With `combine(answers, examples, row)`, which makes one answer of what several models say of an example, it is also
-for ensembles. A task whose files are no tables has `rows(file)`, which makes rows of them.
+To add a task, write a frozen dataclass that derives from `Task` and implements these methods beside the five of an
+objective, its metrics (`metric_sums` or `metrics`), and `judge`, which scores its answers one by one. Fields that `fit` sets
+are declared with `fitted`; all others are options. Register it with `@register_task`, or from another package with an entry
+point of the group `pretune.tasks`. Everything else has a default.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
-import numpy as np
 from torch import Tensor, nn
 
 from pretune.objectives.objective import Data, Objective
 from pretune.packed import Batch
-from pretune.text.examples.labeled import Excerpt
-from pretune.text.packing.sequences import Arrangement
+from pretune.runtime.arrays import Array
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.randomness import Draws
+from pretune.text.examples.labeled import Excerpt, Row, table_rows
+from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epoch
 
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
+    from pretune.metrics.additive import Parts
+    from pretune.metrics.per_example import Judged
     from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Answer = dict[str, Any]
+LANGUAGE = ("lm", "mlm")  # heads over the vocabulary, which tasks share with language models
 
 
 def fitted(default: Any) -> Any:
-    """A field of a task that `fit` fills."""
+    """Declare a field of a task that `fit` sets."""
     return field(default=default, metadata={"fitted": True})
-
-
-@runtime_checkable
-class KnowsWords(Protocol):
-    """A task that must know the tokens of some words."""
-
-    def knowing(self, tokenizer: Tokenizer) -> Self: ...
-
-
-def knowing(task: Any, tokenizer: Tokenizer) -> Any:
-    """A task with what it must know of a model's tokenizer, if anything."""
-    return task.knowing(tokenizer) if isinstance(task, KnowsWords) else task
 
 
 class Examples(Protocol):
@@ -63,37 +54,166 @@ class Examples(Protocol):
     def take(self, rows: Iterable[int]) -> Self: ...
 
     def asked(self, row: int) -> str:
-        """What an example asks, whatever the answer: two that ask the same are one."""
+        """Return the input of an example as one text; two examples with the same text are duplicates."""
 
     def place(self, row: int) -> str:
-        """Where an example stands, for messages."""
+        """Return the file and line of an example, for messages."""
 
     def show(self, row: int) -> dict[str, Any]:
-        """What of an example stands beside its answer."""
+        """Return the fields of an example that are shown beside its answer."""
 
 
-@runtime_checkable
-class Task(Objective, Protocol):
-    """An objective with examples and answers."""
+class Task(Objective):
+    """Base class of tasks: objectives with examples and answers."""
 
-    each: ClassVar[Literal["sequence", "token", "text"]]  # what has a row of the outputs; a text is written instead
+    insists: ClassVar[bool] = True
+    each: ClassVar[Literal["sequence", "token", "text"]] = "sequence"  # has one row of outputs; a text is generated
+    combinable: ClassVar[bool] = False  # whether `combine` is implemented
+    settings: ClassVar[Mapping[str, Any]] = {}  # sections of the fine-tuning settings whose defaults differ
+    demonstrated: ClassVar[int] = 1  # sequences of the demonstration that belong together
 
     @property
     def decides(self) -> str:
-        """The metric by which models are compared."""
+        """Return the name of the metric by which models are compared."""
+        raise NotImplementedError
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """Return the classes in order; () for a task without classes."""
+        return ()
+
+    @property
+    def multi(self) -> bool:
+        """Return whether an example can have any number of labels."""
+        return False
+
+    @property
+    def closed(self) -> bool:
+        """Return whether generated answers are restricted to the labels."""
+        return False
+
+    @property
+    def single_label(self) -> bool:
+        """Return whether the answer to an example is one of several classes."""
+        return False
+
+    @property
+    def on_language_head(self) -> bool:
+        """Return whether its outputs come from the head of a language model."""
+        return self.head_of in LANGUAGE
+
+    @property
+    def unwrapped(self) -> Any:
+        """Return the task itself, without wrappers such as a new name, for members that only its class has."""
+        return self
+
+    def has_option(self, name: str) -> bool:
+        """Return whether the task has an option of this name."""
+        options: Any = fields(self.unwrapped)
+        return any(option.name == name and not option.metadata.get("fitted") for option in options)
+
+    # -- examples ---------------------------------------------------------------------------------------------------
+
+    def rows(self, file: Path) -> Iterator[tuple[int, Row]]:
+        """Yield the rows of a file with their line numbers; those of a table by default."""
+        return table_rows(file)
 
     def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Any:
-        """Examples of a file, or of some of its rows; those to be answered need not have the right answers."""
+        """Return the examples of a file, or of some of its rows; with `answered`, the right answers must be there."""
+        raise NotImplementedError
 
-    def fit(self, examples: Any) -> Self: ...
+    def fit(self, examples: Any) -> Self:
+        """Return the task with its fitted fields set from the examples to learn from."""
+        return self
+
+    def knowing(self, tokenizer: Tokenizer) -> Self:
+        """Return the task with its fields set that depend on the model's tokenizer."""
+        return self
+
+    def check_labels(self, examples: Any) -> None:
+        """Refuse examples with labels that the task was not trained on, where it encodes one label per row."""
+
+    # -- training and prediction ------------------------------------------------------------------------------------
 
     def lay_out(self, data: Data, length: int) -> Arrangement:
-        """Sequences of at most `length` tokens. `labels["example"]` says whose each is; without it, a sequence an example.
+        """Return sequences of at most `length` tokens.
 
-        Those of one `labels["group"]` are seen in the same batch.
+        `labels["example"]` is the example of each sequence; without it, there is one sequence per example. Sequences with
+        the same `labels["group"]` are put into the same batch.
         """
+        raise NotImplementedError
 
-    def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor: ...
+    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+        """Return the sequences of all examples in random order."""
+        return plan_epoch(self.lay_out(data, packing.length), packing, draws)
+
+    def room(self, packing: Packing) -> dict[str, int]:
+        """Return the largest number of targets of a pack: one per sequence."""
+        return {self.name: min(packing.sequences, packing.tokens)}
+
+    def begin(self, head: nn.Module) -> None:
+        """Prepare a head that was trained before for further training: the reverse of `finish`."""
+
+    def finish(self, head: nn.Module) -> Self:
+        """Store in a trained head what was kept apart during training, and return the task without it."""
+        return self
+
+    def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
+        """Return one row of outputs per sequence, or one row per token."""
+        raise NotImplementedError
 
     def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Any) -> list[Answer]:
-        """An answer an example, from what came out for each sequence of the arrangement, in order."""
+        """Return one answer per example, given the outputs of each sequence of the arrangement, in order."""
+        raise NotImplementedError
+
+    def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
+        """Return the answer of an ensemble to example `row`, given the answers of its models."""
+        raise PretuneError(f"{self.name}: the answers of several models cannot be averaged; give one model")
+
+    # -- evaluation -------------------------------------------------------------------------------------------------
+
+    def metric_sums(self, answers: Sequence[Answer], examples: Any) -> Parts | None:
+        """Return the metrics as sums over examples, which makes resampling fast; None if they are not made of sums."""
+        return None
+
+    def metrics(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
+        """Return the metrics of answers to some examples, by name."""
+        sums = self.metric_sums(answers, examples)
+        if sums is None:
+            raise NotImplementedError
+        return sums.whole()
+
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[Judged]:
+        """Return each answer beside the right one with its score; a task that compares examples has one per comparison."""
+        raise NotImplementedError
+
+    def best_options(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
+        """Return the options, such as a threshold, with which the answers to some examples would score best."""
+        return {}
+
+    def constant_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]] | None:
+        """Return the majority-class baseline: its description, and one answer per judged example.
+
+        It always gives the answer that is most frequent among the examples to learn from. None if a task has no such answer.
+        """
+        return None
+
+    def simple_baselines(self, learned: Any, judged: Any) -> dict[str, list[Answer]]:
+        """Return the answers of further baselines that any model should beat, by what they do."""
+        return {}
+
+    # -- demonstration ----------------------------------------------------------------------------------------------
+
+    def demonstration(self) -> Any:
+        """Return a few examples that show what the task does, for `pretune show --example`."""
+        raise NotImplementedError
+
+    def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
+        """Return the targets of a demonstration in words, or None if they are tokens.
+
+        `spell(first, last)` returns the text of the tokens from `first` to `last`.
+        """
+        if not self.labels:
+            return None
+        numbers = target.nonzero()[1] if target.ndim > 1 else target
+        return ", ".join(self.labels[int(number)] for number in numbers)

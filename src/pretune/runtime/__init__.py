@@ -1,4 +1,4 @@
-"""Services that every other package uses: errors, progress, files, devices, processes, random draws, recipes.
+"""Services that every other package uses: errors, progress, files, devices, processes, random numbers, recipes.
 
-Nothing in here knows about text, networks or training, and nothing in here imports another package of pretune.
+Nothing here depends on text, networks, or training, and nothing here imports another package of pretune.
 """

@@ -1,7 +1,7 @@
 """Atomic file writes: a file appears whole or not at all (temporary name, fsync, rename).
 
-Temporary files have random names and are created with O_EXCL and O_NOFOLLOW, so that a link that somebody planted in a shared
-folder is never written through.
+Temporary files have random names and are created with O_EXCL and O_NOFOLLOW, so that a link planted in a shared folder is
+never followed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import IO, Any
 
 from pretune.runtime.errors import PretuneError, quote
 
-TEMPORARY = ".tmp-"  # prefix of names that a finished folder never contains
+TEMPORARY = ".tmp-"  # prefix of temporary names, which a finished folder never contains
 LONGEST_NAME = 255  # bytes that most file systems allow
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for writing that takes its name only if the block ends without an error.
+    """Open a file for writing under a temporary name; it gets its name only if the block ends without an error.
 
     >>> with atomic_file(Path("/tmp/example.bin")) as file:
     ...     _ = file.write(b"all or nothing")
@@ -55,7 +55,7 @@ def create(path: Path) -> IO[bytes]:
 
 
 def open_to_append(path: Path) -> IO[bytes]:
-    """Open a file to add to its end; fail if it is a link."""
+    """Open a file to append to it; fail if it is a link."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666), "ab")
 
 
@@ -79,14 +79,14 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def check_name(path: Path) -> None:
-    """Refuse a file or folder name that no file system takes."""
+    """Raise an error for a file or folder name that file systems do not allow."""
     for part in path.parts:
         if len(os.fsencode(part)) > LONGEST_NAME or "\0" in part:
             raise PretuneError(f"{quote(part)} is not a valid file name (at most {LONGEST_NAME} bytes); choose another")
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames inside a folder survive a power cut."""
+    """Flush a folder to disk, so that renames in it survive a power failure."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -95,10 +95,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder at once, as far as readers can tell.
+    """Remove a folder atomically from the view of readers.
 
-    It is renamed before it is deleted. Files that are still open elsewhere keep a folder on NFS from being deleted; what is left
-    has a temporary name, and `remove_temporaries` tries again.
+    It is renamed before it is deleted. On NFS, files that are open elsewhere prevent the deletion of a folder; what is left has
+    a temporary name, and `remove_temporaries` tries again.
     """
     doomed = folder.with_name(f"{TEMPORARY}removed-{secrets.token_hex(8)}")
     os.rename(folder, doomed)
@@ -106,7 +106,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Delete what a killed process left half-written. Only the holder of the folder's lock may call this."""
+    """Delete the temporary files that a killed process left behind; only the holder of the folder's lock may call this."""
     for leftover in folder.glob(TEMPORARY + "*"):
         if leftover.is_dir() and not leftover.is_symlink():
             shutil.rmtree(leftover, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Results for people: a dictionary becomes aligned lines and tables."""
+"""Console output: format results for people as aligned lines and tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def render(result: Any, indent: int = 0) -> str:
-    """Lay out a JSON-like result: a line a value, a table for rows, indented sections.
+    """Format a JSON-like result: one line per value, a table for rows, and indented sections.
 
     >>> print(render({"tokens": 1234567, "share": 0.25}))
     tokens  1,234,567

@@ -1,4 +1,4 @@
-"""Where to compute, and how fast that could be."""
+"""Devices: choose one, make it deterministic, and look up its peak speed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 from pretune.runtime.errors import PretuneError, if_option
 
-# Dense bf16 operations a second, from the vendor's data sheets; the first name that is part of the device's counts.
+# Dense bf16 FLOPs per second, from the vendors' data sheets; the first name contained in the device's name applies.
 KNOWN = {
     "H200": 989e12,
     "H100 PCIe": 756e12,
@@ -27,7 +27,7 @@ KNOWN = {
 
 
 def choose_device(name: str | None = None) -> torch.device:
-    """The named device, else the first GPU, else the CPU.
+    """Return the named device, by default the first GPU, or the CPU if there is none.
 
     >>> choose_device("cpu").type
     'cpu'
@@ -37,15 +37,15 @@ def choose_device(name: str | None = None) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise PretuneError(f"unknown device {name!r}; cpu or cuda") from error
+        raise PretuneError(f"there is no device {name!r}; use cpu or cuda") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise PretuneError(f"no CUDA device here{if_option('device', '; use --device cpu')}")
+        raise PretuneError(f"this machine has no CUDA device{if_option('device', '; use --device cpu')}")
     return device
 
 
 @contextmanager
 def deterministic(wanted: bool) -> Iterator[None]:
-    """Same seed, same machine, same bits: slower ways are taken where the fast ones add up in any order.
+    """Make the block reproducible bit for bit on the same machine, with slower kernels where fast ones are not deterministic.
 
     >>> with deterministic(True):
     ...     torch.are_deterministic_algorithms_enabled()
@@ -53,7 +53,7 @@ def deterministic(wanted: bool) -> Iterator[None]:
     """
     before = torch.are_deterministic_algorithms_enabled()
     if wanted:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS refuses
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required by cuBLAS
         torch.use_deterministic_algorithms(True)
     try:
         yield
@@ -62,14 +62,14 @@ def deterministic(wanted: bool) -> Iterator[None]:
 
 
 def device_name(device: torch.device) -> str:
-    """What the device is called; a CPU with its number of threads, since that is what a measurement is of."""
+    """Return the name of a device; that of a CPU includes the number of threads, on which measurements depend."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """Operations a second at best: as measured on this machine, else by data sheet; None where nobody knows."""
+    """Return the peak FLOPs per second, as measured on this machine or from the data sheet, or None if unknown."""
     name = device_name(device)
     measured = _measured().get(name)
     if measured is not None:
@@ -78,14 +78,14 @@ def peak_flops(device: torch.device) -> float | None:
 
 
 def remember_peak(device: torch.device, peak: float) -> None:
-    """Keep a measurement for the next time."""
+    """Save a measured peak for later runs."""
     from pretune.runtime.atomic_io import write_json
 
     write_json(_file(), {**_measured(), device_name(device): peak})
 
 
 def cache_folder() -> Path:
-    """What may be kept from one run to the next, and may be lost."""
+    """Return the folder of files that are reused between runs, and can be deleted at any time."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pretune"
 
 
@@ -101,7 +101,7 @@ def _measured() -> dict[str, float]:
 
 
 def out_of_memory(error: BaseException) -> str | None:
-    """Return what ran out of memory ("the GPU" or "this machine") where that is what an error says, else None.
+    """Return what ran out of memory ("the GPU" or "this machine") if that is the cause of an error, else None.
 
     >>> out_of_memory(MemoryError()), out_of_memory(RuntimeError("shapes do not match"))
     ('this machine', None)

@@ -1,4 +1,4 @@
-"""Errors that people can act on, and the helpers that word them."""
+"""Errors for users, and helpers to word their messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 LONGEST_MESSAGE = 1_200  # characters; input that is echoed must not flood a terminal
 LONGEST_QUOTE = 80
-OPTIONS = "PRETUNE_OPTIONS"  # those of the running command, for processes that it starts, too
+OPTIONS = "PRETUNE_OPTIONS"  # environment variable with the options of the running command, inherited by its processes
 
 
 class PretuneError(Exception):
@@ -41,7 +41,7 @@ def quote(value: object) -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """Return the text, or its beginning and its end where it is longer than `limit` characters.
+    """Return the text, or its beginning and end if it is longer than `limit` characters.
 
     >>> shorten("abcdefghij", 7)
     'abc…hij'
@@ -54,7 +54,7 @@ def shorten(text: str, limit: int) -> str:
 
 @contextmanager
 def running_with(options: Iterable[str]) -> Iterator[None]:
-    """Let messages inside the block name these options of the command line alone."""
+    """Restrict the messages in the block to naming these command-line options."""
     before = os.environ.get(OPTIONS)
     os.environ[OPTIONS] = " ".join(options)
     try:
@@ -67,9 +67,9 @@ def running_with(options: Iterable[str]) -> Iterator[None]:
 
 
 def if_option(option: str, advice: str) -> str:
-    """Return advice that names an option, or "" where the running command does not have that option.
+    """Return advice that names an option, or "" if the running command does not have that option.
 
-    For messages of code that commands share. Called from Python, where no command is running, all advice is given.
+    Used in messages of code that several commands share. In a call from Python, all advice is given.
 
     >>> with running_with(["steps"]):
     ...     if_option("steps", "; give more --steps"), if_option("epochs", "; give more --epochs")

@@ -1,4 +1,4 @@
-"""Reports as a page: one HTML file with everything in it, tables and charts, no scripts and nothing to fetch."""
+"""HTML reports: one self-contained file with tables and charts, without scripts or external resources."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ pre { background: #1d2330; color: #e8ecf4; padding: .9rem 1.1rem; border-radius:
 svg { width: 100%; min-width: 30rem; height: auto; } small { color: #667; }
 @media (max-width: 40rem) { main { margin: 1rem auto; padding: 0 .5rem; } section { padding: 1rem; } }
 """
-LONG = 40  # characters of a cell that is wide enough to be read on a small screen
+LONG = 40  # characters of a cell that needs a minimum width on small screens
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a chart; lines of one name have one color, the first of them a place in the legend."""
+    """A line of a chart; lines of one name share a color and an entry in the legend."""
 
     name: str
     points: Sequence[tuple[float, float]]
-    faint: bool = False  # one of many, behind their mean
-    level: bool = False  # the same everywhere, from edge to edge: the second number of its one point
+    faint: bool = False  # one of many lines, drawn behind their mean
+    level: bool = False  # a horizontal line over the whole width, at the y value of its only point
 
 
 def page(title: str, *sections: str) -> str:
-    """A whole page.
+    """Return a whole page.
 
     >>> page("Hello", section("First", paragraph("text"))).startswith("<!doctype html>")
     True
@@ -48,22 +48,22 @@ def page(title: str, *sections: str) -> str:
 
 
 def section(title: str, *parts: str) -> str:
-    """A part of the page with a title of its own."""
+    """Return a section with a title."""
     return "\n".join([f"<section><h2>{escape(title)}</h2>", *parts, "</section>"])
 
 
 def paragraph(text: str) -> str:
-    """Plain text."""
+    """Return a paragraph of plain text."""
     return f"<p>{escape(text)}</p>"
 
 
 def commands(*lines: str) -> str:
-    """What to type."""
+    """Return a block of commands to type."""
     return f"<pre>{escape(chr(10).join(lines))}</pre>"
 
 
 def table(rows: Sequence[Mapping[str, Any]], best: int | None = None) -> str:
-    """Rows of equal keys; one of them may stand out."""
+    """Return a table of rows with equal keys; the row with index `best` is highlighted."""
     names = list(rows[0]) if rows else []
     numeric = {name: all(isinstance(row[name], int | float) for row in rows) for name in names}
 
@@ -79,7 +79,7 @@ def table(rows: Sequence[Mapping[str, Any]], best: int | None = None) -> str:
 
 
 def table_of(lines: Sequence[str]) -> str:
-    """Return a table of lines of HTML; where the screen is too narrow for it, it scrolls, and the page does not."""
+    """Return a table of HTML lines, which scrolls sideways if the screen is too narrow."""
     return scrolling("<table>\n" + "\n".join(lines) + "\n</table>")
 
 
@@ -93,7 +93,7 @@ def _shown(value: Any) -> str:
 
 
 def chart(lines: Sequence[Line], *, across: str, up: str) -> str:
-    """Curves, as an SVG picture."""
+    """Return a line chart as an SVG picture."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8.0, 3.4), layout="constrained")
@@ -118,4 +118,4 @@ def chart(lines: Sequence[Line], *, across: str, up: str) -> str:
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
     svg = buffer.getvalue()
-    return scrolling(svg[svg.index("<svg") :])  # without the XML header, which has no place inside a page
+    return scrolling(svg[svg.index("<svg") :])  # without the XML header, which is not allowed inside a page

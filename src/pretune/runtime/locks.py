@@ -1,7 +1,7 @@
 """Locks on folders, so that two commands never write to the same one.
 
-A lock is an `flock` on a hidden file beside the folder: the kernel releases it when its owner ends, however that happens, and
-the file says who holds it.
+A lock is an `flock` on a hidden file beside the folder: the kernel releases it when its owner ends, for whatever reason, and
+the file names the owner.
 """
 
 from __future__ import annotations
@@ -22,18 +22,16 @@ from pathlib import Path
 from pretune.runtime.errors import PretuneError, if_option, quote
 from pretune.runtime.progress import say
 
-LONGEST_NAME = 200  # bytes; file systems take 255
+LONGEST_NAME = 200  # bytes; file systems allow 255
 _UNSUPPORTED = {errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL}
-_HELD: ContextVar[frozenset[Path]] = ContextVar(
-    "held", default=frozenset()
-)  # by this thread, whose calls may be nested
+_HELD: ContextVar[frozenset[Path]] = ContextVar("held", default=frozenset())  # by this thread; calls may be nested
 
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, which need not exist, while the block runs; refuse if another process holds it.
+    """Hold the lock of a folder, which need not exist, while the block runs; raise an error if another process holds it.
 
-    On a file system without locks the block runs all the same, and a warning says so.
+    On a file system without locks the block runs without one, after a warning.
 
     >>> with lock_folder(Path("/tmp/example-run")):
     ...     pass
@@ -42,7 +40,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     if folder in _HELD.get():
         yield
         return
-    made = [parent for parent in folder.parents if not parent.exists()]  # the innermost first
+    made = [parent for parent in folder.parents if not parent.exists()]  # innermost first
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         path = lock_file(folder)
@@ -58,16 +56,16 @@ def lock_folder(folder: Path) -> Iterator[None]:
         yield
     finally:
         _HELD.reset(before)
-        if _is_current(handle, path):  # the block may have removed the file
+        if _is_current(handle, path):  # unless the block has removed the file
             path.unlink(missing_ok=True)
         os.close(handle)
         for parent in made:
-            with suppress(OSError):  # something was written
+            with suppress(OSError):  # not empty
                 parent.rmdir()
 
 
 def lock_file(folder: Path) -> Path:
-    """Return the file whose lock stands for a folder: beside it, or inside where its parent cannot be written to."""
+    """Return the file whose lock stands for a folder: beside it, or inside it if its parent cannot be written to."""
     if folder.is_dir() and not os.access(folder.parent, os.W_OK):
         return folder / ".lock"
     name = folder.name
@@ -92,7 +90,7 @@ def _acquire(path: Path, folder: Path) -> int:
             raise PretuneError(
                 f"{folder}: {_describe(owner)} is writing here; wait for it{if_option('out', ', or choose another --out')}"
             ) from error
-        if _is_current(handle, path):  # else its last owner removed the file before we had the lock
+        if _is_current(handle, path):  # otherwise its last owner removed the file before we had the lock
             return handle
         os.close(handle)
 

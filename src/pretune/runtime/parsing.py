@@ -1,7 +1,7 @@
-"""Reading JSON and YAML from files that may be damaged or hostile.
+"""Reading JSON and YAML from files that may be damaged or malicious.
 
-Size, nesting and the number of values are bounded before anything is built; what cannot be parsed ends in one error with the
-file and the line. Schemas are dataclasses, TypedDicts or any other type that pydantic checks.
+Size, nesting, and the number of values are limited before anything is built; parse errors name the file and the line. Schemas
+are dataclasses, TypedDicts, or any other type that pydantic can validate.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pretune.runtime.errors import PretuneError, quote
 
 Schema = TypeVar("Schema")
 
-LARGEST = 64 << 20  # bytes of a file that is parsed whole
-LONGEST_NAME = 255  # bytes, in most file systems
-DEEPEST = 64  # brackets inside brackets
-MOST_VALUES = 100_000  # in a YAML file, its aliases expanded
-SEAL = "sha256"  # key under which a sealed JSON file has its own checksum
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|\\U0000[dD][89a-fA-F]")  # half of a character, as JSON and YAML escape it
+LARGEST = 64 << 20  # maximum bytes of a file that is parsed whole
+LONGEST_NAME = 255  # bytes, on most file systems
+DEEPEST = 64  # maximum nesting of brackets
+MOST_VALUES = 100_000  # in a YAML file, with its aliases expanded
+SEAL = "sha256"  # key of the checksum in a sealed JSON file
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|\\U0000[dD][89a-fA-F]")  # a lone surrogate, as JSON and YAML escape it
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{\]}]', re.DOTALL)
 
 
@@ -38,7 +38,7 @@ def read_text(path: Path, limit: int = LARGEST) -> str:
     except OSError as error:
         raise PretuneError(f"{path}: cannot be read ({error.strerror})") from error
     if len(raw) > limit:
-        raise PretuneError(f"{path}: larger than {limit / 1e6:,.0f} MB; a file of this kind never is")
+        raise PretuneError(f"{path} is larger than {limit / 1e6:,.0f} MB, too large for a file of this kind")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -54,13 +54,13 @@ def read_json(path: Path, limit: int = LARGEST) -> Any:
 
 
 def parse_json(text: str, where: str) -> Any:
-    """Return the value that a JSON text stands for; `where` names its source in errors.
+    """Parse a JSON text; `where` names its source in errors.
 
     >>> parse_json('{"a": [1, 2]}', "example")
     {'a': [1, 2]}
     """
     if json_depth(text) > DEEPEST:
-        raise PretuneError(f"{where}: nested more than {DEEPEST} levels deep; the file is damaged or hostile")
+        raise PretuneError(f"{where} is nested more than {DEEPEST} levels deep; the file is damaged or malicious")
     try:
         return _encodable(json.loads(text), where) if _SURROGATE.search(text) else json.loads(text)
     except json.JSONDecodeError as error:
@@ -70,7 +70,7 @@ def parse_json(text: str, where: str) -> Any:
 
 
 def _encodable(value: Any, where: str) -> Any:
-    """Return the value unless a string in it has half of a character, which no file and no terminal takes."""
+    """Return the value; raise an error if a string in it has a lone surrogate, which cannot be encoded as UTF-8."""
     try:
         json.dumps(value, ensure_ascii=False, default=str, skipkeys=True).encode()
     except UnicodeEncodeError as error:
@@ -80,7 +80,7 @@ def _encodable(value: Any, where: str) -> Any:
 
 
 def json_depth(text: str) -> int:
-    """Return how deeply the brackets of a JSON text are nested.
+    """Return the nesting depth of the brackets in a JSON text.
 
     >>> json_depth('{"a": ["[[["]}')
     2
@@ -96,17 +96,17 @@ def json_depth(text: str) -> int:
 
 
 def read_mapping(path: Path, what: str) -> dict[str, Any]:
-    """Return the object in a JSON file; `what` says what the file should be, for errors."""
+    """Read the object in a JSON file; `what` describes the expected content in errors."""
     value = read_json(path)
     if not isinstance(value, dict):
-        raise PretuneError(f"{path}: not {what} (a JSON object was expected, not {_kind(value)})")
+        raise PretuneError(f"{path} is not {what}: it contains {_kind(value)}, but should contain a JSON object")
     return value
 
 
 def read_json_lines(path: Path, *, torn: bool = False) -> Iterator[dict[str, Any]]:
     """Yield the objects of a file with one JSON object per line.
 
-    With `torn`, a last line without a line break, which a killed process left, is skipped.
+    With `torn`, an incomplete last line, which a killed process left, is skipped.
     """
     lines = read_text(path).split("\n")
     last = lines.pop()
@@ -116,7 +116,7 @@ def read_json_lines(path: Path, *, torn: bool = False) -> Iterator[dict[str, Any
         if line.strip():
             value = parse_json(line, f"{path}, line {number}")
             if not isinstance(value, dict):
-                raise PretuneError(f"{path}, line {number}: a JSON object was expected, not {_kind(value)}")
+                raise PretuneError(f"{path}, line {number}: expected a JSON object, not {_kind(value)}")
             yield value
 
 
@@ -140,7 +140,7 @@ def conform(value: Any, schema: type[Schema], where: str) -> Schema:
 
 
 def is_file_name(name: str) -> bool:
-    """Return whether a name in a file means a file beside it, not a path to elsewhere.
+    """Return whether a name in a file names another file in the same folder, not a path to elsewhere.
 
     >>> is_file_name("00000.safetensors"), is_file_name("../00000.safetensors"), is_file_name("..")
     (True, False, False)
@@ -150,7 +150,7 @@ def is_file_name(name: str) -> bool:
 
 
 def as_tuples(value: Any) -> Any:
-    """Return the value with its lists, as files have them, as tuples, as frozen dataclasses have them.
+    """Return the value with all lists converted to tuples, as frozen dataclasses hold them.
 
     >>> as_tuples([1, [2]])
     (1, (2,))
@@ -166,13 +166,13 @@ def _adapter(schema: Any) -> Any:
 
 
 def write_sealed_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON object with a checksum of itself."""
+    """Write a JSON object with its own checksum."""
     plain = json.loads(json.dumps(value))
     write_json(path, {**plain, SEAL: seal(plain)})
 
 
 def read_sealed_json(path: Path, what: str) -> dict[str, Any]:
-    """Return the object in a JSON file that `write_sealed_json` wrote; refuse one that was changed since."""
+    """Read an object that `write_sealed_json` wrote; raise an error if it was changed since."""
     value = read_mapping(path, what)
     if value.pop(SEAL, None) != seal(value):
         raise PretuneError(f"{path}: the contents do not match their checksum; the file was damaged or edited")
@@ -180,7 +180,7 @@ def read_sealed_json(path: Path, what: str) -> dict[str, Any]:
 
 
 def seal(value: Any) -> str:
-    """Return the checksum of a JSON value, whatever its layout.
+    """Return a checksum of a JSON value that does not depend on its formatting.
 
     >>> seal({"a": 1, "b": 2}) == seal({"b": 2, "a": 1})
     True
@@ -190,7 +190,7 @@ def seal(value: Any) -> str:
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Return the value of a YAML text in which 1e-4 is a number; `where` names its source in errors.
+    """Parse a YAML text in which 1e-4 is a number; `where` names its source in errors.
 
     >>> parse_yaml("lr: 1e-4", "example")
     {'lr': 0.0001}
@@ -210,12 +210,12 @@ def parse_yaml(text: str, where: str) -> Any:
         OverflowError,
         TypeError,
         RecursionError,
-    ) as error:  # dates and numbers that only look like some
+    ) as error:  # values that look like dates or numbers, but are invalid
         raise PretuneError(f"{where}: a value is not valid YAML ({error}); put it in quotes") from error
 
 
 def _within_depth(text: str, where: str) -> str:
-    """Return the text unless its indentation or brackets are nested too deeply to be parsed."""
+    """Return the text; raise an error if it is nested too deeply."""
     import yaml
 
     depth = 0
@@ -223,14 +223,16 @@ def _within_depth(text: str, where: str) -> str:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > DEEPEST:
-                raise PretuneError(f"{where}: nested more than {DEEPEST} levels deep; the file is damaged or hostile")
+                raise PretuneError(
+                    f"{where} is nested more than {DEEPEST} levels deep; the file is damaged or malicious"
+                )
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
     return text
 
 
 def _check_yaml(node: Any, where: str) -> None:
-    """Refuse a document whose aliases expand to more values than any recipe has, or that contains itself."""
+    """Raise an error if a document contains itself, or expands to too many values through aliases."""
     import yaml
 
     sizes: dict[int, int | None] = {}
@@ -249,7 +251,9 @@ def _check_yaml(node: Any, where: str) -> None:
             children = [part for pair in node.value for part in pair]
         total = 1 + sum(map(size, children))
         if total > MOST_VALUES:
-            raise PretuneError(f"{where}: more than {MOST_VALUES:,} values with its aliases expanded; leave them out")
+            raise PretuneError(
+                f"{where} has more than {MOST_VALUES:,} values with its aliases expanded; remove aliases"
+            )
         sizes[id(node)] = total
         return total
 
@@ -259,7 +263,7 @@ def _check_yaml(node: Any, where: str) -> None:
 
 @cache
 def yaml_dialect() -> tuple[Any, Any]:
-    """Return the YAML loader and dumper of recipes: plain YAML takes 1e-4 for text, these take it for a number."""
+    """Return the YAML loader and dumper of recipes, which read 1e-4 as a number, not as text."""
     import yaml
 
     class Loader(yaml.SafeLoader):

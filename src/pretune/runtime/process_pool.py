@@ -1,4 +1,4 @@
-"""Work that falls into independent pieces, shared out to processes: one for each device, or several that share it."""
+"""A process pool for independent jobs: one worker process per device."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Result = TypeVar("Result")
 
 @contextmanager
 def worker_each(devices: int) -> Iterator[ProcessPoolExecutor]:
-    """A process for each of so many devices: GPUs, in turns where they are fewer, or equal shares of the processor.
+    """Open a pool with one process per device: GPUs, shared if there are fewer, or equal shares of the CPU threads.
 
-    Each sees its own GPU alone. They say nothing, and end when this process does or when the block ends in an error.
+    Each process sees only its own GPU. Workers print nothing, and end with this process, or if the block raises an error.
     """
     if devices < 1:
-        raise PretuneError("--devices must be 1 or more")
+        raise PretuneError("--devices must be at least 1")
     context = get_context("spawn")
     places: Any = context.SimpleQueue()
     for place in places_for(devices, visible_gpus()):
@@ -42,8 +42,8 @@ def worker_each(devices: int) -> Iterator[ProcessPoolExecutor]:
             child.terminate()
         if isinstance(error, BrokenProcessPool):
             raise PretuneError(
-                "a process of a device ended early; out of memory? What is finished stays: run the same command again. "
-                'A script must use several devices under `if __name__ == "__main__":`'
+                "a worker process ended unexpectedly, perhaps out of memory; finished work is kept: run the same command again. "
+                'In a script, use several devices only under `if __name__ == "__main__":`'
             ) from error
         raise
     finally:
@@ -51,13 +51,13 @@ def worker_each(devices: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def share_out(work: Callable[..., Result], jobs: Iterable[tuple[Any, ...]], devices: int) -> list[Result]:
-    """What comes of each job, the arguments of a call, in order."""
+    """Run `work` on each job, a tuple of arguments, in parallel, and return the results in order."""
     with worker_each(devices) as pool:
         return [going.result() for going in [pool.submit(work, *job) for job in jobs]]
 
 
 def places_for(devices: int, gpus: Sequence[str]) -> list[str]:
-    """The GPU of each process, "" where there is none.
+    """Return the GPU of each process, or "" if there are none.
 
     >>> places_for(3, ["0", "1"])
     ['0', '1', '0']
@@ -66,14 +66,14 @@ def places_for(devices: int, gpus: Sequence[str]) -> list[str]:
 
 
 def visible_gpus() -> list[str]:
-    """The names under which GPUs can be made visible to another process."""
+    """Return the names of GPUs for CUDA_VISIBLE_DEVICES."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     count = torch.cuda.device_count()
     return named.split(",")[:count] if named else [str(number) for number in range(count)]
 
 
 def begin(threads: int) -> None:
-    """In a worker: Ctrl-C is for the process that started this one, and this one ends when that does, however it does."""
+    """Set up a worker process: ignore Ctrl-C, which is for the parent process, and exit whenever that ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(threads)
     parent = parent_process()
@@ -89,6 +89,6 @@ def begin(threads: int) -> None:
 def _take_place(threads: int, places: Any) -> None:
     place = places.get()
     if place:
-        os.environ["CUDA_VISIBLE_DEVICES"] = place  # before anything looks for GPUs
+        os.environ["CUDA_VISIBLE_DEVICES"] = place  # before CUDA is initialized
     os.environ["PRETUNE_PROGRESS"] = "none"
     begin(threads)

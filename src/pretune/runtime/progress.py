@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar on a terminal, a line every few seconds elsewhere, silence on request."""
+"""Progress on stderr: a bar on a terminal, a line every few seconds otherwise, nothing on request."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from typing import Protocol, TypeVar
 
 from pretune.runtime.errors import LONGEST_MESSAGE, printable, shorten
 
-PLAIN_EVERY = 5.0  # seconds between lines where stderr is not a terminal
+PLAIN_EVERY = 5.0  # seconds between lines if stderr is not a terminal
 Result = TypeVar("Result")
 
 
 class Bar(Protocol):
-    """What a long job tells while it works."""
+    """An indicator of the progress of a long job."""
 
     def update(self, done: float, note: str = "") -> None:
-        """Say how much of the total is done so far."""
+        """Show how much of the total is done, with an optional note."""
 
 
 def silent() -> bool:
-    """Whether nothing is to be said: on request, and in all but the first of the processes that `torchrun` started."""
+    """Return whether output is off: on request, and in all but the first of the processes that `torchrun` started."""
     return os.environ.get("PRETUNE_PROGRESS") == "none" or os.environ.get("RANK", "0") != "0"
 
 
 def say(line: str) -> None:
-    """Print a line on stderr for the user, unless PRETUNE_PROGRESS=none; input that it echoes is made short and printable."""
+    """Print a line on stderr, unless PRETUNE_PROGRESS=none; echoed input is shortened and made printable."""
     if not silent():
         lines = (shorten(printable(part), LONGEST_MESSAGE) for part in line.split("\n"))
         print("\n".join(lines), file=sys.stderr, flush=True)
 
 
 def show(pieces: Generator[str, None, Result]) -> Result:
-    """A text on stderr as its pieces come, unless PRETUNE_PROGRESS=none; what comes of it in the end."""
+    """Print a text on stderr piece by piece, unless PRETUNE_PROGRESS=none, and return the result of the generator."""
     silent = os.environ.get("PRETUNE_PROGRESS") == "none"
     while True:
         try:
@@ -68,10 +68,10 @@ def progress(title: str, total: float | None = None) -> Iterator[Bar]:
 
 
 class Silent:
-    """Tells nothing."""
+    """A progress indicator that shows nothing."""
 
     def update(self, done: float, note: str = "") -> None:
-        """Nothing happens."""
+        """Do nothing."""
 
 
 class _Plain:

@@ -1,7 +1,7 @@
-"""Randomness as a function of its coordinates.
+"""Random numbers as a function of their coordinates.
 
-A draw is a hash of (seed, purpose, epoch, sequence, position …): nothing to carry along, nothing to save, the same on
-every machine, in every order and in every number of processes. All coordinates broadcast.
+A random number is a hash of (seed, purpose, epoch, sequence, position …). There is no generator state to save, and results
+are the same on every machine, in every order, and with any number of processes. All coordinates broadcast.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from pretune.runtime.arrays import Array
+
 Coordinate = int | Array
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -21,7 +22,7 @@ _30, _27, _31, _11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
 
 
 def hashed(seed: int, purpose: str, *coordinates: Coordinate) -> Array:
-    """64 random bits for each coordinate (splitmix64's mixing of one coordinate after the other).
+    """Return 64 random bits per coordinate (coordinates are mixed one after the other, as in splitmix64).
 
     >>> bool((hashed(0, "order", np.arange(3)) == hashed(0, "order", np.arange(3))).all())
     True
@@ -31,7 +32,7 @@ def hashed(seed: int, purpose: str, *coordinates: Coordinate) -> Array:
 
 
 def hashed_on(state: Any, *coordinates: Coordinate) -> Array:
-    """The bits for some more coordinates: what many draws have in common is hashed once.
+    """Return the bits for further coordinates, given the hash of the first ones, so that these are hashed only once.
 
     >>> int(hashed_on(hashed(0, "order", 1), 2)) == int(hashed(0, "order", 1, 2))
     True
@@ -46,8 +47,8 @@ def hashed_on(state: Any, *coordinates: Coordinate) -> Array:
 
 
 def _mix(z: Any) -> Any:
-    """Mixes in place: nobody else may hold z."""
-    with np.errstate(over="ignore"):  # wrapping around is the point
+    """Mix bits in place, and return them."""
+    with np.errstate(over="ignore"):  # overflow is intended
         z ^= z >> _30
         z *= _FIRST
         z ^= z >> _27
@@ -57,45 +58,47 @@ def _mix(z: Any) -> Any:
 
 
 def uniform(seed: int, purpose: str, *coordinates: Coordinate) -> Array:
-    """Numbers in [0, 1), one for each coordinate."""
+    """Return one number in [0, 1) per coordinate."""
     return (hashed(seed, purpose, *coordinates) >> _11).astype(np.float64) * 2.0**-53
 
 
 def integers(high: Coordinate, seed: int, purpose: str, *coordinates: Coordinate) -> Array:
-    """Whole numbers in [0, high), one for each coordinate."""
+    """Return one integer in [0, high) per coordinate."""
     return (uniform(seed, purpose, *coordinates) * high).astype(np.int64)
 
 
 def permutation(count: int, seed: int, purpose: str, *coordinates: int) -> Array:
-    """The numbers below `count` in random order."""
+    """Return the integers below `count` in random order."""
     return np.argsort(hashed(seed, purpose, *coordinates, np.arange(count)), kind="stable")
 
 
 @dataclass(frozen=True)
 class Draws:
-    """All chance of one epoch: draws by purpose, sequence and position. `progress` (0 to 1) is for schedules."""
+    """The random numbers of one epoch, by purpose, sequence, and position; `progress` (0 to 1) is for schedules."""
 
     seed: int
     epoch: int = 0
     progress: float = 0.0
-    reading: int | None = None  # decides the order of the data, where an epoch's data come again; else the epoch does
+    reading: int | None = (
+        None  # determines the order of the data if an epoch's samples are repeated; None: the epoch does
+    )
 
     def repeat(self, copies: int) -> Draws:
-        """The same where there are only so many different epochs, which come in turn."""
+        """Return the random numbers of an epoch if only `copies` different epochs exist, which are repeated in turn."""
         return replace(self, epoch=self.epoch % copies, reading=self.epoch) if copies else self
 
     def hashed(self, purpose: str, *coordinates: Coordinate) -> Array:
-        """64 random bits for each coordinate."""
+        """Return 64 random bits per coordinate."""
         return hashed(self.seed, purpose, self.epoch, *coordinates)
 
     def uniform(self, purpose: str, *coordinates: Coordinate) -> Array:
-        """Numbers in [0, 1), one for each coordinate."""
+        """Return one number in [0, 1) per coordinate."""
         return uniform(self.seed, purpose, self.epoch, *coordinates)
 
     def integers(self, high: Coordinate, purpose: str, *coordinates: Coordinate) -> Array:
-        """Whole numbers in [0, high), one for each coordinate."""
+        """Return one integer in [0, high) per coordinate."""
         return integers(high, self.seed, purpose, self.epoch, *coordinates)
 
     def permutation(self, count: int, purpose: str) -> Array:
-        """The numbers below `count` in random order."""
+        """Return the integers below `count` in random order."""
         return permutation(count, self.seed, purpose, self.epoch)

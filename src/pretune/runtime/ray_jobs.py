@@ -1,7 +1,7 @@
-"""Work on a Ray cluster, job by job: results in order, a few jobs ahead, done again where a worker is lost.
+"""Jobs on a Ray cluster: results in order, a few jobs queued ahead, and retries if a worker is lost.
 
-A job is called with plain values and reads and writes files that all machines share. It may be done twice, so that it must do no
-harm the second time.
+A job gets plain values, and reads and writes files on a file system that all machines share. It may run twice, and must
+tolerate that.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pretune.runtime.errors import PretuneError
 
 Engine = Literal["local", "ray"]
 Result = TypeVar("Result")
-RETRIES = 5  # of a job whose worker was lost
-AHEAD = 2  # jobs waiting for each that is being done
+RETRIES = 5  # for a job whose worker was lost
+AHEAD = 2  # queued jobs per running job
 
 
 def on_cluster(
     work: Callable[..., Result], jobs: Iterable[tuple[Any, ...]], most: int | None = None, on_gpu: bool = False
 ) -> Iterator[tuple[tuple[Any, ...], Result]]:
-    """Jobs, each the arguments of a call, with what came of it, in order; at most `most` are under way.
+    """Yield each job, a tuple of arguments, with its result, in order; at most `most` jobs are queued or running.
 
-    With `on_gpu`, each takes a GPU, where the cluster has any; else a core.
+    With `on_gpu`, each job takes a GPU if the cluster has any; otherwise a CPU core.
     """
     ray = connect()
     gpus = int(ray.cluster_resources().get("GPU", 0)) if on_gpu else 0
@@ -49,7 +49,7 @@ def on_cluster(
 
 
 def result_of(ray: Any, going: Any) -> Any:
-    """What a job came to; a job's own error is told as if it had been done here."""
+    """Return the result of a job; a PretuneError in it is raised as if the job had run here."""
     try:
         return ray.get(going)
     except ray.exceptions.RayTaskError as error:
@@ -58,13 +58,13 @@ def result_of(ray: Any, going: Any) -> Any:
         raise
     except ray.exceptions.RayError as error:
         raise PretuneError(
-            f"the cluster lost a job {RETRIES + 1} times ({type(error).__name__}); out of memory? "
-            "What is finished stays: run the same command again"
+            f"the cluster lost a job {RETRIES + 1} times ({type(error).__name__}), perhaps out of memory; "
+            "finished work is kept: run the same command again"
         ) from error
 
 
 def connect() -> Any:
-    """Ray, connected: to the cluster of RAY_ADDRESS or of this machine, else to one that is started here and ends with us."""
+    """Return Ray, connected to the cluster of RAY_ADDRESS or of this machine, or to a new one that ends with this process."""
     try:
         import ray
     except ImportError as error:
@@ -74,18 +74,20 @@ def connect() -> Any:
             ray.init(log_to_driver=True, logging_level="ERROR", configure_logging=True)
         except (ConnectionError, TimeoutError, RuntimeError) as error:
             address = os.environ.get("RAY_ADDRESS", "this machine")
-            raise PretuneError(f"no Ray cluster at {address} ({error}); start one with `ray start --head`") from error
+            raise PretuneError(
+                f"there is no Ray cluster at {address} ({error}); start one with `ray start --head`"
+            ) from error
     return ray
 
 
 def check_seen(path: Path) -> None:
-    """Refuse a path that this machine does not share with the one that sent the job."""
+    """Raise an error if this machine does not see a path of the machine that submitted the job."""
     if not path.exists():
         raise PretuneError(
-            f"{path}: {socket.gethostname()} does not see it; on a cluster, files must be where all machines see them"
+            f"{path}: {socket.gethostname()} cannot see this path; on a cluster, files must be on a shared file system"
         )
 
 
 def everywhere(path: str | Path) -> str:
-    """A path as all machines know it; what is no path here, such as a model's name, stays as it is."""
+    """Return an absolute path for all machines; a name that is not a path here, such as a model's, is unchanged."""
     return str(Path(path).resolve()) if Path(path).exists() else str(path)

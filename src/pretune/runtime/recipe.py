@@ -26,9 +26,9 @@ LARGEST = 1 << 20  # bytes of a recipe file
 
 
 class Section:
-    """A group of recipe keys, such as `optimizer`: subclass it as a frozen dataclass. Unknown keys are refused.
+    """A group of recipe keys, such as `optimizer`; subclasses are frozen dataclasses, and unknown keys raise an error.
 
-    With `flat`, the keys are command-line options of their own (`--steps` for `budget.steps`).
+    With `flat`, each key is a command-line option (`--steps` for `budget.steps`).
     """
 
     flat: ClassVar[bool] = False
@@ -36,28 +36,28 @@ class Section:
 
 
 def read_recipe(path: str | Path) -> Values:
-    """A recipe file as nested dictionaries."""
+    """Read a recipe file as nested dictionaries."""
     path = Path(path)
     content = parse_yaml(read_text(path, LARGEST), str(path))
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise PretuneError(f"{path}: a recipe is a mapping of keys to values, not a {type(content).__name__}")
+        raise PretuneError(f"{path}: a recipe must be a mapping of keys to values, not a {type(content).__name__}")
     _check_keys(content, str(path))
     return content
 
 
 def _check_keys(values: Mapping[Any, Any], where: str) -> None:
-    """Refuse keys that are not text: YAML reads `1:` and `null:` as other kinds of keys."""
+    """Raise an error for keys that are not text: YAML reads `1:` and `null:` as other types."""
     for key, value in values.items():
         if not isinstance(key, str):
-            raise PretuneError(f"{where}: the key {quote(key)} is not text; put it in quotes if it is meant")
+            raise PretuneError(f"{where}: the key {quote(key)} is not text; put it in quotes")
         if isinstance(value, Mapping):
             _check_keys(value, where)
 
 
 def write_recipe(values: Mapping[str, Any]) -> str:
-    """Values as YAML that `read_recipe` reads."""
+    """Return values as YAML that `read_recipe` can read."""
     import yaml
 
     _, dumper = yaml_dialect()
@@ -65,7 +65,7 @@ def write_recipe(values: Mapping[str, Any]) -> str:
 
 
 def parse_settings(settings: Iterable[str]) -> Values:
-    """`optimizer.lr=1e-4` and the like as nested dictionaries.
+    """Parse settings such as `optimizer.lr=1e-4` into nested dictionaries.
 
     >>> parse_settings(["optimizer.lr=1e-4", "seed=3"])
     {'optimizer': {'lr': 0.0001}, 'seed': 3}
@@ -89,7 +89,7 @@ def parse_settings(settings: Iterable[str]) -> Values:
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Values:
-    """Values of `over` laid over those of `base`, section by section.
+    """Return the values of `base` overridden by those of `over`, section by section.
 
     >>> merge({"optimizer": {"lr": 1, "decay": 2}}, {"optimizer": {"lr": 3}})
     {'optimizer': {'lr': 3, 'decay': 2}}
@@ -104,10 +104,10 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Values:
 
 
 def resolve(verb: Callable[..., Any], values: Mapping[str, Any], name: str) -> Values:
-    """Check values against a verb's signature; what comes back can be handed to it."""
+    """Check values against the signature of a verb, and return them as its arguments."""
     from pydantic import ValidationError
 
-    # `from` is a word of Python's, so that the parameter is called from_.
+    # `from` is a Python keyword, so the parameter is called from_.
     values = {f"{key}_" if f"{key}_" in hints(verb) else key: value for key, value in values.items()}
     try:
         checked = _model(verb).model_validate(values)
@@ -118,7 +118,7 @@ def resolve(verb: Callable[..., Any], values: Mapping[str, Any], name: str) -> V
 
 @cache
 def _model(verb: Callable[..., Any]) -> type[BaseModel]:
-    """The keys of a verb's recipe: its parameters with their types and defaults."""
+    """Return a model of a verb's recipe: its parameters with their types and defaults."""
     from pydantic import ConfigDict, create_model
 
     keys: dict[str, Any] = {}
@@ -129,13 +129,16 @@ def _model(verb: Callable[..., Any]) -> type[BaseModel]:
 
 
 class Loaded:
-    """Stands for objects that Python callers may pass where the command line passes a path."""
+    """A placeholder type for objects that Python callers may pass where the command line passes a path."""
 
 
 @cache
-def hints(verb: Callable[..., Any]) -> dict[str, Any]:
-    """A verb's parameter types. Names it knows only for type checking (Tokenizer, Store …) count as `Loaded`."""
-    found = get_type_hints(verb, localns=_Names(vars(inspect.getmodule(verb))))
+def hints(verb: Callable[..., Any], include_extras: bool = False) -> dict[str, Any]:
+    """Return the types of a verb's parameters; names imported only for type checking (Store, Run, …) become `Loaded`.
+
+    With `include_extras`, shared options keep their help text (see verbs/options.py).
+    """
+    found = get_type_hints(verb, localns=_Names(vars(inspect.getmodule(verb))), include_extras=include_extras)
     found.pop("return", None)
     return found
 
@@ -146,20 +149,20 @@ class _Names(dict[str, Any]):
 
 
 def section_of(hint: Any) -> type[Section] | None:
-    """The Section inside a type such as `Budget | None`."""
+    """Return the Section inside a type such as `Budget | None`, or None."""
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)), None)
 
 
 def section_keys(section: type[Section]) -> dict[str, Any]:
-    """Names and types of a section's keys."""
+    """Return the names and types of a section's keys."""
     types = get_type_hints(section)
     return {field.name: types[field.name] for field in fields(section)} if is_dataclass(section) else {}
 
 
 def _explain(verb: Callable[..., Any], problem: Any) -> str:
-    """One clause for one thing that is wrong."""
-    # Parts of the location that are no keys (branches of a union) tell people nothing.
+    """Return a clause that explains one validation error."""
+    # Parts of the location that are not keys (branches of a union) are of no use to people.
     known: dict[str, Any] = hints(verb)
     unknown = problem["type"] in ("extra_forbidden", "unexpected_keyword_argument")
     keys: list[str] = []
@@ -174,6 +177,6 @@ def _explain(verb: Callable[..., Any], problem: Any) -> str:
     if unknown:
         return f"unknown key {key!r}; {nearest(keys[-1], known)}"
     if problem["type"] == "missing":
-        return f"{key!r} is needed: give --{key.replace('_', '-')} or put it in the recipe"
+        return f"{key!r} is missing: give --{key.replace('_', '-')} or put it in the recipe"
     message = problem["msg"].removeprefix("Value error, ")
     return f"{key!r}: {message[0].lower()}{message[1:]}, got {quote(problem['input'])}"

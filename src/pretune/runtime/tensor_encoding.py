@@ -1,7 +1,7 @@
-"""How tensors are kept in files where that takes fewer bytes: without zeros, or as whole numbers of 8 bits.
+"""Compact encodings of tensors in files: without zeros, or as int8.
 
-With many zeros, a tensor NAME becomes NAME:bits, a bit for each weight, NAME:values, those that are not 0, and NAME:shape; as
-numbers of 8 bits, NAME:int8 and NAME:scale, a factor for each row.
+A tensor NAME with many zeros becomes NAME:bits (one bit per weight), NAME:values (the nonzero ones), and NAME:shape. An int8
+tensor becomes NAME:int8 and NAME:scale (one factor per row).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Tensors = dict[str, Tensor]
 
 
 def is_sparse(name: str) -> bool:
-    """Whether a tensor in a file is part of one that is kept without its zeros."""
+    """Return whether a tensor in a file is part of one that is stored without its zeros."""
     return name.endswith(BITS)
 
 
 def without_zeros(tensors: Mapping[str, Tensor]) -> Tensors:
-    """Tensors as they are saved.
+    """Return tensors with those that have many zeros encoded without them.
 
     >>> sorted(without_zeros({"w": torch.eye(32)}))
     ['w:bits', 'w:shape', 'w:values']
@@ -44,7 +44,7 @@ def without_zeros(tensors: Mapping[str, Tensor]) -> Tensors:
 
 
 def as_int8(tensors: Mapping[str, Tensor], names: Collection[str]) -> Tensors:
-    """Some of the tensors, a row of which is multiplied by one factor, as whole numbers.
+    """Return tensors with the named ones encoded as int8 with one scale per row.
 
     >>> sorted(as_int8({"w": torch.ones(4, 8)}, ["w"]))
     ['w:int8', 'w:scale']
@@ -68,7 +68,7 @@ def to_int8(rows: Tensor, largest: int = 127) -> tuple[Tensor, Tensor]:
 
 
 def restored(tensors: Mapping[str, Tensor]) -> Tensors:
-    """All tensors as they were, or as near as numbers of 8 bits are."""
+    """Decode all tensors; int8 ones only approximate the originals."""
     kept = (BITS, VALUES, SHAPE, INT8, SCALE)
     whole: Tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith(kept)}
     for name in (name.removesuffix(INT8) for name in tensors if name.endswith(INT8)):

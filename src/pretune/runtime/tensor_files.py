@@ -1,7 +1,7 @@
-"""Reading and writing safetensors files that carry a checksum of their own contents.
+"""Safetensors files with a checksum of their content.
 
-The checksum is a metadata entry of the file's header, which other programs ignore: it covers the names, types, shapes and bytes
-of all tensors. Files of other origin have none and are read as they are.
+The checksum is an entry in the metadata of the file's header, which other programs ignore; it covers the names, types, shapes,
+and bytes of all tensors. Files from other sources have none, and are read without a check.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from pretune.runtime.atomic_io import atomic_file
 from pretune.runtime.errors import PretuneError
 
 Tensors = dict[str, Tensor]
-CHECKSUM = "pretune_sha256"  # key of the metadata
+CHECKSUM = "pretune_sha256"  # key in the metadata
 METADATA = "__metadata__"
-LFS = b"version https://git-lfs"  # how a pointer begins that git-lfs left in place of a file
-LARGEST_HEADER = 100_000_000  # bytes, as in the safetensors library
-BLOCK = 1 << 24  # bytes hashed at once
+LFS = b"version https://git-lfs"  # beginning of a git-lfs pointer file
+LARGEST_HEADER = 100_000_000  # maximum bytes, as in the safetensors library
+BLOCK = 1 << 24  # bytes hashed at a time
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
@@ -42,7 +42,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
 
 def read_tensors(path: Path) -> Tensors:
-    """Return the tensors of a safetensors file; refuse one that is damaged or does not match its checksum."""
+    """Read the tensors of a safetensors file; raise an error if it is damaged or does not match its checksum."""
     with readable(path):
         verify(path)
         return load_file(path)
@@ -50,44 +50,44 @@ def read_tensors(path: Path) -> Tensors:
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """Turn what goes wrong while a safetensors file is read into an error that names the file."""
+    """Convert errors while reading a safetensors file into one that names the file."""
     try:
         yield
     except FileNotFoundError as error:
         raise PretuneError(f"{path}: there is no such file") from error
     except (SafetensorError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise PretuneError(f"{path}: damaged or cut off ({error}); restore it from its source") from error
+        raise PretuneError(f"{path}: the file is damaged or truncated ({error}); restore it from its source") from error
     except OSError as error:
         raise PretuneError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def verify(path: Path) -> None:
-    """Compare a file with the checksum that it carries, if it has one."""
+    """Check a file against its own checksum, if it has one."""
     refuse_pointer(path)
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         if size > LARGEST_HEADER:
             raise PretuneError(
-                f"{path}: not a safetensors file, or one whose header is damaged; restore it from its source"
+                f"{path} is not a safetensors file, or its header is damaged; restore it from its source"
             )
         header = json.loads(file.read(size))
         metadata = header.pop(METADATA, None) or {}
         wanted = metadata.get(CHECKSUM)
         if wanted is not None and wanted != digest(header, iter(lambda: file.read(BLOCK), b"")):
             raise PretuneError(
-                f"{path}: the tensors do not match their checksum; the file is damaged: restore it from its source"
+                f"{path}: the tensors do not match their checksum, so the file is damaged; restore it from its source"
             )
 
 
 def refuse_pointer(path: Path) -> None:
-    """Refuse the pointer that git-lfs left in place of a file."""
+    """Raise an error if a file is a git-lfs pointer."""
     with path.open("rb") as file:
         if file.read(len(LFS)) == LFS:
-            raise PretuneError(f"{path}: a git-lfs pointer, not the weights; fetch these with `git lfs pull`")
+            raise PretuneError(f"{path} is a git-lfs pointer, not the weights; fetch these with `git lfs pull`")
 
 
 def digest(header: Mapping[str, Any], data: Iterable[bytes | memoryview]) -> str:
-    """Return the checksum of a file: the header without its metadata, and the bytes of the tensors."""
+    """Return the checksum of a header without its metadata, and of the bytes of the tensors."""
     found = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for block in data:
         found.update(block)
@@ -104,7 +104,7 @@ def file_digest(path: Path) -> str:
 
 
 def split_header(content: memoryview) -> tuple[dict[str, Any], memoryview]:
-    """Return the header of a safetensors file, without metadata, and the bytes of its tensors."""
+    """Split the content of a safetensors file into the header, without metadata, and the bytes of the tensors."""
     size = int.from_bytes(content[:8], "little")
     header = json.loads(bytes(content[8 : 8 + size]))
     header.pop(METADATA, None)
@@ -112,11 +112,13 @@ def split_header(content: memoryview) -> tuple[dict[str, Any], memoryview]:
 
 
 def check_finite(tensors: Mapping[str, Tensor], where: Path) -> None:
-    """Refuse weights that contain NaN or infinity, by name."""
-    # A sum is several times as fast as asking each number, and finite only if all numbers are (or it overflows).
+    """Raise an error that names the weights with NaN or infinity."""
+    # A sum is several times as fast as checking each number, and finite only if all numbers are (unless it overflows).
     wide = {name: x.float() if x.element_size() == 1 else x for name, x in tensors.items() if x.is_floating_point()}
     suspects = [name for name, x in wide.items() if not torch.isfinite(x.sum(dtype=torch.float32))]
     bad = [name for name in suspects if not torch.isfinite(wide[name]).all()]
     if bad:
         listed = ", ".join(bad[:5]) + (f" and {len(bad) - 5} more" if len(bad) > 5 else "")
-        raise PretuneError(f"{where}: NaN or infinity in {listed}; the weights are damaged or their training diverged")
+        raise PretuneError(
+            f"{where}: there is NaN or infinity in {listed}; the weights are damaged or their training diverged"
+        )

@@ -1,4 +1,4 @@
-"""Intervals that numbers from options and files must lie in."""
+"""Intervals of valid numbers for options and files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pretune.runtime.errors import PretuneError, quote
 
 @dataclass(frozen=True)
 class Interval:
-    """Numbers from `low` to `high`; with `above` or `below`, without that bound itself. Infinity and NaN never lie in it.
+    """Numbers from `low` to `high`, without the bound itself if `above` or `below` is set; never infinity or NaN.
 
     >>> str(Interval(0, 1, below=True)), 1.0 in Interval(0, 1, below=True), float("nan") in Interval(0)
     ('at least 0 and below 1', False, False)
@@ -35,11 +35,11 @@ class Interval:
 SHARE = Interval(0, 1)
 BELOW_1 = Interval(0, 1, below=True)
 POSITIVE, NOT_NEGATIVE = Interval(0, above=True), Interval(0)
-COUNT = Interval(1, 1e12)  # a larger count is a slip
+COUNT = Interval(1, 1e12)  # a larger count is a mistake
 
 
 def check_number(name: str, value: float | None, within: Interval) -> None:
-    """Refuse a number that is out of its interval; None is not given.
+    """Raise an error if a number is outside its interval; None is always valid.
 
     >>> check_number("--epochs", -1.0, POSITIVE)
     Traceback (most recent call last):

@@ -1,8 +1,8 @@
-"""Example data that come with the package and were written for it.
+"""Sample data that are part of the package and were written for it.
 
-messages_train.csv   400 customer messages, 100 a class: praise, complaint, question, request
-messages_test.csv    200 more, 50 a class
-clozes.csv           20 sentences with a gap, and the words that are right there
+messages_train.csv   400 customer messages, 100 per class: praise, complaint, question, request
+messages_test.csv    200 more, 50 per class
+clozes.csv           20 sentences with a gap, and the words that fit
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def example(name: str) -> Path:
-    """The path of an example file.
+    """Return the path of a sample file.
 
     >>> example("messages_train.csv").exists()
     True
@@ -21,7 +21,7 @@ def example(name: str) -> Path:
 
 
 def clozes() -> list[tuple[str, set[str]]]:
-    """Sentences with a [MASK], and the words that are right there.
+    """Return sentences with a [MASK] and the words that fit.
 
     >>> clozes()[0]
     ('He opened the [MASK] and walked into the room.', {'door'})

@@ -1,1 +1,1 @@
-"""Training: one loop, under a budget, for any backbone and any mix of objectives."""
+"""Training: one loop, with a budget, for any backbone and any mixture of objectives."""

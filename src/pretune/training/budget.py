@@ -1,4 +1,4 @@
-"""The clock of a training: how much of its budget is used."""
+"""The clock of a training, which measures how much of the budget is used."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pretune.training.settings import Budget
 class Clock:
     """Counts what a training has used so far: steps, tokens, floating-point operations and seconds.
 
-    Seconds are the time that steps take, the making of their batches included. Evaluation is not training: its time is counted
-    apart, in `evaluation`. A resumed training goes on from what was saved.
+    Seconds are the time that steps take, including the preparation of their batches. The time of evaluations is counted
+    separately, in `evaluation`. A resumed training continues from the saved counts.
     """
 
     budget: Budget
@@ -24,7 +24,7 @@ class Clock:
     evaluation: float = 0.0  # seconds spent on evaluation since the start of this process
 
     def __post_init__(self) -> None:
-        self._zero = self.now() - self.used["seconds"]  # when a training that never stopped would have begun
+        self._zero = self.now() - self.used["seconds"]  # when an uninterrupted training would have started
 
     def elapsed(self) -> float:
         """Return the seconds of training so far."""
@@ -33,23 +33,23 @@ class Clock:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Count the time inside the block as evaluation, not as training."""
-        began = self.now()
+        started = self.now()
         try:
             yield
         finally:
-            took = self.now() - began
-            self._zero += took
-            self.evaluation += took
+            duration = self.now() - started
+            self._zero += duration
+            self.evaluation += duration
 
     def add(self, tokens: float, flops: float, seconds: float) -> None:
-        """Add a step; `seconds` is the time since the training began, on which all processes agreed."""
+        """Count one step; `seconds` is the training time so far, the same on all processes."""
         self.used["steps"] += 1
         self.used["tokens"] += tokens
         self.used["flops"] += flops
         self.used["seconds"] = seconds
 
     def progress(self, tokens: float = 0.0, flops: float = 0.0, steps: float = 0.0, seconds: float = 0.0) -> float:
-        """Return the share of the budget that is used, or will be after so much more; 0 to 1."""
+        """Return the share of the budget, 0 to 1, that is used now, or will be after using this much more."""
         more = {"steps": steps, "tokens": tokens, "flops": flops, "seconds": seconds}
         shares = [(self.used[name] + more[name]) / limit for name, limit in self.budget.limits.items()]
         return min(1.0, max(shares, default=0.0))
@@ -58,3 +58,7 @@ class Clock:
     def spent(self) -> bool:
         """Whether a limit is reached."""
         return self.progress() >= 1.0
+
+    def due(self, every: int | None, ahead: int = 0) -> bool:
+        """Return whether the number of steps, plus `ahead`, is a multiple of `every`; never if that is 0 or None."""
+        return bool(every) and (int(self.used["steps"]) + ahead) % (every or 1) == 0

@@ -1,19 +1,20 @@
-"""Checkpoints: everything a training needs to go on as if nothing had happened; safetensors and JSON, never a pickle.
+"""Checkpoints: everything needed to resume a training bit for bit, as safetensors and JSON (never pickle).
 
     checkpoints/step-00000200/
       root.safetensors        parameters
-      optimizer.safetensors   their optimizers' states
-      carry.safetensors       what stateful data hand on
-      average.safetensors     the running mean of the parameters, where there is one
-      best.safetensors        the best parameters so far, where these are what will come out
-      state.json              position, clock, and a checksum of each file and of itself
+      optimizer.safetensors   optimizer states
+      carry.safetensors       recurrent states of stateful training
+      average.safetensors     the running mean of the parameters, with weight averaging
+      best.safetensors        the best parameters so far, with early stopping
+      state.json              position in the data, clock, and checksums of all files, itself included
 
-Of several processes each writes what it has, to root-00001-of-00004.safetensors and the like: of a model in shards its rows, which
-make up the whole in the order of the files, whatever the number of processes that read them; of what all have the first alone.
+With several processes, each writes its own files, such as root-00001-of-00004.safetensors: the rows it holds of a sharded
+model, which concatenated in file order give the whole for any number of reading processes. What all processes share is
+written by the first one.
 
-A checkpoint is written in the background, from a copy in memory, under a temporary name. When all processes are through, the
-first writes state.json and renames the folder: it is there as a whole or not at all. The newest intact one is restored; where
-all are damaged, nothing is, and the run stops.
+A checkpoint is written in the background, from a copy in memory, into a temporary folder. When all processes have finished,
+the first one writes state.json and renames the folder, so that a checkpoint is complete or absent. Resuming uses the newest
+intact checkpoint; if all are damaged, the run stops with an error.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ Tensors = Mapping[str, Tensor]
 
 
 class LoggedStep(TypedDict):
-    """What state.json holds of one of the last steps."""
+    """The entry of one recent step in state.json."""
 
     sums: dict[str, float]
     totals: dict[str, float]
@@ -54,14 +55,14 @@ class LoggedStep(TypedDict):
 
 
 class Logged(TypedDict):
-    """What state.json holds of the log."""
+    """The entry of the metrics log in state.json."""
 
     last: dict[str, int | float]  # the last metrics
     recent: list[LoggedStep]
 
 
 class State(TypedDict):
-    """What state.json holds."""
+    """The content of state.json."""
 
     step: int
     clock: dict[str, float]
@@ -74,15 +75,15 @@ class State(TypedDict):
 
 @dataclass
 class Saver:
-    """Writes the checkpoints of a run, one at a time, and drops the oldest beyond `keep`."""
+    """A writer of a run's checkpoints, one at a time in the background, which deletes all but the newest `keep`."""
 
     run: Path
     world: World
     keep: int
     thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
-    going: Future[dict[str, str]] | None = None  # what is being written: a checksum for each file
+    going: Future[dict[str, str]] | None = None  # the write in progress; its result is a checksum per file
     state: dict[str, Any] = field(default_factory=dict)
-    temporary: Path = Path()  # where it is being written
+    temporary: Path = Path()  # the folder it writes to
 
     @property
     def busy(self) -> bool:
@@ -90,8 +91,10 @@ class Saver:
         return self.going is not None and not self.going.done()
 
     def start(self, state: dict[str, Any], shared: Mapping[str, Tensors], own: Mapping[str, Tensors]) -> None:
-        """Copy tensors, by the name of their file, and begin to write them. All processes have the same ones in `shared`,
-        or rows of them; those in `own` are each one's own."""
+        """Copy tensors, grouped by file name, and start to write them.
+
+        `shared` tensors are the same in all processes, or rows of the same sharded tensors; `own` ones are each process's own.
+        """
         self.finish()
         self.state = state
         self.world.first_alone(self._begin)
@@ -104,24 +107,24 @@ class Saver:
         self.going = self.thread.submit(self._write, files)
 
     def finish(self) -> None:
-        """Wait until what is being written is there. All processes do so together."""
+        """Wait until the current write is complete, and commit it; all processes call this together."""
         if self.going is None:
             return
         error, checksums = self.going.exception(), {} if self.going.exception() else self.going.result()
         self.going = None
-        told = self.world.gather([error is None, checksums])
-        if not all(well for well, _ in told):
+        outcomes = self.world.gather([error is None, checksums])
+        if not all(success for success, _ in outcomes):
             if self.world.first:
                 shutil.rmtree(self.temporary, ignore_errors=True)
-            raise error or SystemExit(1)  # the one that failed says why
-        self.state["checksums"] = {name: digest for _, own in told for name, digest in own.items()}
+            raise error or SystemExit(1)  # the process that failed reports the error
+        self.state["checksums"] = {name: digest for _, own in outcomes for name, digest in own.items()}
         self.world.first_alone(self._commit)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *failed: object) -> None:
-        # Whatever went wrong, a checkpoint before it is good. Of several processes nobody knows what the others do.
+        # A failed training can still commit its last checkpoint, but processes that fail cannot rely on one another.
         if failed[0] is None or self.world.size == 1:
             self.finish()
         self.thread.shutdown()
@@ -159,7 +162,7 @@ class Saver:
 
 
 def copied(tensors: Tensors, rows_alone: bool = False) -> dict[str, Tensor]:
-    """Copies in the host's memory, of shards the rows here; with `rows_alone` of nothing else."""
+    """Return copies in host memory; of sharded tensors, of the local rows. `rows_alone` leaves all others out."""
     return {
         name: local(tensor.detach()).to("cpu", copy=True).contiguous()
         for name, tensor in tensors.items()
@@ -168,7 +171,7 @@ def copied(tensors: Tensors, rows_alone: bool = False) -> dict[str, Tensor]:
 
 
 class Pieces(Mapping[str, Tensor]):
-    """Tensors of some files, read when they are asked for. One that several files have is cut along its rows, in their order."""
+    """The tensors of several files, read lazily; a tensor that is in several files is concatenated along its rows."""
 
     def __init__(self, paths: list[Path]) -> None:
         self.where: dict[str, list[Any]] = {}
@@ -189,14 +192,14 @@ class Pieces(Mapping[str, Tensor]):
 
 
 def list_checkpoints(run: Path) -> list[Path]:
-    """Checkpoints of a run, oldest first."""
+    """Return the folders of a run's checkpoints, oldest first."""
     return sorted((run / FOLDER).glob("step-*")) if (run / FOLDER).is_dir() else []
 
 
 def load_newest(run: Path, world: World | None = None) -> tuple[dict[str, Any], dict[str, Pieces]] | None:
-    """Return state and tensors of the newest checkpoint that all processes find intact; None if the run has none.
+    """Return the state and the tensors of the newest checkpoint that all processes find intact, or None if there is none.
 
-    Where there are checkpoints and all are damaged, starting again from step 0 would be a surprise: that is an error.
+    Raise an error if there are checkpoints and all are damaged, rather than silently start again from step 0.
     """
     world = world or World()
     names = world.gather([path.name for path in list_checkpoints(run)])[0]
@@ -205,7 +208,7 @@ def load_newest(run: Path, world: World | None = None) -> tuple[dict[str, Any], 
         problem = ""
         try:
             state = read_state(folder)
-            for file in sorted(state["checksums"])[world.rank :: world.size]:  # each process looks at its share
+            for file in sorted(state["checksums"])[world.rank :: world.size]:  # each process verifies some of the files
                 if file_digest(folder / file) != state["checksums"][file]:
                     raise ValueError(f"{file} does not match its checksum")
             paths: dict[str, list[Path]] = {}
@@ -214,10 +217,10 @@ def load_newest(run: Path, world: World | None = None) -> tuple[dict[str, Any], 
             tensors = {kind: Pieces(files) for kind, files in paths.items()}
         except (OSError, ValueError, KeyError, SafetensorError, PretuneError) as error:
             problem = str(error)
-        problems = [told for told in world.gather(problem) if told]
+        problems = [text for text in world.gather(problem) if text]
         if not problems:
             return dict(state), tensors
-        say(f"{folder}: damaged checkpoint ({problems[0]}); looking for an older one")
+        say(f"{folder}: the checkpoint is damaged ({problems[0]}); trying an older one")
     if names:
         raise PretuneError(
             f"{run / FOLDER}: all {len(names)} checkpoints are damaged; restore one from a backup, or delete this folder to "
@@ -227,22 +230,22 @@ def load_newest(run: Path, world: World | None = None) -> tuple[dict[str, Any], 
 
 
 def read_state(folder: Path) -> State:
-    """Return the state of a checkpoint, checked against its own checksum, its schema and the files it names."""
+    """Return the state of a checkpoint, after checking its checksum, its schema, and the file names in it."""
     state = conform(read_sealed_json(folder / STATE, "the state of a checkpoint"), State, str(folder / STATE))
     for file in state["checksums"]:
         if not is_file_name(file):
-            raise PretuneError(f"{folder / STATE}: names {quote(file)}, which is not a file beside it")
+            raise PretuneError(f"{folder / STATE}: {quote(file)} is not the name of a file in this folder")
     return state
 
 
 def restore_parameters(tensors: Tensors, saved: Tensors) -> None:
-    """Put saved parameters and buffers back; shared ones are saved under one name."""
+    """Copy saved parameters and buffers into a model's tensors; shared ones are saved under one name."""
     for name, tensor in tensors.items():
         put_back(tensor, saved[name])
 
 
 def optimizer_tensors(root: nn.Module, optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
-    """States of all optimizers by parameter name."""
+    """Return the states of all optimizers, by the optimizer's index, the parameter's name, and the state's key."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in root.named_parameters()}
     tensors = {}
     for number, optimizer in enumerate(optimizers):
@@ -253,7 +256,7 @@ def optimizer_tensors(root: nn.Module, optimizers: list[torch.optim.Optimizer]) 
 
 
 def restore_optimizers(root: nn.Module, optimizers: list[torch.optim.Optimizer], saved: Tensors) -> None:
-    """Put saved states back."""
+    """Restore the optimizer states that `optimizer_tensors` returned."""
     parameters = dict(root.named_parameters())
     for name, tensor in saved.items():
         number, parameter_name, key = name.split("/")

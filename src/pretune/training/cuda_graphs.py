@@ -1,8 +1,7 @@
-"""Steps as CUDA graphs: forward and backward are launched once and replayed for every pack of the same shapes, and so is
-the end of a step.
+"""Steps as CUDA graphs: the kernels of a step are recorded once and replayed for every pack of the same shape.
 
-A small model spends its time on launching kernels, not on running them. Packs have fixed shapes, so that nothing but their
-numbers changes from step to step.
+A small model spends more time launching kernels than running them. Packs have fixed shapes, so only the values of the inputs
+change from step to step.
 """
 
 from __future__ import annotations
@@ -18,23 +17,23 @@ from torch import Tensor, nn
 from pretune.objectives import Joint, Loss
 from pretune.packed import Batch
 
-WARM = 3  # runs before the recording, in which libraries set themselves up
-CAPTURE = "thread_local"  # the feed's thread goes on pinning memory while this one records
+WARMUP = 3  # runs before recording, in which libraries initialize themselves
+CAPTURE = "thread_local"  # the prefetching thread pins memory while this one records
 
 
 @dataclass
 class Recording:
-    """One graph, with the places its inputs go to and its outputs come from."""
+    """The CUDA graph of one forward and backward pass, with its input and output tensors."""
 
     graph: Any
     batch: Batch
     totals: dict[str, Tensor]
     loss: Loss
-    part: Tensor
-    learned: set[nn.Parameter]  # those that get a gradient of it
+    objective: Tensor  # the scalar that is differentiated
+    learned: set[nn.Parameter]  # parameters that receive a gradient
 
     def replay(self, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
-        """The loss of another batch; gradients add up as always."""
+        """Replay the graph on another batch, and return its loss; gradients accumulate."""
         for place, value in zip(tensors_of(self.batch), tensors_of(batch), strict=True):
             place.copy_(value.pin_memory(), non_blocking=True)
         for term, place in self.totals.items():
@@ -42,45 +41,48 @@ class Recording:
         self.graph.replay()
         loss = self.loss
         sums, logs = ({name: value.clone() for name, value in part.items()} for part in (loss.sums, loss.logs))
-        return Loss(sums, loss.weights, logs), self.part.clone()
+        return Loss(sums, loss.weights, logs), self.objective.clone()
 
 
 @dataclass
 class Graphs:
-    """A graph for each stream of packs, recorded when its first pack comes, and one for the end of a step."""
+    """Execution of steps as CUDA graphs: one per data stream, recorded with its first pack, and one for the update."""
 
     model: nn.Module
     device: torch.device
-    pool: Any = field(default_factory=torch.cuda.graph_pool_handle)  # one memory for all: they run one after the other
+    pool: Any = field(default_factory=torch.cuda.graph_pool_handle)  # shared: the graphs run one after the other
+    replays_update: bool = False  # record the update too, not only the forward and backward passes
     recordings: dict[int, Recording] = field(default_factory=dict)
-    taken: set[int] = field(default_factory=set)  # streams that this step has packs of
-    # By the streams of a step: the graph of its end, and the gradient's norm in it. None: it ended once, optimizers have their
-    # state.
-    endings: dict[frozenset[int], tuple[Any, Tensor] | None] = field(default_factory=dict)
-    idle: dict[frozenset[int], list[nn.Parameter]] = field(default_factory=dict)  # which these streams do not learn
+    taken: set[int] = field(default_factory=set)  # streams that have packs in the current step
+    # By the streams of a step: the graph of its update and the gradient norm in it. None: it has run once, so that
+    # optimizers have initialized their state, and can be recorded the next time.
+    updates: dict[frozenset[int], tuple[Any, Tensor] | None] = field(default_factory=dict)
+    idle: dict[frozenset[int], list[nn.Parameter]] = field(
+        default_factory=dict
+    )  # parameters these streams do not train
 
     def run(self, stream: int, joint: Joint, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
-        """Forward and backward of a pack."""
+        """Run the forward and backward pass of a pack, and return its loss and the scalar that was differentiated."""
         if stream not in self.recordings:
             self.recordings[stream] = self.record(joint, batch, totals)
-            self.idle.clear()  # there may be gradients that were not there before
+            self.idle.clear()  # the new stream may train parameters that had no gradient before
         self.taken.add(stream)
         return self.recordings[stream].replay(batch, totals)
 
     def record(self, joint: Joint, batch: Batch, totals: Mapping[str, float]) -> Recording:
-        """Run some times, so that all memory is there, then record."""
+        """Run the passes a few times, so that all memory is allocated, then record them."""
         place = batch.to(self.device)
         terms = {term: torch.tensor(float(value), device=self.device) for term, value in totals.items()}
-        before = {p: p.grad for p in self.model.parameters()}  # of packs of this step that another graph has run
+        before = {p: p.grad for p in self.model.parameters()}  # of this step's packs of other streams
         aside = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(aside):
-            for _ in range(WARM):
+            for _ in range(WARMUP):
                 self.model.zero_grad(set_to_none=True)
                 self.model(joint, place).over(terms).backward()
         torch.cuda.current_stream(self.device).wait_stream(aside)
         learned = {parameter for parameter in self.model.parameters() if parameter.grad is not None}
-        # Gradients stay where they are from now on: replays of this graph, and of those recorded before, add to them.
+        # Gradients keep their memory from now on: replays of this graph, and of earlier ones, add to them.
         for parameter, gradient in before.items():
             if gradient is not None:
                 parameter.grad = gradient
@@ -89,50 +91,61 @@ class Graphs:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, self.pool, capture_error_mode=CAPTURE):
             loss = self.model(joint, place)
-            part = loss.over(terms)
-            part.backward()
-        # Recording runs nothing: gradients are still those from before.
-        return Recording(graph, place, terms, loss, part.detach(), learned)
+            objective = loss.over(terms)
+            objective.backward()
+        # Recording computes nothing: the gradients are unchanged.
+        return Recording(graph, place, terms, loss, objective.detach(), learned)
+
+    def update(self, function: Callable[[], Tensor]) -> Tensor:
+        """Run the function that ends a step, or replay its recording, and return the gradient norm."""
+        with self.without_idle_gradients():
+            return self._record_or_replay(function) if self.replays_update else function()
+
+    def forget(self) -> None:
+        """Discard the recorded passes, because the model has changed."""
+        self.recordings.clear()
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
-        """The end of a step: heads of streams that it has no packs of have no gradient, not one of zeros, by which optimizers
-        would move them all the same."""
+    def without_idle_gradients(self) -> Iterator[None]:
+        """Remove the gradients of parameters that this step does not train while the block runs.
+
+        Their gradients are zeros, but optimizers with momentum or weight decay would still change them.
+        """
         streams = frozenset(self.taken)
         if streams not in self.idle:
             learned = set[nn.Parameter]().union(*(self.recordings[stream].learned for stream in streams))
             given = (parameter for parameter in self.model.parameters() if parameter.grad is not None)
             self.idle[streams] = [parameter for parameter in given if parameter not in learned]
-        kept = {parameter: parameter.grad for parameter in self.idle[streams]}
-        for parameter in kept:
+        gradients = {parameter: parameter.grad for parameter in self.idle[streams]}
+        for parameter in gradients:
             parameter.grad = None
         yield
-        for parameter, gradient in kept.items():
+        for parameter, gradient in gradients.items():
             parameter.grad = gradient
         self.taken.clear()
 
-    def end(self, finish: Callable[[], Tensor]) -> Tensor:
-        """What `finish` does and returns: launched once, recorded the next time, and replayed from then on; inside a `turn`."""
+    def _record_or_replay(self, function: Callable[[], Tensor]) -> Tensor:
+        """Run an update the first time, record it the second time, and replay it from then on."""
         streams = frozenset(self.taken)
-        if streams not in self.endings:
-            self.endings[streams] = None
-            return finish()
-        ending = self.endings[streams]
-        if ending is None:
+        if streams not in self.updates:
+            self.updates[streams] = None
+            return function()
+        recorded = self.updates[streams]
+        if recorded is None:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, self.pool, capture_error_mode=CAPTURE):
-                norm = finish()
-            ending = self.endings[streams] = graph, norm
-        graph, norm = ending
+                norm = function()
+            recorded = self.updates[streams] = graph, norm
+        graph, norm = recorded
         graph.replay()
         return norm.clone()
 
 
 def tensors_of(batch: Batch) -> list[Tensor]:
-    """All tensors of a batch, in order."""
-    found: list[Tensor] = []
+    """Return all tensors of a batch, in a fixed order."""
+    tensors: list[Tensor] = []
     for packed in batch.packed:
-        found += [packed.ids, packed.offsets, packed.positions, *packed.columns.values()]
+        tensors += [packed.ids, packed.offsets, packed.positions, *packed.columns.values()]
     for targets in batch.targets.values():
-        found += [targets.at, targets.target, targets.weight]
-    return found
+        tensors += [targets.at, targets.target, targets.weight]
+    return tensors

@@ -1,4 +1,7 @@
-"""Data streams: which packs a step takes, and their batches. A position is an integer; everything follows from it."""
+"""Data streams: choose the packs of each step and build their batches.
+
+A position in a stream is an integer, and everything else is a function of it.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,18 @@ from pretune.text.packing.sequences import UNLIMITED, Epoch, Packing, collate
 
 @dataclass(frozen=True)
 class Pack:
-    """One pack of a step."""
+    """The coordinates of one pack of a step."""
 
-    stream: int  # which joint of the mixture
+    stream: int  # index of its stream
     epoch: int
     index: int  # within the epoch
-    slot: int  # whose carry it continues, for stateful data
+    slot: int  # position within the step; for stateful data, whose recurrent state the pack continues
+
+
+def describe_packs(packs: Sequence[Pack]) -> str:
+    """Return the coordinates of packs for a message; with the recipe and its seed they identify the texts."""
+    names = [f"stream {p.stream}, epoch {p.epoch}, pack {p.index}" for p in packs]
+    return "; ".join([*names[:3], *(["…"] if len(names) > 3 else [])])
 
 
 @dataclass
@@ -32,23 +41,23 @@ class Stream:
     seed: int
     epoch: int = 0
     index: int = 0
-    taken: int = 0
+    taken: int = 0  # packs so far, over all epochs
     _epochs: dict[int, Epoch] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.packing.fixed and self.packing.sequences == UNLIMITED:
-            # As many sequences as a pack has, and some: kernels run over every slot, empty ones too. Epochs after the first
-            # begin inside their documents, and have more of them.
+            # The largest number of sequences in a pack, and a few more: kernels run over every slot, including empty ones.
+            # Epochs after the first start inside documents, and their packs hold more sequences.
             most = max(int(self.epoch_plan(epoch).sizes().max(initial=1)) for epoch in (0, 1))
-            least = -(-self.packing.tokens // self.packing.length)  # a pack of nothing but filler
+            least = -(-self.packing.tokens // self.packing.length)  # for a pack that is only padding
             self.packing = replace(self.packing, sequences=max(int(1.02 * most), least) + 8)
             self._epochs = {}
 
     def next(self) -> tuple[int, int]:
-        """Epoch and index of the next pack; the position moves on."""
+        """Advance to the next pack, and return its epoch and index."""
         while self.index >= len(self.epoch_plan(self.epoch)):
             if self.index == 0:
-                raise PretuneError(f"{self.joint}: there is no text to learn from; the corpus is too small")
+                raise PretuneError(f"{self.joint}: the corpus is too small to fill one pack; add more text")
             self.epoch, self.index = self.epoch + 1, 0
         place = self.epoch, self.index
         self.index += 1
@@ -56,7 +65,7 @@ class Stream:
         return place
 
     def epoch_plan(self, epoch: int) -> Epoch:
-        """An epoch's packs; the last two are kept."""
+        """Return the plan of an epoch's packs; the last two plans are cached."""
         if epoch not in self._epochs:
             self._epochs = {known: plan for known, plan in self._epochs.items() if known == epoch - 1}
             self._epochs[epoch] = self.joint.arrange(self.data, self.packing, Draws(self.seed, epoch))
@@ -64,11 +73,11 @@ class Stream:
 
     @property
     def capacity(self) -> Capacity | None:
-        """Fixed shapes, or None where every batch has its own."""
+        """The fixed shapes of batches, or None if each batch has its own shape."""
         return self.joint.capacity(self.packing)
 
     def batch(self, epoch: int, index: int, progress: float) -> Batch:
-        """The batch of a pack: a pure function of seed, epoch, index and progress."""
+        """Return the batch of a pack, a pure function of seed, epoch, index, and progress."""
         sequences = self.epoch_plan(epoch).pack(index)
         sequences = self.joint.corrupt(sequences, self.data.tokenizer, Draws(self.seed, epoch, progress))
         tokenizer = self.data.tokenizer
@@ -77,28 +86,27 @@ class Stream:
 
 @dataclass
 class Stage:
-    """A part of the training with sequences of one length: a stream for each joint of the mixture."""
+    """A part of the training in which sequences have one length, with one stream per joint objective."""
 
     until: float  # share of the budget at which it ends
-    first: int  # number of its first stream
-    packs: int  # in a step
+    first: int  # index of its first stream
+    packs: int  # per step
 
 
 @dataclass
 class Streams:
-    """The streams of a mixture, and whose turn it is."""
+    """The data streams of a mixture of objectives, which take turns according to their shares."""
 
     mixture: Mixture
-    streams: list[Stream]  # those of the first stage, then those of the next
+    streams: list[Stream]  # those of the first stage, then those of the second, and so on
     stages: list[Stage]
-    ramp: tuple[float, float] | None = (
-        None  # steps start with this share of their packs, and are whole at that of the budget
-    )
-    # Progress → each joint's share of all packs until then; None: the mixture's.
+    # (initial share of a step's packs, share of the budget at which steps reach their full size)
+    ramp: tuple[float, float] | None = None
+    # Maps progress to each joint objective's share of all packs so far; None: the constant shares of the mixture.
     shares: Callable[[float], Sequence[float]] | None = None
 
     def next_step(self, progress: float = 0.0) -> list[Pack]:
-        """The packs of the next step: always the joint that lags most behind its share."""
+        """Return the packs of the next step, each from the stream that is furthest behind its share."""
         stage = next((stage for stage in self.stages if progress < stage.until), self.stages[-1])
         own = self.streams[stage.first : stage.first + len(self.mixture.shares)]
         shares = self.shares(progress) if self.shares is not None else [share for share, _ in self.mixture.shares]
@@ -117,15 +125,15 @@ class Streams:
         return self.ramp[0] + (1.0 - self.ramp[0]) * progress / self.ramp[1]
 
     def batch(self, pack: Pack, progress: float) -> Batch:
-        """The batch of a pack."""
+        """Return the batch of a pack."""
         return self.streams[pack.stream].batch(pack.epoch, pack.index, progress)
 
     def state(self) -> list[dict[str, int]]:
-        """Positions, for checkpoints."""
+        """Return the positions of all streams, for a checkpoint."""
         return [{"epoch": s.epoch, "index": s.index, "taken": s.taken} for s in self.streams]
 
     def restore(self, state: list[dict[str, int]]) -> None:
-        """Go to saved positions."""
+        """Move all streams to saved positions."""
         for stream, saved in zip(self.streams, state, strict=True):
             stream.epoch, stream.index, stream.taken = saved["epoch"], saved["index"], saved["taken"]
 
@@ -140,19 +148,23 @@ def make_streams(
     stages: Sequence[tuple[float, int]] = (),
     ramp: tuple[float, float] | None = None,
 ) -> Streams:
-    """Streams whose steps take about `tokens`.
+    """Build the streams of a mixture for steps of about `tokens` tokens.
 
-    `stages` are pairs of a share of the budget and the length of sequences until then; without them it is the packing's.
+    `stages` are pairs of a share of the budget and the sequence length until then; without them the length of `packing`
+    applies throughout.
     """
     if len(mixture.shares) > 1 and mixture.stateful:
-        raise PretuneError(f"{mixture}: a stateful objective cannot take turns with others")
+        raise PretuneError(f"{mixture}: a stateful objective cannot alternate with others; train with it alone")
     if mixture.stateful and (len(stages) > 1 or ramp is not None):
-        raise PretuneError(f"{mixture}: a stateful objective goes through its text at one length, in steps of one size")
+        raise PretuneError(
+            f"{mixture}: a stateful objective needs one sequence length and one batch size; "
+            "remove batch.ramp, and all but one of batch.stages"
+        )
     streams: list[Stream] = []
-    made = []
+    built = []
     for until, length in stages or [(1.0, packing.length)]:
         own = replace(packing, tokens=max(packing.tokens, length), length=length)
         packs = max(1, round(tokens / own.tokens))
-        made.append(Stage(until, len(streams), packs))
+        built.append(Stage(until, len(streams), packs))
         streams += [Stream(joint, data, replace(own, lanes=packs), seed) for joint in mixture.joints]
-    return Streams(mixture, streams, made, ramp)
+    return Streams(mixture, streams, built, ramp)

@@ -1,64 +1,82 @@
-"""The best parameters of a training: what comes out when it ends as soon as it gets no better."""
+"""Early stopping: end training when a metric stops improving, and keep the best parameters."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from pretune.runtime.progress import say
+from pretune.training.budget import Clock
+from pretune.training.callbacks import Callback, Step
 
-class Best:
-    """A copy of the parameters that did best in an evaluation, beside those that go on.
 
-    After `patience` evaluations in a row that found nothing better, it is enough. A metric that is not a number is the worst.
+class EarlyStopping(Callback):
+    """A callback that keeps a copy of the best parameters and ends training when they have not improved for a while.
+
+    Parameters
+    ----------
+    root
+        The model that is trained.
+    metric
+        The name of the metric to maximize. A value that is not a number counts as the worst.
+    patience
+        The number of evaluations in a row without an improvement after which training ends.
+    clock
+        The clock of the training.
     """
 
-    def __init__(self, root: nn.Module, metric: str, patience: int) -> None:
-        self.metric, self.patience = metric, patience
-        # Buffers belong to them: running statistics, and ranges learned for int8.
+    name: ClassVar[str] = "best"
+
+    def __init__(self, root: nn.Module, metric: str, patience: int, clock: Clock) -> None:
+        self.metric, self.patience, self.clock = metric, patience, clock
+        # Buffers are copied with the parameters: running statistics, and the ranges of quantization-aware training.
         self.parameters: dict[str, Tensor] = {name: p for name, p in root.named_parameters() if p.requires_grad}
         self.parameters |= dict(root.named_buffers())
-        self.kept: dict[str, Tensor] = {}
-        self.found: dict[str, float] = {}  # by that evaluation
-        self.step = 0  # of that evaluation
-        self.waited = 0  # evaluations since
+        self.best: dict[str, Tensor] = {}
+        self.metrics: dict[str, float] = {}  # of the best evaluation
+        self.best_step = 0
+        self.waited = 0  # evaluations since the best one
 
     @property
-    def enough(self) -> bool:
+    def finished(self) -> bool:  # type: ignore[override]
         """Whether training should end."""
         return self.waited >= self.patience
 
-    def look(self, found: Mapping[str, float], step: int) -> None:
-        """Keep the parameters as they are, if an evaluation found them better than all before."""
-        if self.kept and not _value(found[self.metric]) > _value(self.found[self.metric]):
+    def on_evaluate(self, step: Step, metrics: Mapping[str, float]) -> None:
+        """Copy the parameters if they are better than all before."""
+        if self.best and not _comparable(metrics[self.metric]) > _comparable(self.metrics[self.metric]):
             self.waited += 1
             return
-        self.kept = {name: p.detach().clone() for name, p in self.parameters.items()}
-        self.found, self.step, self.waited = dict(found), step, 0
+        self.best = {name: p.detach().clone() for name, p in self.parameters.items()}
+        self.metrics, self.best_step, self.waited = dict(metrics), step.number, 0
 
     @torch.no_grad()
-    def apply(self) -> dict[str, float]:
-        """The parameters become the best ones; what the evaluation found of them, for the log."""
-        for name, kept in self.kept.items():
-            self.parameters[name].copy_(kept)
-        return {f"dev/{name}": value for name, value in self.found.items()} | {"best_step": float(self.step)}
+    def on_end(self) -> dict[str, float]:
+        """Load the best parameters into the model, and return their metrics."""
+        for name, best in self.best.items():
+            self.parameters[name].copy_(best)
+        if not self.clock.spent:
+            steps = int(self.clock.used["steps"])
+            say(f"stopped early after step {steps}: {self.metric} has not improved since step {self.best_step}")
+        return {f"dev/{name}": value for name, value in self.metrics.items()} | {"best_step": float(self.best_step)}
 
     def state(self) -> dict[str, Any]:
-        """For checkpoints."""
-        return {"found": self.found, "step": self.step, "waited": self.waited}
+        """Return the metrics and the step of the best evaluation, and the evaluations since, for a checkpoint."""
+        return {"found": self.metrics, "step": self.best_step, "waited": self.waited}
 
-    def tensors(self) -> dict[str, Tensor]:
-        """For checkpoints."""
-        return self.kept
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Return the best parameters, for a checkpoint."""
+        return self.best
 
     def restore(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """The inverse of `state` and `tensors`."""
-        self.found, self.step, self.waited = state["found"], state["step"], state["waited"]
-        self.kept = {name: tensor.to(self.parameters[name].device, copy=True) for name, tensor in tensors.items()}
+        """Restore the best parameters and what is known of them from a checkpoint."""
+        self.metrics, self.best_step, self.waited = state["found"], state["step"], state["waited"]
+        self.best = {name: tensor.to(self.parameters[name].device, copy=True) for name, tensor in tensors.items()}
 
 
-def _value(metric: float) -> float:
+def _comparable(metric: float) -> float:
     return -math.inf if math.isnan(metric) else metric

@@ -1,24 +1,21 @@
-"""Holding out: which text a training learns from, and which it is evaluated on."""
+"""Held-out data: split rows or text into a part to train on and a part to evaluate on."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.randomness import hashed
 from pretune.text.store.store import Store
 
-FEWEST = 8  # documents, rows or passages to evaluate on, where there are ten times as many
-PASSAGE = 512  # tokens of a passage, at most about
-
-Array = np.ndarray[Any, np.dtype[Any]]
+FEWEST = 8  # minimum held-out documents, rows, or passages, if there are ten times as many
+PASSAGE = 512  # approximate maximum tokens of a passage
 
 
 def split(count: int, share: float) -> tuple[Array, Array]:
-    """Split so many rows into those to train on and those to evaluate on, the same for every seed, by number.
+    """Split the row numbers below `count` into those to train on and those to evaluate on, independent of the seed.
 
-    These are the share asked for, but of few rows a tenth at least.
+    The latter are `share` of all rows, but at least a tenth of few rows.
 
     >>> [len(part) for part in split(1000, 0.01)], [len(part) for part in split(50, 0.01)]
     ([990, 10], [45, 5])
@@ -29,10 +26,10 @@ def split(count: int, share: float) -> tuple[Array, Array]:
 
 
 def hold_out(store: Store, share: float) -> tuple[Store, Array, Array]:
-    """Split a store into documents to train on and documents to evaluate on, the same for every seed.
+    """Split a store into documents to train on and documents to evaluate on, independent of the seed.
 
-    Where there are fewer than ten documents, passages of them are held out instead: runs of whole sentences, which are documents
-    of the store that comes back. Text of fewer than ten sentences is not split.
+    If there are fewer than ten documents, passages of whole sentences are held out instead; they are documents of the store
+    that is returned. Text of fewer than ten sentences is not split.
     """
     learned, judged = split(store.documents, share)
     if share <= 0 or len(judged):
@@ -46,10 +43,10 @@ def hold_out(store: Store, share: float) -> tuple[Store, Array, Array]:
 
 
 def passages(store: Store, tokens: int) -> Array:
-    """Return the first sentence of every passage: a run of sentences of one document, of about so many tokens."""
+    """Return the first sentence of every passage: consecutive sentences of one document with about `tokens` tokens."""
     sentences, documents = store.sentence_offsets[:-1], store.document_offsets
     document = np.searchsorted(documents, np.arange(len(sentences)), side="right") - 1
-    number = (sentences - sentences[documents[document]]) // tokens  # of the passage within its document
+    number = (sentences - sentences[documents[document]]) // tokens  # index of the passage within its document
     first = np.ones(len(sentences), dtype=bool)
     first[1:] = (np.diff(document) > 0) | (np.diff(number) > 0)
     return np.flatnonzero(first)

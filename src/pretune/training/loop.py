@@ -1,15 +1,13 @@
-"""The loop: one for every backbone, every mix of objectives and every budget."""
+"""The training loop: one for every backbone, every mixture of objectives, and every budget."""
 
 from __future__ import annotations
 
 import math
 import os
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,35 +22,31 @@ from pretune.objectives import Joint, Loss
 from pretune.objectives.objective import means
 from pretune.packed import Batch
 from pretune.runtime.devices import cache_folder
-from pretune.runtime.errors import PretuneError
-from pretune.runtime.progress import progress, say
 from pretune.runtime.randomness import hashed
 from pretune.training.budget import Clock
-from pretune.training.checkpoints import Saver, load_newest, optimizer_tensors, restore_optimizers, restore_parameters
+from pretune.training.callbacks import Callback, Step, opened
+from pretune.training.checkpoints import load_newest
 from pretune.training.cuda_graphs import Graphs
 from pretune.training.data_streams import Pack, Streams
-from pretune.training.early_stopping import Best
+from pretune.training.early_stopping import EarlyStopping
 from pretune.training.flops import Flops
-from pretune.training.metrics_log import Log, name_packs
+from pretune.training.metrics_log import Log, Logging
 from pretune.training.optim.optimizers import make_optimizers, make_replayable, set_rates
 from pretune.training.optim.schedules import rate_factor
-from pretune.training.optim.weight_averaging import Average, make_average
+from pretune.training.optim.weight_averaging import WeightAverage
 from pretune.training.parallel.distributed import Parallel, Reduce, World, parallelize, synchronized
-from pretune.training.parallel.fsdp_tensors import cut_again, is_shard, make_whole
-from pretune.training.prefetch import Feed
+from pretune.training.parallel.fsdp_tensors import cut_again, is_shard, make_whole, whole_number
+from pretune.training.prefetch import Feed, StepBatches
+from pretune.training.resume import Checkpointing
 from pretune.training.settings import Budget, Optimizer, Schedule, Watching
-from pretune.training.spike_guard import Guard
+from pretune.training.spike_guard import SpikeGuard
 
-LOGGED = 10  # steps whose mean loss is shown at the end, where nothing is logged before
-
-
-class Stopped(Exception):  # noqa: N818
-    """A training that was asked to stop, and saved itself."""
+INTERVAL = 10  # steps whose mean loss is reported at the end if there are no log lines
 
 
 @dataclass
 class Training:
-    """Everything a training consists of."""
+    """A training job for the loop: the model, the data, the settings, and where to run."""
 
     root: Root
     streams: Streams
@@ -62,357 +56,284 @@ class Training:
     watching: Watching
     seed: int = 0
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    run: Path | None = None  # where metrics and checkpoints go
+    run: Path | None = None  # folder for metrics and checkpoints
     world: World = field(default_factory=World)
     parallel: Parallel = "replicate"
-    reduce: Reduce = "fp32"  # in which gradients are summed up over processes
+    reduce: Reduce = "fp32"  # dtype in which gradients are summed over processes
     compiled: bool = False
-    graphed: bool = False  # steps are recorded once and replayed, on CUDA; not for stateful data
-    ahead: bool | None = None  # batches are made in a thread while the step before runs; None: where there is a GPU
-    recompute: bool = False  # layers keep only their input for the backward
-    starts: dict[Tensor, float] = field(default_factory=dict)  # share of the budget from which on a parameter moves
-    after: Callable[[float], None] | None = None  # called after each step with the share of the budget that is spent
+    graphed: bool = False  # record steps once as CUDA graphs and replay them; not for stateful data
+    ahead: bool | None = None  # prefetch batches in a thread; None: only with a GPU
+    recompute: bool = False  # gradient checkpointing: layers keep only their input for the backward pass
+    starts: dict[Tensor, float] = field(default_factory=dict)  # share of the budget after which a parameter is trained
+    after: Callable[[float], None] | None = None  # called after each update with the share of the budget used
     evaluate: Callable[[], dict[str, float]] | None = None
-    decides: str = ""  # the metric of an evaluation that says which parameters are the best
-    evaluate_first: bool = False  # before the first step too
-    carry: dict[int, Any] = field(default_factory=dict)  # by slot, for stateful data
+    decides: str = ""  # the metric that early stopping maximizes
+    evaluate_first: bool = False  # evaluate before the first step too
+    carry: dict[int, Any] = field(default_factory=dict)  # recurrent state by slot, for stateful data
     restore_carry: Callable[[dict[str, Tensor]], Any] | None = None
     now: Callable[[], float] = time.monotonic  # the time in seconds
 
 
 def train(training: Training, resume: bool = False) -> dict[str, float]:
-    """Train until the budget is spent; the last metrics."""
+    """Train until the budget is spent or a callback ends the training, and return the last metrics."""
     t = training
     t.budget.check()
     t.root.to(t.device).train()
     t.root.compute_in(torch.bfloat16 if t.device.type == "cuda" else torch.float32)
-    dropout = share_seed(t.root, t.device)
+    dropout_seed = share_seed(t.root, t.device)
     model = parallelize(t.root, t.world, t.parallel, t.reduce)
     optimizers = make_optimizers(t.root, t.optimizer, t.starts)
-    average = make_average(t.root, t.optimizer)
-    guard = Guard(t.watching.spike) if t.watching.spike else None
-    best = Best(t.root, t.decides, t.watching.patience) if t.watching.patience else None
-    clock, state = _restore(t, optimizers, average, guard, best) if resume else (new_clock(t), None)
+    checkpoint = load_newest(t.run, t.world) if resume and t.run is not None else None
+    clock = Clock(t.budget, dict(checkpoint[0]["clock"]), t.now) if checkpoint else Clock(t.budget, now=t.now)
+    # On a CPU prefetching gains nothing: a step uses all cores, and its batch is a small part of the work.
+    gpu = t.device.type == "cuda"
+    feed = Feed(t.streams, t.world, clock, ahead=gpu if t.ahead is None else t.ahead, pinned=gpu)
+    log = Log(t.run, t.world, clock, t.device, interval=t.watching.log or INTERVAL)
+    terms = sorted({term for s in t.streams.streams for term in s.joint.room(s.packing)})
+    callbacks = make_callbacks(t, clock, log, terms)
+    checkpointing = Checkpointing(t, clock, feed, optimizers, callbacks)
+    if checkpoint:
+        checkpointing.restore_all(*checkpoint)
+    execution = prepare_execution(t, model, optimizers)
+    callbacks = [StopDropout(t, execution), *callbacks, checkpointing]
+    flops, parameters = Flops(t.root), list(t.root.parameters())
+    if t.evaluate and t.evaluate_first and not clock.used["steps"]:
+        log.write_evaluation(evaluate(t, clock))
+
+    with feed, opened(callback.running() for callback in callbacks):
+        while not clock.spent and not any(callback.finished for callback in callbacks):
+            used, progress, given = dict(clock.used), clock.progress(), feed.next(clock)
+            step = Step(int(used["steps"]) + 1, used, progress, given.packs)
+            # The loss is divided by the totals over all processes, so these are needed before the first forward pass.
+            totals = t.world.add_up(count_step(flops, given.real, terms) | checkpointing.counts())
+            step.totals = totals
+            for callback in callbacks:
+                callback.before_step(step)
+            if clock.progress(totals["tokens"], totals["flops"], 1) < 1.0:  # the seconds of this step are not known yet
+                feed.look_ahead()
+
+            accumulate_gradients(t, model, execution, dropout_seed, given, step)
+            for callback in callbacks:
+                callback.after_backward(step)
+
+            # Most of the step is done: its seconds are known well enough for the schedule of a budget in seconds.
+            seconds = agreed_seconds(t, clock)
+            after = clock.progress(totals["tokens"], totals["flops"], 1, seconds - clock.used["seconds"])
+            step.lr_factor = rate_factor(t.schedule, progress, after)
+            set_rates(optimizers, step.lr_factor, progress)
+            step.gradient_norm = execution.update(partial(update, t, optimizers, parameters, step, callbacks))
+            clock.add(totals["tokens"], totals["flops"], seconds)
+            step.last = clock.spent
+            step.evaluates = t.evaluate is not None and (step.last or clock.due(t.watching.evaluate))
+            for callback in callbacks:
+                callback.after_update(step)
+
+            if step.evaluates:
+                with opened(callback.evaluating() for callback in callbacks):
+                    metrics = evaluate(t, clock)
+                    for callback in callbacks:
+                        callback.on_evaluate(step, metrics)
+            step.last = step.last or any(callback.finished for callback in callbacks)
+            for callback in callbacks:
+                callback.after_step(step)
+
+    results: dict[str, float] = {}
+    for callback in callbacks:
+        results |= callback.on_end()
+    if any(map(is_shard, parameters)):
+        make_whole(t.root)
+    return results | ({"evaluation_seconds": clock.evaluation} if t.evaluate else {})
+
+
+def make_callbacks(t: Training, clock: Clock, log: Log, terms: list[str]) -> list[Callback]:
+    """Return the callbacks that the settings of a training ask for, in the order in which they act."""
+    callbacks: list[Callback] = []
+    if t.after is not None:
+        callbacks.append(AfterUpdate(t.after, clock))
+    if t.optimizer.ema is not None or t.optimizer.average is not None:
+        callbacks.append(WeightAverage(t.root, t.optimizer, clock))
+    callbacks.append(Logging(log, t.root, terms, t.optimizer.lr or 0.0, t.watching))
+    if t.watching.spike:
+        callbacks.append(SpikeGuard(t.watching.spike, t.world, skip=t.watching.on_spike == "skip"))
+    if t.watching.patience:
+        callbacks.append(EarlyStopping(t.root, t.decides, t.watching.patience, clock))
+    return callbacks
+
+
+@dataclass
+class AfterUpdate(Callback):
+    """A callback that calls a function with the share of the budget used after each update."""
+
+    function: Callable[[float], None]
+    clock: Clock
+
+    def after_update(self, step: Step) -> None:
+        """Call the function."""
+        self.function(self.clock.progress())
+
+
+@dataclass
+class StopDropout(Callback):
+    """A callback that turns dropout off for the rest of the training at the share of the budget the schedule names."""
+
+    t: Training
+    execution: Eager | Graphs
+
+    def before_step(self, step: Step) -> None:
+        """Turn dropout off when the time has come."""
+        start = self.t.schedule.dropout
+        if start is not None and step.progress >= start and stop_dropout(self.t.root):
+            self.execution.forget()
+
+
+@dataclass
+class Eager:
+    """Execution of steps without CUDA graphs; `Graphs` has the same methods."""
+
+    model: nn.Module
+    device: torch.device
+    world: World
+
+    def run(self, stream: int, joint: Joint, batch: Batch, totals: Mapping[str, float]) -> tuple[Loss, Tensor]:
+        """Run the forward and backward pass of a pack, and return its loss and the scalar that was differentiated."""
+        loss = self.model(joint, batch.to(self.device))
+        # Replicas average their gradients, but the loss is a sum over all of them.
+        objective = loss.over(totals) * self.world.size
+        objective.backward()
+        return loss, objective.detach()
+
+    def update(self, function: Callable[[], Tensor]) -> Tensor:
+        """Run the function that ends a step, and return the gradient norm it returns."""
+        return function()
+
+    def forget(self) -> None:
+        """Do nothing: no step is recorded."""
+
+
+def prepare_execution(t: Training, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> Eager | Graphs:
+    """Compile the model if asked, and return how its steps are executed: eagerly or as CUDA graphs."""
     for layer in (module for module in t.root.modules() if isinstance(module, Layer)):
         layer.recompute = t.recompute
     if t.compiled:
         compile_once(model)
-    graphs = Graphs(model, t.device) if t.graphed else None
-    # A guard must look at a step before it is taken; without one its end can be replayed too.
-    replayed = graphs is not None and guard is None and make_replayable(optimizers)
-    log = Log(t.run, t.world, clock, t.device, interval=t.watching.log or LOGGED)
-    if state is not None:
-        log.restore(state["log"])
-    terms = sorted({term for s in t.streams.streams for term in s.joint.room(s.packing)})
-    flops, parameters = Flops(t.root), list(t.root.parameters())
-    # On a CPU there is nothing to gain: the step itself takes the cores, and a batch is a small part of it.
-    gpu = t.device.type == "cuda"
-    feed = Feed(t.streams, t.world, clock, ahead=gpu if t.ahead is None else t.ahead, pinned=gpu)
-    if state is not None:
-        feed.restore(state["feed"], clock)
-    largest = t.optimizer.clip or 0.0
-
-    def finish() -> Tensor:
-        norm = clip(parameters, largest)
-        move(optimizers, taken=True, keep=True)
-        return norm
-
-    sharded = any(map(is_shard, parameters))
-
-    def evaluate() -> dict[str, float]:
-        assert t.evaluate is not None
-        with clock.paused():
-            found = t.evaluate()
-            t.root.train()
-            if sharded:
-                cut_again(t.root)
-        return found
-
-    if t.evaluate and t.evaluate_first and not clock.used["steps"]:
-        log.write_evaluation(evaluate())
-    saver = Saver(t.run, t.world, t.watching.keep or 2) if t.run else None
-    with feed, saver or nullcontext(), stop_signals() as stopping, progress("training", 1.0) as bar:
-        while not clock.spent and not (best is not None and best.enough):
-            step, before = int(clock.used["steps"]), clock.progress()
-            late = t.schedule.dropout is not None and before >= t.schedule.dropout
-            if late and stop_dropout(t.root) and graphs is not None:
-                graphs.recordings.clear()  # dropout is part of them
-            given = feed.next(clock)
-            packs, batches = given.packs, given.batches
-            needs = _needs(flops, given.real, terms)
-            writing = saver is not None and saver.busy
-            totals = t.world.add_up(needs | {"stopping": float(stopping.is_set()), "writing": float(writing)})
-            if saver is not None and not totals["writing"]:
-                saver.finish()
-            if clock.progress(totals["tokens"], totals["flops"], 1) < 1.0:  # the time it will take is not known yet
-                feed.look_ahead()
-            losses: list[Loss] = []
-            parts: list[Tensor] = []
-            for number, (pack, batch) in enumerate(zip(packs, batches, strict=True)):
-                spare = number >= len(given.real)
-                batch.carry = t.carry.get(pack.slot)
-                reseed(dropout, t.seed, step, pack)
-                joint = t.streams.streams[pack.stream].joint
-                with synchronized(model, last=number == len(packs) - 1):
-                    if graphs is not None:
-                        loss, part = graphs.run(pack.stream, joint, batch, totals)
-                    else:
-                        loss = model(joint, batch.to(t.device))
-                        # Replicas average their gradients; losses are sums over all of them.
-                        part = loss.over(totals) * t.world.size
-                        part.backward()
-                    parts.append(part.detach())
-                if not spare:
-                    if joint.stateful:  # others begin anew with each batch
-                        t.carry[pack.slot] = loss.carry
-                    losses.append(loss)
-            layers = layer_norms(t.root) if t.watching.layers and _due(clock, t.watching.log, ahead=1) else {}
-            # Nearly all of the step is done: what it takes of a budget in seconds is known in time for its rate.
-            seconds = _agreed_seconds(t, clock)
-            more = seconds - clock.used["seconds"]
-            factor = rate_factor(t.schedule, before, clock.progress(totals["tokens"], totals["flops"], 1, more))
-            set_rates(optimizers, factor, before)
-            with graphs.turn() if graphs is not None else nullcontext():
-                if graphs is not None and replayed:
-                    norm, taken = graphs.end(finish), True
-                else:
-                    norm = clip(parameters, largest)
-                    taken = guard is None or judge(t, guard, parts, norm, step + 1, packs)
-                    move(optimizers, taken, keep=graphs is not None)
-            if taken:
-                log.add(losses, totals, terms)
-                log.watch(step + 1, packs, norm)
-            clock.add(totals["tokens"], totals["flops"], seconds)
-            if t.after is not None:
-                t.after(clock.progress())
-            if average is not None:
-                average.update(clock.progress())
-
-            done: bool = clock.spent
-            log.flush()  # the line of a step before, while the device is busy with this one
-            evaluated = t.evaluate is not None and (done or _due(clock, t.watching.evaluate))
-            if done or _due(clock, t.watching.log) or (evaluated and best is not None):  # which may be the end
-                log.write(factor * (t.optimizer.lr or 0.0), norm, layers)
-            bar.update(clock.progress(), log.note)
-            if t.evaluate and evaluated:
-                log.flush()
-                with average.inside() if average is not None else nullcontext():
-                    found = evaluate()
-                    log.write_evaluation(found)
-                    if best is not None:
-                        best.look(found, step + 1)
-            done = done or (best is not None and best.enough)
-            # Processes hear of a signal at different moments; they end after the same step.
-            ending = stopping.is_set() if t.world.size == 1 else totals["stopping"] > 0
-            if saver and (ending or (done and t.watching.save) or _due(clock, t.watching.save)):
-                _save(saver, t, clock, feed, log, optimizers, average, guard, best)
-            if ending and not done:
-                log.flush()
-                if saver:
-                    saver.finish()
-                raise Stopped
-        log.flush()
-    if average is not None:
-        average.apply()
-    if best is not None:
-        log.last |= best.apply()
-        if not clock.spent:
-            say(f"ended after step {clock.used['steps']:.0f}: {t.decides} got no better since step {best.step}")
-    if sharded:
-        make_whole(t.root)
-    return {**log.last, **({"evaluation_seconds": clock.evaluation} if t.evaluate else {})}
+    if not t.graphed:
+        return Eager(model, t.device, t.world)
+    graphs = Graphs(model, t.device)
+    # The spike guard looks at a step before the update, on the host; without it the update can be replayed too.
+    graphs.replays_update = not t.watching.spike and make_replayable(optimizers)
+    return graphs
 
 
 def compile_once(model: nn.Module) -> None:
-    """Compile a model whose batches all have one shape."""
+    """Compile a model for batches of one fixed shape."""
     from torch._inductor import config
 
-    # What was compiled once need not be compiled again by the next run.
+    # Kernels are cached between runs.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "compiled"))
-    # Fusing a layer norm's two kinds of sums into one kernel was ten times slower for packs of 131,072 tokens.
+    # Fusing the row and column sums of a layer norm into one kernel was ten times slower for packs of 131,072 tokens.
     if hasattr(config.triton, "mix_order_reduction"):
         config.triton.mix_order_reduction = False
     leave_out_of_graphs()
     model.compile(dynamic=False)
 
 
-def new_clock(t: Training, used: dict[str, float] | None = None) -> Clock:
-    """Return a clock for a training, which goes on from what is used where that is given."""
-    return Clock(t.budget, now=t.now) if used is None else Clock(t.budget, dict(used), t.now)
+def accumulate_gradients(
+    t: Training, model: nn.Module, execution: Eager | Graphs, dropout_seed: Tensor, given: StepBatches, step: Step
+) -> None:
+    """Run the forward and backward passes of a step, and record their losses in it."""
+    for number, (pack, batch) in enumerate(zip(given.packs, given.batches, strict=True)):
+        joint = t.streams.streams[pack.stream].joint
+        batch.carry = t.carry.get(pack.slot)
+        reseed(dropout_seed, t.seed, step.number - 1, pack)
+        with synchronized(model, last=number == len(given.packs) - 1):
+            loss, objective = execution.run(pack.stream, joint, batch, step.totals)
+        step.objectives.append(objective)
+        if number < len(given.real):  # the others are blank, to keep processes in step
+            step.losses.append(loss)
+            if joint.stateful:
+                t.carry[pack.slot] = loss.carry
 
 
-def _agreed_seconds(t: Training, clock: Clock) -> float:
-    """Return the seconds of training so far: those of the first process where they decide when all stop."""
+def count_step(flops: Flops, batches: list[Batch], terms: list[str]) -> dict[str, float]:
+    """Return the targets per loss term, the tokens, and the FLOPs of this process's batches."""
+    counts = {term: sum(batch.counts.get(term, 0.0) for batch in batches) for term in terms}
+    counts["tokens"] = sum(batch.tokens for batch in batches)
+    counts["flops"] = sum(flops.training(batch) for batch in batches)
+    return counts
+
+
+def reseed(dropout_seed: Tensor, seed: int, step: int, pack: Pack) -> None:
+    """Seed the random numbers of a pack (dropout, sampling) from seed, step, and pack alone, so that runs can resume."""
+    number = int(hashed(seed, "device", step, pack.stream, pack.slot))
+    seed_generators(number >> 1, dropout_seed.device)
+    dropout_seed.fill_((number >> 33) & 0x7FFFFFFF)
+
+
+def seed_generators(number: int, device: torch.device) -> None:
+    """Seed the generators of the host and one device (`torch.manual_seed` also queues calls for absent devices)."""
+    torch.default_generator.manual_seed(number)
+    if device.type == "cuda":
+        torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(number)
+
+
+def agreed_seconds(t: Training, clock: Clock) -> float:
+    """Return the seconds of training so far; with a budget in seconds, all processes use those of the first one."""
     seconds = clock.elapsed()
     if t.budget.seconds is None:
         return seconds
     return t.world.add_up({"seconds": seconds if t.world.first else 0.0})["seconds"]
 
 
-def _needs(flops: Flops, batches: list[Batch], terms: list[str]) -> dict[str, float]:
-    """Return what all processes must know of a step before its first forward: targets by term, tokens, operations."""
-    needs = {term: sum(batch.counts.get(term, 0.0) for batch in batches) for term in terms}
-    needs["tokens"] = sum(batch.tokens for batch in batches)
-    needs["flops"] = sum(flops.training(batch) for batch in batches)
-    return needs
+def update(
+    t: Training,
+    optimizers: list[torch.optim.Optimizer],
+    parameters: list[nn.Parameter],
+    step: Step,
+    callbacks: list[Callback],
+) -> Tensor:
+    """Clip the gradients, update the parameters if all callbacks allow it, and return the gradient norm."""
+    norm = step.gradient_norm = clip(parameters, t.optimizer.clip or 0.0)
+    step.updated = all(callback.allow_update(step) for callback in callbacks)
+    step_optimizers(optimizers, step.updated, keep=t.graphed)
+    return norm
 
 
-def reseed(dropout: Tensor, seed: int, step: int, pack: Pack) -> None:
-    """Chance on the device (dropout, sampling) depends on seed, step and pack, not on what came before."""
-    number = int(hashed(seed, "device", step, pack.stream, pack.slot))
-    seed_generators(number >> 1, dropout.device)
-    dropout.fill_((number >> 33) & 0x7FFFFFFF)
-
-
-def seed_generators(number: int, device: torch.device) -> None:
-    """What torch.manual_seed does, for the host and one device: that one also queues calls for devices that are not there."""
-    torch.default_generator.manual_seed(number)
-    if device.type == "cuda":
-        torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(number)
-
-
-def clip(parameters: list[nn.Parameter], largest: float) -> Tensor:
-    """Scale the gradient down to a largest norm; returns the norm it had."""
+def clip(parameters: list[nn.Parameter], max_norm: float) -> Tensor:
+    """Scale the gradients down to a maximum norm (0: no limit), and return the norm they had."""
     parameters = [p for p in parameters if p.grad is not None]
-    norm = torch.nn.utils.clip_grad_norm_(parameters, largest if largest > 0 else math.inf)
+    norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm if max_norm > 0 else math.inf)
     return whole_number(norm)
 
 
-def whole_number(norm: Any) -> Tensor:
-    """A norm; that of shards is known once all processes have added theirs."""
-    return norm.full_tensor() if is_shard(norm) else norm
-
-
-def move(optimizers: list[torch.optim.Optimizer], taken: bool, keep: bool) -> None:
-    """Take a step, unless it was found bad, and clear the gradients; with `keep` they stay in their places, as zeros."""
+def step_optimizers(optimizers: list[torch.optim.Optimizer], updated: bool, keep: bool) -> None:
+    """Update the parameters unless the step is skipped, and clear the gradients; `keep` sets them to zero in place."""
     for optimizer in optimizers:
-        if taken:
+        if updated:
             optimizer.step()
         optimizer.zero_grad(set_to_none=not keep)
 
 
-def layer_norms(root: Root) -> dict[str, Tensor]:
-    """The gradient norm of each group of the backbone, and of the heads."""
-    groups = [*root.backbone.groups(), *((name, [head]) for name, head in root.heads.items())]
-    norms = {}
-    for name, modules in groups:
-        gradients = [p.grad for module in modules for p in module.parameters() if p.grad is not None]
-        if gradients:
-            norms[name] = whole_number(torch.nn.utils.get_total_norm(gradients))
-    return norms
-
-
-def judge(t: Training, guard: Guard, parts: list[Tensor], norm: Tensor, step: int, packs: list[Pack]) -> bool:
-    """Whether a step may be taken. A bad one ends the training, or is skipped, and says which packs were in it."""
-    loss = t.world.add_up({"loss": float(torch.stack(parts).sum()) / t.world.size})["loss"]
-    trouble = guard.trouble(loss, float(norm))
-    if trouble is None:
-        return True
-    if t.watching.on_spike == "skip":
-        say(f"step {step}: {trouble}; skipped ({name_packs(packs)})")
-        return False
-    raise PretuneError(
-        f"step {step}: {trouble} ({name_packs(packs)}); lower the learning rate, or set watching.on_spike=skip"
-    )
-
-
-def _due(clock: Clock, every: int | None, ahead: int = 0) -> bool:
-    return bool(every) and (int(clock.used["steps"]) + ahead) % (every or 1) == 0
-
-
-@contextmanager
-def stop_signals() -> Iterator[threading.Event]:
-    """Ctrl-C and SIGTERM set an event instead of ending the process; a second one ends it."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def ask(number: int, frame: Any) -> None:
-        event.set()
-        for known, handler in before.items():
-            signal.signal(known, handler)
-
-    for number in before:
-        signal.signal(number, ask)
-    try:
-        yield event
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-# -- what is kept ---------------------------------------------------------------------------------------------------
-
-
-def _save(
-    saver: Saver,
-    t: Training,
-    clock: Clock,
-    feed: Feed,
-    log: Log,
-    optimizers: list[torch.optim.Optimizer],
-    average: Average | None,
-    guard: Guard | None,
-    best: Best | None,
-) -> None:
-    carry = {
-        f"{slot}/{name}": tensor
-        for slot, state in t.carry.items()
-        if state is not None
-        for name, tensor in state.tensors().items()
-    }
-    state: dict[str, Any] = {"clock": dict(clock.used), "feed": feed.state(), "log": log.state()}
-    state |= {"guard": guard.state() if guard else {}}
-    state |= {"best": best.state()} if best is not None else {}
-    shared = {"root": t.root.tensors(), "optimizer": optimizer_tensors(t.root, optimizers)}
-    shared |= {"average": average.tensors()} if average is not None else {}
-    shared |= {"best": best.tensors()} if best is not None and best.kept else {}
-    saver.start({**state, "step": int(clock.used["steps"])}, shared, own={"carry": carry})
-
-
-def _restore(
-    t: Training,
-    optimizers: list[torch.optim.Optimizer],
-    average: Average | None,
-    guard: Guard | None,
-    best: Best | None,
-) -> tuple[Clock, dict[str, Any] | None]:
-    """Put what was saved back in its place; return the clock, and what the checkpoint says of feed and log."""
-    assert t.run is not None
-    newest = load_newest(t.run, t.world)
-    if newest is None:
-        return new_clock(t), None
-    state, tensors = newest
-    restore_parameters(t.root.tensors(), tensors["root"])
-    restore_optimizers(t.root, optimizers, tensors["optimizer"])
-    if average is not None:
-        average.restore(tensors["average"])
-    if guard is not None:
-        guard.restore(state["guard"])
-    if best is not None:
-        best.restore(state["best"], tensors.get("best", {}))
-    slots: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.get("carry", {}).items():
-        slot, _, key = name.partition("/")
-        if int(slot) % t.world.size == t.world.rank:  # as packs are dealt
-            slots.setdefault(int(slot), {})[key] = tensor.to(t.device, copy=True)
-    if t.restore_carry is not None:
-        t.carry = {slot: t.restore_carry(tensors) for slot, tensors in slots.items()}
-    say(f"going on from step {state['step']}")
-    return new_clock(t, state["clock"]), dict(state)
+def evaluate(t: Training, clock: Clock) -> dict[str, float]:
+    """Evaluate the model while the clock is paused, and return the metrics."""
+    assert t.evaluate is not None
+    sharded = any(map(is_shard, t.root.parameters()))
+    with clock.paused():
+        metrics = t.evaluate()
+        t.root.train()
+        if sharded:
+            cut_again(t.root)
+    return metrics
 
 
 @torch.no_grad()
 def evaluate_loss(root: Root, joint: Joint, batches: list[Batch], device: torch.device) -> dict[str, float]:
-    """Mean of every loss term and log over some batches, which go on from one another where the objective is stateful."""
+    """Return the mean of every loss term and logged value over some batches; stateful objectives carry state over them."""
     root.eval()
     carry = None
     sums: dict[str, float] = {}
     totals: dict[str, float] = {}
     for number, batch in enumerate(batches):
-        seed_generators(number, device)  # what is drawn on the device is the same every time
+        seed_generators(number, device)  # the same random numbers in every evaluation
         loss = root(joint, replace(batch.to(device), carry=carry))
         carry = loss.carry if joint.stateful else None
         for name, value in {**loss.sums, **loss.logs}.items():

@@ -1,25 +1,31 @@
-"""What a training tells: summed up on the device, fetched now and then, a JSON line each time."""
+"""The metrics of a training: accumulated on the device, fetched at intervals, and appended to metrics.jsonl."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from pretune.models.model import Root
 from pretune.objectives.objective import Loss, means
 from pretune.runtime.atomic_io import open_to_append, write_bytes
 from pretune.runtime.devices import peak_flops
 from pretune.runtime.errors import PretuneError
+from pretune.runtime.progress import Bar, Silent, progress
 from pretune.training.budget import Clock
-from pretune.training.data_streams import Pack
+from pretune.training.callbacks import Callback, Step
+from pretune.training.data_streams import Pack, describe_packs
 from pretune.training.parallel.distributed import World
+from pretune.training.parallel.fsdp_tensors import whole_number
+from pretune.training.settings import Watching
 
 METRICS = "metrics.jsonl"
 
@@ -28,30 +34,24 @@ METRICS = "metrics.jsonl"
 class StepLoss:
     """The loss of one step, still on the device."""
 
-    sums: dict[str, Tensor]  # over the targets of each term, and what else is logged
-    totals: dict[str, float]  # targets of each term, over all processes
+    sums: dict[str, Tensor]  # per loss term, summed over its targets, and per logged value
+    totals: dict[str, float]  # number of targets per term, over all processes
     before: dict[str, float]  # what the training had used before the step
 
 
 @dataclass
-class Waiting:
-    """A line whose numbers are on their way from the device."""
+class PendingLine:
+    """A line of metrics.jsonl whose numbers are being copied from the device."""
 
     line: dict[str, Any]
-    names: list[str]  # of the first values; after them come the gradient norms of `steps`
-    values: tuple[Tensor, Any]
+    names: list[str]  # of the first values; the gradient norms of `steps` follow them
+    values: tuple[Tensor, Any]  # with the event that tells when they have arrived
     totals: dict[str, float]
     steps: list[tuple[int, list[Pack]]]
 
 
-def name_packs(packs: Sequence[Pack]) -> str:
-    """Packs, for messages: with seed and recipe they say which texts it was."""
-    named = [f"stream {p.stream}, epoch {p.epoch}, pack {p.index}" for p in packs]
-    return "; ".join([*named[:3], *(["…"] if len(named) > 3 else [])])
-
-
 def add_up(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the sum of the values of each name, in float32, where they are."""
+    """Return the sum of the values under each name, in float32, on their device."""
     sums: dict[str, Tensor] = {}
     for part in parts:
         for name, value in part.items():
@@ -61,27 +61,27 @@ def add_up(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 class Log:
-    """Metrics: summed up on the device, fetched and written now and then, a JSON line each time.
+    """The metrics of a run, accumulated on the device and written to metrics.jsonl without making the device wait.
 
-    A line has the mean loss of the last `interval` steps, weighted by their targets, whenever it is written: the last one of a
-    training too, where few steps have passed since the line before, and one of them may have a batch of a few rows.
+    A line holds the mean loss of the last `interval` steps, weighted by their numbers of targets. This includes the last
+    line of a training: few steps may have passed since the line before, some of them with a small batch.
     """
 
     def __init__(self, run: Path | None, world: World, clock: Clock, device: torch.device, interval: int) -> None:
         self.world, self.clock, self.device = world, clock, device
         self.recent: deque[StepLoss] = deque(maxlen=interval)
-        self.steps: list[tuple[int, list[Pack]]] = []  # since the last line, and the packs in each
+        self.steps: list[tuple[int, list[Pack]]] = []  # since the last line, each with its packs
         self.norms: list[Tensor] = []  # their gradient norms
         self.last: dict[str, float] = {}
-        self.waiting: Waiting | None = None
+        self.pending: PendingLine | None = None
         self.peak = peak_flops(device)
-        self.note = ""  # the last line in short, for the progress bar
+        self.note = ""  # a summary of the last line, for the progress bar
         self.path = run / METRICS if run and world.first else None
         if self.path is not None:
-            self._keep_until(int(clock.used["steps"]))
+            self._truncate(int(clock.used["steps"]))
 
-    def _keep_until(self, step: int) -> None:
-        """Drop lines of steps that will be done again, and a line cut off by a kill."""
+    def _truncate(self, step: int) -> None:
+        """Remove the lines of steps that will be repeated, and a line cut off when the process was killed."""
         assert self.path is not None
         self.path.parent.mkdir(parents=True, exist_ok=True)
         kept = []
@@ -90,19 +90,21 @@ class Log:
                 try:
                     if json.loads(line)["step"] <= step:
                         kept.append(line + b"\n")
-                except (ValueError, KeyError, TypeError, RecursionError):  # damaged: the numbers are for reading only
+                except (ValueError, KeyError, TypeError, RecursionError):  # damaged, and not needed to resume
                     continue
         write_bytes(self.path, b"".join(kept))
 
-    def add(self, losses: Sequence[Loss], totals: Mapping[str, float], terms: list[str]) -> None:
-        """Add a step that the clock has not counted yet: the sums of its packs, without waiting for the device, and totals."""
+    def add(
+        self, losses: Sequence[Loss], totals: Mapping[str, float], terms: list[str], before: Mapping[str, float]
+    ) -> None:
+        """Add the losses of a step without waiting for the device; `before` is what the clock had counted before it."""
         sums = add_up({**loss.sums, **loss.logs} for loss in losses)
-        self.recent.append(StepLoss(sums, {term: totals[term] for term in terms}, dict(self.clock.used)))
+        self.recent.append(StepLoss(sums, {term: totals[term] for term in terms}, dict(before)))
 
     def state(self) -> dict[str, Any]:
-        """Return the last metrics and the losses of the last steps for a checkpoint.
+        """Return the last metrics and the losses of the last steps, for a checkpoint.
 
-        Of several processes each has a part of the losses, and none are saved.
+        With several processes each one has only a part of the losses, and none are saved.
         """
         self.flush()
         steps = list(self.recent) if self.world.size == 1 else []
@@ -115,19 +117,19 @@ class Log:
         return {"last": dict(self.last), "recent": recent}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint, so that the results of a training are those of one that was not stopped."""
+        """Continue from a checkpoint, so that a resumed training logs what an uninterrupted one would."""
         self.last = dict(state["last"])
         for step in state["recent"]:
             sums = {name: torch.tensor(value, device=self.device) for name, value in step["sums"].items()}
             self.recent.append(StepLoss(sums, dict(step["totals"]), dict(step["before"])))
 
     def watch(self, step: int, packs: list[Pack], norm: Tensor) -> None:
-        """Remember what was in a step, so that one that goes wrong can be named."""
+        """Keep the packs and the gradient norm of a step, so that an error can name the step that diverged."""
         self.steps.append((step, packs))
         self.norms.append(norm.detach().float())
 
     def write(self, rate: float, norm: Tensor, layers: Mapping[str, Tensor] | None = None) -> None:
-        """Note what a line needs; `flush` writes it when the device is through, so that nobody waits."""
+        """Start to copy the numbers of a line from the device; `flush` writes the line when they have arrived."""
         clock = self.clock
         sums = add_up(step.sums for step in self.recent)
         terms = self.recent[0].totals if self.recent else {}
@@ -144,27 +146,28 @@ class Log:
         self.flush()
         names = [*sums, "gradient_norm", *norms]
         fetched = self._fetch(torch.stack([value.float() for value in values]))
-        self.waiting = Waiting(line, names, fetched, totals, self.steps)
+        self.pending = PendingLine(line, names, fetched, totals, self.steps)
         self.steps, self.norms = [], []
 
     def flush(self) -> None:
-        """Write the line that waits, if there is one."""
-        if self.waiting is None:
+        """Write the pending line, if there is one; raise an error if a gradient in it is not finite."""
+        if self.pending is None:
             return
-        line, totals = self.waiting.line, self.waiting.totals
-        names, steps, (values, event) = self.waiting.names, self.waiting.steps, self.waiting.values
-        self.waiting = None
+        line, totals = self.pending.line, self.pending.totals
+        names, steps, (values, event) = self.pending.names, self.pending.steps, self.pending.values
+        self.pending = None
         if event is not None:
             event.synchronize()
-        found = values.tolist()
-        for (step, packs), norm in zip(steps, found[len(names) :], strict=True):
+        numbers = values.tolist()
+        for (step, packs), norm in zip(steps, numbers[len(names) :], strict=True):
             if not math.isfinite(norm):
                 raise PretuneError(
-                    f"step {step}: the gradient is not a number ({name_packs(packs)}); lower the learning rate, or clip"
+                    f"step {step}: the gradient is not a number ({describe_packs(packs)}); "
+                    "lower the learning rate, or clip gradients with optimizer.clip"
                 )
-        sums = dict(zip(names, found, strict=False))
+        sums = dict(zip(names, numbers, strict=False))
         norms = {name: sums.pop(name) for name in names if name.startswith("gradient_norm")}
-        sums = self.world.add_up({name: sums.get(name, 0.0) for name in self._names(sums)})
+        sums = self.world.add_up({name: sums.get(name, 0.0) for name in self._union(sums)})
         averages = means(sums, totals)
         line |= {**averages, **norms}
         self.last |= line
@@ -175,25 +178,90 @@ class Log:
         self._append(line)
 
     def _fetch(self, values: Tensor) -> tuple[Tensor, Any]:
-        """Start a copy to the host, into pinned memory so that it does not wait, and an event that says when it is there."""
+        """Start a copy to pinned memory on the host, and return it with the event that tells when it is complete."""
         if self.device.type != "cuda":
             return values, None
-        here = torch.empty(values.shape, pin_memory=True).copy_(values, non_blocking=True)
+        copy = torch.empty(values.shape, pin_memory=True).copy_(values, non_blocking=True)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record()
-        return here, event
+        return copy, event
 
-    def _names(self, sums: Mapping[str, float]) -> list[str]:
-        """All processes must name the same sums, those included that did not occur here."""
+    def _union(self, sums: Mapping[str, float]) -> list[str]:
+        """Return the names of all processes' sums: a term may have no targets in some processes."""
         return list(dict.fromkeys(name for names in self.world.gather(list(sums)) for name in names))
 
     def write_evaluation(self, metrics: Mapping[str, float]) -> None:
-        """A line of what an evaluation found."""
-        found = {f"dev/{name}": value for name, value in metrics.items()}
-        self.last |= found
-        self._append({"step": int(self.clock.used["steps"]), **found})
+        """Write a line with the metrics of an evaluation, prefixed with dev/."""
+        line = {f"dev/{name}": value for name, value in metrics.items()}
+        self.last |= line
+        self._append({"step": int(self.clock.used["steps"]), **line})
 
     def _append(self, line: Mapping[str, float]) -> None:
         if self.path is not None:
             with open_to_append(self.path) as file:
                 file.write(json.dumps(line).encode() + b"\n")
+
+
+class Logging(Callback):
+    """A callback that logs the metrics of each step and evaluation, and shows a progress bar."""
+
+    name: ClassVar[str] = "log"
+
+    def __init__(self, log: Log, root: Root, terms: list[str], lr: float, settings: Watching) -> None:
+        self.log, self.root, self.terms, self.lr, self.settings = log, root, terms, lr, settings
+        self.layers: dict[str, Tensor] = {}  # gradient norm of each layer
+        self.bar: Bar = Silent()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Show the progress bar."""
+        with progress("training", 1.0) as self.bar:
+            yield
+
+    def after_backward(self, step: Step) -> None:
+        """Compute the gradient norm of each layer if the log line of this step is to hold it."""
+        due = self.settings.layers and self.log.clock.due(self.settings.log, ahead=1)
+        self.layers = layer_norms(self.root) if due else {}
+
+    def after_update(self, step: Step) -> None:
+        """Add the losses of the step, and write its line if it is due; the line of an earlier step is complete by now."""
+        assert step.gradient_norm is not None
+        log = self.log
+        if step.updated:
+            log.add(step.losses, step.totals, self.terms, step.used)
+            log.watch(step.number, step.packs, step.gradient_norm)
+        log.flush()
+        # An evaluation may end a training with early stopping: then this is its last line.
+        if step.last or log.clock.due(self.settings.log) or (step.evaluates and self.settings.patience):
+            log.write(step.lr_factor * self.lr, step.gradient_norm, self.layers)
+        self.bar.update(log.clock.progress(), log.note)
+        if step.evaluates:
+            log.flush()
+
+    def on_evaluate(self, step: Step, metrics: Mapping[str, float]) -> None:
+        """Write the metrics of the evaluation."""
+        self.log.write_evaluation(metrics)
+
+    def on_end(self) -> dict[str, float]:
+        """Write the last line, and return the last metrics."""
+        self.log.flush()
+        return self.log.last
+
+    def state(self) -> dict[str, Any]:
+        """Return the state of the log, for a checkpoint."""
+        return self.log.state()
+
+    def restore(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Restore the log from a checkpoint."""
+        self.log.restore(state)
+
+
+def layer_norms(root: Root) -> dict[str, Tensor]:
+    """Return the gradient norm of each layer group of the backbone, and of each head."""
+    groups = [*root.backbone.groups(), *((name, [head]) for name, head in root.heads.items())]
+    norms = {}
+    for name, modules in groups:
+        gradients = [p.grad for module in modules for p in module.parameters() if p.grad is not None]
+        if gradients:
+            norms[name] = whole_number(torch.nn.utils.get_total_norm(gradients))
+    return norms

@@ -1,7 +1,7 @@
-"""The feed: which packs a step takes, and their batches, made in a thread while the step before runs.
+"""Prefetching: build the batches of the next step in a thread while the current step runs.
 
-The packs of a step are chosen, and their batches made, with what was known of the budget when the step before began: one step
-late, with a thread or without, so that both give the same bits.
+The packs of a step, and their batches, depend on the progress at the start of the step before. This delay applies with and
+without a thread, so that both give bit-identical results.
 """
 
 from __future__ import annotations
@@ -19,52 +19,55 @@ from pretune.training.parallel.distributed import World
 
 
 @dataclass
-class Step:
-    """This process's part of a step."""
+class StepBatches:
+    """The packs and batches of a step that this process runs."""
 
     packs: list[Pack]
     batches: list[Batch]
-    spare: int = 0  # of these, at the end: others have as many more, and this process goes along with nothing to learn
+    spare: int = 0  # blank batches at the end: other processes have more packs, and all must run equally many
 
     @property
     def real(self) -> list[Batch]:
-        """The batches that there is something to learn from."""
+        """The batches with targets."""
         return self.batches[: len(self.batches) - self.spare]
 
 
 class Feed:
-    """Steps, one after the other. With `ahead`, the next one is made in a thread; closed, a step not taken does not count."""
+    """An iterator over the batches of steps, which builds the next ones in a thread if `ahead` is set.
+
+    As a context manager it resets the streams, on exit, to the first step that was not taken.
+    """
 
     def __init__(self, streams: Streams, world: World, clock: Clock, *, ahead: bool, pinned: bool) -> None:
         self.streams, self.world, self.pinned = streams, world, pinned
-        self.made: Future[Step] | None = None
+        self.made: Future[StepBatches] | None = None
         self.thread: ThreadPoolExecutor | None = None
         if ahead:
-            # A thread of its own has a current GPU of its own.
+            # The current GPU is a property of each thread.
             device = (torch.cuda.set_device, (torch.cuda.current_device(),)) if pinned else (None, ())
             self.thread = ThreadPoolExecutor(1, "feed", *device)
-        self._note(clock)
+        self._record(clock)
 
-    def next(self, clock: Clock) -> Step:
-        """The step that begins at this time."""
+    def next(self, clock: Clock) -> StepBatches:
+        """Return the batches of the step that starts now."""
         step = self.made.result() if self.made is not None else self._make()
         self.made = None
-        self._note(clock)
+        self._record(clock)
         return step
 
     def look_ahead(self) -> None:
-        """Start on the step after."""
+        """Start to build the batches of the next step, if there is a thread for it."""
         if self.thread is not None:
             self.made = self.thread.submit(self._make)
 
     def state(self) -> dict[str, Any]:
-        """Where the first step begins that was not taken yet, and what it is made with; for checkpoints."""
+        """Return the positions of the first step not taken, and the clock its batches depend on, for a checkpoint."""
         return {"positions": self.positions, "known": self.known}
 
     def restore(self, state: dict[str, Any], clock: Clock) -> None:
-        """Go to a saved place."""
+        """Continue from a checkpoint."""
         self.streams.restore(state["positions"])
-        self._note(Clock(clock.budget, state["known"]))
+        self._record(Clock(clock.budget, state["known"]))
 
     def __enter__(self) -> Feed:
         return self
@@ -74,10 +77,10 @@ class Feed:
             self.thread.shutdown(cancel_futures=True)
         self.streams.restore(self.positions)
 
-    def _note(self, clock: Clock) -> None:
+    def _record(self, clock: Clock) -> None:
         self.positions, self.known, self.progress = self.streams.state(), dict(clock.used), clock.progress()
 
-    def _make(self) -> Step:
+    def _make(self) -> StepBatches:
         packs = self.streams.next_step(self.progress)
         mine, spare = deal(packs, self.world)
         batches = [self.streams.batch(pack, self.progress) for pack in mine]
@@ -87,10 +90,10 @@ class Feed:
             batches += [like.blank()] * spare
         if self.pinned:
             batches = [batch.pinned() for batch in batches]
-        return Step(mine, batches, spare)
+        return StepBatches(mine, batches, spare)
 
 
 def deal(packs: list[Pack], world: World) -> tuple[list[Pack], int]:
-    """This process's packs of a step, and how many more the first process has."""
+    """Return this process's packs of a step, and how many more the process with the most packs has."""
     mine = packs[world.rank :: world.size]
     return mine, -(-len(packs) // world.size) - len(mine)

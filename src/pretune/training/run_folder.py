@@ -1,4 +1,4 @@
-"""A run folder: what a training leaves behind, enough to use it, to read it and to do it again."""
+"""Run folders: the model, recipe, metrics, results, and environment of a training."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pretune.training.checkpoints import list_checkpoints
 from pretune.training.metrics_log import METRICS
 
 ENVIRONMENT = "environment.json"
-COST = ("step", "tokens", "flops", "tokens_per_second", "mfu", "lr")  # results that people look at last
+COST = ("step", "tokens", "flops", "tokens_per_second", "mfu", "lr")  # results shown last
 
 
 class Run:
@@ -41,14 +41,14 @@ class Run:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         if not (self.folder / RECIPE).is_file():
-            raise PretuneError(f"{self.folder}: no run here (no {RECIPE})")
+            raise PretuneError(f"{self.folder}: this is not a run folder, because it has no {RECIPE}")
 
     def __fspath__(self) -> str:
         return str(self.folder)
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """What was asked for."""
+        """The resolved recipe."""
         return read_recipe(self.folder / RECIPE)
 
     def metrics(self) -> list[dict[str, float]]:
@@ -58,45 +58,45 @@ class Run:
 
     @property
     def results(self) -> dict[str, Any]:
-        """The last metrics, and what the verb that made it had to say; empty while it is unfinished."""
+        """The last metrics and the results of the verb; empty while the run is unfinished."""
         path = self.folder / RESULTS
         return read_mapping(path, "the results of a run") if path.is_file() else {}
 
     @property
     def finished(self) -> bool:
-        """Whether it came to its end."""
+        """Whether the training is complete."""
         return (self.folder / RESULTS).is_file()
 
     @property
     def history(self) -> History:
-        """How its model was made, for the card of the model."""
-        said = re.match(r"# pretune (\w+)", read_text(self.folder / RECIPE))
+        """The recipe, results, and date of the run, for the model card."""
+        verb = re.match(r"# pretune (\w+)", read_text(self.folder / RECIPE))
         path = self.folder / ENVIRONMENT
         known = read_mapping(path, "the environment of a run") if path.is_file() else {}
-        return History(said[1] if said else "", self.recipe, self.results, str(known.get("date", "")))
+        return History(verb[1] if verb else "", self.recipe, self.results, str(known.get("date", "")))
 
     def predict(self, texts: Any, **options: Any) -> list[dict[str, Any]]:
-        """An answer for each text, with a model trained for a task: a label, tags; with `pairs`, spans of these."""
+        """Return a prediction for each text, with a model trained for a task; `pairs` are second texts."""
         from pretune.inference.predict import predict_texts
 
         return predict_texts(self.folder, texts, **options)
 
     def describe(self) -> dict[str, Any]:
-        """What there is to say about it, for reports."""
+        """Return the facts of the run, for reports."""
         facts = {"run": str(self.folder), "finished": self.finished, **self.results}
         if not self.finished:
             facts["checkpoints"] = len(list_checkpoints(self.folder))
         return facts
 
     def table(self) -> dict[str, Any]:
-        """Return the same for people."""
+        """Return the facts of the run arranged for people."""
         return arrange_results(self.describe(), trained={name for line in self.metrics() for name in line})
 
 
 def arrange_results(results: Mapping[str, Any], trained: Collection[str] = ()) -> dict[str, Any]:
-    """Return the results of a run for people: scores first, what F1 is of beside it, what it cost last.
+    """Return the results of a run arranged for people: scores first, the positive class beside F1, costs last.
 
-    `trained` are names among which are those of losses while training, which get a prefix that says so.
+    Results named in `trained`, such as training losses, get the prefix train/.
 
     >>> facts = {"run": "a", "rows": 4, "mlm": 2.1, "flops": 1e9, "dev/f1": 0.5, "positive_class": "yes"}
     >>> list(arrange_results(facts, trained=["mlm", "flops"]))
@@ -120,17 +120,19 @@ def arrange_results(results: Mapping[str, Any], trained: Collection[str] = ()) -
 
 
 def start_run(folder: Path, verb: str, recipe: Mapping[str, Any], resume: bool) -> bool:
-    """Make a run folder, or check that the run in it can be resumed; return whether there is a checkpoint to resume from."""
+    """Create a run folder, or check that its run can be resumed; return whether there is a checkpoint to resume from."""
     if check_run(folder, resume):
         check_same(folder, recipe)
         return bool(list_checkpoints(folder))
-    rewrite_recipe(folder, verb, recipe)  # first: with it, a folder that a killed process left is a run
+    rewrite_recipe(
+        folder, verb, recipe
+    )  # first, because it is what makes a folder a run, even if the process is killed
     write_json(folder / ENVIRONMENT, environment())
     return False
 
 
 def check_same(folder: Path, recipe: Mapping[str, Any]) -> None:
-    """Refuse a recipe that differs from that of the run in a folder, if there is one."""
+    """Raise an error if the run in a folder has a different recipe."""
     if not (folder / RECIPE).is_file():
         return
     saved = read_recipe(folder / RECIPE)
@@ -138,16 +140,16 @@ def check_same(folder: Path, recipe: Mapping[str, Any]) -> None:
     different = sorted(key for key in {*saved, *wanted} if saved.get(key) != wanted.get(key))
     if different:
         raise PretuneError(
-            f"{folder}: this run was started with other settings ({', '.join(different)}); "
-            f"resume it with the same{if_option('from', ', or start from its weights with --from and another --out')}"
+            f"{folder}: this run was started with other settings ({', '.join(different)}); resume it with the same "
+            f"settings{if_option('from', ', or start from its weights with --from and another --out')}"
         )
 
 
 @contextmanager
 def new_run(folder: Path, new: bool) -> Iterator[None]:
-    """Remove a new run folder where its input is refused before training begins, so that the next attempt can have the name.
+    """Remove a new run folder if the input is refused before training starts, so that the name is free again.
 
-    What the same command can go on from, the finished shards of a store, stays.
+    Finished shards of a store are kept, because the same command can continue from them.
     """
     try:
         yield
@@ -159,13 +161,13 @@ def new_run(folder: Path, new: bool) -> Iterator[None]:
 
 
 def rewrite_recipe(folder: Path, verb: str, recipe: Mapping[str, Any]) -> None:
-    """Say how a run was made; of one that is a part of something larger, how that was."""
+    """Write the recipe that reproduces a run; a run that is part of a larger job has the recipe of that job."""
     comment = f"# pretune {verb} --recipe {RECIPE} --out FOLDER does this again\n"
     write_bytes(folder / RECIPE, (comment + write_recipe(json.loads(json.dumps(recipe)))).encode())
 
 
 def finish_run(folder: Path, results: Mapping[str, Any]) -> Run:
-    """Write what came out, and the card of the model."""
+    """Write the results and the model card, and return the run."""
     write_json(folder / RESULTS, results)
     run = Run(folder)
     if (folder / CONFIG).is_file():
@@ -174,7 +176,7 @@ def finish_run(folder: Path, results: Mapping[str, Any]) -> Run:
 
 
 def environment() -> dict[str, Any]:
-    """Versions and machine, for whoever wants to do it again."""
+    """Return the versions of packages and the properties of the machine, for reproducibility."""
     packages = {}
     for name in ("torch", "tokenizers", "numpy", "safetensors"):
         try:

@@ -1,4 +1,7 @@
-"""The sections of a training recipe. A key that is not given is None, and filled from the preset, then from DEFAULTS."""
+"""The sections of a training recipe: budget, optimizer, schedule, batches, and monitoring.
+
+A key that is not set is None; `fill` takes it from the preset, then from DEFAULTS.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ RECIPE_KEYS = {
 
 
 def check_numbers(section: Section, **intervals: Interval) -> None:
-    """Refuse a number of a section that is out of its interval; those of a tuple have the same."""
+    """Raise an error if a number of a section, or one in a tuple, is outside its interval."""
     for name, within in intervals.items():
         value = getattr(section, name)
         for number in value if isinstance(value, tuple) else [value]:
@@ -37,25 +40,25 @@ def _help(text: str) -> Any:
 
 @dataclass(frozen=True)
 class Budget(Section):
-    """How much a training may cost; whichever limit is reached first ends it.
+    """The limits of a training; it ends when the first one is reached.
 
     >>> Budget(seconds=900)
     Budget(steps=None, tokens=None, flops=None, seconds=900)
     """
 
     flat: ClassVar[bool] = True
-    steps: int | None = _help("Stop after so many steps.")
-    tokens: float | None = _help("Stop after so many tokens.")
-    flops: float | None = _help("Stop after so many floating-point operations.")
+    steps: int | None = _help("Maximum number of training steps.")
+    tokens: float | None = _help("Maximum number of training tokens.")
+    flops: float | None = _help("Maximum number of floating-point operations of training.")
     seconds: float | None = _help(
-        "Stop after the step that reaches so many seconds of training; evaluation is not counted."
+        "Maximum training time in seconds, checked after each step; evaluation is not counted."
     )
 
     def __post_init__(self) -> None:
         check_numbers(self, steps=POSITIVE, tokens=POSITIVE, flops=POSITIVE, seconds=POSITIVE)
 
     def check(self) -> None:
-        """Refuse a budget without a limit."""
+        """Raise an error if no limit is set."""
         if not self.limits:
             raise PretuneError(
                 f"a training needs a budget{if_option('steps', ': give --steps, --tokens, --flops or --seconds')}"
@@ -63,31 +66,28 @@ class Budget(Section):
 
     @property
     def limits(self) -> dict[str, float]:
-        """The limits that are set."""
+        """The limits that are set, by name."""
         return {name: float(value) for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
 class Optimizer(Section):
-    """How parameters move. `muon` moves the hidden matrices of backbone and heads, with AdamW for all others."""
+    """The optimizer and its settings; `muon` is for hidden matrices, and AdamW updates all other parameters."""
 
     name: Literal["adamw", "adam", "radam", "adafactor", "lamb", "muon", "sgd", "asgd"] | None = None
     lr: float | None = None
     betas: tuple[float, float] | None = None
     eps: float | None = None
-    decay: float | None = (
-        None  # of weights, never of norms and biases; decoupled but for adam, sgd and asgd, where it is 0
-    )
-    clip: float | None = None  # largest norm of the gradient; 0: none
-    matrix_lr: float | None = None  # muon's rate for matrices
-    momentum: float | None = None  # muon's, and SGD's
-    layer_decay: float | None = None  # each layer's rate is this share of that of the layer above it
-    head_factor: float | None = (
-        None  # learning rates of the heads (rtd's generator is in one) relative to the backbone's
-    )
-    ema: float | None = None  # the model that comes out is an exponential mean of all steps, with this decay
-    average: float | None = None  # it is the plain mean over this share of the budget, at its end
-    meant_for: int | None = None  # the batch (tokens of a step, or rows) that rates are meant for; they grow with it
+    # Weight decay, except of norms and biases; decoupled, except for adam, sgd, and asgd, for which the default is 0.
+    decay: float | None = None
+    clip: float | None = None  # maximum norm of the gradient; 0: no clipping
+    matrix_lr: float | None = None  # learning rate of muon for matrices
+    momentum: float | None = None  # of muon and sgd
+    layer_decay: float | None = None  # the learning rate of each layer relative to that of the layer above it
+    head_factor: float | None = None  # learning rate of heads (such as rtd's generator) relative to the backbone
+    ema: float | None = None  # decay of an exponential moving average of the weights, which becomes the trained model
+    average: float | None = None  # share of the budget, at its end, over which weights are averaged
+    meant_for: int | None = None  # reference batch size (tokens or rows); learning rates are scaled in proportion to it
 
     def __post_init__(self) -> None:
         check_numbers(
@@ -109,13 +109,13 @@ class Optimizer(Section):
 
 @dataclass(frozen=True)
 class Schedule(Section):
-    """How the rates change over the budget, whatever it counts: steps, tokens, operations or seconds."""
+    """The learning rate schedule over the budget, whether that counts steps, tokens, FLOPs, or seconds."""
 
     kind: Literal["linear", "cosine", "constant", "inverse-sqrt", "triangular", "one-cycle", "stable"] | None = None
-    warmup: float | None = None  # share of the budget during which rates rise
-    final: float | None = None  # share of the peak that is left at the end
-    decay: float | None = None  # `stable`: share of the budget, at its end, during which rates fall
-    dropout: float | None = None  # share of the budget after which there is no dropout (ALBERT)
+    warmup: float | None = None  # share of the budget for warmup
+    final: float | None = None  # final learning rate relative to the peak
+    decay: float | None = None  # `stable`: share of the budget, at its end, for the decay
+    dropout: float | None = None  # share of the budget after which dropout is turned off (ALBERT)
 
     def __post_init__(self) -> None:
         check_numbers(self, warmup=SHARE, final=SHARE, decay=SHARE, dropout=SHARE)
@@ -123,18 +123,18 @@ class Schedule(Section):
 
 @dataclass(frozen=True)
 class Batching(Section):
-    """How much data a step takes."""
+    """The sizes of batches and sequences."""
 
-    tokens: int | None = None  # in a step
-    length: int | None = None  # of a sequence, at most
-    pack: int | None = None  # tokens that go through the model at once; a step takes as many packs as it needs
-    sequences: int | None = None  # in a step, for labeled rows; instead of tokens
+    tokens: int | None = None  # per step
+    length: int | None = None  # maximum tokens per sequence
+    pack: int | None = None  # tokens per forward pass; a step accumulates gradients over as many packs as it needs
+    sequences: int | None = None  # per step, for labeled rows; instead of tokens
     stages: tuple[tuple[float, int], ...] | None = None  # (share of the budget, length until then) …; instead of length
-    recompute: bool | None = None  # keep only what goes into each layer, and compute the rest again in the backward
+    recompute: bool | None = None  # gradient checkpointing: recompute activations in the backward pass
     ramp: tuple[float, float] | None = (
-        None  # (share of its tokens that a step starts with, share of the budget to grow)
+        None  # (initial share of a step's tokens, share of the budget until the full size)
     )
-    exponent: float | None = None  # of several languages, each is drawn by its share of the text to this power
+    exponent: float | None = None  # languages are sampled by their share of the text to this power
 
     def __post_init__(self) -> None:
         check_numbers(self, tokens=COUNT, length=COUNT, pack=COUNT, sequences=COUNT, ramp=SHARE)
@@ -142,31 +142,29 @@ class Batching(Section):
             if share not in Interval(0, 1, above=True) or length not in COUNT:
                 raise PretuneError(
                     f"batch.stages={quote(self.stages)}: a stage is a share of the budget, above 0 and at most 1, and the "
-                    "length of sequences until then"
+                    "sequence length until then"
                 )
         if self.exponent is not None and not 0 <= self.exponent <= 1:
             raise PretuneError(
-                f"batch.exponent={self.exponent:g}: languages are drawn by their share to a power between 0 (all alike) "
-                "and 1 (as they are)"
+                f"batch.exponent={self.exponent:g}: languages are sampled by their share of the text to a power between 0 "
+                "(uniformly) and 1 (in proportion)"
             )
 
 
 @dataclass(frozen=True)
 class Watching(Section):
-    """Logging, evaluation, checkpoints."""
+    """The settings for logging, evaluation, checkpoints, spike detection, and early stopping."""
 
     log: int | None = None  # steps between log lines
-    evaluate: int | None = None  # steps between evaluations; 0: at the end alone
+    evaluate: int | None = None  # steps between evaluations; 0: only at the end
     held_out: float | None = None  # share of the documents kept for evaluation
-    packs: int | None = None  # of held-out text, at most
-    save: int | None = None  # steps between checkpoints; 0: only when stopped
-    keep: int | None = None  # checkpoints kept
+    packs: int | None = None  # maximum packs of held-out text
+    save: int | None = None  # steps between checkpoints; 0: only when interrupted
+    keep: int | None = None  # number of checkpoints to keep
     layers: bool | None = None  # log the gradient norm of each layer
-    spike: float | None = None  # a loss or gradient norm so many times the usual is a bad step; the host waits for each
-    on_spike: Literal["stop", "skip"] | None = None  # what to do about a bad step
-    patience: int | None = (
-        None  # evaluations without a better one after which a task ends; the best parameters come out
-    )
+    spike: float | None = None  # a loss or gradient norm this many times its running mean is a spike; slows steps down
+    on_spike: Literal["stop", "skip"] | None = None  # what to do about a spike
+    patience: int | None = None  # early stopping: evaluations without an improvement; the best parameters are returned
 
     def __post_init__(self) -> None:
         check_numbers(
@@ -191,8 +189,8 @@ DEFAULTS: dict[type[Section], Section] = {
 }
 
 
-COUPLED = ("adam", "sgd", "asgd")  # whose decay is part of the gradient
-ADAPTIVE = ("adamw", "adam", "radam", "lamb", "muon")  # muon leaves all but hidden matrices to AdamW
+COUPLED = ("adam", "sgd", "asgd")  # weight decay is part of the gradient
+ADAPTIVE = ("adamw", "adam", "radam", "lamb", "muon")  # muon uses AdamW for all but hidden matrices
 
 # Keys that apply only to some kinds of optimizer or schedule: section → (key of the kind, key → kinds).
 BY_KIND: dict[type[Section], tuple[str, dict[str, tuple[str, ...]]]] = {
@@ -205,7 +203,7 @@ BY_KIND: dict[type[Section], tuple[str, dict[str, tuple[str, ...]]]] = {
         {"final": ("linear", "cosine", "triangular", "one-cycle", "stable"), "decay": ("stable",)},
     ),
 }
-# Keys that apply only where another is set: section → key → the other.
+# Keys that apply only if another one is set: section → key → the other one.
 NEEDS: dict[type[Section], dict[str, str]] = {
     Watching: {"on_spike": "spike", "packs": "held_out", "evaluate": "held_out"},
 }
@@ -223,41 +221,40 @@ def fill(
     preset: dict[str, Any] | None = None,
     without: Mapping[type[Section], tuple[str, ...]] | None = None,
 ) -> Any_:
-    """Fill a section: with what is given, then with the preset's values, then with the defaults.
+    """Fill a section with the given values, then the preset's, then the defaults.
 
-    A key that does not apply to the chosen kind is refused where it was given, and left out where it was not. `without` names
-    keys that the training has no use for.
+    A key that does not apply to the chosen kind raises an error if it was given, and is set to None otherwise. `without`
+    names keys that this training does not use.
     """
     if section is Batching and given is not None and given.length and given.stages:  # type: ignore[attr-defined]
-        raise PretuneError("batch.length and batch.stages both say how long sequences are; leave one of them out")
+        raise PretuneError("batch.length and batch.stages both set the sequence length; remove one of them")
     filled: Any = DEFAULTS[section]
     for source in (typed(section, preset or {}), asdict(given) if given is not None else {}):  # type: ignore[call-overload]
         known = {key: value for key, value in source.items() if value is not None}
         if section is Budget and known:
-            filled = Budget()  # a limit that is given replaces the preset's, whatever it counts
+            filled = Budget()  # a given limit replaces the preset's, even if it counts something else
         if section is Optimizer and known.get("name") in COUPLED:
-            filled = replace(
-                filled, decay=0.0
-            )  # the usual one is for decay apart from the gradient, which this would drown
+            # The default suits decoupled weight decay; as part of the gradient it would dominate.
+            filled = replace(filled, decay=0.0)
         if section is Batching and "length" in known:
-            filled = replace(filled, stages=None)  # so does a length
+            filled = replace(filled, stages=None)  # a given length replaces the preset's stages
         filled = replace(filled, **known)
     filled = _applicable(filled, {key for key, value in vars(given or section()).items() if value})
     return replace(filled, **dict.fromkeys((without or {}).get(section, ())))
 
 
 def typed(section: type[Section], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values of a section's keys, as a preset has them, in the types that the section declares."""
+    """Return a preset's values of a section, converted to the types the section declares."""
     hints = get_type_hints(section)
     types = {key.name: hints[key.name] for key in fields(section)}  # type: ignore[arg-type]
     name = RECIPE_KEYS[section.__name__]
     for key in values.keys() - types.keys():
-        raise PretuneError(f"unknown key {quote(key)} of {name}; {nearest(key, types)}")
+        raise PretuneError(f"{name} has no key {quote(key)}; {nearest(key, types)}")
     return {key: conform(as_tuples(value), types[key], f"{name}.{key}") for key, value in values.items()}
 
 
 def _applicable(filled: Any_, given: set[str]) -> Any_:
-    """Return a section without the keys that do not apply to its kind; refuse those that were given."""
+    """Return a section without the keys that do not apply to its kind; raise an error if one of them was given."""
     kind_of, kinds = BY_KIND.get(type(filled), ("", {}))
     name = type(filled).__name__.lower()
     unused = {}
@@ -269,12 +266,12 @@ def _applicable(filled: Any_, given: set[str]) -> Any_:
             unused[key] = f"applies only with {name}.{other}"
     for key, why in unused.items():
         if key in given:
-            raise PretuneError(f"{name}.{key} {why}; leave it out")
+            raise PretuneError(f"{name}.{key} {why}; remove it")
     return replace(filled, **dict.fromkeys(unused))  # type: ignore[type-var]
 
 
 def as_recipe(plan: Any, leave_out: tuple[str, ...]) -> dict[str, Any]:
-    """A plan's fields as a recipe: sections without what is not set, `from_` as `from`."""
+    """Return the fields of a job as a recipe: sections without unset keys, and `from_` as `from`."""
     content = {}
     for key, value in asdict(plan).items():
         if isinstance(getattr(plan, key), Section):

@@ -1,48 +1,75 @@
-"""A guard against bad steps: losses and gradients that are no numbers, or far larger than they were."""
+"""Spike detection: stop training, or skip the step, when the loss or the gradient norm explodes."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
-MEMORY = 0.98  # of the running means
-CALM = 20  # steps before anything counts as unusual
+import torch
+
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.progress import say
+from pretune.training.callbacks import Callback, Step
+from pretune.training.data_streams import describe_packs
+from pretune.training.parallel.distributed import World
+
+DECAY = 0.98  # of the running means
+WARMUP = 20  # steps before anything counts as a spike
 
 
 @dataclass
-class Guard:
-    """Tells an unusual step by the loss and the gradient norm of those before it.
+class SpikeGuard(Callback):
+    """A callback that compares the loss and the gradient norm of each step with their running means.
 
-    >>> guard = Guard(factor=3.0)
-    >>> all(guard.trouble(2.0, 1.0) is None for _ in range(30))
+    >>> guard = SpikeGuard(factor=3.0)
+    >>> all(guard.find_spike(2.0, 1.0) is None for _ in range(30))
     True
-    >>> guard.trouble(2.0, 9.0)
-    'the gradient norm is 9, 9.0 times what it was'
+    >>> guard.find_spike(2.0, 9.0)
+    'the gradient norm is 9, 9.0 times its running mean'
     """
 
-    factor: float
-    usual: dict[str, float] = field(default_factory=dict)
-    seen: int = 0
+    name: ClassVar[str] = "guard"
 
-    def trouble(self, loss: float, norm: float) -> str | None:
-        """What is wrong with a step, if something is; a bad step leaves no trace in what is usual."""
+    factor: float  # a value this many times its running mean is a spike
+    world: World = field(default_factory=World)
+    skip: bool = False  # skip a step with a spike instead of raising an error
+    running_means: dict[str, float] = field(default_factory=dict)
+    seen: int = 0  # steps
+
+    def allow_update(self, step: Step) -> bool:
+        """Return False for a step with a spike if such steps are skipped; otherwise raise an error for it."""
+        assert step.gradient_norm is not None
+        loss = self.world.add_up({"loss": float(torch.stack(step.objectives).sum()) / self.world.size})["loss"]
+        spike = self.find_spike(loss, float(step.gradient_norm))
+        if spike is None:
+            return True
+        problem, packs = f"step {step.number}: {spike}", describe_packs(step.packs)
+        if not self.skip:
+            raise PretuneError(f"{problem} ({packs}); lower the learning rate, or set watching.on_spike=skip")
+        say(f"{problem}; the step is skipped ({packs})")
+        return False
+
+    def find_spike(self, loss: float, norm: float) -> str | None:
+        """Return a description of the spike in a step, or None; only steps without one enter the running means."""
         values = {"loss": loss, "gradient norm": norm}
         for name, value in values.items():
             if not math.isfinite(value):
                 return f"the {name} is not a number"
-            usual = self.usual.get(name)
-            if self.seen >= CALM and usual and value > self.factor * usual:
-                return f"the {name} is {value:.3g}, {value / usual:.1f} times what it was"
+            mean = self.running_means.get(name)
+            if self.seen >= WARMUP and mean and value > self.factor * mean:
+                return f"the {name} is {value:.3g}, {value / mean:.1f} times its running mean"
         for name, value in values.items():
-            self.usual[name] = MEMORY * self.usual.get(name, value) + (1 - MEMORY) * value
+            self.running_means[name] = DECAY * self.running_means.get(name, value) + (1 - DECAY) * value
         self.seen += 1
         return None
 
-    def state(self) -> dict[str, float]:
-        """For checkpoints."""
-        return {**self.usual, "seen": self.seen}
+    def state(self) -> dict[str, Any]:
+        """Return the running means and the number of steps, for a checkpoint."""
+        return {**self.running_means, "seen": self.seen}
 
-    def restore(self, state: dict[str, float]) -> None:
-        """The inverse of `state`."""
-        self.usual = {name: value for name, value in state.items() if name != "seen"}
+    def restore(self, state: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
+        """Restore the running means from a checkpoint."""
+        self.running_means = {name: value for name, value in state.items() if name != "seen"}
         self.seen = int(state.get("seen", 0))

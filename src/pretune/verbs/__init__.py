@@ -1,5 +1,5 @@
-"""The verbs: what users do with pretune, the same in Python and on the command line.
+"""The verbs: pretune's public functions, the same in Python and on the command line.
 
-One function a verb. Its signature is its options, its docstring its help. Heavy imports happen inside, so that asking
-for help never loads torch.
+One function per verb: its signature defines the options of its command, and its docstring is the command's help. Heavy imports
+happen inside the functions, so that `--help` never loads torch.
 """

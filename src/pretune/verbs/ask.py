@@ -1,18 +1,16 @@
-"""`ask`: answers of a pretrained model, without training."""
+"""The `ask` verb: zero-shot and few-shot prompting of a language model, without training."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pretune.runtime.output_paths import new_file
+from pretune.verbs import options as opt
 from pretune.verbs.option_modes import reads_files, writes_cells
 from pretune.verbs.results import Rows
 from pretune.verbs.verb import only, verb
-
-if TYPE_CHECKING:
-    from pretune.training.run_folder import Run
 
 
 @verb(
@@ -20,17 +18,17 @@ if TYPE_CHECKING:
         "text",
         "pair",
         "label",
-        where="to files of rows and --examples",
+        where="to files and --examples",
         when=lambda o: o.examples is not None or reads_files(o),
     ),
     only("shots", "seed", where="with --examples", when=lambda o: o.examples is not None),
     only("calibrate", where="with --answers", when=lambda o: bool(o.answers)),
-    only("tokens", where="without --answers, to what a model writes", when=lambda o: not o.answers),
+    only("tokens", where="without --answers, to generated answers", when=lambda o: not o.answers),
     only("safe_csv", where="with --out that ends in .csv or .tsv", when=writes_cells),
     out=new_file,
 )
 def ask(
-    model: str | Path | Run,
+    model: opt.Model,
     inputs: Sequence[str | Path] | str | Path = (),
     *,
     cloze: str = "{text} [MASK]",
@@ -39,51 +37,42 @@ def ask(
     shots: int = 1,
     calibrate: bool = False,
     tokens: int = 20,
-    text: str | None = None,
-    pair: str | None = None,
+    text: opt.Text = None,
+    pair: opt.Pair = None,
     label: str | None = None,
     seed: int = 0,
     out: str | Path | None = None,
-    safe_csv: bool = False,
-    partial: bool = False,
+    safe_csv: opt.SafeCsv = False,
+    partial: opt.Partial = False,
 ) -> Rows:
-    """Ask a language model that was trained for no task: what belongs in a gap, with no example, one, or a few.
+    """Prompt a pretrained language model with a cloze template: zero-shot, one-shot, or few-shot.
 
-    A masked language model chooses among words; one that writes ranks answers of any length, or writes its own.
+    A masked language model chooses among single words; a generative model ranks answers of any length, or generates one.
 
     Parameters
     ----------
     model
-        A run or model folder of a masked language model (BERT), or of one that writes (GPT-2).
+        Run folder or model folder of a masked language model (BERT) or a generative model (GPT-2).
     inputs
-        Texts to ask about, or files of rows: .csv, .tsv, .jsonl or .parquet.
+        Texts to classify or complete, or files of them: .csv, .tsv, .jsonl, or .parquet.
     cloze
-        What is asked: {text} (and {pair}) for the text, [MASK] for the answer, as in "{text} It was [MASK]."
+        Template with {text} (and {pair}) for the input and [MASK] for the answer, as in "{text} It was [MASK]."
     answers
-        Answers to choose from, or label:answer; without any, a model that writes gives its own.
+        Answers to choose from, as ANSWER or LABEL:ANSWER; without them, a generative model generates the answer.
     examples
-        Labeled rows of which a few are shown before, to a model that writes.
+        Labeled examples from which in-context examples are sampled, for generative models.
     shots
-        How many of them: of each class, where there are answers to choose from.
+        Number of in-context examples; per class, if there are answers to choose from.
     calibrate
-        Divide by how likely answers are for texts that say nothing.
+        Divide the probability of each answer by its probability for a content-free text (contextual calibration).
     tokens
-        Of an answer that is written, at most.
-    text
-        Column of the text.
-    pair
-        Column of the second text.
+        Maximum number of tokens of a generated answer.
     label
-        Column of the right answer in examples, and in files, where answers are then judged by it.
+        Column with the label in the examples, and in files, whose answers are then scored.
     seed
-        Which examples are shown, and in which order.
+        Random seed of the choice and order of in-context examples.
     out
-        Write rows and answers to this .csv, .tsv, .jsonl or .parquet file.
-    safe_csv
-        In .csv and .tsv files, put a single quote before cells that begin with = + - @ or a tab, which spreadsheets take for
-        formulas.
-    partial
-        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
+        Write rows and answers to this .csv, .tsv, .jsonl, or .parquet file.
 
     Examples
     --------
@@ -104,14 +93,14 @@ def ask(
 
     files, texts = split_files(inputs)
     if not files and not texts:
-        raise PretuneError("nothing to ask about: give texts or files")
+        raise PretuneError("there is nothing to ask about; give texts or files")
     if out is not None:
         check_suffix(out)
         if Path(out).resolve() in {file.resolve() for file in files}:
-            raise PretuneError(f"{out}: is one of the files to read; choose another --out")
+            raise PretuneError(f"{out}: --out is also an input file; choose another --out")
     columns = {role: name for role, name in (("text", text), ("pair", pair), ("label", label)) if name}
     if any(":" in answer for answer in answers) and not all(":" in answer for answer in answers):
-        raise PretuneError(f"answers {', '.join(answers)}: give all of them as label:answer, or none")
+        raise PretuneError(f"--answers {', '.join(answers)}: give a label (LABEL:ANSWER) for all answers, or for none")
     labels = [answer.partition(":")[0].strip() for answer in answers]
     words = "/".join(answers) if any(":" in answer for answer in answers) else ""
     shown = None
@@ -129,7 +118,7 @@ def ask(
     with ExitStack() as stack:
         write: Any = kept.extend if out is None else stack.enter_context(table_writer(out, safe=safe_csv))
         for part in files_as_parts(files) if files else [texts_as_part(texts)]:
-            # The first rows of a file decide which columns are which.
+            # Columns are inferred from the first rows of a file.
             asked = read_labeled(part, asked.columns if asked and asked.file == part.file else columns, labels=judged)
             given = answer(asked)
             write(beside(part, given))

@@ -1,32 +1,33 @@
-"""`bench device`: how fast this machine is at best, which later shares of the peak refer to."""
+"""The `bench device` verb: measure the peak throughput of a device."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+from pretune.verbs import options as opt
 from pretune.verbs.verb import verb
 
 SIZES = {"cuda": (2048, 4096, 8192), "cpu": (256, 512, 1024, 2048)}
-SECONDS = 0.5  # for each size
+SECONDS = 0.5  # of measurement per size
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What a device can do."""
+    """Measured peak throughput and memory bandwidth of a device."""
 
     device: str
     dtype: str
-    teraflops: dict[int, float]  # by size of the matrices
-    bandwidth: float  # bytes a second
+    teraflops: dict[int, float]  # by matrix size
+    bandwidth: float  # bytes per second
 
     @property
     def peak(self) -> float:
-        """Operations a second, at best."""
+        """The highest measured throughput, in floating-point operations per second."""
         return max(self.teraflops.values()) * 1e12
 
     def describe(self) -> dict[str, Any]:
-        """For reports."""
+        """Return the measurements by name."""
         rows = [{"matrices": f"{size} x {size}", "TFLOP/s": speed} for size, speed in self.teraflops.items()]
         return {
             "device": self.device,
@@ -38,13 +39,10 @@ class Bench:
 
 
 @verb()
-def bench_device(device: str | None = None) -> Bench:
-    """Measure how fast a device multiplies matrices and copies memory; training then shows its share of that peak.
+def bench_device(device: opt.Device = None) -> Bench:
+    """Measure the matrix-multiplication throughput and memory bandwidth of a device.
 
-    Parameters
-    ----------
-    device
-        cpu or cuda; a GPU where there is one.
+    Training reports its model FLOPs utilization relative to this peak.
 
     Examples
     --------
@@ -74,7 +72,7 @@ def bench_device(device: str | None = None) -> Bench:
 
 
 def _seconds(work: Any, device: Any) -> float:
-    """Time of one call: the best of several runs of about SECONDS together."""
+    """Return the time of one call in seconds: the best of several repetitions, within about SECONDS."""
     import time
 
     import torch

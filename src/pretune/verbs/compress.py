@@ -1,14 +1,14 @@
-"""`compress`: the smallest or fastest model that is still good enough."""
+"""The `compress` verb: search for the best compressed model that meets a target."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pretune.runtime.output_paths import new_folder
-from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
-from pretune.verbs.option_modes import BY_BUDGET, EPOCHS, ON_ROWS
+from pretune.verbs import options as opt
+from pretune.verbs.option_modes import BY_BUDGET, EPOCHS_RULE, NO_TEXT_KEYS
 from pretune.verbs.verb import only, verb
 
 if TYPE_CHECKING:
@@ -23,98 +23,59 @@ if TYPE_CHECKING:
         where="to sequences that train, not to int8 alone",
         when=lambda o: not o.sequences or any(text.strip() != "int8" for text in o.sequences),
     ),
-    EPOCHS,
-    ON_ROWS,
+    EPOCHS_RULE,
+    NO_TEXT_KEYS,
     out=new_folder,
 )
 def compress(
-    model: str | Path | Run,
+    model: opt.FineTuned,
     *,
     target: Sequence[str] | str,
-    train: str | Path,
+    train: opt.TrainFile,
     dev: str | Path,
-    out: str | Path,
+    out: opt.RunFolder,
     sequences: Sequence[str] = (),
-    text: str | None = None,
-    pair: str | None = None,
-    label: str | None = None,
-    columns: Mapping[str, str] | None = None,
-    epochs: float = 3.0,
-    budget: Budget | None = None,
-    optimizer: Optimizer | None = None,
-    schedule: Schedule | None = None,
-    batch: Batching | None = None,
-    watching: Watching | None = None,
-    seed: int = 0,
-    device: str | None = None,
+    text: opt.Text = None,
+    pair: opt.Pair = None,
+    label: opt.Label = None,
+    columns: opt.Columns = None,
+    epochs: opt.Epochs = 3.0,
+    budget: opt.Limits = None,
+    optimizer: opt.OptimizerSettings = None,
+    schedule: opt.ScheduleSettings = None,
+    batch: opt.RowBatch = None,
+    watching: opt.RowWatching = None,
+    seed: opt.Seed = 0,
+    device: opt.Device = None,
 ) -> Run:
-    """Compress a model to a target: distilled, pruned and quantized in several sequences, compared, and the best one kept.
+    """Compress a fine-tuned model to a target: try sequences of distillation, pruning, and quantization, and keep the best.
 
-    pareto.png shows quality against size and against latency.
+    pareto.png plots quality against size and against latency.
 
     Parameters
     ----------
-    model
-        A fine-tuned run or model folder.
     target
-        latency=5ms (for one text), size=20MB, quality>=0.97 (of the uncompressed model's); several hold together. Of models
-        within limits of cost the best is kept; where only quality is limited, the fastest.
-    train
-        Rows with labels, to learn from.
+        Targets that the model must meet together: latency=5ms (for one text), size=20MB, quality>=0.97 (relative to the uncompressed
+        model). With a limit of latency or size, the best model within it is kept; if only quality is limited, the fastest.
     dev
-        Rows to judge by.
+        Labeled examples to compare the candidates on.
     out
-        Folder of the new run; candidates stand in it.
+        Folder for the new run, with the candidates in it.
     sequences
-        Others than the usual ones, such as "layers=6 > units=0.5 > int8".
-    text
-        Column of the text.
-    pair
-        Column of the second text.
-    label
-        Column of the label.
-    columns
-        Columns of what else the task reads.
+        Sequences of steps to try instead of the default ones, such as "layers=6 > units=0.5 > int8".
     epochs
-        How long each step learns.
+        Passes over the training data in each step.
     budget
-        Limits of each step instead of epochs.
-    optimizer
-        name, lr, betas, eps, decay, clip.
-    schedule
-        kind, warmup, final.
-    batch
-        sequences (in a step), length.
-    watching
-        log, evaluate, save, keep.
-    seed
-        All chance follows from it.
-    device
-        cpu or cuda; a GPU is used where there is one.
+        Training budget of each step, instead of --epochs.
 
     Examples
     --------
     >>> compress("runs/task", target="quality>=0.97", train="train.csv", dev="dev.csv", out="runs/fast")  # doctest: +SKIP
     """
-    import os
-
-    from pretune.compression.search import Order, carry_out
+    from pretune.compression.search import CompressionSearch, run_search
     from pretune.compression.targets import parse_target
-    from pretune.verbs.shared_inputs import name_columns
+    from pretune.verbs.shared_inputs import compression_options
 
-    learning = {"optimizer": optimizer, "schedule": schedule, "batch": batch, "watching": watching}
-    order = Order(
-        model=os.fspath(model),
-        out=Path(out),
-        targets=[parse_target(one) for one in ([target] if isinstance(target, str) else target)],
-        train=str(train),
-        dev=str(dev),
-        columns=name_columns(columns, text=text, pair=pair, label=label),
-        sequences=list(sequences),
-        epochs=epochs,
-        budget=budget,
-        learning={name: section for name, section in learning.items() if section is not None},
-        seed=seed,
-        device=device,
-    )
-    return carry_out(order)
+    given = compression_options(CompressionSearch, locals())
+    targets = [parse_target(one) for one in ([target] if isinstance(target, str) else target)]
+    return run_search(CompressionSearch(**given, targets=targets))

@@ -1,4 +1,4 @@
-"""`distill`: a small model that learns from a large one."""
+"""The `distill` verb: train a small student to match one or several teachers."""
 
 from __future__ import annotations
 
@@ -7,23 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pretune.runtime.output_paths import new_folder
-from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
-from pretune.verbs.option_modes import EPOCHS, ROW_KEYS, TEXT_KEYS, reading
+from pretune.verbs import options as opt
+from pretune.verbs.option_modes import EPOCHS_RULE, ROW_KEYS, TEXT_KEYS, reading_rules
 from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
     from pretune.training.run_folder import Run
 
-    Runs = Sequence[str | Path | Run]
 
-
-def asks_teacher(o: Options) -> bool:
-    """Return whether the student learns from the teacher's answers, not only from what is inside it."""
+def uses_predictions(o: Options) -> bool:
+    """Return whether the student is trained on the teacher's predictions, and not only on its hidden states."""
     return bool(o.data or o.unlabeled or o.augment or o.soft)
 
 
 def has_probabilities(o: Options) -> bool:
-    """Return whether the teacher has probabilities to learn: of tokens, or of classes."""
+    """Return whether the teacher predicts probabilities, of tokens or of classes."""
     from pretune.inference.predict import task_of
     from pretune.verbs.shared_inputs import split_runs
 
@@ -33,36 +31,36 @@ def has_probabilities(o: Options) -> bool:
 @verb(
     only(
         "dev", "text", "pair", "label", "columns", "soft", "loss", "augment", "epochs", "processes", "engine", *ROW_KEYS,
-        where="to a student of a task (--train or --unlabeled), not with --data", when=lambda o: not o.data,
+        where="to a student for a task (--train or --unlabeled), not with --data", when=lambda o: not o.data,
     ),
-    *reading("layout", "column", "errors", files=lambda o: o.data, of=" of --data"),
+    *reading_rules("layout", "column", "errors", files=lambda o: o.data, of=" of --data"),
     only("loss_weights", "write", *TEXT_KEYS, where="with --data", when=lambda o: bool(o.data)),
-    only("soft", where="with --train, whose labels it is weighed against", when=lambda o: o.train is not None),
+    only("soft", where="with --train, against whose labels it is weighted", when=lambda o: o.train is not None),
     only("control", where="with --train or --data", when=lambda o: o.train is not None or bool(o.data)),
     only(
         "temperature", "loss", "processes", "engine",
-        where="where the teacher is asked: with --unlabeled, --augment or --soft above 0", when=asks_teacher,
+        where="if the teacher predicts: with --unlabeled, --augment or --soft above 0", when=uses_predictions,
     ),
     only("temperature", "loss", where="to teachers that classify or predict tokens", when=has_probabilities),
-    EPOCHS,
+    EPOCHS_RULE,
     out=new_folder,
 )  # fmt: skip
 def distill(
-    teacher: str | Path | Run | Runs,
+    teacher: opt.Models,
     *,
     student: str,
-    out: str | Path,
+    out: opt.RunFolder,
     train: str | Path | None = None,
     unlabeled: str | Path | None = None,
     data: Sequence[str | Path] | str | Path = (),
-    layout: Literal["auto", "line", "blank", "file"] = "auto",
-    column: str | None = None,
-    errors: Literal["strict", "replace"] = "strict",
-    dev: str | Path | None = None,
-    text: str | None = None,
-    pair: str | None = None,
-    label: str | None = None,
-    columns: Mapping[str, str] | None = None,
+    layout: opt.Layout = "auto",
+    column: opt.TextField = None,
+    errors: opt.Errors = "strict",
+    dev: opt.DevFile = None,
+    text: opt.Text = None,
+    pair: opt.Pair = None,
+    label: opt.Label = None,
+    columns: opt.Columns = None,
     temperature: float = 2.0,
     soft: float = 0.5,
     loss: Literal["kl", "mse"] = "kl",
@@ -71,130 +69,71 @@ def distill(
     augment: int = 0,
     write: int = 0,
     control: bool = False,
-    epochs: float = 3.0,
-    budget: Budget | None = None,
-    optimizer: Optimizer | None = None,
-    schedule: Schedule | None = None,
-    batch: Batching | None = None,
-    watching: Watching | None = None,
-    processes: int = 1,
-    engine: Literal["local", "ray"] = "local",
-    seed: int = 0,
-    device: str | None = None,
+    epochs: opt.Epochs = 3.0,
+    budget: opt.Limits = None,
+    optimizer: opt.OptimizerSettings = None,
+    schedule: opt.ScheduleSettings = None,
+    batch: opt.Batch = None,
+    watching: opt.AnyWatching = None,
+    processes: opt.Processes = 1,
+    engine: opt.Engine = "local",
+    seed: opt.Seed = 0,
+    device: opt.Device = None,
 ) -> Run:
-    """Distill a model, or several together, into a smaller one of any family: of its task, or, from running text, of none in
-    particular.
+    """Distill a model, or an ensemble of several, into a smaller student of any family.
 
-    The student is shown beside its teacher: quality, bytes, time.
+    With --train or --unlabeled, the student learns the teacher's task; with --data, it becomes a general language model. The result
+    compares student and teacher by quality, size, and speed.
 
     Parameters
     ----------
     teacher
-        A run or model folder; several are averaged.
+        Run folder or model folder; the predictions of several teachers are averaged.
     student
-        layers=6 (every so many of the teacher's layers), first=6 (its lower ones), shared=128 (one layer for all depths, token
-        vectors of this width), a preset (random weights), or a run or model folder (a student that was pretrained).
+        layers=6 (evenly spaced layers of the teacher), first=6 (its lower layers), shared=128 (one layer shared by all depths, with
+        embeddings of this width), a preset (randomly initialized), or a run folder or model folder (a pretrained student).
     out
-        Folder of the new run. OUT/intermediate has what it was made from: the student at the start, the control, the teacher's
-        answers.
+        Folder for the new run. OUT/intermediate holds the initial student, the control, and the teacher's predictions.
     train
-        Rows with labels.
+        Labeled examples.
     unlabeled
-        Texts without: a table, or a .txt file with a text a line. The teacher's answers to them are kept.
+        Unlabeled texts for the teacher to label: a table, or a .txt file with one text per line. Its predictions are cached.
     data
-        Running text, for a general student of no task: it learns the tokens (mlm or lm), the teacher's probabilities of them
-        (distillation) and the direction of its states (cosine).
+        Running text for task-agnostic distillation, with the losses of DistilBERT: language modeling (mlm or lm), the teacher's token
+        probabilities (distillation), and its hidden states (cosine).
     layout
-        How .txt files of --data are split into documents: one per line, separated by blank lines, or whole files.
+        How .txt files of --data are split into documents: one per line, separated by blank lines, or one per file.
     column
-        The text field of --data, where they are .jsonl, .csv, .tsv or .parquet files.
+        Text field of .jsonl, .csv, .tsv, and .parquet files of --data.
     errors
-        What to do with invalid UTF-8 in --data.
-    dev
-        Rows to judge by.
-    text
-        Column of the text.
-    pair
-        Column of the second text.
-    label
-        Column of the label.
-    columns
-        Columns of what else the task reads.
+        How to handle invalid UTF-8 in --data.
     temperature
-        Softens the teacher's probabilities.
+        Temperature that softens the probabilities of teacher and student.
     soft
-        How much the teacher counts beside the labels of --train, from 0 to 1; of texts that it writes: 0 none, 1 these alone, else
-        both.
+        Weight of the teacher relative to the labels of --train, from 0 to 1. For generated texts: 0 for the labels, 1 for the
+        teacher's texts, anything between for both.
     loss
-        kl: of probabilities; mse: of logits.
+        Distillation loss: kl (divergence of probabilities) or mse (squared error of logits).
     match
-        What else becomes alike: 100*hidden(skip) (patient distillation), states(last), attention(1:2/2:4), embedding, cosine,
-        joined with +.
+        Layers to match as well, joined with +: 100*hidden(skip) (patient distillation), states(last), attention(1:2/2:4), embedding,
+        or cosine.
     loss_weights
-        Weights of the losses with --data; by default those of DistilBERT's published training, distillation 5, mlm (or lm) 2,
-        cosine 1, e.g. --loss-weights.cosine 0.
+        Weights of the losses with --data, e.g. --loss-weights.cosine 0; by default those of DistilBERT: distillation 5, mlm (or lm) 2,
+        cosine 1.
     augment
-        So many variants of each text, with words left out, for the teacher to label too.
+        Number of variants of each text, with words removed, for the teacher to label.
     write
-        A teacher that writes goes on by so many tokens from the beginning of each text in --data, and what it wrote is learned.
+        Number of tokens that a generative teacher generates from the beginning of each text in --data, to train on.
     control
-        Train the same student without a teacher, too, in OUT/intermediate/control.
-    epochs
-        How often every row is seen.
-    budget
-        Limits instead of epochs.
-    optimizer
-        name, lr, betas, eps, decay, clip.
-    schedule
-        kind, warmup, final.
-    batch
-        sequences (in a step), length; of running text, tokens.
-    watching
-        log, evaluate, save, keep.
-    processes
-        The teacher answers in so many processes, on a CPU.
-    engine
-        Where it answers: here, or on the machines of a Ray cluster (the extra `cluster`).
-    seed
-        All chance follows from it.
-    device
-        cpu or cuda; a GPU is used where there is one.
+        Also train the same student without a teacher, in OUT/intermediate/control.
 
     Examples
     --------
     >>> distill("runs/task", student="layers=6", train="train.csv", match="100*hidden(skip)", out="runs/half")  # doctest: +SKIP
     """
-    from pretune.compression.distillation import Order, carry_out
-    from pretune.verbs.shared_inputs import name_columns, split_runs
+    from pretune.compression.distillation import DistillationJob, run_distillation
+    from pretune.verbs.shared_inputs import compression_options, one_or_more, split_runs
 
-    teachers, _ = split_runs(teacher, [])
-    learning = {"optimizer": optimizer, "schedule": schedule, "batch": batch, "watching": watching}
-    order = Order(
-        teachers=teachers,
-        student=str(student),
-        out=Path(out),
-        train=None if train is None else str(train),
-        unlabeled=None if unlabeled is None else str(unlabeled),
-        data=[str(data)] if isinstance(data, str | Path) else [str(path) for path in data],
-        layout=layout,
-        column=column,
-        errors=errors,
-        dev=None if dev is None else str(dev),
-        columns=name_columns(columns, text=text, pair=pair, label=label),
-        temperature=temperature,
-        soft=soft,
-        loss=loss,
-        match=match,
-        loss_weights=dict(loss_weights or {}),
-        augment=augment,
-        write=write,
-        control=control,
-        epochs=epochs,
-        budget=budget,
-        learning={name: section for name, section in learning.items() if section is not None},
-        processes=processes,
-        engine=engine,
-        seed=seed,
-        device=device,
-    )
-    return carry_out(order)
+    given = compression_options(DistillationJob, locals())
+    given |= {"data": one_or_more(data), "loss_weights": dict(loss_weights or {})}
+    return run_distillation(DistillationJob(**given, teachers=split_runs(teacher, [])[0]))

@@ -1,37 +1,35 @@
-"""`evaluate`, `compare` and `contamination`: what a model is worth."""
+"""The verbs `evaluate`, `compare` and `contamination`: benchmark suites, perplexity, and comparisons of models."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pretune.runtime.output_paths import folder_of
-from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
-from pretune.verbs.option_modes import BY_BUDGET, EPOCHS, ON_ROWS, reading
+from pretune.verbs import options as opt
+from pretune.verbs.option_modes import BY_BUDGET, EPOCHS_RULE, NO_TEXT_KEYS, reading_rules
 from pretune.verbs.results import Facts, Rows
 from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
     from pretune.evaluation.suite_runner import Evaluation
-    from pretune.text.store.store import Store
-    from pretune.training.run_folder import Run
+FINETUNING = ("strategy", *BY_BUDGET, "scratch", "deterministic")  # options of the fine-tuning on each task
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """An evaluation of a suite."""
+    """The result of evaluating a model on a suite, and its folder."""
 
     evaluation: Evaluation
     out: Path
 
     def describe(self) -> dict[str, Any]:
-        """Everything, for programs."""
+        """Return the whole evaluation, for --json."""
         return {**self.evaluation.describe(), "out": str(self.out)}
 
     def table(self) -> dict[str, Any]:
-        """The table of the field, for people."""
+        """Return the leaderboard row of the suite with reference rows, costs, notes, and sources."""
         from pretune.evaluation.published_results import sources
         from pretune.evaluation.suite_report import costs, notes, rows, scored
 
@@ -53,127 +51,97 @@ def in_several_languages(o: Options) -> bool:
 
 @verb(
     only(
-        "tasks", "language", "seeds", "seed", "shots", "out", "subsets", "keep", "strategy", *BY_BUDGET, "scratch", "deterministic", "devices",
+        "tasks", "language", "seeds", "seed", "shots", "out", "subsets", "keep", *FINETUNING, "devices",
         where="with --suite", when=lambda o: o.suite is not None,
     ),
     only("text", "pair", "length", "stride", "limit", "layout", "errors", where="without --suite, to texts", when=lambda o: o.suite is None),
-    *reading("layout", files=lambda o: o.data if o.suite is None else ()),
+    *reading_rules("layout", files=lambda o: o.data if o.suite is None else ()),
     only(
-        "keep", "strategy", *BY_BUDGET, "scratch", "deterministic",
+        "keep", *FINETUNING,
         where="to fine-tuning; with --shots nothing is trained", when=lambda o: o.shots is None,
     ),
-    only("seeds", "seed", where="where examples are drawn, not with --shots 0", when=lambda o: o.shots != 0),
+    only("seeds", "seed", where="where examples are sampled, not with --shots 0", when=lambda o: o.shots != 0),
     only("language", where="to suites whose tasks have files in several languages", when=in_several_languages),
-    EPOCHS,
-    ON_ROWS,
+    EPOCHS_RULE,
+    NO_TEXT_KEYS,
     out=folder_of("suite.json", "an evaluation"),
 )  # fmt: skip
 def evaluate(
-    model: str | Path | Run,
+    model: opt.Model,
     *,
-    data: Sequence[str | Path] | str | Path,
+    data: opt.Paths,
     suite: str | None = None,
-    tasks: Sequence[str] = (),
+    tasks: opt.Tasks = (),
     language: str = "",
     seeds: int = 3,
     shots: int | None = None,
     out: str | Path | None = None,
     subsets: bool = False,
     keep: bool = False,
-    strategy: str = "full",
-    epochs: float = 3.0,
-    budget: Budget | None = None,
-    optimizer: Optimizer | None = None,
-    schedule: Schedule | None = None,
-    batch: Batching | None = None,
-    watching: Watching | None = None,
-    scratch: bool = False,
-    deterministic: bool = False,
-    seed: int = 0,
+    strategy: opt.Strategy = "full",
+    epochs: opt.Epochs = 3.0,
+    budget: opt.Limits = None,
+    optimizer: opt.OptimizerSettings = None,
+    schedule: opt.ScheduleSettings = None,
+    batch: opt.RowBatch = None,
+    watching: opt.RowWatching = None,
+    scratch: opt.Scratch = False,
+    deterministic: opt.Deterministic = False,
+    seed: opt.Seed = 0,
     text: str | None = None,
     pair: str | None = None,
     length: int | None = None,
     stride: int | None = None,
     limit: int | None = None,
-    layout: Literal["auto", "line", "blank", "file"] = "auto",
-    errors: Literal["strict", "replace"] = "strict",
-    device: str | None = None,
-    devices: int = 1,
-    partial: bool = False,
+    layout: opt.Layout = "auto",
+    errors: opt.Errors = "strict",
+    device: opt.Device = None,
+    devices: opt.Devices = 1,
+    partial: opt.Partial = False,
 ) -> Evaluated | Facts:
-    """Score a model on a suite of tasks, or its language on texts.
+    """Evaluate a model on a benchmark suite, or its perplexity on texts.
 
-    With --suite, it is fine-tuned on every task whose official files are in --data, with several seeds, and scored by the
-    official metrics: the row of the table that the field prints, beside reference rows; OUT has a report, the answers, and a
-    submission where there are test files. What is finished is not done again. With --shots, nothing is learned: a decoder or an
-    encoder-decoder is asked, after so many examples.
+    With --suite, fine-tune the model with several seeds on each task whose official files are in --data, and score it with the
+    official metrics. The result is a leaderboard row next to published ones; OUT holds a report, the predictions, and, if there are
+    test files, a submission. Finished tasks are not repeated. With --shots, a generative model is evaluated by in-context learning,
+    without training.
 
-    Without, --data are texts: perplexity and bits per byte (of masked models pseudo-perplexity); or pairs of sentences, in
-    BLiMP's format, how often the right one is likelier, or in that of CrowS-Pairs, how often the stereotype is.
+    Without --suite, compute perplexity and bits per byte of the texts in --data (pseudo-perplexity for masked language models). For
+    minimal pairs in BLiMP's format, compute how often the acceptable sentence is more likely; for CrowS-Pairs, the stereotypical one.
 
     Parameters
     ----------
     model
-        A run, a model folder or a model of the box.
+        Run folder, model folder, or bundled model.
     data
-        Folder with the suite's official files; or texts: .txt, .jsonl, .csv, .tsv or .parquet.
+        Folder with the suite's official files; or texts: .txt, .jsonl, .csv, .tsv, or .parquet.
     suite
-        glue, superglue, russian-superglue, xglue, squad, text, summarization, korean, translation, or a .yaml file.
-    tasks
-        Only these of the suite.
+        Suite to evaluate on: glue, superglue, russian-superglue, xglue, squad, text, summarization, korean, translation, or a .yaml
+        file.
     language
-        The language to learn in, of tasks that have files in several.
+        Training language of tasks that have files in several languages.
     seeds
-        So many fine-tunings a task, or draws of the examples to show; means and spread are told.
+        Number of fine-tuning runs per task, or of samples of in-context examples; mean and standard deviation are reported.
     shots
-        Do not fine-tune: show so many examples (of each class, where there are classes; 0: none), and ask.
+        Number of in-context examples (per class, if the task has classes) to prompt with, without fine-tuning; 0 for zero-shot.
     out
-        Folder of the evaluation.
+        Folder for the evaluation.
     subsets
-        Judge by files that are not whole, which is said; else they are refused.
+        Accept incomplete files of the suite, and report that the scores are not comparable.
     keep
-        Keep the weights of all fine-tunings.
-    strategy
-        What moves: full, frozen, top(4), gradual, lora(8) …
-    epochs
-        How often every row is seen.
-    budget
-        Limits instead of epochs.
-    optimizer
-        name, lr, betas, eps, decay, clip, matrix_lr, momentum.
-    schedule
-        kind, warmup, final.
-    batch
-        sequences (rows in a step), length.
-    watching
-        log, evaluate, save, keep, patience.
-    scratch
-        Start from random weights instead of the model's, to see what those are worth.
-    deterministic
-        Same seed, same machine, same bits, on a GPU too, where that takes longer.
+        Keep the weights of all fine-tuned models.
     seed
-        The first of the seeds.
+        First of the random seeds.
     text
-        Column of the text; with --pair, of what an encoder-decoder reads.
+        Column with the text; with --pair, the source text of an encoder-decoder.
     pair
-        Column of what it then writes.
+        Column with the target text of an encoder-decoder.
     length
-        Tokens of a window, for texts that are longer.
+        Number of tokens per window, for texts that exceed it.
     stride
-        Tokens from one window to the next.
+        Number of tokens between the starts of consecutive windows.
     limit
-        Read so many texts, or pairs of each file.
-    layout
-        How .txt files are split into texts: one per line, separated by blank lines, or whole files.
-    errors
-        What to do with invalid UTF-8 in texts.
-    device
-        cpu or cuda; a GPU is used where there is one.
-    devices
-        Share the fine-tunings of a suite out to so many devices of this machine, a process for each (several share a GPU
-        where there are fewer); on a CPU, to so many processes.
-    partial
-        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
+        Maximum number of texts, or of pairs per file, to read.
 
     Examples
     --------
@@ -197,29 +165,19 @@ def evaluate(
     from pretune.evaluation.suite_runner import Request, evaluate_suite
 
     if out is None:
-        raise PretuneError("an evaluation of a suite needs a folder of its own; name one with --out")
+        raise PretuneError("--suite needs a folder for the evaluation; name one with --out")
     folders = [data] if isinstance(data, str | os.PathLike) else list(data)
     if len(folders) != 1 or not Path(folders[0]).is_dir():
         given = ", ".join(map(str, folders))
-        raise PretuneError(f"{given}: not a folder; --data is the one in which the files of {suite} are")
+        raise PretuneError(f"{given}: not a folder; --data must name the folder with the files of {suite}")
     if seeds < 1:
-        raise PretuneError(f"--seeds {seeds}: at least one fine-tuning has to be done")
+        raise PretuneError(f"--seeds {seeds}: the number of seeds must be at least 1")
     if shots is not None and shots < 0:
-        raise PretuneError(f"--shots {shots}: 0 or more examples")
+        raise PretuneError(f"--shots {shots}: the number of examples must be 0 or more")
     if shots == 0:
-        seeds = 1  # without examples there is no chance in it
-    settings = {
-        "strategy": strategy,
-        "epochs": epochs,
-        "budget": budget,
-        "optimizer": optimizer,
-        "schedule": schedule,
-        "batch": batch,
-        "watching": watching,
-        "scratch": scratch,
-        "deterministic": deterministic,
-        "partial": partial,
-    }
+        seeds = 1  # without examples nothing is sampled
+    arguments = dict(locals())
+    settings = {name: arguments[name] for name in (*FINETUNING, "partial")}
     chosen = find_suite(suite, language).chosen(list(tasks))
     request = Request(
         os.fspath(model),
@@ -242,14 +200,14 @@ def evaluate(
 
 @verb()
 def compare(first: str | Path, second: str | Path) -> Rows:
-    """Is the second model better than the first? Paired bootstrap over the examples, and the seeds, of two evaluations.
+    """Test whether one model is better than another, by a paired bootstrap over examples and seeds of two evaluations.
 
     Parameters
     ----------
     first
-        Folder of an evaluation of a suite.
+        Folder of an evaluation on a suite.
     second
-        Folder of another evaluation of the same suite.
+        Folder of another evaluation on the same suite.
 
     Examples
     --------
@@ -262,23 +220,19 @@ def compare(first: str | Path, second: str | Path) -> Rows:
 
 
 @verb()
-def contamination(
-    store: str | Path | Store, *, suite: str, data: str | Path, tasks: Sequence[str] = (), words: int = 13
-) -> Rows:
-    """How much of a suite's dev and test files stands in a pretraining store: runs of words that both have.
+def contamination(store: opt.Store, *, suite: str, data: str | Path, tasks: opt.Tasks = (), words: int = 13) -> Rows:
+    """Measure how much of a suite's dev and test files occurs in a pretraining store, by shared n-grams of words.
 
     Parameters
     ----------
     store
-        The token store that a model was pretrained on.
+        Token store that a model was pretrained on.
     suite
-        glue, superglue, russian-superglue … or a .yaml file.
+        Suite to look for: glue, superglue, russian-superglue, …, or a .yaml file.
     data
         Folder with the suite's official files.
-    tasks
-        Only these of the suite.
     words
-        In a run. Shorter texts, of 5 words or more, are looked for as a whole.
+        Length of an n-gram in words. Shorter texts, of at least 5 words, must occur as a whole.
 
     Examples
     --------
@@ -291,9 +245,11 @@ def contamination(
     from pretune.text.store.store import Store
 
     if words < FEWEST:
-        raise PretuneError(f"--words {words}: runs of fewer than {FEWEST} words are in every store")
+        raise PretuneError(
+            f"--words {words}: n-grams must have at least {FEWEST} words, as shorter ones occur in any store"
+        )
     splits = read_splits(find_suite(suite).chosen(list(tasks)), Path(data), subsets=True)
     if not splits:
-        raise PretuneError(f"{data}: no dev or test file of {suite} is here")
+        raise PretuneError(f"{data}: this folder has no dev or test file of {suite}")
     opened = store if isinstance(store, Store) else Store(store)
     return Rows("overlap", overlap(opened, splits, words), hidden=("first",))

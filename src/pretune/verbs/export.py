@@ -1,25 +1,23 @@
-"""`export`: a model for other programs, or refitted for what comes next."""
+"""The `export` verb: write a model for transformers, sentence-transformers, or ONNX Runtime."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pretune.runtime.output_paths import new_folder
+from pretune.verbs import options as opt
 from pretune.verbs.results import Facts
 from pretune.verbs.verb import only, verb
-
-if TYPE_CHECKING:
-    from pretune.training.run_folder import Run
 
 
 @verb(
     only(
         "dtype",
         "shard_size",
-        where="with --to hf or sentence-transformers (`pretune quantize` makes smaller graphs)",
+        where="with --to hf or sentence-transformers (for smaller ONNX graphs use `pretune quantize`)",
         when=lambda o: o.to != "onnx",
     ),
     only(
@@ -33,12 +31,12 @@ if TYPE_CHECKING:
     out=new_folder,
 )
 def export(
-    model: str | Path | Run,
+    model: opt.Model,
     *,
     out: str | Path,
     to: Literal["hf", "sentence-transformers", "onnx"] | None = None,
     head: str | None = None,
-    pooling: str | None = None,
+    pooling: opt.Pooling = None,
     normalize: bool = False,
     max_length: int | None = None,
     license: str | None = None,
@@ -47,47 +45,39 @@ def export(
     match_vocabulary: str | Path | None = None,
     longer: int | None = None,
     new_positions: Literal["copy", "interpolate"] = "copy",
-    partial: bool = False,
+    partial: opt.Partial = False,
 ) -> Facts:
-    """Write a model as a folder that other programs load: transformers, sentence-transformers, ONNX Runtime.
+    """Export a model to a folder for transformers, sentence-transformers, or ONNX Runtime, with a model card.
 
-    The folder comes with a model card, README.md. On the way the model can get another vocabulary or more positions; go on
-    from the new folder with adapt, pretrain or finetune.
+    The vocabulary can be replaced and the maximum length extended on the way; continue from the new folder with adapt, pretrain, or
+    finetune.
 
     Parameters
     ----------
-    model
-        A run or model folder.
     out
-        The new folder.
+        Folder to write.
     to
-        The format: hf, config.json and model.safetensors as on the Hugging Face Hub; sentence-transformers, the same with the
-        modules that give vectors of texts; onnx, a graph with the outputs last_hidden_state and, for a task or a language
-        model, logits, which pretune predicts and embeds with, too. By default sentence-transformers for models that were
-        trained with contrast, and hf for all others.
+        Format: hf, config.json and model.safetensors as on the Hugging Face Hub; sentence-transformers, the same with pooling modules;
+        onnx, a graph with the outputs last_hidden_state and, for a task or language model, logits, which pretune predicts and embeds
+        with, too. By default sentence-transformers for models that were trained with contrast, and hf for all others.
     head
-        Which of its heads to keep: mlm, lm, classify …, or none for the bare model; all by default.
-    pooling
-        For sentence-transformers: another pooling than the model's own, which is the mean unless it was trained with
-        another: mean, max, start (the first token), last, mean_sqrt_len or weighted_mean; several are joined with +.
+        Head to keep: mlm, lm, classify, …, or none for the bare model; all by default.
     normalize
-        For sentence-transformers: scale vectors to unit length.
+        For sentence-transformers: normalize embeddings to unit length.
     max_length
-        For sentence-transformers: cut texts to so many tokens.
+        For sentence-transformers: truncate texts to this many tokens.
     license
-        The license of the model, for its card, such as apache-2.0; that of the source's card where it has one.
+        License for the model card, such as apache-2.0; by default that of the source's card, if it has one.
     dtype
-        Type of the weights.
+        Data type of the weights.
     shard_size
-        Cut the weights into files of this size at most, e.g. 2GB.
+        Maximum size of a weight file, e.g. 2GB; larger models are split.
     match_vocabulary
-        A tokenizer to put in place of the model's own: tokens that both share keep their vectors, the others start from the mean.
+        Tokenizer that replaces the model's: shared tokens keep their embeddings, new ones start from the mean.
     longer
-        Give a model with learned positions so many of them.
+        New number of position embeddings, for a model with learned positions.
     new_positions
-        How: the old ones copied over and over, or stretched (interpolate).
-    partial
-        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
+        How new position embeddings are initialized: by repeating the old ones (copy), or by stretching them (interpolate).
 
     Examples
     --------
@@ -100,8 +90,10 @@ def export(
 
     from pretune.models.adapt_vocabulary import lengthen
     from pretune.models.adapt_vocabulary import match_vocabulary as match
-    from pretune.models.model import LENGTH, find_folder, load
+    from pretune.models.hf_config import LENGTH
+    from pretune.models.loading import load
     from pretune.models.model_card import write_card
+    from pretune.models.references import find_folder
     from pretune.models.weights import read_size
     from pretune.objectives import Task
     from pretune.runtime.errors import PretuneError
@@ -115,10 +107,12 @@ def export(
     if to is None:
         to = "sentence-transformers" if gives_vectors(loaded, head) else "hf"
     if to != "sentence-transformers" and (pooling is not None or normalize or max_length is not None):
-        raise PretuneError("--pooling, --normalize and --max-length are for --to sentence-transformers; leave them out")
+        raise PretuneError(
+            "--pooling, --normalize and --max-length apply only with --to sentence-transformers; leave them out"
+        )
     if to != "onnx" and not loaded.family.elsewhere:
         raise PretuneError(
-            f"{reference}: {loaded.family.name} has no layout that `transformers` reads; use it with pretune"
+            f"{reference}: `transformers` has no model class for {loaded.family.name}; use the model with pretune"
         )
     heads = loaded.root.heads
     known = {name for names in loaded.family.classes for name in names}
@@ -136,10 +130,12 @@ def export(
     if max_length is not None:
         least, most = loaded.family.template.overhead(pair=False) + 1, loaded.backbone.longest or max_length
         if not least <= max_length <= most:
-            raise PretuneError(f"--max-length {max_length}: {reference} takes from {least} to {most} tokens")
+            raise PretuneError(
+                f"--max-length {max_length}: choose a length from {least} to {most} tokens for {reference}"
+            )
         loaded.max_length = max_length
     if to == "onnx":
-        from pretune.models.model import trained_for
+        from pretune.models.checkpoint_heads import trained_for
         from pretune.models.onnx_export import export_graph
 
         trained = trained_for(reference)
@@ -171,7 +167,7 @@ def export(
 
 
 def history(source: Path, whole: bool) -> Any:
-    """Return how a model was made, where it is a run's; its scores are those of the model as a `whole`."""
+    """Return the training history of a run for its model card, or None; dev scores are left out unless the model is `whole`."""
     from pretune.training.run_folder import RECIPE, Run
 
     if not (source / RECIPE).is_file():
@@ -181,13 +177,13 @@ def history(source: Path, whole: bool) -> Any:
 
 
 def gives_vectors(model: Any, head: str | None) -> bool:
-    """Return whether vectors of texts are all that a model was trained for, and what is asked of it."""
+    """Return whether the only head of a model, and the requested one, computes text embeddings."""
     vectors = model.embedding_head
     return vectors is not None and len(model.root.heads) == 1 and head in (None, vectors[0])
 
 
 def keep_vectors(model: Any, reference: str, head: str | None, pooling: str | None, normalize: bool) -> None:
-    """Leave the model one head, that gives vectors of texts: its own, or a pooling of the top layer's states."""
+    """Replace the heads of a model by one that computes text embeddings: its own, or a pooling of the top layer."""
     from torch import nn
 
     from pretune.nn.text_embedding import TextEmbedding, TextEmbeddingHead
@@ -197,14 +193,14 @@ def keep_vectors(model: Any, reference: str, head: str | None, pooling: str | No
 
     name, own = model.embedding_head or ("", None)
     if head is not None and head != name:
-        raise PretuneError(f"--head {head} is for --to hf; sentence-transformers folders have no such head")
+        raise PretuneError(f"--head {head}: sentence-transformers folders have no such head; use --to hf")
     if any(isinstance(h, OnHead) and isinstance(h.head, TextEmbeddingHead) for h in model.root.heads.values()):
         raise PretuneError(
-            f"{reference}: {model.objective} uses several layers, which sentence-transformers cannot say"
+            f"{reference}: {model.objective} uses several layers, which sentence-transformers does not support"
         )
     embedding = (own.embedding if own is not None else model.embedding or TextEmbedding()).changed(pooling, normalize)
     made = TextEmbeddingHead(embedding, model.backbone.width)
-    if own is not None:  # what is added has no parameters
+    if own is not None:  # pooling and normalization have no parameters
         made.load_state_dict(own.state_dict())
     model.root.heads = nn.ModuleDict({Contrast.name: made})
     model.objective, model.labels, model.options, model.tasks = Contrast.name, [], {}, {}
@@ -212,32 +208,34 @@ def keep_vectors(model: Any, reference: str, head: str | None, pooling: str | No
 
 
 def sharing(heads: Any, names: set[str]) -> list[str]:
-    """Heads that have one of the names, or are the same as one that has (tlm's is mlm's)."""
+    """Return the heads with one of the names, and those that share a module with one (tlm shares the head of mlm)."""
     return [name for name in heads if any(heads[name] is heads[other] for other in names & heads.keys())]
 
 
 def keep_heads(model: Any, names: str, reference: str) -> None:
-    """Leave the model those heads alone, in the order of its own; `none` is a name too."""
+    """Remove all heads of a model but the named ones, joined with `+`; `none` removes all."""
     from torch import nn
 
-    from pretune.objectives import OBJECTIVES
+    from pretune.objectives import task_names
     from pretune.runtime.errors import PretuneError
 
     wanted = [] if names == "none" else names.split("+")
     heads = model.root.heads
     for name in wanted:
         if name not in heads:
-            raise PretuneError(f"{reference}: no head {name!r}; it has {', '.join(heads) or 'none'}")
+            raise PretuneError(
+                f"{reference}: the model has no head {name!r}; its heads are: {', '.join(heads) or 'none'}"
+            )
     if sorted(wanted) != sorted(heads):
         options = dict(re.findall(r"([a-z_]+)(\([^)]*\))?", model.objective))
-        # A head that two objectives share is named by the one that was trained.
+        # A head that two objectives share is named after the one that was trained.
         own = [
             name
             for name in wanted
             if name in options or not any(heads[name] is heads[x] for x in options if x in heads)
         ]
         model.objective = "+".join(f"{name}{options.get(name, '')}" for name in own)
-    if not any(hasattr(OBJECTIVES[name], "answers") for name in wanted):  # labels are a task's
+    if not set(wanted) & set(task_names()):  # only tasks have labels
         model.labels, model.options = [], {}
     model.root.heads = nn.ModuleDict({name: head for name, head in heads.items() if name in wanted})
     model.untrained = [

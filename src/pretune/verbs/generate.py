@@ -1,16 +1,12 @@
-"""`generate`: a language model writes on."""
+"""The `generate` verb: text generation by greedy decoding, sampling, or beam search."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pretune.verbs import options as opt
 from pretune.verbs.results import Rows
 from pretune.verbs.verb import Options, only, verb
-
-if TYPE_CHECKING:
-    from pretune.training.run_folder import Run
 
 
 def samples(o: Options) -> bool:
@@ -18,11 +14,12 @@ def samples(o: Options) -> bool:
     return (o.temperature, o.top_k, o.top_p) != (None, None, None)
 
 
-def told_languages(o: Options) -> bool:
-    """Return whether a model is told from which language to which it writes."""
+def takes_languages(o: Options) -> bool:
+    """Return whether a model takes tokens for its source and target language."""
     import os
 
-    from pretune.models.model import find_folder, read_config
+    from pretune.models.hf_config import read_config
+    from pretune.models.references import find_folder
 
     family, _ = read_config(find_folder(os.fspath(o.model)))
     return "language" in (*family.template.single, *(family.template.target or ()))
@@ -31,70 +28,60 @@ def told_languages(o: Options) -> bool:
 @verb(
     only("seed", where="to sampling (--temperature, --top-k or --top-p)", when=samples),
     only("length_penalty", where="to beam search (--beams 2 or more)", when=lambda o: o.beams > 1),
-    only("tokens", where="without --choices, which end where they end", when=lambda o: not o.choices),
-    only("languages", where="to models that are told the languages, such as mBART", when=told_languages),
+    only("tokens", where="without --choices, which have their own length", when=lambda o: not o.choices),
+    only("languages", where="to models that take language tokens, such as mBART", when=takes_languages),
 )
 def generate(
-    model: str | Path | Run,
+    model: opt.Model,
     prompts: Sequence[str] = (),
     *,
     tokens: int = 50,
     temperature: float | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
-    beams: int = 1,
-    length_penalty: float = 1.0,
+    beams: opt.Beams = 1,
+    length_penalty: opt.LengthPenalty = 1.0,
     repetition_penalty: float = 1.0,
     no_repeat_ngram: int = 0,
     stop: Sequence[str] = (),
     choices: Sequence[str] = (),
     languages: str = "",
     stream: bool = False,
-    seed: int = 0,
-    device: str | None = None,
-    partial: bool = False,
+    seed: opt.Seed = 0,
+    device: opt.Device = None,
+    partial: opt.Partial = False,
 ) -> Rows:
-    """Let a language model write on from beginnings: always the likeliest token, by chance, or by beam search.
+    """Generate text from prompts with greedy decoding, sampling, or beam search.
 
-    An encoder-decoder (T5, BART) reads the prompts, and writes texts of its own.
-    With any of --temperature, --top-k and --top-p, tokens are drawn; the same seed draws the same text.
+    A causal language model continues the prompts; an encoder-decoder (T5, BART) reads them as its source texts. Any of
+    --temperature, --top-k, and --top-p turns sampling on.
 
     Parameters
     ----------
     model
-        A run or model folder with a causal language model (GPT, GPT-2, or any run with the objective lm), or an encoder-decoder.
+        Run folder or model folder of a causal language model (GPT, GPT-2, or any run with the objective lm) or an encoder-decoder.
     prompts
-        Beginnings. An empty one, "", leaves the beginning to the model.
+        Texts to continue; the empty prompt "" generates from the beginning.
     tokens
-        New tokens at most; a text also stops where the model ends it.
+        Maximum number of new tokens; generation also stops at the end-of-text token.
     temperature
-        Below 1 likely tokens become likelier, above 1 less so.
+        Sampling temperature; values below 1 favor likely tokens.
     top_k
-        Draw from the so many likeliest tokens.
+        Sample from this many most likely tokens.
     top_p
-        Draw from the likeliest tokens that together have this probability.
-    beams
-        Look for the likeliest text with so many beginnings at a time.
-    length_penalty
-        How beams of different length compare: scores are divided by the length to this power.
+        Sample from the smallest set of most likely tokens with at least this total probability (nucleus sampling).
     repetition_penalty
-        Above 1, tokens that were there before become less likely.
+        Penalty for tokens that occurred before; 1 is none, larger values penalize more.
     no_repeat_ngram
-        So many tokens in a row never come twice; 0 allows everything.
+        Length of n-grams that must not occur twice; 0 allows all.
     stop
-        Strings, before the first of which a text ends.
+        Stop sequences; the text ends before the first of them.
     choices
-        The only texts that may be written, such as labels.
+        Constrain the output to one of these texts, such as labels.
     languages
-        From which to which, as in en-ro, where a model must be told (mBART).
+        Source and target language, as in en-ro, for models with language tokens (mBART).
     stream
-        Show each text on stderr while it is written; texts are then written one by one.
-    seed
-        All chance follows from it.
-    device
-        cpu or cuda; a GPU is used where there is one.
-    partial
-        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
+        Print each text to stderr while it is generated, one prompt at a time.
 
     Examples
     --------
@@ -108,7 +95,7 @@ def generate(
     from pretune.runtime.progress import show
 
     if not prompts:
-        raise PretuneError('nothing to write on from: give a beginning, or "" to leave it to the model')
+        raise PretuneError('there is no prompt; give one, or "" to generate from the beginning')
     how = Decoding(
         tokens,
         temperature,

@@ -1,4 +1,4 @@
-"""`histories`: what users did, as text."""
+"""The `histories` verb: convert user-item interactions to text for sequential recommendation."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ def histories(
     time: str | None = None,
     least: int = 3,
 ) -> Facts:
-    """Write the items of every user in order of time, a line a user: text for a tokenizer of kind `items`.
+    """Convert user-item interactions to text with one user per line, items in chronological order.
+
+    Tokenize the text with a tokenizer of kind `items`.
 
     Parameters
     ----------
     files
-        .jsonl, .csv, .tsv or .parquet: a row for each user and item, or a row a user with all items.
+        .jsonl, .csv, .tsv, or .parquet files with one row per interaction, or one row per user with all items.
     out
-        The text file to write.
+        Text file to write.
     user
-        Column of the user; guessed from the usual names.
+        Column with the user; inferred from common names by default.
     item
-        Column of the item, or of all items of a user; guessed.
+        Column with the item, or with all items of a user; inferred by default.
     time
-        Column to sort by; guessed; without one, the order of the rows counts.
+        Column to sort by; inferred by default; without one, rows are taken in their order.
     least
-        Leave out users with fewer items.
+        Drop users with fewer items.
 
     Examples
     --------

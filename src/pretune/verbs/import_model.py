@@ -1,10 +1,11 @@
-"""`import`: models in layouts of their own become folders like all others."""
+"""The `import` verb: convert word vectors and published ELMo checkpoints to model folders."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from pretune.runtime.output_paths import new_folder
+from pretune.verbs import options as opt
 from pretune.verbs.results import Facts
 from pretune.verbs.verb import only, verb
 
@@ -15,20 +16,18 @@ from pretune.verbs.verb import only, verb
     out=new_folder,
 )
 def import_model(
-    source: str | Path, *, out: str | Path, vocabulary: str | Path | None = None, words: int | None = None
+    source: str | Path, *, out: opt.ModelFolder, vocabulary: str | Path | None = None, words: int | None = None
 ) -> Facts:
-    """Make a model folder of word vectors (word2vec, GloVe, fastText; text or binary), or of a published ELMo.
+    """Convert word vectors (word2vec, GloVe, fastText; text or binary) or a published ELMo checkpoint to a model folder.
 
     Parameters
     ----------
     source
-        A file of word vectors; or a folder with ELMo's options.json and weights.hdf5 (the extra `elmo`).
-    out
-        Folder of the model.
+        File of word vectors, or folder with ELMo's options.json and weights.hdf5 (the extra `elmo`).
     vocabulary
-        For ELMo: a file of words, one a line, that have numbers of their own. Words without are spelled all the same.
+        For ELMo: file with one word per line, the words to give their own ids. Other words are read by their characters as well.
     words
-        Of word vectors: take so many, from the beginning of the file.
+        For word vectors: number of vectors to read from the beginning of the file.
 
     Examples
     --------
@@ -49,7 +48,9 @@ def import_model(
     source, out = Path(source), Path(out)
     if source.is_dir():
         if not is_published(source):
-            raise PretuneError(f"{source}: neither ELMo's files (options.json and *.hdf5) nor a file of word vectors")
+            raise PretuneError(
+                f"{source}: this folder has no ELMo checkpoint (options.json and *.hdf5); give such a folder, or a file of word vectors"
+            )
         known = [] if vocabulary is None else read_text(Path(vocabulary)).split("\n")
         tokenizer = words_tokenizer([word for word in known if word and not word.isspace()], spelled=True)
         config, tensors = read_published(source, tokenizer.size)

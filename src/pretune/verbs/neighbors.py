@@ -1,25 +1,22 @@
-"""`neighbors`: nearest words in context."""
+"""The `neighbors` verb: nearest neighbors of a word in context."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
-from pretune.verbs.option_modes import reading
+from pretune.verbs import options as opt
+from pretune.verbs.option_modes import reading_rules
 from pretune.verbs.results import Rows
 from pretune.verbs.verb import only, verb
-
-if TYPE_CHECKING:
-    from pretune.training.run_folder import Run
 
 
 @verb(
     only("uses", where="without a text", when=lambda o: not o.text),
-    *reading("layout", "column", "errors", files=lambda o: o.in_, of=" of --in"),
+    *reading_rules("layout", "column", "errors", files=lambda o: o.in_, of=" of --in"),
 )
 def neighbors(
-    model: str | Path | Run,
+    model: opt.Model,
     word: str,
     text: str = "",
     *,
@@ -28,44 +25,32 @@ def neighbors(
     top: int = 10,
     layer: int = -1,
     words: int = 20_000,
-    language: str = "en",
-    layout: Literal["auto", "line", "blank", "file"] = "auto",
-    column: str | None = None,
-    errors: Literal["strict", "replace"] = "strict",
-    partial: bool = False,
+    language: opt.Language = "en",
+    layout: opt.Layout = "auto",
+    column: opt.TextField = None,
+    errors: opt.Errors = "strict",
+    partial: opt.Partial = False,
 ) -> Rows:
-    """Words of a corpus that are used as a word is used in a text: the nearest in context.
+    """Find the words of a corpus whose contextual embeddings are nearest to that of a word in a text.
 
-    Without a text, the word's own uses in the corpus are looked up, and the neighbors of some that differ most are shown.
+    Without a text, the word is looked up in the corpus, and the neighbors of its most different occurrences are shown.
 
     Parameters
     ----------
-    model
-        A run or model folder.
     word
-        The word to find neighbors of.
+        Word to find neighbors of.
     text
-        A text it stands in.
+        Text that contains the word.
     in_
-        Files, folders and globs of text to look in; the example messages of the package by default.
+        Files, folders, and glob patterns of text to search; by default the example messages of the package.
     uses
-        Without a text: how many uses of the word to show.
+        Number of occurrences of the word to show, without a text.
     top
-        How many neighbors.
+        Number of neighbors to show.
     layer
-        0 are the embeddings, where context counts for nothing; -1 the top layer.
+        Layer to compare: 0 for the embeddings, which do not depend on the context, -1 for the top layer.
     words
-        How many words of the corpus to read.
-    language
-        Language of the sentence splitter, or `lines`.
-    layout
-        How .txt files are split into documents: one per line, separated by blank lines, or whole files.
-    column
-        The text field of .jsonl, .csv, .tsv and .parquet files.
-    errors
-        What to do with invalid UTF-8.
-    partial
-        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
+        Maximum number of words of the corpus to read.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Modes that several verbs have, as conditions on their options, and the rules that follow from them (see verbs/verb.py)."""
+"""Modes of verbs, as conditions on their options, and the rules that several verbs share (see verbs/verb.py)."""
 
 from __future__ import annotations
 
@@ -11,41 +11,45 @@ from pretune.training import settings
 from pretune.training.settings import Batching, Watching
 from pretune.verbs.verb import Only, Options, never, only
 
-TRAINING = ("optimizer", "schedule", "batch", "watching")  # sections of a recipe that say how a model is trained
+TRAINING = ("optimizer", "schedule", "batch", "watching")  # sections of a recipe with training settings
 BY_BUDGET = ("epochs", "budget", *TRAINING)
 
-# A training on rows takes no settings of one on running text, and the other way round.
+# Training on labeled examples takes none of the settings for training on running text, and vice versa.
 SECTIONS = {"batch": Batching, "watching": Watching}
 TEXT_KEYS, ROW_KEYS = (
     tuple(f"{name}.{key}" for name, section in SECTIONS.items() for key in keys[section])
     for keys in (settings.ON_TEXT, settings.ON_ROWS)
 )
-ON_ROWS = never(*TEXT_KEYS, where="to training on running text")
-ON_TEXT = never(*ROW_KEYS, where="to training on labeled rows")
+NO_TEXT_KEYS = never(*TEXT_KEYS, where="to training on running text")
+NO_ROW_KEYS = never(*ROW_KEYS, where="to training on labeled examples")
 
-EPOCHS = only(
+EPOCHS_RULE = only(
     "epochs",
     where="without a budget (--steps, --tokens, --flops or --seconds), which replaces it",
     when=lambda o: not has_budget(o),
 )
-TOKENIZER = only("tokenizer", where="to a preset, as a trained model has its own", when=lambda o: starts_from_preset(o))
-LOADED = only("partial", where="to models that have weights, not to a preset", when=lambda o: not starts_from_preset(o))
+TOKENIZER_RULE = only(
+    "tokenizer", where="to a preset; a trained model has its own", when=lambda o: starts_from_preset(o)
+)
+PARTIAL_RULE = only(
+    "partial", where="to models with weights, not to a preset", when=lambda o: not starts_from_preset(o)
+)
 
 
 def has_budget(o: Options) -> bool:
-    """Return whether a limit is set."""
+    """Return whether a limit of the training budget is set."""
     return o.budget is not None and bool(o.budget.limits)
 
 
 def starts_from_preset(o: Options) -> bool:
-    """Return whether the model is a preset, which has random weights."""
+    """Return whether the model is a preset, which is randomly initialized."""
     from pretune.models.presets import is_preset
 
     return is_preset(os.fspath(o.model))
 
 
 def reads_files(o: Options) -> bool:
-    """Return whether the inputs are files, not texts; the first of them may be models."""
+    """Return whether the inputs, apart from models at their beginning, are files and not texts."""
     from pretune.verbs.shared_inputs import split_files, split_runs
 
     _, rest = split_runs(o.model, o.inputs)
@@ -53,38 +57,38 @@ def reads_files(o: Options) -> bool:
 
 
 def writes_cells(o: Options) -> bool:
-    """Return whether the output is a table in which spreadsheets look for formulas."""
+    """Return whether the output is a .csv or .tsv file, in which spreadsheets evaluate formulas."""
     from pretune.text.corpus.table_writer import UNTYPED
 
     return o.out is not None and Path(o.out).suffix.lower() in UNTYPED
 
 
 def reads_plain_text(o: Options) -> bool:
-    """Return whether an objective learns from text, and there is a file of it whose language is not named."""
+    """Return whether the objective learns from running text and some file of it has no language prefix."""
     return bool(text_files(o)) and any(not language for language, _ in data_files(o))
 
 
 def data_files(o: Options) -> list[tuple[str, str]]:
-    """Return language and path of each file or folder of --data that is not a store."""
-    from pretune.training.jobs.pretraining import is_store, split_language
+    """Return the language and path of each file or folder in --data that is not a store."""
+    from pretune.training.jobs.pretraining_settings import is_store, split_language
 
     given = [split_language(str(path)) for path in paths(o.data)]
     return [(language, path) for language, path in given if not is_store(path)]
 
 
 def text_files(o: Options) -> list[str]:
-    """Return the files of --data that are running text; beside objectives that learn from rows, text comes from a store."""
+    """Return the files of --data that are running text; an objective that learns from rows reads text only from stores."""
     from pretune.models.presets import find_preset
-    from pretune.objectives import LearnsFromRows, parse_objective
+    from pretune.objectives import parse_objective
 
     objective = o.objective or (find_preset(os.fspath(o.model))["objective"] if starts_from_preset(o) else "mlm")
-    if any(isinstance(part, LearnsFromRows) for part in parse_objective(objective).objectives):
+    if any(part.learns_from_rows for part in parse_objective(objective).objectives):
         return []
     return [path for _, path in data_files(o)]
 
 
 def paths(data: Any) -> Sequence[Any]:
-    """Return the paths of an option that takes one, several, or a store."""
+    """Return the paths of an option that takes one path, several, or a store."""
     from pretune.verbs.shared_inputs import store_and_paths
 
     store, found = store_and_paths(data)
@@ -98,27 +102,27 @@ def formats(corpus: Any) -> set[str | None]:
     return {file_format(file) for file in find_files(corpus)} if corpus else set()
 
 
-def reading(*names: str, files: Callable[[Options], Any], of: str = "") -> list[Only]:
-    """Make the rules of `layout`, `column` and `errors`, which say how files of text are read.
+def reading_rules(*names: str, files: Callable[[Options], Any], of: str = "") -> list[Only]:
+    """Return the rules for `layout`, `column` and `errors`, the options for reading text files.
 
-    `files` returns these files, and `of` names their option where a command may do without.
+    `files` returns the files from the options, and `of` names their option if it is optional.
     """
     rules = {
         "layout": only("layout", where=f"to .txt files{of}", when=lambda o: ".txt" in formats(files(o))),
         "column": only(
             "column", where=f"to tables{of}, not to .txt files", when=lambda o: bool(formats(files(o)) - {".txt"})
         ),
-        "errors": only("errors", where=f"to files of text{of}", when=lambda o: bool(files(o))),
+        "errors": only("errors", where=f"to text files{of}", when=lambda o: bool(files(o))),
     }
     return [rules[name] for name in names]
 
 
-FILES = only("text", "pair", "columns", where="to files of rows, not to texts", when=reads_files)
-LANGUAGE = only(
-    "language", where="to text files whose language is not named (LANGUAGE=PATH), not to stores", when=reads_plain_text
+COLUMNS_RULE = only("text", "pair", "columns", where="to files, not to texts", when=reads_files)
+LANGUAGE_RULE = only(
+    "language", where="to text files without a language prefix (LANGUAGE=PATH), not to stores", when=reads_plain_text
 )
-OF_CORPUS = reading("layout", "column", files=lambda o: o.corpus)
-OF_DATA = [
-    *reading("layout", "column", files=text_files),
+CORPUS_RULES = reading_rules("layout", "column", files=lambda o: o.corpus)
+DATA_RULES = [
+    *reading_rules("layout", "column", files=text_files),
     only("errors", where="to files, not to stores", when=lambda o: bool(data_files(o))),
 ]

@@ -1,21 +1,18 @@
-"""`phrases`: words that belong together."""
+"""The `phrases` verb: mine collocations from a token store."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pretune.runtime.output_paths import new_file
+from pretune.verbs import options as opt
 from pretune.verbs.results import Facts
 from pretune.verbs.verb import verb
-
-if TYPE_CHECKING:
-    from pretune.text.store.store import Store
 
 
 @verb(out=new_file)
 def phrases(
-    store: Store | str | Path,
+    store: opt.Store,
     *,
     out: str | Path,
     count: int = 10_000,
@@ -23,22 +20,20 @@ def phrases(
     bits: float = 3.0,
     tokens: float = 1e8,
 ) -> Facts:
-    """Find pairs and triples of words that meet more often than by chance, for mlm(unit=phrase,phrases=FILE).
+    """Find collocations of two or three words in a store, for whole-phrase masking with mlm(unit=phrase,phrases=FILE).
 
     Parameters
     ----------
-    store
-        A store made by `pretune prepare`.
     out
-        The file to write, a phrase a line; look at it, and take out or put in what you like.
+        File to write, with one phrase per line; edit it as you like.
     count
-        How many phrases, at most.
+        Maximum number of phrases.
     least
-        How often one must occur.
+        Minimum number of occurrences of a phrase.
     bits
-        How much of a pair is no chance, for each joint between words: 3 is 8 times as often as by chance.
+        Minimum pointwise mutual information between neighboring words, in bits; 3 means 8 times as often as at random.
     tokens
-        Read no more of the store than this.
+        Maximum number of tokens of the store to read.
 
     Examples
     --------
@@ -47,12 +42,12 @@ def phrases(
     """
     from pretune.runtime.atomic_io import write_bytes
     from pretune.runtime.errors import PretuneError
-    from pretune.text.corpus.phrase_mining import find_collocations
+    from pretune.text.store.phrase_mining import find_collocations
     from pretune.text.store.store import Store
 
     opened = store if isinstance(store, Store) else Store(store)
     found = find_collocations(opened, count=count, least=least, bits=bits, tokens=tokens)
     if not found:
-        raise PretuneError(f"{opened.folder}: no phrases that occur {least} times; ask for less with --least or --bits")
+        raise PretuneError(f"{opened.folder}: no phrase occurs {least} times; lower --least or --bits")
     write_bytes(Path(out), "".join(row["phrase"] + "\n" for row in found).encode())
     return Facts({"file": str(out), "phrases": len(found), "first": found[:10]})

@@ -1,96 +1,74 @@
-"""`predict`, `fill` and `embed`: using models."""
+"""The verbs `predict`, `fill` and `embed`: predictions, masked words, and text embeddings of models."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from pretune.runtime.output_paths import new_file
-from pretune.verbs.option_modes import FILES, reads_files, writes_cells
+from pretune.verbs import options as opt
+from pretune.verbs.option_modes import COLUMNS_RULE, reads_files, writes_cells
 from pretune.verbs.results import Rows
 from pretune.verbs.verb import Options, only, verb
 
-if TYPE_CHECKING:
-    from pretune.training.run_folder import Run
-
-    Runs = Sequence[str | Path | Run]
-
-SHOWN = 20  # rows of a file that people see
+SHOWN = 20  # rows of a file that are printed in the terminal
 
 
 def has_classes(o: Options) -> bool:
-    """Return whether a model answers with classes, which have probabilities."""
+    """Return whether the task of a model has classes, and so probabilities."""
     from pretune.inference.predict import task_of
-    from pretune.objectives.tasks.renamed_task import kind_of
     from pretune.verbs.shared_inputs import split_runs
 
     _, task = task_of(split_runs(o.model, o.inputs)[0][0], o.task)
-    return bool(getattr(task, "labels", ())) and kind_of(task) != "generate"
+    return bool(task.labels) and task.kind != "generate"
 
 
 @verb(
-    FILES,
-    only("score", where="to files that have the right answers", when=reads_files),
+    COLUMNS_RULE,
+    only("score", where="to files with labels", when=reads_files),
     only("label", where="with --score", when=lambda o: o.score),
     only("probabilities", where="to tasks with classes", when=has_classes),
     only("safe_csv", where="with --out that ends in .csv or .tsv", when=writes_cells),
     out=new_file,
 )
 def predict(
-    model: str | Path | Run | Runs,
+    model: opt.FineTunedModels,
     inputs: Sequence[str | Path] | str | Path = (),
     *,
-    text: str | None = None,
-    pair: str | None = None,
+    text: opt.Text = None,
+    pair: opt.Pair = None,
     task: str | None = None,
     label: str | None = None,
-    columns: Mapping[str, str] | None = None,
+    columns: opt.Columns = None,
     probabilities: bool = False,
     score: bool = False,
     out: str | Path | None = None,
-    safe_csv: bool = False,
-    processes: int = 1,
-    engine: Literal["local", "ray"] = "local",
-    partial: bool = False,
+    safe_csv: opt.SafeCsv = False,
+    processes: opt.Processes = 1,
+    engine: opt.Engine = "local",
+    partial: opt.Partial = False,
 ) -> Rows:
-    """Answers of a fine-tuned model, or the mean of several models': as many as there are texts or rows, in order.
+    """Predict with a fine-tuned model, or with the averaged predictions of several, one prediction per text or row, in order.
 
-    Rows of a file keep all their columns and get the answer's beside them; where the file has such a column already, the
-    answer's is called predicted_…. A row whose text is empty has no answer: its cells stay empty, and such rows are counted.
+    Predictions for a file are added to its rows as new columns, which are named predicted_… if the file has such a column already.
+    A row with an empty text gets empty cells, and the number of such rows is reported.
 
     Parameters
     ----------
-    model
-        A fine-tuned run or model folder.
     inputs
-        Further runs for the same task, then texts, or files of the kind that the model was fine-tuned on: .csv, .tsv, .jsonl
-        or .parquet; of words CoNLL's columns or .conllu; of questions SQuAD's .json.
-    text
-        Column of the text: words, questions.
-    pair
-        Column of the second text: passages.
+        More runs for the same task, followed by texts or by files in the format that the model was fine-tuned on: .csv, .tsv, .jsonl,
+        or .parquet; for tagging also CoNLL columns or .conllu; for question answering also SQuAD's .json.
     task
-        Which of its tasks, for a model that was trained for several.
+        Task to predict, if the model was trained for several.
     label
-        Column of the right answer, for --score.
-    columns
-        Columns of what else the task reads, e.g. --columns.choices options.
+        Column with the label, for --score.
     probabilities
-        With a column for the probability of each class.
+        Add one column per class with its probability.
     score
-        The files also have the right answers: compare, and say how good each run is, and all together.
+        Compare the predictions with the labels in the files, and report the metrics of each run and of their ensemble.
     out
-        Write rows and answers to this .csv, .tsv, .jsonl or .parquet file; of tagged words a .conll file too.
-    safe_csv
-        In .csv and .tsv files, put a single quote before cells that begin with = + - @ or a tab, which spreadsheets take for
-        formulas.
-    processes
-        Share the rows out to so many processes, on a CPU.
-    engine
-        This machine (local), or a Ray cluster (ray): that of RAY_ADDRESS, with the runs where all its machines see them.
-    partial
-        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
+        Write rows and predictions to this .csv, .tsv, .jsonl, or .parquet file; for tagging also .conll.
 
     Examples
     --------
@@ -112,13 +90,13 @@ def predict(
     runs, rest = split_runs(model, inputs)
     files, texts = split_files(rest)
     if not rest:
-        raise PretuneError("nothing to answer: give texts or files")
+        raise PretuneError("there is nothing to predict; give texts or files")
     if out is not None:
         check_suffix(out)
         if Path(out).resolve() in {file.resolve() for file in files}:
-            raise PretuneError(f"{out}: is one of the files to read; choose another --out")
+            raise PretuneError(f"{out}: --out is also an input file; choose another --out")
     if processes < 1:
-        raise PretuneError(f"--processes {processes}: at least one process has to answer")
+        raise PretuneError(f"--processes {processes}: the number of processes must be at least 1")
     named = name_columns(columns, text=text, pair=pair, label=label)
     parts = files_as_parts(files, same_task(runs, task)) if files else [texts_as_part(texts)]
     answered = answer_parts(
@@ -146,11 +124,13 @@ def predict(
             bar.update(rows, f"{rows:,} rows")
         if blank == rows and not files:
             raise PretuneError(
-                "nothing to answer: the text is empty" if rows == 1 else "nothing to answer: all texts are empty"
+                "there is nothing to predict: the text is empty"
+                if rows == 1
+                else "there is nothing to predict: all texts are empty"
             )
     say_blank(blank, rows)
     if truncated:
-        say(f"{truncated} of {rows} texts are longer than the model takes and were cut")
+        say(f"{truncated} of {rows} texts were truncated to the model's maximum length")
     facts: dict[str, Any] = {"scores": scores.table()} if score else {}
     if score and (positive := positive_class(same_task(runs, task))) is not None:
         facts["f1_is_of"] = positive
@@ -170,30 +150,28 @@ def predict(
     only("seed", where="with --mask-rate", when=lambda o: o.mask_rate is not None),
 )
 def fill(
-    model: str | Path | Run,
+    model: opt.Model,
     texts: Sequence[str] = (),
     *,
     top: int = 5,
     mask_rate: float | None = None,
     seed: int = 0,
-    partial: bool = False,
+    partial: opt.Partial = False,
 ) -> Rows:
-    """Fill [MASK]s in texts with what a masked language model expects there.
+    """Predict the words at [MASK] tokens with a masked language model.
 
     Parameters
     ----------
     model
-        A run or model folder with a masked-language-model head.
+        Run folder or model folder with a masked language modeling head.
     texts
-        Texts with one or several [MASK]s.
+        Texts with one or more [MASK] tokens.
     top
-        How many candidates to show for each.
+        Number of candidates to show for each [MASK].
     mask_rate
-        Hide this share of each text's words and show original, masked and restored text instead.
+        Mask this fraction of each text's words, and show the original, masked, and restored text instead.
     seed
-        Which words to hide.
-    partial
-        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
+        Random seed of the words to mask.
 
     Examples
     --------
@@ -205,7 +183,7 @@ def fill(
     from pretune.runtime.errors import PretuneError
 
     if not texts:
-        raise PretuneError("nothing to fill: give texts")
+        raise PretuneError("there is nothing to fill; give texts with [MASK]")
     filler = Filler.load(os.fspath(model), partial)
     if mask_rate is not None:
         return Rows("restored", [filler.restore(text, mask_rate, seed) for text in texts])
@@ -218,45 +196,36 @@ def fill(
     return Rows("fills", rows, hidden=("candidates",))
 
 
-@verb(only("text", where="to files of rows, not to texts", when=reads_files), out=new_file)
+@verb(only("text", where="to files, not to texts", when=reads_files), out=new_file)
 def embed(
-    model: str | Path | Run,
+    model: opt.Model,
     inputs: Sequence[str | Path] | str | Path = (),
     *,
-    text: str | None = None,
-    pooling: str | None = None,
+    text: opt.Text = None,
+    pooling: opt.Pooling = None,
     layer: int = -1,
     prompt: str | None = None,
     prompt_name: str | None = None,
     out: str | Path | None = None,
-    partial: bool = False,
+    partial: opt.Partial = False,
 ) -> Rows:
-    """Compute a vector for each text, in order.
+    """Compute an embedding for each text, in order.
 
-    A model that was trained with contrast, or comes from sentence-transformers, does so as it was trained to: with its
-    pooling, normalization, prompts and maximum length.
+    A model that was trained with `contrast`, or comes from sentence-transformers, uses its own pooling, normalization, prompts, and
+    maximum length.
 
     Parameters
     ----------
-    model
-        A run or model folder.
     inputs
-        Texts to embed, or files of rows: .csv, .tsv, .jsonl or .parquet.
-    text
-        Column of the text.
-    pooling
-        Another pooling than the model's own, which is the mean unless it was trained for vectors: mean, max, start (the
-        first token), last, mean_sqrt_len or weighted_mean; several are joined with +.
+        Texts to embed, or files of them: .csv, .tsv, .jsonl, or .parquet.
     layer
-        Which layer to pool: 0 are the embeddings, -1 is the top layer.
+        Layer to pool: 0 for the token embeddings, -1 for the top layer.
     prompt
-        A text to put before each text, instead of the model's default prompt.
+        Prompt to prepend to each text, instead of the model's default prompt.
     prompt_name
-        Which of the model's own prompts to put before each text, such as query.
+        Name of the model's prompt to prepend to each text, such as query.
     out
-        Write the vectors to this .npy file instead of showing them.
-    partial
-        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
+        Write the embeddings to this .npy file instead of printing them.
 
     Examples
     --------
@@ -278,7 +247,7 @@ def embed(
     for file in files:
         texts += read_labeled(file, {"text": text} if text else {}, labels=False).texts
     if not texts:
-        raise PretuneError("nothing to embed: give texts or files")
+        raise PretuneError("there is nothing to embed; give texts or files")
     vectors = embed_texts(os.fspath(model), texts, pooling, layer, partial, prompt, prompt_name)
     if out is not None:
         buffer = io.BytesIO()

@@ -1,14 +1,13 @@
-"""`quantize`: make a model with int8 weights and activations, and measure what that gains and costs."""
+"""The `quantize` verb: quantize a model to int8, int4, or half precision."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pretune.runtime.output_paths import new_folder
-from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
-from pretune.verbs.option_modes import BY_BUDGET, EPOCHS, ON_ROWS
+from pretune.verbs import options as opt
+from pretune.verbs.option_modes import BY_BUDGET, EPOCHS_RULE, NO_TEXT_KEYS
 from pretune.verbs.verb import only, verb
 
 if TYPE_CHECKING:
@@ -28,16 +27,16 @@ if TYPE_CHECKING:
         *BY_BUDGET,
         "seed",
         "device",
-        where="with --how aware and --train, which trains",
+        where="to training, with --how aware and --train",
         when=lambda o: o.how == "aware" and o.train,
     ),
     only("text", "pair", "label", "columns", where="with --train or --dev", when=lambda o: o.train or o.dev),
-    EPOCHS,
-    ON_ROWS,
+    EPOCHS_RULE,
+    NO_TEXT_KEYS,
     out=new_folder,
 )
 def quantize(
-    model: str | Path | Run,
+    model: opt.Model,
     *,
     out: str | Path,
     how: Literal["dynamic", "static", "aware", "weights", "bf16", "fp16"] = "dynamic",
@@ -45,99 +44,51 @@ def quantize(
     per_channel: bool = True,
     bits: int = 8,
     train: str | Path | None = None,
-    dev: str | Path | None = None,
-    text: str | None = None,
-    pair: str | None = None,
-    label: str | None = None,
-    columns: Mapping[str, str] | None = None,
-    epochs: float = 1.0,
-    budget: Budget | None = None,
-    optimizer: Optimizer | None = None,
-    schedule: Schedule | None = None,
-    batch: Batching | None = None,
-    watching: Watching | None = None,
-    seed: int = 0,
-    device: str | None = None,
-    partial: bool = False,
+    dev: opt.DevFile = None,
+    text: opt.Text = None,
+    pair: opt.Pair = None,
+    label: opt.Label = None,
+    columns: opt.Columns = None,
+    epochs: opt.Epochs = 1.0,
+    budget: opt.Limits = None,
+    optimizer: opt.OptimizerSettings = None,
+    schedule: opt.ScheduleSettings = None,
+    batch: opt.RowBatch = None,
+    watching: opt.RowWatching = None,
+    seed: opt.Seed = 0,
+    device: opt.Device = None,
+    partial: opt.Partial = False,
 ) -> Run:
-    """Quantize a model to int8, and compare it with the old one: quality, bytes, time. Use the new folder like any model.
+    """Quantize a model, and compare it with the original by quality, size, and speed.
 
-    It gives the same answers on every processor, with or without VNNI: weights that are multiplied as integers have 7 bits.
+    int8 models give the same results on every processor, with or without VNNI, as weights of int8 products have 7 bits. Use the new
+    folder like any model.
 
     Parameters
     ----------
-    model
-        A run or model folder.
     out
-        The new folder. With aware, OUT/intermediate has the fine-tuned model (aware) and the model with int8 weights and no
-        training (control).
+        Folder for the new run. With --how aware, OUT/intermediate holds the fine-tuned model (aware) and the model that is quantized
+        without training (control).
     how
-        dynamic: ranges of activations are found in each call; static: they are measured on --train before; aware:
-        quantization-aware training on --train learns them (Q8BERT), and the graph keeps them; weights: only weights are int8,
-        for generative models; bf16, fp16: half of the bytes, on disk alone.
+        Method: dynamic, activation ranges computed in each call; static, calibrated on --train; aware, quantization-aware training
+        on --train (Q8BERT); weights, int8 or int4 weights only, for generative models; bf16 or fp16, half precision on disk.
     engine
-        onnx: ONNX Runtime; torch: torch's own kernels, where it has exact ones. Generative models take torch, others onnx.
+        onnx for ONNX Runtime, or torch for PyTorch's own int8 kernels; by default torch for generative models, otherwise onnx.
     per_channel
-        One range per row of a weight matrix instead of one per matrix.
+        Use one range per row of a weight matrix instead of one per matrix.
     bits
-        Bits of weights: 8, or 4 with --how weights.
+        Bits per weight: 8, or 4 with --how weights.
     train
-        Rows of the model's task, for aware and static. A model made by `pretune finetune --strategy full+int8` needs none for aware.
-    dev
-        Rows to evaluate on.
-    text
-        Column of the text.
-    pair
-        Column of the second text.
-    label
-        Column of the label.
-    columns
-        Columns of what else the task reads.
+        Labeled examples, for --how static and aware. A model made by `pretune finetune --strategy full+int8` needs none for aware.
     epochs
-        How long aware trains.
-    budget
-        Limits instead of epochs.
-    optimizer
-        name, lr, betas, eps, decay, clip.
-    schedule
-        kind, warmup, final.
-    batch
-        sequences (in a step), length.
-    watching
-        log, evaluate, save, keep.
-    seed
-        All chance follows from it.
-    device
-        cpu or cuda; where aware trains.
-    partial
-        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
+        Passes over the training data of quantization-aware training.
 
     Examples
     --------
     >>> quantize("runs/task", dev="dev.csv", out="runs/int8").results["times_smaller"]  # doctest: +SKIP
     3.9
     """
-    import os
+    from pretune.compression.quantization import QuantizationJob, run_quantization
+    from pretune.verbs.shared_inputs import compression_options
 
-    from pretune.compression.quantization import Order, carry_out
-    from pretune.verbs.shared_inputs import name_columns
-
-    learning = {"optimizer": optimizer, "schedule": schedule, "batch": batch, "watching": watching}
-    order = Order(
-        model=os.fspath(model),
-        out=Path(out),
-        how=how,
-        engine=engine,
-        per_channel=per_channel,
-        bits=bits,
-        train=None if train is None else str(train),
-        dev=None if dev is None else str(dev),
-        columns=name_columns(columns, text=text, pair=pair, label=label),
-        epochs=epochs,
-        budget=budget,
-        learning={name: section for name, section in learning.items() if section is not None},
-        seed=seed,
-        device=device,
-        partial=partial,
-    )
-    return carry_out(order)
+    return run_quantization(QuantizationJob(**compression_options(QuantizationJob, locals())))

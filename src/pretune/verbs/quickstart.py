@@ -1,4 +1,4 @@
-"""`quickstart`: what transfer is worth, shown in minutes on a laptop."""
+"""The `quickstart` verb: demonstrate transfer learning in minutes on a laptop."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from pretune.training.jobs.adapting import Adapted
     from pretune.training.run_folder import Run
 
-BOXED = "pretune-small-en"
+BUNDLED = "pretune-small-en"
 REPORT, MARK = "report.html", "quickstart.json"
-DOCUMENTATION = 1_500_000  # letters of documentation strings to adapt to
-# Few labels: small steps, many passes, and little change in the lower layers where they know something already. Chosen on
-# messages of the training file alone.
+DOCUMENTATION = 1_500_000  # characters of docstrings to adapt to
+# For few labels: small batches, many epochs, and lower learning rates in the lower layers of the pretrained encoder. Chosen on the
+# training file alone.
 RATE, ROWS, OBJECTIVE = 3e-4, 16, "classify(pooling=mean)"
 LAYER_DECAY = {"pretrained": 0.8, "scratch": 1.0}
-STEP = 2048  # tokens of a step of adapting
+STEP = 2048  # tokens per step of adaptation
 NAMES = {
     "pretrained": "the pretrained encoder",
     "scratch": "the same network, random weights",
@@ -33,27 +33,27 @@ NAMES = {
 
 @dataclass
 class Outcome:
-    """One way to learn from few labels, over several seeds."""
+    """Test accuracies and learning curves of one learner over several seeds."""
 
     accuracies: list[float] = field(default_factory=list)
     curves: list[list[tuple[float, float]]] = field(default_factory=list)  # (epoch, accuracy)
 
     def describe(self) -> dict[str, float]:
-        """Mean and standard deviation."""
+        """Return the mean and standard deviation of the accuracies."""
         from statistics import mean, stdev
 
         spread = stdev(self.accuracies) if len(self.accuracies) > 1 else 0.0
         return {"mean": mean(self.accuracies), "sd": spread}
 
     def mean_curve(self) -> list[tuple[float, float]]:
-        """The mean over seeds at each epoch."""
+        """Return the mean accuracy over seeds at each epoch."""
         together = zip(*self.curves, strict=True)
         return [(points[0][0], sum(y for _, y in points) / len(points)) for points in together]
 
 
 @dataclass
 class Quickstart:
-    """What came out."""
+    """The results of a quickstart: accuracies of the learners, and the adapted model."""
 
     model: str
     labels: int
@@ -63,11 +63,11 @@ class Quickstart:
     report: Path
 
     def describe(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the accuracies and the duration, for --json."""
         return {**{name: outcome.describe() for name, outcome in self.outcomes.items()}, "seconds": self.seconds}
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each way to learn."""
+        """Return one table row per learner."""
         rows = []
         for name, outcome in self.outcomes.items():
             found = outcome.describe()
@@ -77,7 +77,7 @@ class Quickstart:
         return rows
 
     def commands(self) -> list[str]:
-        """The same on one's own data."""
+        """Return the commands that do the same with the user's data."""
         return [
             f"pretune adapt {self.model} texts/*.txt --out runs/adapted",
             "pretune finetune runs/adapted train.csv --dev dev.csv --out runs/task",
@@ -85,11 +85,11 @@ class Quickstart:
         ]
 
     def table(self) -> dict[str, Any]:
-        """For people."""
+        """Return the tables to print in the terminal."""
         adapted = self.adapted.table()
         return {
-            f"{self.labels} labels a class": self.rows(),
-            "adapted to documentation strings": adapted["held_out_text"],
+            f"{self.labels} labels per class": self.rows(),
+            "adapted to docstrings": adapted["held_out_text"],
             "fills": self.adapted.fills,
             "the same on your own data": [{"command": command} for command in self.commands()],
             "seconds": self.seconds,
@@ -97,7 +97,7 @@ class Quickstart:
         }
 
     def page(self) -> str:
-        """The report."""
+        """Return the HTML report."""
         from pretune.runtime.html_report import Line, chart, commands, page, paragraph, section, table
 
         lines = []
@@ -114,22 +114,22 @@ class Quickstart:
         held_out = [(line.get("seconds", 0.0), line["dev/mlm"]) for line in metrics if "dev/mlm" in line]
         held_out = [held_out[0], (self.adapted.run.results["seconds"], held_out[-1][1])]
         return page(
-            "What transfer is worth",
+            "What transfer learning contributes",
             section(
-                f"{self.labels} labels a class, four kinds of customer messages, 200 new messages to sort",
-                paragraph("Three ways to learn from the same few labels. Each seed draws other labels."),
+                f"{self.labels} labels per class: four kinds of customer messages, 200 test messages",
+                paragraph("Three learners trained on the same few labels. Each seed samples other labels."),
                 table(self.rows(), best=means.index(max(means))),
-                chart(lines, across="passes over the labels", up="test accuracy"),
+                chart(lines, across="epochs", up="test accuracy"),
             ),
             section(
-                f"{training[-1][0]:.0f} seconds on new text: the encoder adapts to the documentation strings of this Python",
+                f"{training[-1][0]:.0f} seconds of adaptation to new text: the docstrings of this Python",
                 chart(
                     [Line("training text", training), Line("held-out text", held_out)],
                     across="seconds",
-                    up="loss at hidden words",
+                    up="masked language modeling loss",
                 ),
                 table(adapted["held_out_text"]),
-                paragraph("Hidden words in held-out text, and the three likeliest answers before and after:"),
+                paragraph("Masked words in held-out text, and the three most likely predictions before and after:"),
                 table(self.adapted.fills) if self.adapted.fills else "",
             ),
             section("The same on your own data", commands(*self.commands())),
@@ -139,7 +139,7 @@ class Quickstart:
 
 @verb(out=folder_of(MARK, "a quickstart"))
 def quickstart(
-    model: str | Path | Run = BOXED,
+    model: str | Path | Run = BUNDLED,
     *,
     labels: int = 25,
     seeds: int = 3,
@@ -147,25 +147,26 @@ def quickstart(
     seconds: float = 60.0,
     out: str | Path = "pretune-quickstart",
 ) -> Quickstart:
-    """See what a pretrained encoder is worth: few labels, three learners, a table and a page with curves.
+    """Demonstrate transfer learning: compare a pretrained encoder with two baselines on few labels.
 
-    With a few labels of each class of customer messages it fine-tunes the encoder, the same network from random weights
-    and a bag of words; then it adapts the encoder to the documentation strings of the installed Python.
+    With a few labels per class of customer messages, train the pretrained encoder, the same network from random weights, and a
+    bag-of-words classifier; then adapt the encoder to the docstrings of the installed Python. The result is a table and an HTML report
+    with learning curves.
 
     Parameters
     ----------
     model
-        The pretrained model; by default the one that comes with the package.
+        Pretrained model; by default the bundled one.
     labels
-        Labels of each class to learn from.
+        Number of labels per class to train on.
     seeds
-        How often everything is repeated, with other labels.
+        Number of repetitions, each with other labels.
     epochs
         Passes over the labels.
     seconds
-        How long to adapt.
+        Duration of the adaptation.
     out
-        Folder of the report and the runs; a quickstart that is there is replaced.
+        Folder for the report and the runs; an earlier quickstart in it is replaced.
 
     Examples
     --------
@@ -216,7 +217,7 @@ def learn(
     seed: int,
     folder: Path,
 ) -> None:
-    """All three learners on one draw of labels."""
+    """Train all three learners on one sample of labels, and add their accuracies to the outcomes."""
     from pretune.runtime.progress import say
     from pretune.sample_data import example
     from pretune.text.examples.few_shot import draw_labels
@@ -232,9 +233,9 @@ def learn(
     outcomes["bag_of_words"].accuracies.append(right / len(test))
     file = folder / f"labels-{seed}.csv"
     write_rows(file, texts, known)
-    steps = -(-len(rows) // ROWS)  # of an epoch
+    steps = -(-len(rows) // ROWS)  # per epoch
     for name in ("pretrained", "scratch"):
-        say(f"seed {seed}: {NAMES[name]} learns from {len(rows)} labels")
+        say(f"seed {seed}: training {NAMES[name]} on {len(rows)} labels")
         run = finetune(
             model,
             file,
@@ -258,7 +259,7 @@ def learn(
 
 
 def write_rows(file: Path, texts: Sequence[str], labels: Sequence[str]) -> None:
-    """A labeled file."""
+    """Write texts and labels to a .csv file."""
     import csv
 
     with file.open("w", encoding="utf-8", newline="") as stream:
@@ -267,7 +268,7 @@ def write_rows(file: Path, texts: Sequence[str], labels: Sequence[str]) -> None:
 
 
 def write_documentation(file: Path) -> None:
-    """The documentation strings of the installed Python, a document a line."""
+    """Write the docstrings of the installed Python to a .jsonl file, one document per line."""
     import json
 
     from pretune.runtime.atomic_io import write_bytes

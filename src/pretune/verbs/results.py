@@ -1,4 +1,4 @@
-"""What verbs return that is no object of ours: rows or facts to look at."""
+"""Results of verbs that return a table or a set of facts."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-WIDTH = 80  # of a cell, where only some rows are shown
+WIDTH = 80  # characters of a cell, where only some rows are shown
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A list of results, one a row, and what was asked."""
+    """A table of results with one dictionary per row, and facts about the whole table."""
 
     name: str
     rows: list[dict[str, Any]]
-    hidden: tuple[str, ...] = ()  # columns for programs, which people see in another form
-    shown: int | None = None  # how many rows people see
-    facts: dict[str, Any] = field(default_factory=dict)  # what else there is to say
+    hidden: tuple[str, ...] = ()  # columns that only --json shows
+    shown: int | None = None  # number of rows printed in the terminal; None: all
+    facts: dict[str, Any] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self.rows)
@@ -29,14 +29,14 @@ class Rows:
         return self.rows[index]
 
     def describe(self) -> dict[str, Any]:
-        """Everything, for programs."""
+        """Return all rows and facts, for --json."""
         return {self.name: self.rows, **self.facts}
 
     def table(self) -> dict[str, Any]:
-        """For people."""
+        """Return the rows and columns to print in the terminal."""
         rows = [{k: v for k, v in row.items() if k not in self.hidden} for row in self.rows[: self.shown]]
         if self.shown is not None:
-            rows = [{k: _short(v) for k, v in row.items()} for row in rows]
+            rows = [{k: _shorten(v) for k, v in row.items()} for row in rows]
         left = len(self.rows) - len(rows)
         note = {"rows_left_out": left} if left else {}
         return {self.name: rows, **note, **self.facts}
@@ -44,15 +44,15 @@ class Rows:
 
 @dataclass(frozen=True)
 class Facts:
-    """What there is to say about something that was written."""
+    """Facts about what a verb wrote, by name."""
 
     facts: dict[str, Any]
 
     def describe(self) -> dict[str, Any]:
-        """For reports."""
+        """Return the facts."""
         return self.facts
 
 
-def _short(value: Any) -> Any:
-    """What fits into a table for people."""
+def _shorten(value: Any) -> Any:
+    """Return a value, truncated if it is a long string."""
     return f"{value[:WIDTH]}…" if isinstance(value, str) and len(value) > WIDTH else value

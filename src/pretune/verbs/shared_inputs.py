@@ -1,10 +1,11 @@
-"""What verbs make of the inputs they share."""
+"""Conversions of arguments that several verbs take: models, files, columns, and the options of a job."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,28 @@ from pretune.runtime.errors import PretuneError
 if TYPE_CHECKING:
     from pretune.text.store.store import Store
 
-OTHERS = (".conll", ".conllu", ".json")  # endings of files that some tasks read
+TASK_FORMATS = (".conll", ".conllu", ".json")  # extensions that only some tasks read
+
+
+def job_options(job: type[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a verb that are fields of a job's dataclass; paths and runs become strings.
+
+    A verb calls it with `locals()`, and overrides what it converts itself.
+    """
+    names = {key.name for key in fields(job)} & arguments.keys()
+    given = {name: arguments[name] for name in names}
+    return {name: os.fspath(x) if isinstance(x, os.PathLike) else x for name, x in given.items()}
+
+
+def compression_options(job: type[Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a compression verb for its job, with the output folder and the columns by role."""
+    columns = {role: arguments[role] for role in ("text", "pair", "label")}
+    out = {"out": Path(arguments["out"]), "columns": name_columns(arguments["columns"], **columns)}
+    return job_options(job, arguments) | out
 
 
 def name_files(files: str | Path | Sequence[str] | Mapping[str, str]) -> str | dict[str, str]:
-    """A file; or those of several tasks by their names, which are given as NAME=FILE.
+    """Return the path of a single file, or a dictionary of task name to path if files are given as NAME=FILE.
 
     >>> name_files(["sst=a.csv", "rte=b.csv"])
     {'sst': 'a.csv', 'rte': 'b.csv'}
@@ -30,15 +48,17 @@ def name_files(files: str | Path | Sequence[str] | Mapping[str, str]) -> str | d
         return given[0]
     for file, match in zip(given, named, strict=True):
         if match is None:
-            raise PretuneError(f"{file}: of several files each has the name of its task, as in sst={file}")
+            raise PretuneError(
+                f"{file}: several files need the names of their tasks; write NAME=FILE, as in sst={file}"
+            )
     found = {match[1]: match[2] for match in named if match is not None}
     if len(found) < len(given):
-        raise PretuneError(f"{', '.join(given)}: two files for one task; put their rows into one")
+        raise PretuneError(f"{', '.join(given)}: one task has two files; merge them into one")
     return found
 
 
 def one_or_more(given: Any) -> list[str]:
-    """References, of which there may be one alone.
+    """Return a list of paths from one path or several.
 
     >>> one_or_more("runs/a")
     ['runs/a']
@@ -49,7 +69,7 @@ def one_or_more(given: Any) -> list[str]:
 def store_and_paths(
     data: Store | Sequence[str | Path] | str | Path | None,
 ) -> tuple[Store | None, Sequence[str | Path]]:
-    """The store, where one is given, and the paths that a recipe names."""
+    """Return the open store, if one is given, and the paths to write into the recipe."""
     from pretune.text.store.store import Store
 
     if isinstance(data, Store):
@@ -58,7 +78,7 @@ def store_and_paths(
 
 
 def name_columns(further: Mapping[str, str] | None, **given: str | None) -> dict[str, str]:
-    """Role → column, of options of their own and of all others.
+    """Return a dictionary of role to column from --columns and the options for single columns.
 
     >>> name_columns({"group": "qid"}, text="query", pair=None)
     {'group': 'qid', 'text': 'query'}
@@ -67,7 +87,7 @@ def name_columns(further: Mapping[str, str] | None, **given: str | None) -> dict
 
 
 def split_runs(model: Any, inputs: Sequence[str | Path] | str | Path) -> tuple[list[str], list[str | Path]]:
-    """The models: one or several, and those that the inputs begin with; then what is left of these."""
+    """Return all models, including those at the beginning of the inputs, and the remaining inputs."""
     from pretune.models.bundled import boxed_names
 
     one = isinstance(model, str | os.PathLike)
@@ -79,9 +99,9 @@ def split_runs(model: Any, inputs: Sequence[str | Path] | str | Path) -> tuple[l
 
 
 def split_files(inputs: Sequence[str | Path] | str | Path) -> tuple[list[Path], list[str]]:
-    """Files of rows, or texts.
+    """Return the inputs as files and as texts; one of both is empty.
 
-    A file is what exists, or ends like one and has no space in it (so that a mistyped name is found out); all else is text.
+    An input is a file if it exists, or if it has a known extension and no space, so that a mistyped file name is an error.
 
     >>> split_files(["It is in a.csv", "no file"])
     ([], ['It is in a.csv', 'no file'])
@@ -94,15 +114,17 @@ def split_files(inputs: Sequence[str | Path] | str | Path) -> tuple[list[Path], 
     texts: list[str] = []
     for given in [inputs] if isinstance(inputs, str | os.PathLike) else inputs:
         spaced = any(letter.isspace() for letter in str(given))
-        ends = ending(Path(given)) in (*FORMATS, *OTHERS)
+        has_extension = ending(Path(given)) in (*FORMATS, *TASK_FORMATS)
         if os.path.isfile(given):
             files.append(Path(given))
-        elif isinstance(given, os.PathLike) or (ends and not spaced):
+        elif isinstance(given, os.PathLike) or (has_extension and not spaced):
             files += find_files(given, FORMATS)
         else:
             texts.append(given)
     if files and texts:
-        raise PretuneError(f"{texts[0]!r} is neither a model nor a file, and texts and files do not mix; give one kind")
+        raise PretuneError(
+            f"{texts[0]!r} is neither a model nor a file, and texts cannot be mixed with files; give either texts or files"
+        )
     if len(set(files)) < len(files):
-        raise PretuneError(f"{max(files, key=files.count)}: the same file twice; give each once")
+        raise PretuneError(f"{max(files, key=files.count)}: this file is given twice; give it once")
     return files, texts

@@ -1,4 +1,4 @@
-"""`show`: presets, objectives, or a run."""
+"""The `show` verb: describe presets, objectives, runs, stores, and model folders."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pretune.verbs import options as opt
 from pretune.verbs.verb import Options, only, verb
 
 if TYPE_CHECKING:
@@ -14,16 +15,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shown:
-    """Facts to look at."""
+    """Facts about presets, objectives, a run, a store, or a model."""
 
     facts: dict[str, Any]
 
     def describe(self) -> dict[str, Any]:
-        """For reports."""
+        """Return the facts."""
         return self.facts
 
     def table(self) -> dict[str, Any]:
-        """For people, who see from what is said what a decoder reads."""
+        """Return the facts to print in the terminal, without the decoder inputs, which follow from the targets."""
         if "run" in self.facts:
             from pretune.training.run_folder import arrange_results
 
@@ -34,24 +35,22 @@ class Shown:
 
 
 def shows_objectives(o: Options) -> bool:
-    """Return whether objectives are shown at work."""
+    """Return whether the command shows examples of objectives."""
     import os
 
     return os.fspath(o.what) == "objectives" or _is_objective(os.fspath(o.what))
 
 
 @verb(only("text", "seed", where="to objectives", when=shows_objectives))
-def show(what: str | Path | Run, *, text: str | None = None, seed: int = 0) -> Shown:
-    """Show the presets, the objectives at work on a text, or what a run, a store or a model folder is.
+def show(what: str | Path | Run, *, text: str | None = None, seed: opt.Seed = 0) -> Shown:
+    """Show the presets, the objectives with examples, or the contents of a run, store, or model folder.
 
     Parameters
     ----------
     what
-        `presets`, `objectives`, one of these such as "spans(rate=0.3)", or a folder.
+        `presets`, `objectives`, an objective such as "spans(rate=0.3)", or a folder.
     text
-        What objectives work on; those that take other data have some of their own. Blank lines part documents.
-    seed
-        Another one hides other words.
+        Text to show objectives on, with blank lines between documents; objectives that take other data have their own example.
 
     Examples
     --------
@@ -71,17 +70,18 @@ def show(what: str | Path | Run, *, text: str | None = None, seed: int = 0) -> S
 
 
 def _presets() -> list[dict[str, Any]]:
+    """Return one row per preset: family, shape, parameters, objective, and source."""
     import torch
 
     from pretune.backbones.bidirectional import TwoWays
-    from pretune.models.model import make_model
+    from pretune.models.create_model import make_model
     from pretune.models.presets import find_preset, preset_names
     from pretune.nn.initialization import Undrawn
 
     rows = []
     for name in preset_names():
         preset = find_preset(name)
-        with torch.device("meta"), Undrawn():  # shapes alone
+        with torch.device("meta"), Undrawn():  # only shapes are needed
             backbone = make_model(name).backbone
         stacks: list[Any] = [backbone.encoder, backbone] if hasattr(backbone, "encoder") else [backbone]
         stacks = [way for one in stacks for way in (one.stacks if isinstance(one, TwoWays) else [one])]
@@ -100,6 +100,7 @@ def _presets() -> list[dict[str, Any]]:
 
 
 def _objectives() -> list[dict[str, Any]]:
+    """Return one row per objective: name, description, and options."""
     from dataclasses import fields
 
     from pretune.objectives import OBJECTIVES
@@ -113,6 +114,7 @@ def _objectives() -> list[dict[str, Any]]:
 
 
 def _is_objective(name: str) -> bool:
+    """Return whether a string is an objective expression and not an existing path."""
     import re
 
     from pretune.objectives import OBJECTIVES
@@ -122,6 +124,7 @@ def _is_objective(name: str) -> bool:
 
 
 def _example(expressions: list[str] | None, text: str | None, seed: int) -> dict[str, Any]:
+    """Return the inputs and targets that objectives make of a text."""
     from pretune.objectives.demo import SENTENCE, examples
 
     text = SENTENCE if text is None else text
@@ -129,7 +132,9 @@ def _example(expressions: list[str] | None, text: str | None, seed: int) -> dict
 
 
 def _folder(folder: Path) -> dict[str, Any]:
-    from pretune.models.model import CONFIG, load_model
+    """Return facts about the run, store, or model in a folder."""
+    from pretune.models.hf_config import CONFIG
+    from pretune.models.loading import load_model
     from pretune.models.sentence_transformers import MODULES
     from pretune.runtime.errors import PretuneError
     from pretune.text.store.store import MANIFEST, Store
@@ -147,15 +152,18 @@ def _folder(folder: Path) -> dict[str, Any]:
         facts = {"model": str(folder), "family": model.family.name, "parameters": parameters, "labels": model.labels}
         return {**facts, **_vectors(folder)}
     raise PretuneError(
-        f"{folder}: neither `presets` nor `objectives`, no objective, nor the folder of a run, a store or a model"
+        f"{folder}: nothing of this name can be shown; give `presets`, `objectives`, an objective, or the folder of a run, a store "
+        "or a model"
     )
 
 
 def _vectors(folder: Path) -> dict[str, Any]:
-    """Return how a model computes vectors of texts, where its folder says so."""
+    """Return how a model computes text embeddings, if its folder says so."""
     import torch
 
-    from pretune.models.model import CONFIG, embedding_of, find_folder, read_config
+    from pretune.models.checkpoint_heads import embedding_of
+    from pretune.models.hf_config import CONFIG, read_config
+    from pretune.models.references import find_folder
     from pretune.models.sentence_transformers import read_layout
 
     if not (find_folder(folder) / CONFIG).is_file() or (embedding := embedding_of(folder)) is None:

@@ -1,4 +1,4 @@
-"""`tokenizer train` and `tokenizer inspect`."""
+"""The verbs `tokenizer train` and `tokenizer inspect`."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pretune.runtime.output_paths import any_folder
-from pretune.verbs.option_modes import OF_CORPUS
+from pretune.verbs import options as opt
+from pretune.verbs.option_modes import CORPUS_RULES
 from pretune.verbs.verb import only, verb
 
 if TYPE_CHECKING:
     from pretune.text.tokenizers.tokenizer import Tokenizer
 
 
-WHOLE_WORDS = ("items", "words", "characters")  # kinds that learn no pieces of words
+WHOLE_WORDS = ("items", "words", "characters")  # kinds without subwords
 
 
 @verb(
-    only("lowercase", where="to kinds other than items, which stay as they are", when=lambda o: o.kind != "items"),
+    only("lowercase", where="to kinds other than items, which are never changed", when=lambda o: o.kind != "items"),
     only(
         "occurrences",
-        where=f"to kinds that learn pieces of words, not to {', '.join(WHOLE_WORDS)}",
+        where=f"to subword kinds, not to {', '.join(WHOLE_WORDS)}",
         when=lambda o: o.kind not in WHOLE_WORDS,
     ),
-    *OF_CORPUS,
+    *CORPUS_RULES,
     out=any_folder,
 )
 def train_tokenizer(
-    corpus: Sequence[str | Path] | str | Path,
+    corpus: opt.Corpus,
     *,
     kind: Literal[
         "wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items", "words", "characters"
@@ -39,44 +40,36 @@ def train_tokenizer(
     lowercase: bool = False,
     sentinels: int = 0,
     languages: Sequence[str] = (),
-    layout: Literal["auto", "line", "blank", "file"] = "auto",
-    column: str | None = None,
-    errors: Literal["strict", "replace"] = "strict",
+    layout: opt.Layout = "auto",
+    column: opt.TextField = None,
+    errors: opt.Errors = "strict",
     distinct: int = 1_000_000,
     occurrences: int = 30_000_000,
 ) -> Tokenizer:
-    """Train a tokenizer on a corpus of any size, and report how well it does on text held out.
+    """Train a tokenizer on a corpus of any size, and report how well it covers held-out text.
 
-    The raw kinds take text as SentencePiece does: spaces become ▁, nothing is split beforehand. WordPiece is trained by
-    pair frequency, as the library does it, not by likelihood gain.
+    The raw kinds work as in SentencePiece: spaces become ▁, and there is no pre-tokenization. WordPiece is trained by pair frequency,
+    as in the `tokenizers` library, not by likelihood gain.
 
     Parameters
     ----------
-    corpus
-        Files, folders or globs: .txt, .jsonl, .csv, .tsv, .parquet, plain or .gz/.bz2/.xz/.zst.
     kind
-        How words are cut into pieces. Items are what stands between spaces, words are cut from punctuation too, neither
-        any further; characters are words that are spelled byte by byte (ELMo).
+        Algorithm. The kinds without subwords are items, which are separated by spaces; words, which are also separated from
+        punctuation; and characters, words that are spelled byte by byte (ELMo).
     size
-        Size of the vocabulary, special tokens included.
+        Vocabulary size, including special tokens.
     out
         Folder for tokenizer.json and tokenizer_config.json.
     lowercase
-        Lower-case everything first (accents stay).
+        Lowercase the text; accents are kept.
     sentinels
-        How many <extra_id_k> tokens to add, for T5's spans.
+        Number of sentinel tokens <extra_id_k> to add, for T5's span corruption.
     languages
-        Languages to add a token for.
-    layout
-        How .txt files are cut into documents.
-    column
-        The text field of .jsonl, .csv, .tsv and .parquet files.
-    errors
-        What to do with invalid UTF-8.
+        Languages to add a language token for.
     distinct
-        Keep at most so many distinct words while counting; rarer ones are pruned, and the report says how many.
+        Maximum number of distinct words to count; the rarest are pruned, and their number is reported.
     occurrences
-        Show the trainer at most so many words; counts are scaled down beyond that.
+        Maximum number of word occurrences for the trainer; larger counts are scaled down.
 
     Examples
     --------
@@ -89,7 +82,9 @@ def train_tokenizer(
     from pretune.text.tokenizers.training import train
 
     if size < 16:
-        raise PretuneError(f"a vocabulary of {size} is too small; ask for 16 or more (thousands are usual)")
+        raise PretuneError(
+            f"--size {size}: a vocabulary of {size} is too small; choose at least 16 (usually thousands)"
+        )
     files = find_files(corpus)
     meter = Meter()
     documents = read_documents(files, layout=layout, column=column, errors=errors, meter=meter)
@@ -113,25 +108,25 @@ def train_tokenizer(
 
 @dataclass(frozen=True)
 class Inspection:
-    """How a tokenizer splits some texts."""
+    """Facts about a tokenizer, and the tokens of some texts."""
 
     facts: dict[str, Any]
 
     def describe(self) -> dict[str, Any]:
-        """The facts, for reports."""
+        """Return the facts."""
         return self.facts
 
 
 @verb()
-def inspect_tokenizer(tokenizer: Tokenizer | str | Path, texts: Sequence[str] = ()) -> Inspection:
-    """Show how a tokenizer splits texts, and the first pieces it learned.
+def inspect_tokenizer(tokenizer: opt.Tokenizer, texts: Sequence[str] = ()) -> Inspection:
+    """Show how a tokenizer splits texts, its special tokens, and its first merges.
 
     Parameters
     ----------
     tokenizer
-        A folder or file: tokenizer.json, vocab.txt, vocab.json + merges.txt, or a sentencepiece .model.
+        Folder or file: tokenizer.json, vocab.txt, vocab.json + merges.txt, or a SentencePiece .model.
     texts
-        What to split.
+        Texts to tokenize.
 
     Examples
     --------

@@ -1,21 +1,17 @@
-"""`translate`: an encoder-decoder writes what texts become."""
+"""The `translate` verb: translation, or another text-to-text task, with an encoder-decoder."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pretune.runtime.output_paths import new_file
+from pretune.verbs import options as opt
 from pretune.verbs.results import Rows
 from pretune.verbs.verb import Options, only, verb
 
-if TYPE_CHECKING:
-    from pretune.training.run_folder import Run
-
-    Runs = Sequence[str | Path | Run]
-
-SHOWN = 20  # rows of a file that people see
+SHOWN = 20  # rows of a file that are printed in the terminal
 
 
 def reads_tables(o: Options) -> bool:
@@ -30,55 +26,46 @@ def reads_tables(o: Options) -> bool:
 @verb(
     only("text", where="to tables, not to texts or .txt files", when=reads_tables),
     only("length_penalty", where="to beam search (--beams 2 or more)", when=lambda o: o.beams > 1),
-    only("alignments", where="without --out, as a .txt file has no place for them", when=lambda o: o.out is None),
+    only("alignments", where="without --out, as a .txt file cannot hold them", when=lambda o: o.out is None),
     out=new_file,
     plot=new_file,
 )
 def translate(
-    model: str | Path | Run | Runs,
+    model: opt.Models,
     inputs: Sequence[str | Path] | str | Path = (),
     *,
-    text: str | None = None,
+    text: opt.Text = None,
     references: str | Path | None = None,
-    beams: int = 5,
-    length_penalty: float = 1.0,
+    beams: opt.Beams = 5,
+    length_penalty: opt.LengthPenalty = 1.0,
     tokens: int = 200,
     alignments: bool = False,
     plot: str | Path | None = None,
     out: str | Path | None = None,
-    device: str | None = None,
-    partial: bool = False,
+    device: opt.Device = None,
+    partial: opt.Partial = False,
 ) -> Rows:
-    """Translate texts, or rewrite them in whatever way an encoder-decoder was trained for, by beam search.
+    """Translate texts with an encoder-decoder, or an ensemble of several, by beam search.
 
-    Several models with one tokenizer write together: each word is the likeliest by the mean of what they expect.
+    The models of an ensemble share a tokenizer, and their token probabilities are averaged. A model that was trained for another
+    text-to-text task, such as summarization, works in the same way.
 
     Parameters
     ----------
     model
-        A run or model folder with an encoder-decoder that was trained with translate.
+        Run folder or model folder of an encoder-decoder that was trained with the objective translate.
     inputs
-        Further models, then texts, or files: .txt with a text a line, .csv, .tsv, .jsonl or .parquet.
-    text
-        Column of the text.
+        More models, followed by texts or by files: .txt with one text per line, .csv, .tsv, .jsonl, or .parquet.
     references
-        A .txt file with the right translations, a line each: how good these are is told by sacrebleu (the extra `eval`).
-    beams
-        Look for the likeliest translation with so many beginnings at a time; 1 takes the likeliest word each time.
-    length_penalty
-        How translations of different length compare: their scores are divided by the length to this power.
+        .txt file with one reference translation per line, to compute BLEU and chrF with sacrebleu (the extra `eval`).
     tokens
-        Of a translation, at most.
+        Maximum number of tokens of a translation.
     alignments
-        With where each word looked, in every row.
+        Add the attention weights over the source to each row.
     plot
-        Draw that for the first few texts, as heat maps with the words on the axes, in this .png, .svg or .pdf file.
+        Plot the attention weights of the first few texts as heat maps to this .png, .svg, or .pdf file.
     out
-        Write the translations to this .txt file, a line each.
-    device
-        cpu or cuda; a GPU is used where there is one.
-    partial
-        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
+        Write the translations to this .txt file, one per line.
 
     Examples
     --------
@@ -97,10 +84,12 @@ def translate(
     runs, rest = split_runs(model, inputs)
     texts = read_texts(rest, text)
     if not texts:
-        raise PretuneError("nothing to translate: give texts or files")
+        raise PretuneError("there is nothing to translate; give texts or files")
     right = read_texts([references], None) if references is not None else None
     if right is not None and len(right) != len(texts):
-        raise PretuneError(f"{references}: {len(right)} references for {len(texts)} texts; there must be one for each")
+        raise PretuneError(
+            f"{references}: the file has {len(right)} references for {len(texts)} texts; give one reference per text"
+        )
     translator = Translator.load(runs, device, partial)
     written = translator.write(texts, Decoding(tokens, beams=beams, length_penalty=length_penalty))
     rows = translator.describe(texts, written, alignments)
@@ -116,7 +105,7 @@ def translate(
 
 
 def read_texts(inputs: Sequence[Any], text: str | None) -> list[str]:
-    """Texts as they are, or those of files, line by line or by a column."""
+    """Return the texts of the inputs: texts as they are, lines of .txt files, and the text column of tables."""
     from pretune.text.corpus.files import file_format, read_lines
     from pretune.text.examples.labeled import FORMATS, read_labeled
 

@@ -1,14 +1,14 @@
-"""`tune`: the settings that suit a model and a task, by trying some."""
+"""The `tune` verb: search the hyperparameters of a fine-tuning."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pretune.runtime.output_paths import RECIPE, folder_of
-from pretune.training.settings import Batching, Optimizer, Schedule, Watching
-from pretune.verbs.option_modes import LOADED, ON_ROWS, TOKENIZER
+from pretune.training.settings import Batching, Optimizer
+from pretune.verbs import options as opt
+from pretune.verbs.option_modes import NO_TEXT_KEYS, PARTIAL_RULE, TOKENIZER_RULE
 from pretune.verbs.results import Rows
 from pretune.verbs.verb import verb
 
@@ -16,91 +16,64 @@ if TYPE_CHECKING:
     from pretune.training.run_folder import Run
 
 
-@verb(ON_ROWS, TOKENIZER, LOADED, out=folder_of(RECIPE, "a search"))
+@verb(NO_TEXT_KEYS, TOKENIZER_RULE, PARTIAL_RULE, out=folder_of(RECIPE, "a search"))
 def tune(
-    model: str | Path | Run,
-    train: str | Path,
+    model: opt.ModelOrPreset,
+    train: opt.TrainFile,
     *,
     dev: str | Path,
     out: str | Path,
     trials: int | None = None,
     seconds: float | None = None,
-    text: str | None = None,
-    pair: str | None = None,
-    label: str | None = None,
-    columns: Mapping[str, str] | None = None,
-    drop_bad: bool = False,
-    objective: str = "classify",
+    text: opt.Text = None,
+    pair: opt.Pair = None,
+    label: opt.Label = None,
+    columns: opt.Columns = None,
+    drop_bad: opt.DropBad = False,
+    objective: opt.Objective = "classify",
     strategy: str | None = None,
     epochs: float | None = None,
-    optimizer: Optimizer | None = None,
-    schedule: Schedule | None = None,
-    batch: Batching | None = None,
-    watching: Watching | None = None,
-    seed: int = 0,
-    tokenizer: str | Path | None = None,
-    deterministic: bool = False,
-    device: str | None = None,
-    devices: int = 1,
-    partial: bool = False,
+    optimizer: opt.OptimizerSettings = None,
+    schedule: opt.ScheduleSettings = None,
+    batch: opt.RowBatch = None,
+    watching: opt.RowWatching = None,
+    seed: opt.Seed = 0,
+    tokenizer: opt.PresetTokenizer = None,
+    deterministic: opt.Deterministic = False,
+    device: opt.Device = None,
+    devices: opt.Devices = 1,
+    partial: opt.Partial = False,
 ) -> Rows:
-    """Fine-tune again and again, with other settings each time, and keep the best model: it is in OUT/best.
+    """Search the hyperparameters of a fine-tuning, and keep the best model in OUT/best.
 
-    Learning rate, epochs, batch, how many layers move and how much slower the lower ones do are searched, those that are given
-    excepted. The first trial has the usual settings; the same command goes on where it was stopped, and with a larger budget.
+    The search covers learning rate, epochs, batch size, number of trained layers, and layer-wise learning rate decay, except those
+    that are given. The first trial uses the default settings. Run the same command again to continue an interrupted search, or
+    with a larger budget to extend it.
 
     Parameters
     ----------
-    model
-        A run, a model folder, or a preset (random weights; then with --tokenizer).
-    train
-        Labeled rows: .csv, .tsv, .jsonl or .parquet.
     dev
-        Rows by which trials are compared. The best of many looks better on them than it is: keep others to tell how good.
+        Labeled examples by which trials are compared. The best score of many trials is optimistic: evaluate the chosen model on other
+        examples.
     out
-        Folder of the search: a run folder for each trial, without weights, and the best one with them.
+        Folder for the search: one run folder per trial, without weights, and that of the best model, with them.
     trials
-        Stop after so many.
+        Maximum number of trials.
     seconds
-        Begin no trial that would take the search beyond so many seconds.
-    text
-        Column of the text.
-    pair
-        Column of the second text.
-    label
-        Column of the label.
-    columns
-        Columns of what else a task reads, e.g. --columns.choices options.
-    drop_bad
-        Leave out rows without a label or a text, and examples whose answers or spans are not in their texts.
-    objective
-        The task, as `finetune` takes it.
+        Time limit; no trial is started that would exceed it.
     strategy
-        As `finetune` takes it, instead of searching how many layers move.
+        Which parameters are trained, as in `pretune finetune`, instead of searching the number of layers.
     epochs
-        How often every row is seen, instead of searching it.
+        Passes over the training data, instead of searching it.
     optimizer
-        lr and layer_decay are searched unless they are given.
-    schedule
-        kind, warmup, final.
+        Optimizer settings; lr and layer_decay are searched unless given.
     batch
-        sequences (rows in a step) is searched unless it is given.
-    watching
-        log, evaluate, save, keep, patience.
+        Batch settings; sequences, the batch size, is searched unless given.
     seed
-        All chance follows from it: that of the search, and that of every trial, which all have the same.
-    tokenizer
-        For a preset: the tokenizer to use.
-    deterministic
-        Same seed, same machine, same bits, on a GPU too, where that takes longer.
-    device
-        cpu or cuda; a GPU is used where there is one.
+        Random seed of the search and of all trials.
     devices
-        Share the trials out to so many devices of this machine, a process for each (several share a GPU
-        where there are fewer); on a CPU, to so many processes. Each
-        trial then learns from all before it but those that may still be under way.
-    partial
-        Go on where keys or tensors are unknown (left out), or tensors missing or of another shape (left random).
+        Number of devices of this machine to distribute the trials over, with one process per device (processes share a GPU if there
+        are fewer); on a CPU, the number of processes. Each trial then learns from all earlier trials that have finished.
 
     Examples
     --------
@@ -147,7 +120,7 @@ def tune(
             "batch": replace(steps, sequences=picked["batch"]),
             "resume": True,
             "device": device,
-            "seeds": 1,  # of every trial the same one: settings are compared, not chance
+            "seeds": 1,  # the same seed in every trial, so that settings are compared, not seeds
             "report": False,
             **common,
         }
@@ -175,7 +148,7 @@ def tune(
         with worker_each(devices) if devices != 1 else nullcontext() as pool:
             search.run(attempt, trials, seconds, devices)
     except PretuneError:
-        if new and not (out / "trials").exists():  # refused before anything was tried
+        if new and not (out / "trials").exists():  # refused before the first trial
             shutil.rmtree(out)
         raise
     shown = [
@@ -186,5 +159,5 @@ def tune(
     if not any(row["error"] for row in shown):
         shown = [{name: value for name, value in row.items() if name != "error"} for row in shown]
     best = {"trial": search.best.number, search.metric: search.best.value, "model": str(out / BEST)}
-    mattered = search.mattered() or "too few trials that differ to tell"
+    mattered = search.mattered() or "too few different trials to tell"
     return Rows("trials", shown, facts={"mattered": mattered, "best": best})

@@ -1,13 +1,14 @@
-"""`ulmfit`: a language model becomes a classifier, by way of the task's own texts."""
+"""The `ulmfit` verb: fine-tune a recurrent language model into a text classifier (Howard and Ruder, 2018)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pretune.runtime.output_paths import folder_of
-from pretune.verbs.option_modes import reading
+from pretune.verbs import options as opt
+from pretune.verbs.option_modes import reading_rules
 from pretune.verbs.verb import verb
 
 if TYPE_CHECKING:
@@ -16,22 +17,22 @@ if TYPE_CHECKING:
 
 
 @verb(
-    *reading("layout", "column", "errors", files=lambda o: o.texts, of=" of --texts"),
+    *reading_rules("layout", "column", "errors", files=lambda o: o.texts, of=" of --texts"),
     out=folder_of("texts.jsonl", "a run of ULMFiT"),
 )
 def ulmfit(
     model: str | Path | Run,
-    train: str | Path,
+    train: opt.TrainFile,
     *,
     out: str | Path,
     backward: str | Path | Run | None = None,
     dev: str | Path | None = None,
     texts: Sequence[str | Path] = (),
-    layout: Literal["auto", "line", "blank", "file"] = "auto",
-    column: str | None = None,
-    errors: Literal["strict", "replace"] = "strict",
-    text: str | None = None,
-    label: str | None = None,
+    layout: opt.Layout = "auto",
+    column: opt.TextField = None,
+    errors: opt.Errors = "strict",
+    text: opt.Text = None,
+    label: opt.Label = None,
     vocabulary: int | None = None,
     lm_epochs: float = 5.0,
     epochs: float | None = None,
@@ -39,63 +40,51 @@ def ulmfit(
     rows: int = 32,
     rate: float = 4e-3,
     dropout: Mapping[str, float] | None = None,
-    language: str = "en",
-    seed: int = 0,
+    language: opt.Language = "en",
+    seed: opt.Seed = 0,
     seeds: int = 1,
-    device: str | None = None,
+    device: opt.Device = None,
 ) -> Fitted:
-    """ULMFiT's second and third stage: adapt a language model to the task's texts, then make a classifier of it.
+    """Fine-tune a recurrent language model on the texts of a task, then train a classifier on top of it (ULMFiT).
 
-    The first stage is `pretune pretrain ulmfit`, and `ulmfit-backward`. Words that the task's texts share with the old
-    vocabulary keep their vectors. Lower layers move more slowly, rates are slanted triangles, layers are unfrozen one after
-    the other. The same command goes on with what is not finished.
+    These are the second and third stage of ULMFiT; the first is `pretune pretrain ulmfit` (and `ulmfit-backward`). Words that are in
+    both vocabularies keep their embeddings. Training uses discriminative learning rates, slanted triangular schedules, and gradual
+    unfreezing. Run the same command again to continue after an interruption.
 
     Parameters
     ----------
     model
-        A pretrained recurrent language model.
-    train
-        Labeled rows: .csv, .tsv, .jsonl or .parquet.
+        Pretrained recurrent language model.
     out
-        Folder of the new runs: forward/texts and forward/task, backward/texts and backward/task.
+        Folder for the new runs: forward/texts and forward/task, backward/texts and backward/task.
     backward
-        A second one that reads backward; the classifiers of both answer together.
+        Second language model, which reads backward; the predictions of both classifiers are averaged.
     dev
-        Rows to evaluate on. Without them a fifth of the others is set aside, of 50 or more.
+        Labeled examples to evaluate on. By default a fifth of the training examples is held out, if there are at least 50.
     texts
-        Files of further texts of the same kind, without labels.
+        Files with more unlabeled texts from the same domain.
     layout
-        How .txt files of --texts are split into documents: one per line, separated by blank lines, or whole files.
+        How .txt files of --texts are split into documents: one per line, separated by blank lines, or one per file.
     column
-        The text field of --texts, where they are .jsonl, .csv, .tsv or .parquet files.
+        Text field of .jsonl, .csv, .tsv, and .parquet files of --texts.
     errors
-        What to do with invalid UTF-8 in --texts.
-    text
-        Column of the text.
-    label
-        Column of the label.
+        How to handle invalid UTF-8 in --texts.
     vocabulary
-        Words of the new vocabulary; as many as the model's by default.
+        Size of the new vocabulary; by default that of the language model.
     lm_epochs
-        How often the language model reads the texts.
+        Passes of the language model over the texts.
     epochs
-        How often the classifier sees every row; 50 times where there are fewer than 1,000, else 10.
+        Passes of the classifier over the training examples; by default 50 if there are fewer than 1,000, otherwise 10.
     length
-        Tokens of a text that the classifier reads, at most.
+        Maximum number of tokens that the classifier reads of a text.
     rows
-        In a step of the classifier.
+        Batch size of the classifier.
     rate
-        The classifier's and the top layer's, at its highest. 2e-3 may suit few long texts, 1e-2 many short ones.
+        Peak learning rate of the classifier and the top layer. 2e-3 may suit few long texts, 1e-2 many short ones.
     dropout
-        Of the classifier, instead of the language model's, e.g. --dropout.weight_drop 0.5.
-    language
-        Language of the sentence splitter, or `lines`.
-    seed
-        All chance follows from it.
+        Dropout probabilities of the classifier that differ from the language model's, e.g. --dropout.weight_drop 0.5.
     seeds
-        Train so many classifiers; the best is kept, mean and spread are told.
-    device
-        cpu or cuda; a GPU is used where there is one.
+        Number of classifiers to train with different seeds; the best is kept, and mean and standard deviation are reported.
 
     Examples
     --------
@@ -105,26 +94,11 @@ def ulmfit(
     import os
 
     from pretune.training.jobs.ulmfit import Stages, fit
+    from pretune.verbs.shared_inputs import job_options, name_columns, one_or_more
 
-    stages = Stages(
-        train=str(train),
-        dev=str(dev) if dev is not None else None,
-        columns={role: name for role, name in (("text", text), ("label", label)) if name},
-        texts=tuple(map(str, [texts] if isinstance(texts, str | Path) else texts)),
-        layout=layout,
-        column=column,
-        errors=errors,
-        vocabulary=vocabulary,
-        lm_epochs=lm_epochs,
-        epochs=epochs,
-        length=length,
-        rows=rows,
-        rate=rate,
-        dropout=dict(dropout) if dropout else None,
-        language=language,
-        seed=seed,
-        seeds=seeds,
-        device=device,
-    )
+    given = job_options(Stages, locals())
+    given["columns"] = name_columns(None, text=text, label=label)
+    given["texts"] = tuple(one_or_more(texts))
+    given["dropout"] = dict(dropout) if dropout else None
     models = [os.fspath(one) for one in (model, backward) if one is not None]
-    return fit(models, stages, Path(out))
+    return fit(models, Stages(**given), Path(out))

@@ -1,22 +1,21 @@
-"""`vectors train`: word vectors from raw text."""
+"""The `vectors train` verb: train word vectors on raw text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 from pretune.runtime.output_paths import new_folder
-from pretune.verbs.option_modes import reading
+from pretune.verbs import options as opt
+from pretune.verbs.option_modes import reading_rules
 from pretune.verbs.results import Facts
 from pretune.verbs.verb import verb
 
 
-@verb(*reading("layout", "column", files=lambda o: o.data), out=new_folder)
+@verb(*reading_rules("layout", "column", files=lambda o: o.data), out=new_folder)
 def train_vectors(
-    data: Sequence[str | Path] | str | Path,
+    data: opt.Corpus,
     *,
-    out: str | Path,
+    out: opt.ModelFolder,
     kind: Literal["skipgram", "cbow", "fasttext"] = "skipgram",
     width: int = 100,
     window: int = 5,
@@ -24,49 +23,35 @@ def train_vectors(
     rarest: int = 5,
     epochs: int = 5,
     lowercase: bool = True,
-    language: str = "en",
-    layout: Literal["auto", "line", "blank", "file"] = "auto",
-    column: str | None = None,
-    errors: Literal["strict", "replace"] = "strict",
-    seed: int = 0,
+    language: opt.Language = "en",
+    layout: opt.Layout = "auto",
+    column: opt.TextField = None,
+    errors: opt.Errors = "strict",
+    seed: opt.Seed = 0,
     processes: int = 1,
 ) -> Facts:
-    """Train word vectors with gensim (the extra `vectors`) and make a model folder of them.
+    """Train word vectors with gensim (the extra `vectors`), and save them as a model folder.
 
     With one process, the same seed gives the same vectors.
 
     Parameters
     ----------
-    data
-        Files, folders and globs of text.
-    out
-        Folder of the model.
     kind
-        skipgram and cbow are word2vec's; fasttext is the skip-gram with pieces of words.
+        Algorithm: skipgram and cbow (word2vec), or fasttext (skip-gram with subwords).
     width
-        Of a vector.
+        Dimension of the vectors.
     window
-        Words to either side that a word is told by.
+        Size of the context window, in words on either side.
     negatives
-        Words drawn for each that is there.
+        Number of negative samples per word.
     rarest
-        Words that come less often are left out.
+        Minimum number of occurrences of a word.
     epochs
-        How often the text is read.
+        Passes over the corpus.
     lowercase
-        Make capitals small.
-    language
-        Language of the sentence splitter, or `lines`.
-    layout
-        How .txt files are split into documents: one per line, separated by blank lines, or whole files.
-    column
-        The text field of .jsonl, .csv, .tsv and .parquet files.
-    errors
-        What to do with invalid UTF-8.
-    seed
-        All chance follows from it.
+        Lowercase the text.
     processes
-        Threads; with several, vectors differ from run to run.
+        Number of threads; with several, vectors differ from run to run.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""The `verb` decorator: what is checked before a verb reads anything.
+"""The `verb` decorator: checks the options and outputs of a verb before it reads anything, and completes its docstring.
 
-- Options that apply only in some modes are declared with `only`. One that is given where it does not apply is refused by name: an
-  option is used, or it is an error.
-- `out=CHECK` says what `--out` may be (see pretune/runtime/output_paths.py).
+- Options that apply only in some modes are declared with `only`. Passing one where it does not apply is an error that names it, so
+  that no option is ever silently ignored.
+- `out=CHECK` declares what `--out` may be (see pretune/runtime/output_paths.py).
 
     @verb(
         only("seed", where="with --mask-rate", when=lambda o: o.mask_rate is not None),
@@ -16,6 +16,8 @@ tests/test_options.py lists the options that apply in every mode; an option that
 from __future__ import annotations
 
 import inspect
+import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,24 +29,30 @@ from typing import Any, ParamSpec, TypeVar
 from pretune.runtime.atomic_io import check_name
 from pretune.runtime.errors import PretuneError, quote
 from pretune.runtime.output_paths import Check, output
-from pretune.runtime.recipe import Section
+from pretune.runtime.recipe import Section, hints
 
 P = ParamSpec("P")
 R = TypeVar("R")
 LARGEST_SEED = 1 << 63
+DOCSTRING_WIDTH = 120
 Options = SimpleNamespace  # all options of a call by name, with their defaults
 
 
 @dataclass(frozen=True)
 class Only:
-    """Options that apply only in one mode of a verb."""
+    """A rule that some options apply only in one mode of a verb."""
 
-    options: tuple[str, ...]  # names of parameters; of a section's keys SECTION.KEY
+    options: tuple[str, ...]  # names of parameters; keys of a section as SECTION.KEY
     where: str  # completes the sentence "--seed applies only …"
     when: Callable[[Options], bool]
 
+    @property
+    def never(self) -> bool:
+        """Whether the options do not apply in any mode."""
+        return self.when is _nowhere
+
     def check(self, options: Options, given: Sequence[str]) -> None:
-        """Refuse those that are given and do not apply."""
+        """Raise an error if one of the rule's options was given and does not apply."""
         wrong = [name for name in given if any(name == own or name.startswith(f"{own}.") for own in self.options)]
         if wrong and not self.when(options):
             names = " and ".join(filter(None, (", ".join(map(spelled, wrong[:-1])), spelled(wrong[-1]))))
@@ -53,20 +61,25 @@ class Only:
 
 
 def only(*options: str, where: str, when: Callable[[Options], bool]) -> Only:
-    """Declare that options apply only where a condition holds.
+    """Declare that options apply only if a condition holds.
 
-    The condition sees all options with their defaults, and is asked only where one of these options was given.
+    The condition receives all options with their defaults, and is evaluated only if one of these options was given.
     """
     return Only(options, where, when)
 
 
 def never(*options: str, where: str) -> Only:
-    """Declare that keys of a section which the verb takes do not apply to it."""
-    return Only(options, where, lambda o: False)
+    """Declare that some keys of a recipe section never apply to a verb that takes the section."""
+    return Only(options, where, _nowhere)
+
+
+def _nowhere(o: Options) -> bool:
+    """Return False: the condition of options that never apply."""
+    return False
 
 
 def verb(*rules: Only, **outputs: Check) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a verb of a function: its options and outputs are checked first."""
+    """Turn a function into a verb: check its options and outputs first, and document its shared options."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
@@ -84,28 +97,63 @@ def verb(*rules: Only, **outputs: Check) -> Callable[[Callable[P, R]], Callable[
                 rule.check(options, given)
             check_seed(call.arguments.get("seed"))
             if isinstance(model := call.arguments.get("model"), str | Path):
-                check_name(Path(model))  # before work is done that would be lost
+                check_name(Path(model))  # before any work is done that would be lost
             with ExitStack() as locks:
                 for name, path in paths.items():
                     locks.enter_context(output(path, outputs[name], options))
                 return function(*args, **kwargs)
 
         checked.rules, checked.outputs = rules, outputs  # type: ignore[attr-defined]
+        checked.__doc__ = complete_docstring(function)
         return checked
 
     return decorate
 
 
+def complete_docstring(function: Callable[..., Any]) -> str:
+    """Return a verb's docstring with the help texts of its shared options added to the Parameters section."""
+    description, sections = split_docstring(function)
+    own = parse_parameters(sections.get("Parameters", ""))
+    shared = {
+        name: hint.__metadata__[0]
+        for name, hint in hints(function, include_extras=True).items()
+        if hasattr(hint, "__metadata__")
+    }
+    notes = {name: own.get(name) or shared.get(name, "") for name in inspect.signature(function).parameters}
+    wrap = textwrap.TextWrapper(
+        DOCSTRING_WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False, break_long_words=False
+    )
+    body = "\n".join(f"{name}\n{wrap.fill(note)}" for name, note in notes.items())
+    sections = ({"Parameters": body} if notes else {}) | {k: v for k, v in sections.items() if k != "Parameters"}
+    return "\n\n".join([description, *(f"{title}\n{'-' * len(title)}\n{text}" for title, text in sections.items())])
+
+
+def split_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """Return the description of a NumPy-style docstring, and its sections by title."""
+    description, *rest = re.split(r"\n\n(Parameters|Examples)\n-+\n", inspect.cleandoc(function.__doc__ or ""))
+    return description, dict(zip(rest[::2], rest[1::2], strict=True))
+
+
+def parse_parameters(section: str) -> dict[str, str]:
+    """Return the text of each parameter in the Parameters section of a docstring, on one line.
+
+    >>> parse_parameters("seed\\n    Random\\n    seed.")
+    {'seed': 'Random seed.'}
+    """
+    found = re.findall(r"^(\w+)\n((?:[ ]{4}.*\n?)+)", section, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in found}
+
+
 def check_seed(seed: int | None) -> None:
-    """Refuse a seed that the generators of random numbers do not take."""
+    """Raise an error for a seed that random number generators do not accept."""
     if seed is not None and not -LARGEST_SEED <= seed < LARGEST_SEED:
         raise PretuneError(f"--seed {quote(seed)}: a seed has at most 64 bits; choose a smaller number")
 
 
 def given_options(signature: inspect.Signature, arguments: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the names of the options that a call asks something with.
+    """Yield the names of the options that a call sets; for a section, its keys as SECTION.KEY.
 
-    None asks for nothing, and neither does a default that is off: False, 0 or nothing at all. Of a section, its keys count.
+    An option counts as not set if it is None, or has a default that turns it off: False, 0, or an empty value.
     """
     for name, value in arguments.items():
         default = signature.parameters[name].default
@@ -116,7 +164,7 @@ def given_options(signature: inspect.Signature, arguments: Mapping[str, Any]) ->
 
 
 def spelled(option: str) -> str:
-    """Spell an option as the command line does.
+    """Return an option as it is written on the command line.
 
     >>> spelled("length_penalty"), spelled("budget.steps"), spelled("batch.tokens")
     ('--length-penalty', '--steps', 'batch.tokens')

@@ -1,1 +1,1 @@
-"""Families of decoders: language models that read from left to right."""
+"""Decoder families: causal language models."""

@@ -1,8 +1,8 @@
 """GPT (Radford et al., 2018, Improving Language Understanding by Generative Pre-Training).
 
-Departures: attention dropout is off unless asked for (the fast attention paths have none); a classifier stands on the
-last token of the text, as in `transformers` (the paper adds start and extract tokens). Between two texts stands a separator,
-the paper's delimiter: a token that the published vocabulary lacks, and that is added when a task with pairs is learned.
+Departures: attention dropout is off by default (the fast attention kernels have none); classifiers read the
+last token of the text, as in `transformers` (the paper adds start and extract tokens). Two texts are joined by a separator,
+the paper's delimiter, which is not in the published vocabulary and is added for tasks with text pairs.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any
 from torch import nn
 
 from pretune.backbones.encoder import Encoder
+from pretune.families.checkpoint_names import NameTable, Row, output_rows
 from pretune.families.config_keys import DECODER
-from pretune.families.family import Family, Row, Table, output_rows
+from pretune.families.family import Family
 from pretune.nn.attention.multi_head import Attention
 from pretune.nn.attention.patterns import causal
 from pretune.nn.blocks import Layer, PostNorm
@@ -25,19 +26,19 @@ from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, OutputLinear
 from pretune.nn.output_heads import vocabulary_head
 from pretune.nn.positional_encoding import Learned
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """Keys of config.json."""
+    """The configuration: one field per key of config.json."""
 
     vocab_size: int = 40478
     n_positions: int = 512
     n_embd: int = 768
     n_layer: int = 12
     n_head: int = 12
-    afn: str = "gelu"  # which is GELU by a tanh here
+    afn: str = "gelu"  # the tanh approximation of GELU
     resid_pdrop: float = 0.1
     embd_pdrop: float = 0.1
     attn_pdrop: float = 0.0
@@ -50,7 +51,7 @@ class GPTConfig:
 
 
 def build(config: GPTConfig) -> Encoder:
-    """The whole wiring."""
+    """Build the backbone from its configuration."""
     width, dropout = config.n_embd, config.resid_pdrop
     activation = ACTIVATIONS["gelu_new" if config.afn == "gelu" else config.afn]
     norm = partial(LayerNorm, width, config.layer_norm_epsilon)
@@ -76,12 +77,12 @@ def build(config: GPTConfig) -> Encoder:
 
 
 def head_of(config: Any) -> nn.Module:
-    """Return the language model's head of a family that has GPT's keys."""
+    """Build the language-model head from a configuration with GPT's keys."""
     head = vocabulary_head(config.vocab_size, config.n_embd, tied=config.tie_word_embeddings, bias=False)
     return initialize(head, config.initializer_range) if not config.tie_word_embeddings else head
 
 
-# What GPT and GPT-2 share.
+# The rows that GPT and GPT-2 share.
 _LAYER = "transformer.h.{i}"
 _OURS = "backbone.layers.{i}"
 MATRICES = (
@@ -95,13 +96,13 @@ LAYERS = (
     (f"{_LAYER}.ln_1.{{p}}", f"{_OURS}.attention.norm.{{p}}"),
     (f"{_LAYER}.ln_2.{{p}}", f"{_OURS}.feed_forward.norm.{{p}}"),
 )
-TRANSPOSED = tuple(theirs.replace("{p}", "weight") for theirs, _ in MATRICES)
+TRANSPOSED = tuple(published.replace("{p}", "weight") for published, _ in MATRICES)
 OUTPUT = "lm_head.weight"
 UNUSED = {
     f"{_LAYER}.attn.bias": "the causal mask",
-    f"{_LAYER}.attn.masked_bias": "a number for masked logits",
+    f"{_LAYER}.attn.masked_bias": "the constant for masked logits",
 }
-# The head for multiple choice scores the last token by a linear map with a bias; the keys that must say so.
+# The head for multiple choice scores the last token with a linear layer; these keys must agree.
 CHOICE: Row = ("multiple_choice_head.summary.{p}", "heads.choose.output.{p}")
 SUMMARY = {
     "summary_type": ("cls_index",),
@@ -116,15 +117,15 @@ ALIASES = {
     "num_hidden_layers": "n_layer",
 }
 HARMLESS = {
-    "is_decoder": "it is one, whatever it says",
-    "n_ctx": "n_positions is what is read",
+    "is_decoder": "it is always a decoder",
+    "n_ctx": "n_positions is read instead",
     "n_special": "how it was trained",
     "predict_special_tokens": "how it was trained",
 }
 
 
 def classes(name: str) -> dict[frozenset[str], str]:
-    """Return the classes of `transformers` that GPT and GPT-2 share, under the name of a family."""
+    """Return the classes of `transformers` that GPT and GPT-2 share, with the class prefix of a family."""
     return {
         frozenset(): f"{name}Model",
         frozenset({"lm"}): f"{name}LMHeadModel",
@@ -140,7 +141,7 @@ GPT = Family(
     config=GPTConfig,
     build=build,
     template=Template(single=("A",), pair=("separator", "B"), segments=False),
-    table=Table(
+    table=NameTable(
         ("transformer.tokens_embed.weight", "backbone.embed.tokens"),
         ("transformer.positions_embed.weight", "backbone.embed.positions.weight"),
         *LAYERS,
@@ -156,6 +157,6 @@ GPT = Family(
     classes=classes("OpenAIGPT"),
     poolings={"": "last"},
     aliases=ALIASES,
-    only={**DECODER, **SUMMARY, "afn": ("gelu", "relu", "silu", "swish")},
+    supported={**DECODER, **SUMMARY, "afn": ("gelu", "relu", "silu", "swish")},
     harmless=HARMLESS,
 )

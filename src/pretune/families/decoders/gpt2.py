@@ -1,6 +1,6 @@
-"""GPT-2 (Radford et al., 2019, Language Models are Unsupervised Multitask Learners) and, in its wiring, GPT-3.
+"""GPT-2 (Radford et al., 2019, Language Models are Unsupervised Multitask Learners) and, with the same architecture, GPT-3.
 
-Departures: attention dropout is off unless asked for (the fast attention paths have none).
+Departures: attention dropout is off by default (the fast attention kernels have none).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from functools import partial
 from torch import nn
 
 from pretune.backbones.encoder import Encoder
+from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, output_rows
 from pretune.families.config_keys import DECODER
 from pretune.families.decoders.gpt import (
     ALIASES,
@@ -24,7 +25,7 @@ from pretune.families.decoders.gpt import (
     classes,
     head_of,
 )
-from pretune.families.family import TOKEN_HEADS, Family, Table, output_rows, token_classes
+from pretune.families.family import Family, token_classes
 from pretune.nn.attention.multi_head import Attention
 from pretune.nn.attention.patterns import causal
 from pretune.nn.blocks import Layer, PreNorm
@@ -33,19 +34,19 @@ from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
 from pretune.nn.initialization import initialize, scale_outputs
 from pretune.nn.linear import LayerNorm, OutputLinear
 from pretune.nn.positional_encoding import Learned
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)
 class GPT2Config:
-    """Keys of config.json."""
+    """The configuration: one field per key of config.json."""
 
     vocab_size: int = 50257
     n_positions: int = 1024
     n_embd: int = 768
     n_layer: int = 12
     n_head: int = 12
-    n_inner: int | None = None  # four times the width
+    n_inner: int | None = None  # None: 4 · n_embd
     activation_function: str = "gelu_new"
     resid_pdrop: float = 0.1
     embd_pdrop: float = 0.1
@@ -55,14 +56,14 @@ class GPT2Config:
     scale_attn_weights: bool = True
     scale_attn_by_inverse_layer_idx: bool = False
     tie_word_embeddings: bool = True
-    # Written even if unknown: `transformers` would put in those of the published vocabulary.
+    # Written even if None: `transformers` would otherwise assume the ids of the published vocabulary.
     pad_token_id: int | None = None
     bos_token_id: int | None = None
     eos_token_id: int | None = None
 
 
 def build(config: GPT2Config) -> Encoder:
-    """The whole wiring."""
+    """Build the backbone from its configuration."""
     width, dropout = config.n_embd, config.resid_pdrop
     norm = partial(LayerNorm, width, config.layer_norm_epsilon)
 
@@ -89,9 +90,9 @@ GPT2 = Family(
     name="gpt2",
     config=GPT2Config,
     build=build,
-    # Texts stand alone; between documents stands <|endoftext|>.
+    # A single text has no special tokens; documents are separated by <|endoftext|>.
     template=Template(single=("A",), pair=("separator", "B"), segments=False, document=("A", "end")),
-    table=Table(
+    table=NameTable(
         ("transformer.wte.weight", "backbone.embed.tokens"),
         ("transformer.wpe.weight", "backbone.embed.positions.weight"),
         *LAYERS,
@@ -109,11 +110,11 @@ GPT2 = Family(
     classes={**classes("GPT2"), **token_classes("GPT2")},
     poolings={"": "last"},
     aliases=ALIASES,
-    # Attention is scaled by the width of a head, the same in every layer.
-    only={**DECODER, **SUMMARY, "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
+    # Attention is scaled by the head width, in the same way in all layers.
+    supported={**DECODER, **SUMMARY, "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,)},
     harmless={
         **HARMLESS,
         "hidden_dropout": "dropout of a head",
-        "reorder_and_upcast_attn": "how attention is computed, in fp32 here",
+        "reorder_and_upcast_attn": "the precision of attention, which is always fp32 here",
     },
 )

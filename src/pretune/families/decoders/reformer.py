@@ -1,10 +1,10 @@
-"""Reformer (Kitaev et al., 2020, arXiv:2001.04451), which reads left to right: local and LSH attention, reversible layers.
+"""Reformer (Kitaev et al., 2020, arXiv:2001.04451): a causal model with local and LSH attention and reversible layers.
 
-Departures: attention dropout is off; embeddings and positions have one dropout, of their sum; hashing draws its rotations anew
-at each training step, and outside training always the same, unless `hash_seed` says which. Every sequence is cut into chunks by
-itself: `transformers` fills shorter ones of a batch up to the longest, which changes what their first chunk sees. Its version
-5.22 keeps the bias of the head but does not add it, as version 4 and we do. Where a chunk may look at more chunks before it
-than there are, it sees each once; there it sees the last ones of the sequence, masked, and earlier ones several times.
+Departures: attention dropout is off; the sum of token and position embeddings has one dropout; LSH rotations are drawn at
+each training step, and are fixed in evaluation, unless `hash_seed` is set. Each sequence is divided into chunks on its
+own: `transformers` pads to the longest sequence of the batch, which changes what the first chunk of shorter ones sees. Its
+version 5.22 keeps the bias of the head but does not add it, as version 4 and pretune do. A chunk that may attend to more
+preceding chunks than exist sees each once; `transformers` wraps around and sees earlier ones several times.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from functools import partial
 from torch import nn
 
 from pretune.backbones.reversible import Reversible
-from pretune.families.family import Family, Table
+from pretune.families.checkpoint_names import NameTable
+from pretune.families.family import Family
 from pretune.nn.attention.chunked import Local
 from pretune.nn.attention.lsh import LSHAttention
 from pretune.nn.attention.multi_head import Attention
@@ -30,17 +31,17 @@ from pretune.nn.output_heads import OwnVocabularyHead
 from pretune.nn.positional_encoding import Axial, Learned
 from pretune.nn.reversible import Branch, ReversibleLayer
 from pretune.runtime.errors import PretuneError
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 LOCAL, LSH = "local", "lsh"
 
 
 @dataclass(frozen=True)
 class ReformerConfig:
-    """Keys of config.json."""
+    """The configuration: one field per key of config.json."""
 
     vocab_size: int = 320
-    hidden_size: int = 256  # of a stream; states are those of two
+    hidden_size: int = 256  # of each residual stream; hidden states concatenate two
     num_attention_heads: int = 12
     attention_head_size: int = 64
     feed_forward_size: int = 512
@@ -53,9 +54,9 @@ class ReformerConfig:
     lsh_num_chunks_before: int = 1
     lsh_num_chunks_after: int = 0
     num_hashes: int = 1
-    num_buckets: int | Sequence[int] | None = None  # None: as many as suit the longest sequences
+    num_buckets: int | Sequence[int] | None = None  # None: chosen for the longest sequences
     hash_seed: int | None = None
-    chunk_size_feed_forward: int = 0  # tokens at a time; 0: all
+    chunk_size_feed_forward: int = 0  # tokens per chunk; 0: all at once
     max_position_embeddings: int = 4096
     axial_pos_embds: bool = True
     axial_pos_shape: Sequence[int] = (64, 64)
@@ -67,19 +68,19 @@ class ReformerConfig:
     is_decoder: bool = False
     tie_word_embeddings: bool = False
     pad_token_id: int = 0
-    # Written even if unknown: `transformers` would put in those of the published vocabulary.
+    # Written even if None: `transformers` would otherwise assume the ids of the published vocabulary.
     bos_token_id: int | None = None
     eos_token_id: int | None = None
 
     def buckets(self) -> Sequence[int]:
-        """The factors of the number of buckets.
+        """Return the number of buckets, as one or two factors.
 
         >>> ReformerConfig().buckets()
         [128]
         """
         if self.num_buckets is not None:
             return [self.num_buckets] if isinstance(self.num_buckets, int) else self.num_buckets
-        # Twice as many as chunks, by powers of two; two factors where it would be a wide rotation.
+        # A power of two, about twice the number of chunks; two factors keep the rotation matrix small.
         chunks = self.max_position_embeddings // self.lsh_attn_chunk_length
         power = (2 * chunks).bit_length() - 1
         if 2**power > 2 * max(int(chunks**0.5), self.lsh_attn_chunk_length):
@@ -88,7 +89,7 @@ class ReformerConfig:
 
 
 def build(config: ReformerConfig) -> Reversible:
-    """The whole wiring."""
+    """Build the backbone from its configuration."""
     check(config)
     width, heads, head_width = config.hidden_size, config.num_attention_heads, config.attention_head_size
     dropout = config.hidden_dropout_prob
@@ -140,17 +141,21 @@ def build(config: ReformerConfig) -> Reversible:
 
 
 def check(config: ReformerConfig) -> None:
-    """Refuse what does not fit together."""
+    """Raise an error for values that contradict each other."""
     unknown = sorted(set(config.attn_layers) - {LOCAL, LSH})
     if unknown or not config.attn_layers:
-        raise PretuneError(f"reformer: attn_layers {', '.join(unknown) or 'is empty'}; there are {LOCAL} and {LSH}")
+        raise PretuneError(
+            f"reformer: attn_layers must list {LOCAL} and {LSH} layers, not {', '.join(unknown) or 'be empty'}"
+        )
     if {LOCAL, LSH} <= set(config.attn_layers) and config.lsh_attn_chunk_length % config.local_attn_chunk_length:
         raise PretuneError(
             f"reformer: lsh_attn_chunk_length {config.lsh_attn_chunk_length} must be a multiple of "
             f"local_attn_chunk_length, {config.local_attn_chunk_length}"
         )
     if LSH in config.attn_layers and (odd := [count for count in config.buckets() if count % 2]):
-        raise PretuneError(f"reformer: num_buckets {odd[0]} is odd; a bucket is a direction or its opposite")
+        raise PretuneError(
+            f"reformer: num_buckets {odd[0]} is odd; it must be even, as buckets are pairs of opposite directions"
+        )
     if config.axial_pos_embds and len(config.axial_pos_embds_dim) != len(config.axial_pos_shape):
         raise PretuneError(
             f"reformer: axial_pos_embds_dim has {len(config.axial_pos_embds_dim)} axes, but axial_pos_shape "
@@ -158,7 +163,7 @@ def check(config: ReformerConfig) -> None:
         )
     if config.axial_pos_embds and sum(config.axial_pos_embds_dim) != config.hidden_size:
         raise PretuneError(
-            f"reformer: axial_pos_embds_dim {list(config.axial_pos_embds_dim)} must add up to hidden_size, "
+            f"reformer: axial_pos_embds_dim {list(config.axial_pos_embds_dim)} must sum to hidden_size, "
             f"{config.hidden_size}"
         )
 
@@ -171,7 +176,7 @@ REFORMER = Family(
     config=ReformerConfig,
     build=build,
     template=Template(single=("A",), pair=("separator", "B"), segments=False, document=("A", "end")),
-    table=Table(
+    table=NameTable(
         (f"{_EMBEDDINGS}.word_embeddings.weight", "backbone.embed.tokens"),
         (f"{_EMBEDDINGS}.position_embeddings.weights.{{i}}", "backbone.embed.positions.weights.{i}"),
         (f"{_EMBEDDINGS}.position_embeddings.embedding.weight", "backbone.embed.positions.weight"),
@@ -187,20 +192,20 @@ REFORMER = Family(
         ("lm_head.bias", "heads.lm.output.bias"),
         prefix="reformer.",
         unused=dict.fromkeys(
-            (f"{_SELF}.mask_value_{{p}}", f"{_SELF}.self_mask_value_{{p}}"), "a number for masked logits"
+            (f"{_SELF}.mask_value_{{p}}", f"{_SELF}.self_mask_value_{{p}}"), "the constant for masked logits"
         ),
-        # They look at the first token, which is of no use to a model that reads left to right.
+        # These heads read the first token, which carries no information in a causal model.
         unsupported={
-            "classifier.dense.{p}": "the head for classification",
-            "classifier.out_proj.{p}": "the head for classification",
+            "classifier.dense.{p}": "the classification head",
+            "classifier.out_proj.{p}": "the classification head",
             "qa_outputs.{p}": "the head for questions",
         },
         renamed={"lm_head.decoder.bias": "lm_head.bias"},
     ),
     classes={frozenset(): "ReformerModel", frozenset({"lm"}): "ReformerModelWithLMHead"},
     poolings={"": "last"},
-    # As in the released models.
-    only={
+    # The values of the released models.
+    supported={
         "is_decoder": (True,),
         "add_cross_attention": (False,),
         "is_encoder_decoder": (False,),
@@ -211,10 +216,10 @@ REFORMER = Family(
         "num_hidden_layers": lambda config: (len(config.attn_layers),),
     },
     harmless={
-        "chunk_size_lm_head": "how many tokens are computed at a time",
-        "local_attention_probs_dropout_prob": "dropout of attention, which is off",
-        "lsh_attention_probs_dropout_prob": "dropout of attention, which is off",
-        "attention_probs_dropout_prob": "dropout of attention, which is off",
-        "intermediate_size": "feed_forward_size is what is read",
+        "chunk_size_lm_head": "the number of tokens per chunk",
+        "local_attention_probs_dropout_prob": "attention dropout, which is off",
+        "lsh_attention_probs_dropout_prob": "attention dropout, which is off",
+        "attention_probs_dropout_prob": "attention dropout, which is off",
+        "intermediate_size": "feed_forward_size is read instead",
     },
 )

@@ -1,10 +1,10 @@
-"""Transformer-XL (Dai et al., 2019, arXiv:1901.02860): attention to a memory of earlier segments, relative positions.
+"""Transformer-XL (Dai et al., 2019, arXiv:1901.02860): attention to a memory of earlier segments with relative positions.
 
-Names are those of `transformers` 4, the last to have it; states, probabilities, memory and gradients were compared with its
-4.57.1 by hand, and numbers that it gave stand in the tests.
+Parameter names are those of `transformers` 4, the last version with this model; the tests compare with numbers from its
+version 4.57.1.
 
-Departures: attention dropout is off unless asked for; slots of the memory that nothing has filled yet are not looked at
-(in the published code they are zeros that are); nor is anything across the beginning of a document.
+Departures: attention dropout is off by default; empty memory slots are masked (the published code attends to zeros
+there); no token attends across the start of a document.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 from torch import nn
 
 from pretune.backbones.encoder import Encoder
-from pretune.families.family import Family, Table
+from pretune.families.checkpoint_names import NameTable
+from pretune.families.family import Family
 from pretune.nn.adaptive_softmax import AdaptiveEmbeddings, AdaptiveHead
 from pretune.nn.attention.multi_head import ScoredAttention
 from pretune.nn.attention.patterns import causal, window
@@ -27,25 +28,25 @@ from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, Linear
 from pretune.runtime.errors import PretuneError
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)
 class TransfoXLConfig:
-    """Keys of config.json."""
+    """The configuration: one field per key of config.json."""
 
     vocab_size: int = 267735
-    cutoffs: Sequence[int] = (20000, 40000, 200000)  # where rarer clusters of tokens begin; none: one cluster
+    cutoffs: Sequence[int] = (20000, 40000, 200000)  # first ids of the rarer token clusters; empty: one cluster
     d_model: int = 1024
     d_embed: int = 1024
     n_head: int = 16
     d_head: int = 64
     d_inner: int = 4096
-    div_val: int = 4  # each cluster's vectors are so many times narrower than those of the one before
+    div_val: int = 4  # factor by which the embeddings of each cluster are narrower than those of the previous one
     n_layer: int = 18
     mem_len: int = 1600
-    clamp_len: int = 1000  # distances beyond it count as it; 0 or less: none do
-    same_length: bool = True  # every token sees `mem_len` tokens, itself among them
+    clamp_len: int = 1000  # larger distances are clipped; 0 or less: no clipping
+    same_length: bool = True  # each token attends to `mem_len` tokens, including itself
     dropout: float = 0.1
     dropatt: float = 0.0
     pre_lnorm: bool = False
@@ -60,18 +61,16 @@ class TransfoXLConfig:
 
 
 def build(config: TransfoXLConfig) -> Encoder:
-    """The whole wiring."""
+    """Build the backbone from its configuration."""
     if config.div_val < 2:
-        raise PretuneError(
-            f"transfo-xl: div_val {config.div_val} is not supported; with cutoffs [] there is one cluster"
-        )
+        raise PretuneError(f"transfo-xl: div_val {config.div_val} is not supported; it must be at least 2")
     if (
         list(config.cutoffs) != sorted(set(config.cutoffs))
         or config.d_embed // config.div_val ** len(config.cutoffs) < 1
     ):
         raise PretuneError(
-            f"transfo-xl: cutoffs {list(config.cutoffs)[:CLUSTERS]} must increase, and leave each cluster vectors of d_embed over a "
-            f"power of div_val, {config.d_embed} and {config.div_val}"
+            f"transfo-xl: cutoffs {list(config.cutoffs)[:CLUSTERS]} must increase, and d_embed must be at least "
+            f"div_val to the power of their number (d_embed is {config.d_embed}, div_val {config.div_val})"
         )
     width, heads, dropout = config.d_model, config.n_head, config.dropout
     furthest = config.clamp_len if config.clamp_len > 0 else None
@@ -109,7 +108,7 @@ def build(config: TransfoXLConfig) -> Encoder:
     return initialize(encoder, config.init_std)
 
 
-CLUSTERS = 10  # of tokens by frequency, at the most
+CLUSTERS = 10  # the most clusters of tokens by frequency
 _ATTENTION, _FEED_FORWARD = "transformer.layers.{i}.dec_attn", "transformer.layers.{i}.pos_ff"
 _OURS = "backbone.layers.{i}"
 
@@ -118,7 +117,7 @@ TRANSFO_XL = Family(
     config=TransfoXLConfig,
     build=build,
     template=Template(single=("A",), pair=("separator", "B"), segments=False, document=("A", "end")),
-    table=Table(
+    table=NameTable(
         ("transformer.word_emb.emb_layers.{i}.weight", "backbone.embed.tables.{i}"),
         ("transformer.word_emb.emb_projs.{i}", "backbone.embed.projects.{i}.weight"),
         (f"{_ATTENTION}.qkv_net.weight.0", f"{_OURS}.attention.part.query.weight"),
@@ -140,7 +139,7 @@ TRANSFO_XL = Family(
             "crit.out_layers.{i}.weight": "transformer.word_emb.emb_layers.{i}.weight",
             **{f"crit.out_projs.{i}": f"transformer.word_emb.emb_projs.{i}" for i in range(1, CLUSTERS)},
         },
-        unused={"transformer.pos_emb.inv_freq": "computed from the width"},
+        unused={"transformer.pos_emb.inv_freq": "computed from d_model"},
         stacked={f"{_ATTENTION}.qkv_net.weight": 3},
     ),
     classes={
@@ -156,8 +155,8 @@ TRANSFO_XL = Family(
         "num_attention_heads": "n_head",
         "num_hidden_layers": "n_layer",
     },
-    # As in the released checkpoint.
-    only={
+    # The values of the released checkpoint.
+    supported={
         "pre_lnorm": (False,),
         "untie_r": (True,),
         "attn_type": (0,),
@@ -171,6 +170,6 @@ TRANSFO_XL = Family(
     },
     harmless={
         **dict.fromkeys(("init", "init_range", "proj_init_std"), "how parameters start"),
-        "tgt_len": "how long segments were in training",
+        "tgt_len": "the segment length in training",
     },
 )

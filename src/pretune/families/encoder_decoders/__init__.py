@@ -1,1 +1,1 @@
-"""Families of encoder-decoders: T5, BART, MarianMT and recurrent sequence-to-sequence models."""
+"""Encoder-decoder families: T5, BART, MarianMT and recurrent sequence-to-sequence models."""

@@ -1,6 +1,6 @@
-"""BART (Lewis et al., 2020, arXiv:1910.13461), and what mBART and Marian share with it: layers and layout.
+"""BART (Lewis et al., 2020, arXiv:1910.13461), and the layers and layout that mBART and Marian share with it.
 
-Departures: attention dropout is off unless asked for (the fast attention paths have none).
+Departures: attention dropout is off by default (the fast attention kernels have none).
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from torch import nn
 
 from pretune.backbones.encoder import Encoder
 from pretune.backbones.encoder_decoder import EncoderDecoder
-from pretune.families.family import WRITING, Family, Row, Table
+from pretune.families.checkpoint_names import SEQ2SEQ_OBJECTIVES, NameTable, Row
+from pretune.families.family import Family
 from pretune.nn.attention.multi_head import Attention, CrossAttention
 from pretune.nn.attention.patterns import causal, full
 from pretune.nn.blocks import Layer, PostNorm, PreNorm
@@ -22,12 +23,12 @@ from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
 from pretune.nn.output_heads import FixedBias, Transform, vocabulary_head
 from pretune.nn.positional_encoding import Learned
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)
 class BartConfig:
-    """Keys of config.json."""
+    """The configuration: one field per key of config.json."""
 
     vocab_size: int = 50265
     d_model: int = 1024
@@ -58,7 +59,7 @@ def wire(
     block: type[PostNorm] | type[PreNorm] = PostNorm,
     norm: Callable[[], nn.Module] = nn.Identity,
 ) -> EncoderDecoder:
-    """Both stacks between the embeddings and the `norm` at their ends."""
+    """Assemble the encoder and the decoder on the given embeddings, each with a final `norm`."""
     width, std = config.d_model, config.init_std
     activation = ACTIVATIONS[config.activation_function]
 
@@ -91,7 +92,7 @@ def wire(
 
 
 def embeddings(config: BartConfig) -> Embeddings:
-    """Tokens and learned positions, normalized."""
+    """Build token and learned position embeddings with a norm."""
     width = config.d_model
     return Embeddings(
         config.vocab_size,
@@ -104,25 +105,25 @@ def embeddings(config: BartConfig) -> Embeddings:
 
 
 def build(config: BartConfig) -> EncoderDecoder:
-    """The whole wiring."""
+    """Build the backbone from its configuration."""
     return wire(config, embed=lambda: embeddings(config))
 
 
-def _layer(theirs: str, ours: str) -> list[Row]:
-    """What layers of both stacks have."""
+def _layer(published: str, ours: str) -> list[Row]:
+    """Return the rows that encoder and decoder layers share."""
     return [
-        ([f"{theirs}.self_attn.{x}_proj.{{p}}" for x in "qkv"], f"{ours}.attention.part.qkv.{{p}}"),
-        (f"{theirs}.self_attn.out_proj.{{p}}", f"{ours}.attention.part.output.{{p}}"),
-        (f"{theirs}.self_attn_layer_norm.{{p}}", f"{ours}.attention.norm.{{p}}"),
-        (f"{theirs}.fc1.{{p}}", f"{ours}.feed_forward.part.inner.{{p}}"),
-        (f"{theirs}.fc2.{{p}}", f"{ours}.feed_forward.part.output.{{p}}"),
-        (f"{theirs}.final_layer_norm.{{p}}", f"{ours}.feed_forward.norm.{{p}}"),
+        ([f"{published}.self_attn.{x}_proj.{{p}}" for x in "qkv"], f"{ours}.attention.part.qkv.{{p}}"),
+        (f"{published}.self_attn.out_proj.{{p}}", f"{ours}.attention.part.output.{{p}}"),
+        (f"{published}.self_attn_layer_norm.{{p}}", f"{ours}.attention.norm.{{p}}"),
+        (f"{published}.fc1.{{p}}", f"{ours}.feed_forward.part.inner.{{p}}"),
+        (f"{published}.fc2.{{p}}", f"{ours}.feed_forward.part.output.{{p}}"),
+        (f"{published}.final_layer_norm.{{p}}", f"{ours}.feed_forward.norm.{{p}}"),
     ]
 
 
 _CROSS, _OUR_CROSS = "model.decoder.layers.{i}.encoder_attn", "backbone.layers.{i}.cross"
 
-# Of every layout: tokens, layers, and the way to the vocabulary.
+# The rows of all three families: token embedding, layers, output layer.
 COMMON: list[Row] = [
     ("model.shared.weight", "backbone.encoder.embed.tokens"),
     *_layer("model.encoder.layers.{i}", "backbone.encoder.layers.{i}"),
@@ -143,40 +144,40 @@ POSITIONS: list[Row] = [
 EMBEDDING = ("model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 OUTPUT = "lm_head.weight"
 UNUSED = dict.fromkeys(("model.encoder.version", "model.decoder.version"), "a number of fairseq's")
-# Heads of BART and mBART for tasks: the decoder reads what the encoder does, one step late.
+# The task heads of BART and mBART: the decoder reads the encoder's input, shifted right.
 TASK_HEADS: list[Row] = [
     ("classification_head.dense.{p}", "heads.classify.pooler.dense.{p}"),
     ("classification_head.out_proj.{p}", "heads.classify.output.{p}"),
     ("qa_outputs.{p}", "heads.answer.output.{p}"),
 ]
-# Keys of config.json that BART, mBART and Marian have.
+# Harmless keys of config.json that BART, mBART and Marian share.
 ALIASES = {
     "hidden_size": "d_model",
     "num_hidden_layers": "encoder_layers",
     "num_attention_heads": "encoder_attention_heads",
 }
-ONLY = {"is_encoder_decoder": (True,), "is_decoder": (False,), "add_cross_attention": (False,)}
+SUPPORTED = {"is_encoder_decoder": (True,), "is_decoder": (False,), "add_cross_attention": (False,)}
 HARMLESS = {
-    **dict.fromkeys(("encoder_layerdrop", "decoder_layerdrop"), "leaves out layers in training alone"),
+    **dict.fromkeys(("encoder_layerdrop", "decoder_layerdrop"), "skips layers, only in training"),
     **dict.fromkeys(
         ("save_step", "replacing_rate", "student_encoder_layers", "student_decoder_layers"), "how it was trained"
     ),
-    "extra_pos_embeddings": "of older versions of `transformers`; nothing reads it",
+    "extra_pos_embeddings": "from older versions of `transformers`; nothing reads it",
 }
 
 
 def classes(name: str) -> dict[frozenset[str], str]:
-    """Return the classes of `transformers` that BART and mBART share, under the name of a family."""
+    """Return the classes of `transformers` that BART and mBART share, with the class prefix of a family."""
     return {
         frozenset(): f"{name}Model",
-        **{frozenset({objective}): f"{name}ForConditionalGeneration" for objective in WRITING},
+        **{frozenset({objective}): f"{name}ForConditionalGeneration" for objective in SEQ2SEQ_OBJECTIVES},
         frozenset({"classify"}): f"{name}ForSequenceClassification",
         frozenset({"answer"}): f"{name}ForQuestionAnswering",
     }
 
 
 def norms(before: bool, embedded: bool, last: bool) -> dict[str, tuple[bool]]:
-    """Keys of older files that say what a family always has: norms before parts, of embeddings, and at the end of stacks."""
+    """Return the supported values of older keys: pre-norm layers, a norm of the embeddings, and a final norm."""
     return {"normalize_before": (before,), "normalize_embedding": (embedded,), "add_final_layer_norm": (last,)}
 
 
@@ -190,7 +191,7 @@ BART = Family(
         segments=False,
         target=("end", "start", "A", "end"),
     ),
-    table=Table(
+    table=NameTable(
         *COMMON,
         *POSITIONS,
         *TASK_HEADS,
@@ -202,8 +203,8 @@ BART = Family(
     classes=classes("Bart"),
     poolings={"": "last"},
     aliases=ALIASES,
-    only={
-        **ONLY,
+    supported={
+        **SUPPORTED,
         **norms(before=False, embedded=True, last=False),
         "static_position_embeddings": (False,),
         "add_bias_logits": (False,),

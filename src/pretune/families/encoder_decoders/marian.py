@@ -1,11 +1,11 @@
 """The Transformer (Vaswani et al., 2017, arXiv:1706.03762), in Marian's layout (Junczys-Dowmunt et al., 2018).
 
-The original has no layout of its own in `transformers`; Marian's is its nearest: post-norm, sinusoidal positions, one
-table of token vectors scaled by √width and shared by encoder, decoder and softmax. What differs from the paper: in each
-position vector all sines come before all cosines, as in the authors' own code (a fixed order of columns, which learned
-maps undo); the activation is what the configuration says: relu in the paper, swish in the published Marian models.
+The original has no layout in `transformers`; Marian's is the closest: post-norm, sinusoidal positions, one token
+embedding scaled by √width and shared by encoder, decoder and output layer. Differences from the paper: in each position
+vector all sines come before all cosines, as in the authors' code (a permutation that learned weights absorb); the
+activation is configurable: relu in the paper, swish in the published Marian models.
 
-Departures: attention dropout is off unless asked for (the fast attention paths have none).
+Departures: attention dropout is off by default (the fast attention kernels have none).
 """
 
 from __future__ import annotations
@@ -13,27 +13,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pretune.backbones.encoder_decoder import EncoderDecoder
+from pretune.families.checkpoint_names import SEQ2SEQ_OBJECTIVES, NameTable
 from pretune.families.encoder_decoders.bart import (
     ALIASES,
     COMMON,
     EMBEDDING,
     HARMLESS,
-    ONLY,
     OUTPUT,
+    SUPPORTED,
     UNUSED,
     BartConfig,
     norms,
     wire,
 )
-from pretune.families.family import WRITING, Family, Table
+from pretune.families.family import Family
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.positional_encoding import Sinusoidal
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)
 class MarianConfig(BartConfig):
-    """BART's keys with other defaults, and whether both sides share their token vectors: here they must."""
+    """The configuration: BART's keys with other defaults, and the key for shared token embeddings, which must be true."""
 
     vocab_size: int = 58101
     activation_function: str = "gelu"
@@ -46,7 +47,7 @@ class MarianConfig(BartConfig):
 
 
 def build(config: MarianConfig) -> EncoderDecoder:
-    """The whole wiring."""
+    """Build the backbone from its configuration."""
     width = config.d_model
 
     def embed() -> Embeddings:
@@ -66,7 +67,7 @@ MARIAN = Family(
     config=MarianConfig,
     build=build,
     template=Template(single=("A", "end"), pair=("B", "end"), segments=False, target=("padding", "A", "end")),
-    table=Table(
+    table=NameTable(
         *COMMON,
         prefix="model.",
         embedding=EMBEDDING,
@@ -75,22 +76,22 @@ MARIAN = Family(
             **UNUSED,
             **dict.fromkeys(
                 ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
-                "sines, computed for any length",
+                "sinusoidal positions, computed for any length",
             ),
         },
     ),
     classes={
         frozenset(): "MarianModel",
-        **{frozenset({objective}): "MarianMTModel" for objective in WRITING},
+        **{frozenset({objective}): "MarianMTModel" for objective in SEQ2SEQ_OBJECTIVES},
     },
     poolings={"": "last"},
     aliases=ALIASES,
-    only={
-        **ONLY,
+    supported={
+        **SUPPORTED,
         **norms(before=False, embedded=False, last=False),
         "static_position_embeddings": (True,),
         "add_bias_logits": (False,),
         "share_encoder_decoder_embeddings": (True,),
     },
-    harmless={**HARMLESS, "decoder_vocab_size": "both sides have one vocabulary"},
+    harmless={**HARMLESS, "decoder_vocab_size": "source and target share one vocabulary"},
 )

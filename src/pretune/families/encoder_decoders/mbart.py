@@ -1,9 +1,9 @@
 """mBART (Liu et al., 2020, arXiv:2001.08210): BART with pre-norm layers and a norm at the end of each stack.
 
-A text ends with its language (cc25), or begins with it (mBART-50: Tang et al., 2020, arXiv:2008.00401), and the decoder
-starts from the language it shall write. Which one that is, an objective has to say: its role is `language CODE`.
+A text ends with its language token (cc25) or begins with it (mBART-50: Tang et al., 2020, arXiv:2008.00401), and the
+decoder starts with the token of the target language. The objective names the language: the role is `language CODE`.
 
-Departures: as BART's.
+Departures: those of BART.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from pretune.backbones.encoder_decoder import EncoderDecoder
+from pretune.families.checkpoint_names import NameTable
 from pretune.families.encoder_decoders.bart import (
     ALIASES,
     COMMON,
     EMBEDDING,
     HARMLESS,
-    ONLY,
     OUTPUT,
     POSITIONS,
+    SUPPORTED,
     TASK_HEADS,
     UNUSED,
     BartConfig,
@@ -28,15 +29,15 @@ from pretune.families.encoder_decoders.bart import (
     norms,
     wire,
 )
-from pretune.families.family import Family, Table
+from pretune.families.family import Family
 from pretune.nn.blocks import PreNorm
 from pretune.nn.linear import LayerNorm
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)
 class MBartConfig(BartConfig):
-    """BART's keys with other defaults."""
+    """The configuration: BART's keys with other defaults."""
 
     vocab_size: int = 250027
     scale_embedding: bool = False
@@ -44,7 +45,7 @@ class MBartConfig(BartConfig):
 
 
 def build(config: MBartConfig) -> EncoderDecoder:
-    """The whole wiring."""
+    """Build the backbone from its configuration."""
     return wire(config, lambda: embeddings(config), PreNorm, partial(LayerNorm, config.d_model))
 
 
@@ -58,7 +59,7 @@ MBART = Family(
         segments=False,
         target=("language", "A", "end"),
     ),
-    table=Table(
+    table=NameTable(
         *COMMON,
         *POSITIONS,
         ("model.encoder.layer_norm.{p}", "backbone.encoder.norm.{p}"),
@@ -70,11 +71,11 @@ MBART = Family(
         unused=UNUSED,
     ),
     classes=classes("MBart"),
-    # The classifier reads the state of </s>, which stands before the language.
+    # The classifier reads the state of </s>, which precedes the language token.
     poolings={"": "before_last"},
     aliases=ALIASES,
-    only={
-        **ONLY,
+    supported={
+        **SUPPORTED,
         **norms(before=True, embedded=True, last=True),
         "static_position_embeddings": (False,),
         "add_bias_logits": (False,),

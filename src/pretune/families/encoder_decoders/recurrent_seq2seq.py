@@ -1,8 +1,8 @@
-"""Recurrent encoder-decoders: sequence to sequence (Sutskever et al., 2014, arXiv:1409.3215), attention (Bahdanau et al., 2015,
-arXiv:1409.0473; Luong et al., 2015, arXiv:1508.04025), CoVe (McCann et al., 2017, arXiv:1708.00107), Skip-Thought (Kiros et
-al., 2015, arXiv:1506.06726).
+"""Recurrent encoder-decoders: seq2seq, RNNsearch, Luong attention, CoVe, and Skip-Thought.
 
-No layout of them is published that others read: names are our own.
+Sutskever et al., 2014 (arXiv:1409.3215); Bahdanau et al., 2015 (arXiv:1409.0473); Luong et al., 2015 (arXiv:1508.04025);
+McCann et al., 2017 (arXiv:1708.00107); Kiros et al., 2015 (arXiv:1506.06726). There is no published checkpoint layout;
+parameter names are pretune's own.
 """
 
 from __future__ import annotations
@@ -18,43 +18,44 @@ from torch import nn
 from pretune.backbones.bidirectional import TwoWays
 from pretune.backbones.recurrent import Recurrent
 from pretune.backbones.recurrent_encoder_decoder import RecurrentEncoderDecoder
-from pretune.families.family import WRITING, Family, Row, Table
+from pretune.families.checkpoint_names import SEQ2SEQ_OBJECTIVES, NameTable, Row
+from pretune.families.family import Family
 from pretune.nn.attention.recurrent_attention import Alignment, Reach, Score
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.initialization import initialize_evenly
 from pretune.nn.output_heads import OwnVocabularyHead, VocabularyHead
 from pretune.nn.recurrent import Cell, Recurrence, RecurrentLayer
 from pretune.runtime.errors import PretuneError
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)
 class Seq2SeqConfig:
-    """Keys of config.json."""
+    """The configuration: one field per key of config.json."""
 
     vocab_size: int = 160000
-    target_vocab_size: int | None = None  # None: one vocabulary for both sides
+    target_vocab_size: int | None = None  # None: source and target share one vocabulary
     embedding_size: int = 1000
     hidden_size: int = 1000
     encoder_layers: int = 4
     decoder_layers: int = 4
     cell: Cell = "lstm"
-    bidirectional: bool = False  # an encoder of two stacks
-    reverse_source: bool = True  # the encoder reads from the end
-    vector_at: Literal["first", "every"] = "first"  # decoder steps that read the encoder's vector
+    bidirectional: bool = False  # a forward and a backward encoder
+    reverse_source: bool = True  # the encoder reads the source in reverse
+    vector_at: Literal["first", "every"] = "first"  # the decoder steps that read the sentence vector
     attention: Score | Literal["none"] = "none"
     attention_reach: Reach = "global"
-    attention_size: int = 0  # inside additive attention; 0: the width of states
-    attention_window: int = 10  # of local attention, to either side
-    input_feeding: bool = False  # what attention saw goes into the state
+    attention_size: int = 0  # inner width of additive attention; 0: hidden_size
+    attention_window: int = 10  # of local attention, to each side
+    input_feeding: bool = False  # feed the attention context to the decoder
     maxout_size: int | None = None
-    tie_word_embeddings: bool = False  # all vectors of words are one table
+    tie_word_embeddings: bool = False  # one embedding for source, target and output layer
     dropout: float = 0.0
     initializer_range: float = 0.08
 
 
 def build(config: Seq2SeqConfig) -> RecurrentEncoderDecoder:
-    """The whole wiring."""
+    """Build the backbone from its configuration."""
     width, words = config.hidden_size, config.embedding_size
     target = config.target_vocab_size or config.vocab_size
     encoded = 2 * width if config.bidirectional else width
@@ -84,7 +85,7 @@ def build(config: Seq2SeqConfig) -> RecurrentEncoderDecoder:
     if config.tie_word_embeddings:
         if (target, top) != (config.vocab_size, words):
             raise PretuneError(
-                "seq2seq: tie_word_embeddings takes one vocabulary, and states as wide as the vectors of words"
+                "seq2seq: tie_word_embeddings needs one vocabulary, and hidden states as wide as the embeddings"
             )
         head = partial(VocabularyHead, target)
         written.tokens = embed.tokens
@@ -117,10 +118,10 @@ SEQ2SEQ = Family(
     config=Seq2SeqConfig,
     build=build,
     template=Template(single=("A", "end"), pair=("B", "end"), segments=False, target=("start", "A", "end")),
-    table=Table(
+    table=NameTable(
         *_rows(),
-        *((f"{name}.bias", f"heads.{name}.bias") for name in WRITING),
-        *((f"{name}.output.{{p}}", f"heads.{name}.output.{{p}}") for name in WRITING),
+        *((f"{name}.bias", f"heads.{name}.bias") for name in SEQ2SEQ_OBJECTIVES),
+        *((f"{name}.output.{{p}}", f"heads.{name}.output.{{p}}") for name in SEQ2SEQ_OBJECTIVES),
         ("classifier.{p}", "heads.classify.output.{p}"),
     ),
     classes={frozenset(): "RecurrentEncoderDecoder"},

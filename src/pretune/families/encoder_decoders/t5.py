@@ -1,12 +1,12 @@
 """T5 (Raffel et al., 2020, arXiv:1910.10683), its version 1.1, and mT5 (Xue et al., 2021, arXiv:2010.11934).
 
-Version 1.1 and mT5 have gated feed-forward layers and a vocabulary matrix of their own; the first version reads its
-vocabulary from the token embedding, states scaled by 1 / √width before.
+Version 1.1 and mT5 have gated feed-forward layers and an untied output matrix; the first version ties it to the token
+embedding and scales the hidden states by 1 / √width before.
 
 `transformers` also has the encoder alone (`T5EncoderModel`, as in Sentence-T5, Ni et al., 2022, arXiv:2108.08877).
 
-Departures: attention dropout is off (the fast attention paths have none); an own vocabulary matrix starts by its inputs
-(`transformers` starts it with deviation 1, which makes the first logits as large as √width).
+Departures: attention dropout is off (the fast attention kernels have none); an untied output matrix is
+initialized by its fan-in (`transformers` uses a standard deviation of 1, which gives initial logits of the order √width).
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from torch import nn
 
 from pretune.backbones.encoder import Encoder
 from pretune.backbones.encoder_decoder import EncoderDecoder
-from pretune.families.family import WRITING, Family, Row, Table
+from pretune.families.checkpoint_names import SEQ2SEQ_OBJECTIVES, NameTable, Row
+from pretune.families.family import Family
 from pretune.nn.attention.multi_head import CrossAttention, ScoredAttention
 from pretune.nn.attention.patterns import causal, full
 from pretune.nn.attention.score_mods import RelativeBias
@@ -31,19 +32,19 @@ from pretune.nn.initialization import initialize_by_inputs
 from pretune.nn.linear import RMSNorm
 from pretune.nn.output_heads import Scale, Transform, vocabulary_head
 from pretune.runtime.errors import PretuneError
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)
 class T5Config:
-    """Keys of config.json."""
+    """The configuration: one field per key of config.json."""
 
     vocab_size: int = 32128
     d_model: int = 512
     d_kv: int = 64
     d_ff: int = 2048
     num_layers: int = 6
-    num_decoder_layers: int | None = None  # as many as the encoder's
+    num_decoder_layers: int | None = None  # None: num_layers
     num_heads: int = 8
     relative_attention_num_buckets: int = 32
     relative_attention_max_distance: int = 128
@@ -52,31 +53,31 @@ class T5Config:
     initializer_factor: float = 1.0
     feed_forward_proj: str = "relu"
     tie_word_embeddings: bool = True
-    scale_decoder_outputs: bool | None = None  # newer than tie_word_embeddings, which told both
+    scale_decoder_outputs: bool | None = None  # in newer files; older ones derive it from tie_word_embeddings
     is_encoder_decoder: bool = True
     pad_token_id: int = 0
     eos_token_id: int = 1
     decoder_start_token_id: int = 0
 
     def __post_init__(self) -> None:
-        if self.scale_decoder_outputs is None:  # older files: states are scaled where the vocabulary is tied
+        if self.scale_decoder_outputs is None:  # older files: scaled if tied
             object.__setattr__(self, "scale_decoder_outputs", self.tie_word_embeddings)
 
     @property
     def gated(self) -> bool:
-        """Whether feed-forward layers are gated."""
+        """Return whether the feed-forward layers are gated."""
         return self.feed_forward_proj.startswith("gated-")
 
     @property
     def activation(self) -> str:
-        """That of feed-forward layers."""
+        """Return the activation of the feed-forward layers."""
         name = self.feed_forward_proj.removeprefix("gated-")
-        return "gelu_new" if self.gated and name == "gelu" else name  # what was published under that name
+        return "gelu_new" if self.gated and name == "gelu" else name  # the published meaning of gated-gelu
 
 
 @dataclass(frozen=True)
 class MT5Config(T5Config):
-    """The same keys with other defaults; an mT5 is never scaled, whatever a file says of tied embeddings."""
+    """The configuration of mT5: other defaults, and hidden states that are never scaled."""
 
     vocab_size: int = 250112
     d_ff: int = 1024
@@ -88,7 +89,7 @@ class MT5Config(T5Config):
 
 
 def build(config: T5Config) -> EncoderDecoder:
-    """Build the encoder and the decoder, which have one token embedding."""
+    """Build the encoder and the decoder, which share the token embedding."""
     encoder = _encoder(config)
     model = EncoderDecoder(
         encoder,
@@ -132,7 +133,7 @@ def _layer(config: T5Config, decoder: bool) -> Layer:
     if decoder:
         parts["cross"] = CrossAttention(width, heads, **attention)
     kind = GatedFeedForward if config.gated else FeedForward
-    name = "gated_feed_forward" if config.gated else "feed_forward"  # the published layout tells them apart
+    name = "gated_feed_forward" if config.gated else "feed_forward"  # they have different published names
     parts[name] = kind(width, config.d_ff, ACTIVATIONS[config.activation], bias=False, dropout=dropout)
     eps = config.layer_norm_epsilon
     return Layer(**{name: PreNorm(part, RMSNorm(width, eps), dropout) for name, part in parts.items()})
@@ -151,41 +152,41 @@ def _relative_bias(config: T5Config, both_ways: bool) -> RelativeBias:
     if buckets < 4 or furthest <= buckets // 2:
         raise PretuneError(
             f"t5: relative_attention_num_buckets {buckets} with relative_attention_max_distance {furthest} is not supported; "
-            "there must be 4 buckets, and distances beyond half of them"
+            "use at least 4 buckets and a distance of more than half of them"
         )
     return RelativeBias(config.num_heads, buckets, furthest, both_ways=both_ways)
 
 
-def _attention(theirs: str, ours: str) -> list[Row]:
-    """A part of a layer that attends, its norm included."""
-    block, _, _ = theirs.rpartition(".")
+def _attention(published: str, ours: str) -> list[Row]:
+    """Return the rows of an attention sublayer with its norm."""
+    block, _, _ = published.rpartition(".")
     return [
         (f"{block}.layer_norm.weight", f"{ours}.norm.weight"),
-        (f"{theirs}.q.weight", f"{ours}.part.query.weight"),
-        ([f"{theirs}.k.weight", f"{theirs}.v.weight"], f"{ours}.part.key_value.weight"),
-        (f"{theirs}.o.weight", f"{ours}.part.output.weight"),
+        (f"{published}.q.weight", f"{ours}.part.query.weight"),
+        ([f"{published}.k.weight", f"{published}.v.weight"], f"{ours}.part.key_value.weight"),
+        (f"{published}.o.weight", f"{ours}.part.output.weight"),
     ]
 
 
-def _feed_forward(theirs: str, ours: str) -> list[Row]:
-    """The last part of a layer, of either kind."""
-    dense = f"{theirs}.DenseReluDense"
+def _feed_forward(published: str, ours: str) -> list[Row]:
+    """Return the rows of a feed-forward sublayer, gated or not."""
+    dense = f"{published}.DenseReluDense"
     rows: list[Row] = [
         (f"{dense}.wi.weight", f"{ours}.feed_forward.part.inner.weight"),
         ([f"{dense}.wi_0.weight", f"{dense}.wi_1.weight"], f"{ours}.gated_feed_forward.part.inner.weight"),
     ]
     for kind in ("feed_forward", "gated_feed_forward"):
         rows.append((f"{dense}.wo.weight", f"{ours}.{kind}.part.output.weight"))
-        rows.append((f"{theirs}.layer_norm.weight", f"{ours}.{kind}.norm.weight"))
+        rows.append((f"{published}.layer_norm.weight", f"{ours}.{kind}.norm.weight"))
     return rows
 
 
-# One bias of distances for a stack, which the published layout keeps in its first layer.
+# The relative position bias of a stack, which the published layout keeps in the first layer.
 _BIAS = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 
 
 def _encoder_rows(ours: str) -> list[Row]:
-    """Return the rows of the encoder, which pretune calls `ours`, with the token embedding."""
+    """Return the rows of the token embedding and of the encoder, whose path in pretune is `ours`."""
     return [
         ("shared.weight", f"{ours}.embed.tokens"),
         *_attention("encoder.block.{i}.layer.0.SelfAttention", f"{ours}.layers.{{i}}.attention"),
@@ -195,7 +196,7 @@ def _encoder_rows(ours: str) -> list[Row]:
     ]
 
 
-TABLE = Table(
+TABLE = NameTable(
     *_encoder_rows("backbone.encoder"),
     *_attention("decoder.block.{i}.layer.0.SelfAttention", "backbone.layers.{i}.attention"),
     *_attention("decoder.block.{i}.layer.1.EncDecAttention", "backbone.layers.{i}.cross"),
@@ -205,22 +206,22 @@ TABLE = Table(
     ("classification_head.dense.{p}", "heads.classify.pooler.dense.{p}"),
     ("classification_head.out_proj.{p}", "heads.classify.output.{p}"),
     ("qa_outputs.{p}", "heads.answer.output.{p}"),
-    *(("lm_head.weight", f"heads.{objective}.output.weight") for objective in WRITING),
+    *(("lm_head.weight", f"heads.{objective}.output.weight") for objective in SEQ2SEQ_OBJECTIVES),
     embedding=("shared.weight",),
     output="lm_head.weight",
     unused={
-        "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": "of the first checkpoints; never used"
+        "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": "in the first checkpoints; never used"
     },
-    unsupported={"classifier.{p}": "the head for tags, which stands on an encoder alone"},
+    unsupported={"classifier.{p}": "the tagging head, which uses only the encoder"},
     renamed={
-        "transformer.": "",  # which classifiers have before all names
+        "transformer.": "",  # the prefix of classification checkpoints
         "encoder.embed_tokens.weight": "shared.weight",
         "decoder.embed_tokens.weight": "shared.weight",
     },
 )
 
 
-ENCODER_TABLE = Table(
+ENCODER_TABLE = NameTable(
     *_encoder_rows("backbone"),
     ("classifier.{p}", "heads.tag.output.{p}"),
     embedding=("shared.weight",),
@@ -238,7 +239,7 @@ def _family(name: str, config: type[T5Config], prefix: str, **only: Sequence[Any
         table=TABLE,
         classes={
             frozenset(): f"{prefix}Model",
-            **{frozenset({objective}): f"{prefix}ForConditionalGeneration" for objective in WRITING},
+            **{frozenset({objective}): f"{prefix}ForConditionalGeneration" for objective in SEQ2SEQ_OBJECTIVES},
             frozenset({"classify"}): f"{prefix}ForSequenceClassification",
             frozenset({"answer"}): f"{prefix}ForQuestionAnswering",
         },
@@ -249,16 +250,16 @@ def _family(name: str, config: type[T5Config], prefix: str, **only: Sequence[Any
             "num_hidden_layers": "num_layers",
             "head_dim": "d_kv",
         },
-        only={
+        supported={
             "is_encoder_decoder": (True,),
             "is_decoder": (False,),
             "add_cross_attention": (False,),
-            # What newer files repeat of feed_forward_proj.
+            # Newer files repeat the information of feed_forward_proj.
             "dense_act_fn": lambda config: (config.activation,),
             "is_gated_act": lambda config: (config.gated,),
             **only,
         },
-        harmless={"n_positions": "positions are relative, of any length"},
+        harmless={"n_positions": "positions are relative, so any length is possible"},
     )
     encoder = replace(
         family,
@@ -270,8 +271,8 @@ def _family(name: str, config: type[T5Config], prefix: str, **only: Sequence[Any
             frozenset({"tag"}): f"{prefix}ForTokenClassification",
         },
         other_classes={},
-        poolings={"": "mean"},  # no token stands for a text, and Sentence-T5 takes the mean
-        only={**family.only, "is_encoder_decoder": (True, False)},  # files have either
+        poolings={"": "mean"},  # there is no classification token; Sentence-T5 uses the mean
+        supported={**family.supported, "is_encoder_decoder": (True, False)},  # both occur in published files
     )
     return replace(family, variants=(encoder,))
 

@@ -1,1 +1,1 @@
-"""Families of encoders: BERT and its descendants."""
+"""Encoder families: BERT and its descendants."""

@@ -1,6 +1,6 @@
-"""ALBERT (Lan et al., 2020, arXiv:1909.11942): token vectors of a width of their own, and depths that share their layer.
+"""ALBERT (Lan et al., 2020, arXiv:1909.11942): factorized embeddings and cross-layer parameter sharing.
 
-Departures: attention dropout is off unless asked for.
+Departures: attention dropout is off by default.
 """
 
 from __future__ import annotations
@@ -8,42 +8,43 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
+from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, output_rows
 from pretune.families.config_keys import ENCODER
 from pretune.families.encoders.bert import BertConfig, embeddings_of, layer_of, unused, vocabulary_head_of
-from pretune.families.family import TOKEN_HEADS, Family, Table, output_rows, token_classes
+from pretune.families.family import Family, token_classes
 from pretune.nn.blocks import Depth
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import Linear
 from pretune.nn.output_heads import Transform
 from pretune.runtime.errors import PretuneError
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)
 class AlbertConfig(BertConfig):
-    """Keys of config.json: BERT's and three more."""
+    """The configuration: BERT's keys and three more."""
 
     vocab_size: int = 30000
     embedding_size: int = 128
     hidden_size: int = 4096
-    num_hidden_groups: int = 1  # depths of one group share their parameters
+    num_hidden_groups: int = 1  # layers of one group share their parameters
     num_attention_heads: int = 64
     intermediate_size: int = 16384
-    inner_group_num: int = 1  # layers that make up a depth
+    inner_group_num: int = 1  # layers per repetition of a group
     hidden_act: str = "gelu_new"
     hidden_dropout_prob: float = 0.0
 
     def order(self) -> list[int]:
-        """The group of each depth."""
+        """Return the group of each layer."""
         depths, groups = self.num_hidden_layers, self.num_hidden_groups
         if not 1 <= groups <= depths:
-            raise PretuneError(f"albert: num_hidden_groups is {groups}, but num_hidden_layers is {depths}")
+            raise PretuneError(f"albert: num_hidden_groups ({groups}) must not exceed num_hidden_layers ({depths})")
         return [int(depth / (depths / groups)) for depth in range(depths)]
 
 
 def build(config: AlbertConfig) -> Encoder:
-    """The whole wiring."""
+    """Build the backbone from its configuration."""
     width, vectors = config.hidden_size, config.embedding_size
     activation = ACTIVATIONS[config.hidden_act]
     encoder = Encoder(
@@ -66,7 +67,7 @@ ALBERT = Family(
     config=AlbertConfig,
     build=build,
     template=Template(single=("start", "A", "separator"), pair=("B", "separator")),
-    table=Table(
+    table=NameTable(
         ("albert.embeddings.word_embeddings.weight", "backbone.embed.tokens"),
         ("albert.embeddings.position_embeddings.weight", "backbone.embed.positions.weight"),
         ("albert.embeddings.token_type_embeddings.weight", "backbone.embed.segments"),
@@ -105,9 +106,9 @@ ALBERT = Family(
         frozenset({"choose"}): "AlbertForMultipleChoice",
         **token_classes("Albert"),
     },
-    only={**ENCODER, "position_embedding_type": ("absolute",)},
+    supported={**ENCODER, "position_embedding_type": ("absolute",)},
     harmless=dict.fromkeys(
         ("down_scale_factor", "gap_size", "layers_to_keep", "net_structure_type", "num_memory_blocks"),
-        "of the published code; nothing reads it",
+        "a leftover of the published code; nothing reads it",
     ),
 )

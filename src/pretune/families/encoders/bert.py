@@ -1,6 +1,6 @@
 """BERT (Devlin et al., 2019, arXiv:1810.04805).
 
-Departures: attention dropout is off unless asked for (the fast attention paths have none).
+Departures: attention dropout is off by default (the fast attention kernels have none).
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from torch import nn
 
 from pretune.backbones.encoder import Encoder
+from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, Row, output_rows
 from pretune.families.config_keys import ENCODER
-from pretune.families.family import TOKEN_HEADS, Family, Only, Row, Table, output_rows, token_classes
+from pretune.families.family import Family, SupportedValues, token_classes
 from pretune.nn.attention.multi_head import Attention
 from pretune.nn.blocks import Layer, PostNorm
 from pretune.nn.embeddings import Embeddings, Lookup
@@ -22,12 +23,12 @@ from pretune.nn.linear import LayerNorm, Linear
 from pretune.nn.output_heads import Transform, vocabulary_head
 from pretune.nn.positional_encoding import Learned
 from pretune.runtime.errors import PretuneError
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)
 class BertConfig:
-    """Keys of config.json."""
+    """The configuration: one field per key of config.json."""
 
     vocab_size: int = 30522
     hidden_size: int = 768
@@ -41,13 +42,13 @@ class BertConfig:
     type_vocab_size: int = 2
     layer_norm_eps: float = 1e-12
     initializer_range: float = 0.02
-    tie_word_embeddings: bool = True  # logits over the vocabulary come from the token embedding
+    tie_word_embeddings: bool = True  # the output matrix is the token embedding
 
 
 def post_norm_layer(
     attention: nn.Module, width: int, inner: int, activation: Activation, eps: float, dropout: float
 ) -> Layer:
-    """The layer of BERT and of those that followed it closely."""
+    """Build the post-norm Transformer layer of BERT and its close descendants."""
     return Layer(
         attention=PostNorm(attention, LayerNorm(width, eps), dropout),
         feed_forward=PostNorm(FeedForward(width, inner, activation), LayerNorm(width, eps), dropout),
@@ -55,7 +56,7 @@ def post_norm_layer(
 
 
 def layer_of(config: BertConfig, attention: nn.Module | None = None) -> Layer:
-    """The layer of a family that has BERT's keys, around an attention of its own if it has one."""
+    """Build a layer from a configuration with BERT's keys, optionally with another attention module."""
     width, dropout = config.hidden_size, config.attention_probs_dropout_prob
     return post_norm_layer(
         Attention(width, config.num_attention_heads, dropout=dropout) if attention is None else attention,
@@ -75,14 +76,14 @@ def embeddings_of(
     first: int | None = 0,
     scale: float = 1.0,
 ) -> Embeddings:
-    """The embeddings of a family that has BERT's keys.
+    """Build the embeddings from a configuration with BERT's keys.
 
-    `project` leads from their width to that of the layers; `first` is the row of the first position (RoBERTa), None where
-    positions have no vectors (DeBERTa); `scale` is that of the token vectors (BigBird).
+    `project` maps from their width to that of the layers; `first` is the index of the first position (RoBERTa), or None
+    without position embeddings (DeBERTa); `scale` multiplies the token embeddings (BigBird).
     """
     if first is not None and config.max_position_embeddings <= first:
         raise PretuneError(
-            f"no positions: max_position_embeddings is {config.max_position_embeddings}, the first {first}"
+            f"max_position_embeddings is {config.max_position_embeddings}, but the first position is {first}, which leaves none"
         )
     positions = None if first is None else Learned(config.max_position_embeddings - first, width, first)
     return Embeddings(
@@ -99,14 +100,14 @@ def embeddings_of(
 
 
 def vocabulary_head_of(config: BertConfig, activation: Activation, vectors: int) -> nn.Module:
-    """Return the masked language model's head of a family with BERT's keys; `vectors` is the width of the embeddings."""
+    """Build the masked-LM head from a configuration with BERT's keys; `vectors` is the width of the embeddings."""
     transform = Transform(config.hidden_size, activation, LayerNorm(vectors, config.layer_norm_eps), outputs=vectors)
     head = vocabulary_head(config.vocab_size, vectors, tied=config.tie_word_embeddings, transform=transform)
     return initialize(head, config.initializer_range)
 
 
 def build(config: BertConfig, columns: Iterable[Lookup] = ()) -> Encoder:
-    """The whole wiring; `columns` are what ERNIE's embeddings have besides."""
+    """Build the backbone from its configuration; `columns` are additional embeddings (ERNIE)."""
     width, activation = config.hidden_size, ACTIVATIONS[config.hidden_act]
     encoder = Encoder(
         embed=embeddings_of(config, width, columns=columns),
@@ -118,26 +119,26 @@ def build(config: BertConfig, columns: Iterable[Lookup] = ()) -> Encoder:
 
 
 def encoder_rows(name: str) -> list[Row]:
-    """Embeddings and layers as BERT lays them out, under the name of a family."""
-    theirs, ours = f"{name}.encoder.layer.{{i}}", "backbone.layers.{i}"
+    """Return the rows of BERT's embeddings and layers, with the prefix of a family."""
+    published, ours = f"{name}.encoder.layer.{{i}}", "backbone.layers.{i}"
     return [
         (f"{name}.embeddings.word_embeddings.weight", "backbone.embed.tokens"),
         (f"{name}.embeddings.position_embeddings.weight", "backbone.embed.positions.weight"),
         (f"{name}.embeddings.token_type_embeddings.weight", "backbone.embed.segments"),
         (f"{name}.embeddings.LayerNorm.{{p}}", "backbone.embed.norm.{p}"),
         (
-            [f"{theirs}.attention.self.{part}.{{p}}" for part in ("query", "key", "value")],
+            [f"{published}.attention.self.{part}.{{p}}" for part in ("query", "key", "value")],
             f"{ours}.attention.part.qkv.{{p}}",
         ),
-        (f"{theirs}.attention.output.dense.{{p}}", f"{ours}.attention.part.output.{{p}}"),
-        (f"{theirs}.attention.output.LayerNorm.{{p}}", f"{ours}.attention.norm.{{p}}"),
-        (f"{theirs}.intermediate.dense.{{p}}", f"{ours}.feed_forward.part.inner.{{p}}"),
-        (f"{theirs}.output.dense.{{p}}", f"{ours}.feed_forward.part.output.{{p}}"),
-        (f"{theirs}.output.LayerNorm.{{p}}", f"{ours}.feed_forward.norm.{{p}}"),
+        (f"{published}.attention.output.dense.{{p}}", f"{ours}.attention.part.output.{{p}}"),
+        (f"{published}.attention.output.LayerNorm.{{p}}", f"{ours}.attention.norm.{{p}}"),
+        (f"{published}.intermediate.dense.{{p}}", f"{ours}.feed_forward.part.inner.{{p}}"),
+        (f"{published}.output.dense.{{p}}", f"{ours}.feed_forward.part.output.{{p}}"),
+        (f"{published}.output.LayerNorm.{{p}}", f"{ours}.feed_forward.norm.{{p}}"),
     ]
 
 
-# BERT's head for masked tokens. Its bias has two names, of which the second counts beside a matrix of its own.
+# The masked-LM head. Its bias has two names; the second one is used if the output matrix is untied.
 MLM_OUTPUT = "cls.predictions.decoder.weight"
 MLM_COPIED = {"cls.predictions.bias": "cls.predictions.decoder.bias"}
 MLM_ROWS: list[Row] = [
@@ -148,16 +149,16 @@ MLM_ROWS: list[Row] = [
 
 
 def unused(name: str) -> dict[str, str]:
-    """Tensors that BERT and those that followed it have under the name of a family, and that change nothing."""
+    """Return the tensors that do not affect the output, with the prefix of a family, and the reason for each."""
     return {
         f"{name}.embeddings.position_ids": "the numbers 0, 1, 2 …",
-        f"{name}.embeddings.token_type_ids": "zeros, for texts that come without segments",
+        f"{name}.embeddings.token_type_ids": "zeros, the default segment ids",
     }
 
 
-def table(name: str, *rows: Row) -> Table:
-    """All of BERT's layout under the name of a family, and further rows."""
-    return Table(
+def table(name: str, *rows: Row) -> NameTable:
+    """Return the parameter names of BERT with the prefix of a family, and further rows."""
+    return NameTable(
         *encoder_rows(name),
         *rows,
         *MLM_ROWS,
@@ -178,7 +179,7 @@ def table(name: str, *rows: Row) -> Table:
 
 
 def classes(name: str) -> Mapping[frozenset[str], str]:
-    """BERT's classes in `transformers` under the name of a family."""
+    """Return the classes of `transformers` for each set of heads, with the class prefix of a family."""
     return {
         frozenset(): f"{name}Model",
         frozenset({"mlm"}): f"{name}ForMaskedLM",
@@ -191,12 +192,12 @@ def classes(name: str) -> Mapping[frozenset[str], str]:
 
 
 def other_classes(name: str) -> Mapping[str, frozenset[str]]:
-    """BERT's classes whose heads have the names of others', under the name of a family."""
-    return {f"{name}LMHeadModel": frozenset({"mlm"})}  # a decoder, unless it is used as an encoder
+    """Return further classes of `transformers` and their heads, with the class prefix of a family."""
+    return {f"{name}LMHeadModel": frozenset({"mlm"})}  # a decoder in `transformers`, read as an encoder here
 
 
-# Keys of config.json of BERT and those that followed it.
-ONLY: Mapping[str, Only] = {
+# The supported values of config.json keys that BERT shares with its descendants.
+SUPPORTED: Mapping[str, SupportedValues] = {
     **ENCODER,
     "position_embedding_type": ("absolute",),
     **dict.fromkeys(("embedding_size", "emb_size"), lambda config: (config.hidden_size,)),
@@ -210,5 +211,5 @@ BERT = Family(
     table=table("bert"),
     classes=classes("Bert"),
     other_classes=other_classes("Bert"),
-    only=ONLY,
+    supported=SUPPORTED,
 )

@@ -1,17 +1,15 @@
-"""BigBird (Zaheer et al., 2020, arXiv:2007.14062): BERT's layers, whose tokens see blocks of tokens beside, at the ends and at
-random.
+"""BigBird (Zaheer et al., 2020, arXiv:2007.14062): BERT with block-sparse attention (local, global and random blocks).
 
-Blocks are those of each sequence, whatever the batch (`transformers` has those of the longest sequence, padding included):
-a sequence gives what it would give there alone.
+Each sequence is divided into blocks on its own, so its states do not depend on the rest of the batch (`transformers`
+divides the padded batch).
 
-Random blocks are drawn from the whole sequence, for each layer and head, and are the same in training and evaluation, as in
-the paper. `transformers` draws them from the first blocks of a sequence (the first 1,024 tokens, or fewer), and outside
-training gives the first block their weight instead: texts of more than (5 + 2 · num_random_blocks) · block_size tokens, which
-are not seen whole, give other states there.
+Random blocks are drawn from the whole sequence, for each layer and head, and are the same in training and evaluation, as
+in the paper. `transformers` draws them from the first 1,024 tokens at most, and in evaluation replaces them by the first
+block: there, texts of more than (5 + 2 · num_random_blocks) · block_size tokens have other hidden states.
 
-Departures: attention dropout is off unless asked for; embeddings have their dropout after the norm; a classifier has no
-dropout before its first matrix; the loss of `answer` counts the tokens of the question, whose logits `transformers` masks (no
-answer is looked for there, here either).
+Departures: attention dropout is off by default; embedding dropout comes after the norm; classifiers have no dropout
+before their first linear layer; the loss of `answer` includes the logits of question tokens, which `transformers` masks
+(predicted answers never start there in either).
 """
 
 from __future__ import annotations
@@ -19,12 +17,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
+from pretune.families.checkpoint_names import NameTable
 from pretune.families.encoders.bert import (
     BERT,
     MLM_COPIED,
     MLM_OUTPUT,
     MLM_ROWS,
-    ONLY,
+    SUPPORTED,
     BertConfig,
     embeddings_of,
     encoder_rows,
@@ -32,7 +31,7 @@ from pretune.families.encoders.bert import (
     unused,
     vocabulary_head_of,
 )
-from pretune.families.family import Family, Table, token_classes
+from pretune.families.family import Family, token_classes
 from pretune.nn.attention.big_bird import BlockSparseAttention
 from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
 from pretune.nn.initialization import initialize
@@ -44,7 +43,7 @@ FULL, SPARSE = "original_full", "block_sparse"
 
 @dataclass(frozen=True)
 class BigBirdConfig(BertConfig):
-    """Keys of config.json: BERT's and some more."""
+    """The configuration: BERT's keys and some more."""
 
     vocab_size: int = 50358
     hidden_act: str = "gelu_new"
@@ -54,14 +53,14 @@ class BigBirdConfig(BertConfig):
     num_random_blocks: int = 3
     use_bias: bool = True
     rescale_embeddings: bool = False
-    # Written even if unknown: `transformers` would put in those of the published vocabulary.
+    # Written even if None: `transformers` would otherwise assume the ids of the published vocabulary.
     pad_token_id: int | None = None
     bos_token_id: int | None = None
     eos_token_id: int | None = None
     sep_token_id: int | None = None
 
     def attention(self, layer: int) -> BlockSparseAttention | None:
-        """Return the attention of a layer; None where that is BERT's."""
+        """Return the sparse attention of a layer, or None for full attention."""
         if self.attention_type == FULL:
             return None
         return BlockSparseAttention(
@@ -76,7 +75,7 @@ class BigBirdConfig(BertConfig):
 
 
 def build(config: BigBirdConfig) -> Encoder:
-    """The whole wiring."""
+    """Build the backbone from its configuration."""
     width, activation = config.hidden_size, ACTIVATIONS[config.hidden_act]
     encoder = Encoder(
         embed=embeddings_of(config, width, scale=width**0.5 if config.rescale_embeddings else 1.0),
@@ -101,7 +100,7 @@ BIG_BIRD = Family(
     config=BigBirdConfig,
     build=build,
     template=BERT.template,
-    table=Table(
+    table=NameTable(
         *encoder_rows("bert"),
         *MLM_ROWS,
         ("classifier.dense.{p}", "heads.classify.pooler.dense.{p}"),
@@ -128,5 +127,5 @@ BIG_BIRD = Family(
         **token_classes("BigBird"),
     },
     other_classes={"BigBirdForPreTraining": frozenset({"mlm"}), "BigBirdForCausalLM": frozenset({"mlm"})},
-    only={**ONLY, "attention_type": (SPARSE, FULL), "use_bias": (True,)},
+    supported={**SUPPORTED, "attention_type": (SPARSE, FULL), "use_bias": (True,)},
 )

@@ -1,11 +1,11 @@
-"""DeBERTa and DeBERTa-v2 (He et al., 2021, arXiv:2006.03654), whose layout v3 has too (He et al., 2021, arXiv:2111.09543).
+"""DeBERTa and DeBERTa-v2 (He et al., 2021, arXiv:2006.03654), whose layout v3 shares (He et al., 2021, arXiv:2111.09543).
 
-Attention is disentangled: by contents, and by distances, which have vectors of their own. The checkpoints have two names for
-one way to the vocabulary, `cls.predictions` and, released, `lm_predictions`: both are read, and the first, which
-`transformers` looks for unless told otherwise (`legacy`), is written.
+Attention is disentangled: by content, and by relative positions, which have their own embeddings. The masked-LM head has
+two names: `cls.predictions` and, in the released checkpoints, `lm_predictions`. Both are read; the first, the default of
+`transformers` (`legacy`), is written.
 
-Departures: attention dropout is off unless asked for; absolute positions do not come in before the vocabulary (the enhanced
-mask decoder of the paper), nor do they in `transformers`.
+Departures: attention dropout is off by default; absolute positions are not added before the output layer (the enhanced
+mask decoder of the paper), as in `transformers`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
+from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, Row
 from pretune.families.config_keys import ENCODER
 from pretune.families.encoders.bert import (
     MLM_COPIED,
@@ -26,7 +27,7 @@ from pretune.families.encoders.bert import (
     unused,
     vocabulary_head_of,
 )
-from pretune.families.family import TOKEN_HEADS, Family, Only, Row, Table, token_classes
+from pretune.families.family import Family, SupportedValues, token_classes
 from pretune.nn.attention.disentangled import DisentangledAttention, Distances, OwnProjections, SharedProjections
 from pretune.nn.attention.score_mods import Disentangled
 from pretune.nn.blocks import Layer
@@ -36,58 +37,58 @@ from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
 from pretune.nn.output_heads import Transform
 from pretune.runtime.errors import PretuneError
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)
 class DebertaConfig(BertConfig):
-    """Keys of config.json: BERT's and those of distances."""
+    """The configuration: BERT's keys and those of relative positions."""
 
     vocab_size: int = 50265
     type_vocab_size: int = 0
     layer_norm_eps: float = 1e-7
     relative_attention: bool = False
-    max_relative_positions: int = -1  # distances beyond it count as it; -1: as many as there are positions
-    position_biased_input: bool = True  # absolute positions, added to the vectors of tokens
+    max_relative_positions: int = -1  # larger distances are clipped; -1: max_position_embeddings
+    position_biased_input: bool = True  # add absolute position embeddings to the token embeddings
     pos_att_type: str | Sequence[str] | None = None  # "c2p|p2c", or a list of both
     pooler_hidden_act: str = "gelu"
 
     def __post_init__(self) -> None:
-        if self.max_relative_positions < 1:  # said, so that it stays when there are more positions
+        if self.max_relative_positions < 1:  # made explicit, so that it stays if positions are added
             object.__setattr__(self, "max_relative_positions", self.max_position_embeddings)
 
     @property
     def terms(self) -> set[str]:
-        """What attention has besides contents: from contents to positions, and back."""
+        """Return the position terms of attention: content-to-position (c2p), position-to-content (p2c)."""
         given = self.pos_att_type or ()
         return {term.strip().lower() for term in (given.split("|") if isinstance(given, str) else given)}
 
 
 @dataclass(frozen=True)
 class DebertaV2Config(DebertaConfig):
-    """The same keys with other defaults, and some more."""
+    """The configuration of DeBERTa-v2: further keys, and other defaults."""
 
     vocab_size: int = 128100
     hidden_size: int = 1536
     num_hidden_layers: int = 24
     num_attention_heads: int = 24
     intermediate_size: int = 6144
-    position_buckets: int = -1  # vectors of distances on a side; -1: each distance has its own
-    norm_rel_ebd: str = "none"  # "layer_norm": vectors of distances are normalized
+    position_buckets: int = -1  # relative position embeddings per direction; -1: one for each distance
+    norm_rel_ebd: str = "none"  # "layer_norm": normalize the relative position embeddings
     share_att_key: bool = False
-    conv_kernel_size: int = 0  # beside the first layer; 0: none
+    conv_kernel_size: int = 0  # convolution parallel to the first layer; 0: none
     conv_act: str = "tanh"
 
 
 def build(config: DebertaConfig) -> Encoder:
-    """The whole wiring."""
+    """Build the backbone from its configuration."""
     check("deberta", config)
     encoder = _encoder(config, Disentangled(config.max_relative_positions), OwnProjections)
     return initialize(encoder, config.initializer_range)
 
 
 def build_v2(config: DebertaV2Config) -> Encoder:
-    """The whole wiring of the second version, which the third has too."""
+    """Build the backbone of version 2 or 3 from its configuration."""
     check("deberta-v2", config)
     score = Disentangled(config.max_relative_positions, max(config.position_buckets, 0))
     norm = LayerNorm(config.hidden_size, config.layer_norm_eps) if config.norm_rel_ebd == "layer_norm" else None
@@ -106,7 +107,7 @@ def _encoder(
     project: type[OwnProjections | SharedProjections],
     norm_of_distances: LayerNorm | None = None,
 ) -> Encoder:
-    """Layers that differ in how they make queries and keys."""
+    """Assemble the encoder from layers with the given attention."""
     width, heads, dropout = config.hidden_size, config.num_attention_heads, config.hidden_dropout_prob
 
     def layer() -> Layer:
@@ -130,12 +131,12 @@ def _encoder(
 
 
 def check(family: str, config: DebertaConfig) -> None:
-    """Refuse what the released checkpoints do not have."""
+    """Raise an error for relative-position settings that no released checkpoint has."""
     buckets = config.position_buckets if isinstance(config, DebertaV2Config) else 0
     if buckets > 0 and config.max_relative_positions <= buckets // 2 + 1:
         raise PretuneError(
             f"{family}: max_relative_positions {config.max_relative_positions} with position_buckets {buckets} is not "
-            "supported; distances must go beyond half of the buckets"
+            "supported; max_relative_positions must be more than position_buckets / 2 + 1"
         )
     if config.terms != {"c2p", "p2c"}:
         raise PretuneError(f"{family}: pos_att_type {config.pos_att_type!r} is not supported; only 'c2p|p2c'")
@@ -144,11 +145,13 @@ def check(family: str, config: DebertaConfig) -> None:
 _SELF, _PROJECT = "deberta.encoder.layer.{i}.attention.self", "backbone.layers.{i}.attention.part.project"
 
 
-def _table(*own: Row) -> Table:
+def _table(*own: Row) -> NameTable:
     rows = [*own, *encoder_rows("deberta")]
-    return Table(
+    return NameTable(
         *rows,
-        *((theirs, ours.replace("layers.{i}.", "layers.{i}.layer.")) for theirs, ours in rows),  # beside a convolution
+        *(
+            (published, ours.replace("layers.{i}.", "layers.{i}.layer.")) for published, ours in rows
+        ),  # parallel to a convolution
         ("deberta.encoder.rel_embeddings.weight", "backbone.distances.weight"),
         *MLM_ROWS,
         ("pooler.dense.{p}", "heads.classify.pooler.dense.{p}"),
@@ -162,11 +165,11 @@ def _table(*own: Row) -> Table:
         copied=MLM_COPIED,
         unused={
             **unused("deberta"),
-            "deberta.embeddings.position_embeddings.weight": "of the enhanced mask decoder, where inputs have none",
+            "deberta.embeddings.position_embeddings.weight": "used only by the enhanced mask decoder",
         },
         unsupported=dict.fromkeys(
             ("mask_predictions.dense.{p}", "mask_predictions.LayerNorm.{p}", "mask_predictions.classifier.{p}"),
-            "the head for replaced tokens of version 3",
+            "the replaced-token-detection head of version 3",
         ),
         renamed={
             "lm_predictions.lm_head.bias": "cls.predictions.bias",
@@ -185,7 +188,7 @@ def _classes(name: str) -> Mapping[frozenset[str], str]:
 
 
 TEMPLATE = Template(single=("start", "A", "separator"), pair=("B", "separator"))
-_ONLY: Mapping[str, Only] = {
+_SUPPORTED: Mapping[str, SupportedValues] = {
     **ENCODER,
     "relative_attention": (True,),
     "attention_head_size": lambda config: (config.hidden_size // config.num_attention_heads,),
@@ -193,8 +196,8 @@ _ONLY: Mapping[str, Only] = {
     "pooler_hidden_size": lambda config: (config.hidden_size,),
 }
 _HARMLESS = {
-    "legacy": "which of two names the head for masked tokens has; both are read",
-    "padding_idx": "the tokenizer's files say it too",
+    "legacy": "selects one of two names of the masked-LM head; both are read",
+    "padding_idx": "also in the tokenizer's files",
     "pooler_dropout": "dropout of a head",
 }
 
@@ -212,7 +215,7 @@ DEBERTA = Family(
         (f"{_SELF}.pos_q_proj.bias", f"{_PROJECT}.position_query_bias"),
     ),
     classes=_classes("Deberta"),
-    only={**_ONLY, "talking_head": (False,)},
+    supported={**_SUPPORTED, "talking_head": (False,)},
     harmless=_HARMLESS,
 )
 DEBERTA_V2 = Family(
@@ -227,6 +230,6 @@ DEBERTA_V2 = Family(
         ("deberta.encoder.conv.LayerNorm.{p}", "backbone.layers.0.norm.{p}"),
     ),
     classes={**_classes("DebertaV2"), frozenset({"choose"}): "DebertaV2ForMultipleChoice"},
-    only={**_ONLY, "share_att_key": (True,), "norm_rel_ebd": ("none", "layer_norm"), "conv_groups": (1,)},
+    supported={**_SUPPORTED, "share_att_key": (True,), "norm_rel_ebd": ("none", "layer_norm"), "conv_groups": (1,)},
     harmless=_HARMLESS,
 )

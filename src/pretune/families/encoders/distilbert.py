@@ -1,6 +1,6 @@
-"""DistilBERT (Sanh et al., 2019, arXiv:1910.01108): every other layer of BERT, no segments, no pooler.
+"""DistilBERT (Sanh et al., 2019, arXiv:1910.01108): BERT with half of its layers, without segment embeddings and pooler.
 
-Departures: attention dropout is off unless asked for.
+Departures: attention dropout is off by default.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
+from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, output_rows
 from pretune.families.config_keys import ENCODER
 from pretune.families.encoders.bert import post_norm_layer, unused
-from pretune.families.family import TOKEN_HEADS, Family, Table, output_rows, token_classes
+from pretune.families.family import Family, token_classes
 from pretune.nn.attention.multi_head import Attention
 from pretune.nn.blocks import Layer
 from pretune.nn.embeddings import Embeddings
@@ -19,14 +20,14 @@ from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
 from pretune.nn.output_heads import Transform, vocabulary_head
 from pretune.nn.positional_encoding import Learned
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
-EPS = 1e-12  # of all norms; no key of config.json
+EPS = 1e-12  # of all norms; not in config.json
 
 
 @dataclass(frozen=True)
 class DistilBertConfig:
-    """Keys of config.json."""
+    """The configuration: one field per key of config.json."""
 
     vocab_size: int = 30522
     max_position_embeddings: int = 512
@@ -43,7 +44,7 @@ class DistilBertConfig:
 
 
 def build(config: DistilBertConfig) -> Encoder:
-    """The whole wiring."""
+    """Build the backbone from its configuration."""
     width, activation = config.dim, ACTIVATIONS[config.activation]
 
     def layer() -> Layer:
@@ -81,7 +82,7 @@ DISTILBERT = Family(
     config=DistilBertConfig,
     build=build,
     template=Template(single=("start", "A", "separator"), pair=("B", "separator"), segments=False),
-    table=Table(
+    table=NameTable(
         ("distilbert.embeddings.word_embeddings.weight", "backbone.embed.tokens"),
         ("distilbert.embeddings.position_embeddings.weight", "backbone.embed.positions.weight"),
         ("distilbert.embeddings.LayerNorm.{p}", "backbone.embed.norm.{p}"),
@@ -115,10 +116,10 @@ DISTILBERT = Family(
         **token_classes("DistilBert"),
     },
     aliases={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
-    only=ENCODER,
+    supported=ENCODER,
     harmless={
         "qa_dropout": "dropout of a head",
         "seq_classif_dropout": "dropout of a head",
-        "tie_weights_": "an older key; tie_word_embeddings says it",
+        "tie_weights_": "an older name of tie_word_embeddings",
     },
 )

@@ -1,6 +1,6 @@
-"""ELECTRA (Clark et al., 2020, arXiv:2003.10555), discriminators and generators: token vectors of a width of their own.
+"""ELECTRA (Clark et al., 2020, arXiv:2003.10555), discriminators and generators, with factorized embeddings.
 
-Departures: attention dropout is off unless asked for; a classifier has no dropout before its first matrix.
+Departures: attention dropout is off by default; classifiers have no dropout before their first linear layer.
 """
 
 from __future__ import annotations
@@ -8,19 +8,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
+from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, output_rows
 from pretune.families.config_keys import ENCODER
 from pretune.families.encoders.bert import BertConfig, embeddings_of, encoder_rows, layer_of, unused, vocabulary_head_of
-from pretune.families.family import TOKEN_HEADS, Family, Table, output_rows, token_classes
+from pretune.families.family import Family, token_classes
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import Linear
 from pretune.nn.output_heads import Transform
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)
 class ElectraConfig(BertConfig):
-    """Keys of config.json: BERT's and one more."""
+    """The configuration: BERT's keys and one more."""
 
     embedding_size: int = 128
     hidden_size: int = 256
@@ -30,9 +31,9 @@ class ElectraConfig(BertConfig):
 
 
 def build(config: ElectraConfig) -> Encoder:
-    """The whole wiring."""
+    """Build the backbone from its configuration."""
     width, vectors = config.hidden_size, config.embedding_size
-    gelu = ACTIVATIONS["gelu"]  # of the heads, whatever the layers have
+    gelu = ACTIVATIONS["gelu"]  # the activation of all heads, whatever that of the layers
     encoder = Encoder(
         embed=embeddings_of(config, vectors, Linear(vectors, width) if vectors != width else None),
         layers=[layer_of(config) for _ in range(config.num_hidden_layers)],
@@ -47,7 +48,7 @@ ELECTRA = Family(
     config=ElectraConfig,
     build=build,
     template=Template(single=("start", "A", "separator"), pair=("B", "separator")),
-    table=Table(
+    table=NameTable(
         *encoder_rows("electra"),
         ("electra.embeddings_project.{p}", "backbone.embed.project.{p}"),
         ("generator_predictions.dense.{p}", "heads.mlm.transform.dense.{p}"),
@@ -73,11 +74,11 @@ ELECTRA = Family(
         frozenset({"choose"}): "ElectraForMultipleChoice",
         **token_classes("Electra"),
     },
-    other_classes={"ElectraForCausalLM": frozenset({"mlm"})},  # a decoder, unless it is used as an encoder
-    only={
+    other_classes={"ElectraForCausalLM": frozenset({"mlm"})},  # a decoder in `transformers`, read as an encoder here
+    supported={
         **ENCODER,
         "position_embedding_type": ("absolute",),
-        # What the head for multiple choice stands on.
+        # The only supported input of the head for multiple choice.
         "summary_type": ("first",),
         "summary_use_proj": (True,),
         "summary_activation": ("gelu",),

@@ -1,6 +1,6 @@
-"""ERNIE 1.0 (Sun et al., 2019, arXiv:1904.09223) and, with vectors of tasks, 2.0 (arXiv:1907.12412): BERT's wiring.
+"""ERNIE 1.0 (Sun et al., 2019, arXiv:1904.09223) and, with task embeddings, 2.0 (arXiv:1907.12412): BERT's architecture.
 
-Departures: attention dropout is off unless asked for.
+Departures: attention dropout is off by default.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pretune.nn.embeddings import Lookup
 
 @dataclass(frozen=True)
 class ErnieConfig(bert.BertConfig):
-    """Keys of config.json: BERT's and two more."""
+    """The configuration: BERT's keys and two more."""
 
     task_type_vocab_size: int = 3
     use_task_id: bool = False
 
 
 def build(config: ErnieConfig) -> Encoder:
-    """BERT, with a vector of the task (column `task`; 0 where there is none) added to all tokens if the model has it."""
+    """Build BERT, with task embeddings if the model has them (column `task`; task 0 where it is absent)."""
     tasks = [Lookup("task", config.task_type_vocab_size, config.hidden_size)] if config.use_task_id else []
     return bert.build(config, tasks)
 
@@ -35,9 +35,9 @@ ERNIE = Family(
     table=bert.table("ernie", ("ernie.embeddings.task_type_embeddings.weight", "backbone.embed.columns.task.weight")),
     classes=bert.classes("Ernie"),
     other_classes={"ErnieForCausalLM": frozenset({"mlm"})},
-    only={**bert.ONLY, "pool_act": ("tanh",), "task_id": (0,)},
+    supported={**bert.SUPPORTED, "pool_act": ("tanh",), "task_id": (0,)},
     harmless={
-        "enable_recompute": "how PaddlePaddle trains a model",
-        "fuse": "how PaddlePaddle runs a model",
+        "enable_recompute": "a training setting of PaddlePaddle",
+        "fuse": "a runtime setting of PaddlePaddle",
     },
 )

@@ -1,10 +1,10 @@
-"""Longformer (Beltagy et al., 2020, arXiv:2004.05150): RoBERTa with a window, and tokens that see all and are seen by all.
+"""Longformer (Beltagy et al., 2020, arXiv:2004.05150): RoBERTa with sliding-window and global attention.
 
-Which tokens these are, column `global` says: for classification the first one, for answers the question, for multiple choice the
-choice, as in `transformers`; for tags and `mlm` none.
+The column `global` marks the tokens with global attention, as in `transformers`: the first token for classification, the
+question for question answering, the choice for multiple choice; none for tagging and `mlm`.
 
-Departures: attention dropout is off unless asked for; a classifier has no dropout before its first matrix; windows have no
-gaps, as in the published encoders.
+Departures: attention dropout is off by default; classifiers have no dropout before their first linear layer; windows are
+not dilated, as in the published encoders.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from pretune.runtime.errors import PretuneError
 
 @dataclass(frozen=True)
 class LongformerConfig(roberta.RobertaConfig):
-    """Keys of config.json: RoBERTa's and one more."""
+    """The configuration: RoBERTa's keys and one more."""
 
     max_position_embeddings: int = 512
-    attention_window: int | Sequence[int] = 512  # the whole window, half of it to each side; of all layers, or of each
+    attention_window: int | Sequence[int] = 512  # the width of the whole window, for all layers or for each
 
     def windows(self) -> Sequence[int]:
-        """How far the tokens of each layer look to each side."""
+        """Return the reach of attention to each side, for each layer."""
         given, layers = self.attention_window, self.num_hidden_layers
         sizes = [given] * layers if isinstance(given, int) else given
         if len(sizes) != layers:
@@ -37,19 +37,19 @@ class LongformerConfig(roberta.RobertaConfig):
                 f"longformer: attention_window has {len(sizes)} sizes, but num_hidden_layers is {layers}"
             )
         if any(size <= 0 or size % 2 for size in sizes):
-            raise PretuneError(f"longformer: attention_window must be even and more than 0, not {given}")
+            raise PretuneError(f"longformer: attention_window must be even and positive, not {given}")
         return [size // 2 for size in sizes]
 
 
 def layer_of(config: LongformerConfig, size: int) -> Layer:
-    """A layer whose tokens look `size` tokens to each side."""
+    """Build a layer whose tokens attend to `size` tokens on each side."""
     dropout = config.attention_probs_dropout_prob
     attention = GlobalAttention(config.hidden_size, config.num_attention_heads, pattern=window(size), dropout=dropout)
     return bert.layer_of(config, attention)
 
 
 def build(config: LongformerConfig) -> Encoder:
-    """The whole wiring."""
+    """Build the backbone from its configuration."""
     return roberta.build(config, [layer_of(config, size) for size in config.windows()])
 
 
@@ -68,6 +68,6 @@ LONGFORMER = Family(
         ),
     ),
     classes=roberta.classes("Longformer"),
-    only={**bert.ONLY, "attention_mode": ("longformer", "sliding_chunks")},
-    harmless={"ignore_attention_mask": "of the published code; nothing reads it"},
+    supported={**bert.SUPPORTED, "attention_mode": ("longformer", "sliding_chunks")},
+    harmless={"ignore_attention_mask": "a leftover of the published code; nothing reads it"},
 )

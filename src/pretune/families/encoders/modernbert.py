@@ -1,7 +1,7 @@
 """ModernBERT (Warner et al., 2024, arXiv:2412.13663).
 
-Departures: all matrices start with the same deviation (of the published ones, the last of each part of a layer starts
-smaller, by the square root of twice the layers); with `zero_outputs` those start at 0.
+Departures: all matrices are initialized with the same standard deviation (in the published models, that of the output
+projections is divided by √(2 · layers)); with `zero_outputs`, output projections are initialized to 0.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any
 from torch import nn
 
 from pretune.backbones.encoder import Encoder
+from pretune.families.checkpoint_names import NameTable, Row, output_rows
 from pretune.families.config_bounds import check_bounds
 from pretune.families.config_keys import ENCODER
-from pretune.families.family import Family, Row, Table, output_rows, token_classes
+from pretune.families.family import Family, token_classes
 from pretune.nn.attention.multi_head import Attention, split_heads
 from pretune.nn.attention.patterns import full, window
 from pretune.nn.blocks import Layer, PreNorm
@@ -28,14 +29,14 @@ from pretune.nn.output_heads import Transform, vocabulary_head
 from pretune.nn.positional_encoding import Rotary
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.parsing import conform
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 @dataclass(frozen=True)
 class ModernBertConfig:
-    """Keys of config.json. Where an older and a newer key say the same, the newer one counts if it is there."""
+    """The configuration: one field per key of config.json; newer keys take precedence over older ones."""
 
     vocab_size: int = 50368
     hidden_size: int = 768
@@ -54,17 +55,17 @@ class ModernBertConfig:
     decoder_bias: bool = True
     classifier_bias: bool = False
     classifier_activation: str = "gelu"
-    classifier_pooling: str = "cls"  # or mean: what `transformers` pools by
-    local_attention: int = 128  # the whole window, half of it to each side
+    classifier_pooling: str = "cls"  # or "mean"
+    local_attention: int = 128  # the width of the whole window
     global_attn_every_n_layers: int = 3
-    layer_types: Sequence[str] | None = None  # newer than global_attn_every_n_layers
+    layer_types: Sequence[str] | None = None  # replaces global_attn_every_n_layers
     global_rope_theta: float = 160_000.0
     local_rope_theta: float = 10_000.0
-    rope_parameters: Mapping[str, Any] | None = None  # newer than the two thetas
+    rope_parameters: Mapping[str, Any] | None = None  # replaces the two thetas
     initializer_range: float = 0.02
     tie_word_embeddings: bool = True
-    zero_outputs: bool = False  # our own key
-    # Written even if unknown: `transformers` would put in those of the published vocabulary.
+    zero_outputs: bool = False  # a key of pretune
+    # Written even if None: `transformers` would otherwise assume the ids of the published vocabulary.
     pad_token_id: int | None = None
     bos_token_id: int | None = None
     eos_token_id: int | None = None
@@ -72,17 +73,17 @@ class ModernBertConfig:
     sep_token_id: int | None = None
 
     def kinds(self) -> Sequence[str]:
-        """The kind of attention of each layer."""
+        """Return the type of attention of each layer."""
         layers, every = self.num_hidden_layers, self.global_attn_every_n_layers
         kinds = self.layer_types or [SLIDING if number % every else FULL for number in range(layers)]
         if len(kinds) != layers:
-            raise PretuneError(f"modernbert: layer_types are {len(kinds)}, but num_hidden_layers is {layers}")
+            raise PretuneError(f"modernbert: layer_types has {len(kinds)} entries, but num_hidden_layers is {layers}")
         if unknown := sorted(set(kinds) - {FULL, SLIDING}):
-            raise PretuneError(f"modernbert: unknown layer_types {', '.join(unknown)}; there are {FULL} and {SLIDING}")
+            raise PretuneError(f"modernbert: unknown layer_types {', '.join(unknown)}; known: {FULL}, {SLIDING}")
         return kinds
 
     def theta(self, kind: str) -> float:
-        """The base of the wavelengths of one kind of layer's positions."""
+        """Return the base of the rotary position embeddings of one type of layer."""
         newer = conform(
             (self.rope_parameters or {}).get(kind) or {}, dict[str, Any], f"modernbert: rope_parameters.{kind}"
         )
@@ -98,7 +99,7 @@ class ModernBertConfig:
 
 
 def build(config: ModernBertConfig) -> Encoder:
-    """The whole wiring."""
+    """Build the backbone from its configuration."""
     width, heads = config.hidden_size, config.num_attention_heads
     norm = partial(LayerNorm, width, config.norm_eps, config.norm_bias)
     patterns = {FULL: full, SLIDING: window(config.local_attention // 2)}
@@ -119,7 +120,7 @@ def build(config: ModernBertConfig) -> Encoder:
             bias=config.mlp_bias,
             dropout=config.mlp_dropout,
         )
-        # The embeddings end in a norm: the first attention needs none before it.
+        # The embeddings end with a norm, so the first layer has none before its attention.
         before = norm() if number else nn.Identity()
         return Layer(
             attention=PreNorm(attention, before, config.attention_dropout), feed_forward=PreNorm(feed_forward, norm())
@@ -150,7 +151,7 @@ _OURS = "backbone.layers.{i}"
 
 
 def _head(name: str, transform: str) -> list[Row]:
-    """Of the heads of all tasks, which have the same names."""
+    """Return the rows of a head; all heads have the same published names."""
     return [
         ("head.dense.{p}", f"heads.{name}.{transform}.dense.{{p}}"),
         ("head.norm.{p}", f"heads.{name}.{transform}.norm.{{p}}"),
@@ -163,7 +164,7 @@ MODERNBERT = Family(
     config=ModernBertConfig,
     build=build,
     template=Template(single=("start", "A", "separator"), pair=("B", "separator"), segments=False),
-    table=Table(
+    table=NameTable(
         ("model.embeddings.tok_embeddings.weight", "backbone.embed.tokens"),
         ("model.embeddings.norm.{p}", "backbone.embed.norm.{p}"),
         (f"{_LAYER}.attn_norm.{{p}}", f"{_OURS}.attention.norm.{{p}}"),
@@ -192,16 +193,16 @@ MODERNBERT = Family(
         **token_classes("ModernBert"),
     },
     poolings={"cls": "start", "mean": "mean"},
-    only={
+    supported={
         **ENCODER,
         "head_dim": lambda config: (config.hidden_size // config.num_attention_heads,),
         "sliding_window": lambda config: (config.local_attention // 2,),
         "classifier_pooling": ("cls", "mean"),
     },
     harmless={
-        "deterministic_flash_attn": "how gradients are computed",
-        "layer_norm_eps": "norm_eps is what is read",
-        "position_embedding_type": "positions are rotary, whatever it says",
+        "deterministic_flash_attn": "a setting of the backward kernel",
+        "layer_norm_eps": "norm_eps is read instead",
+        "position_embedding_type": "positions are always rotary",
         "reference_compile": "how a model is run",
         "repad_logits_with_grad": "how a loss is computed",
         "sparse_prediction": "how a loss is computed",

@@ -1,9 +1,9 @@
-"""MPNet (Song et al., 2020, arXiv:2004.09297): BERT's layers with T5's relative position bias, shared by all of them.
+"""MPNet (Song et al., 2020, arXiv:2004.09297): BERT with T5's relative position bias, shared by all layers.
 
-The bias comes on top of learned positions, which start at row 2 and do not count tokens with the id 1. `transformers` takes these
-for padding whatever `pad_token_id` says, so pretune does, too.
+The bias is added to learned positions, which start at index 2 and skip tokens with the id 1: `transformers` treats these
+as padding whatever `pad_token_id` says.
 
-Departures: attention dropout is off unless asked for; a classifier has no dropout before its first matrix.
+Departures: attention dropout is off by default; classifiers have no dropout before their first linear layer.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
+from pretune.families.checkpoint_names import Row
 from pretune.families.config_keys import ENCODER
 from pretune.families.encoders import roberta
 from pretune.families.encoders.bert import BertConfig, layer_of, vocabulary_head_of
-from pretune.families.family import Family, Row
+from pretune.families.family import Family
 from pretune.nn.attention.multi_head import ScoredAttention
 from pretune.nn.attention.score_mods import RelativeBias
 from pretune.nn.blocks import Layer
@@ -25,17 +26,17 @@ from pretune.nn.linear import LayerNorm
 from pretune.nn.output_heads import Transform
 from pretune.nn.positional_encoding import Learned
 
-# Not keys of config.json.
+# Constants that config.json does not have.
 PADDING = 1
 MAX_DISTANCE = 128
 
 
 @dataclass(frozen=True)
 class MPNetConfig(BertConfig):
-    """Keys of config.json: BERT's and one more."""
+    """The configuration: BERT's keys and one more."""
 
     vocab_size: int = 30527
-    type_vocab_size: int = 0  # there are no segments, whatever a file says
+    type_vocab_size: int = 0  # there are no segment embeddings, whatever a file says
     relative_attention_num_buckets: int = 32
 
 
@@ -44,7 +45,7 @@ def build(config: MPNetConfig) -> Encoder:
     width, heads = config.hidden_size, config.num_attention_heads
 
     def layer() -> Layer:
-        # More than one stage did not fit into the memory of a multiprocessor of an H200.
+        # More pipeline stages do not fit into the shared memory of an H200.
         attention = ScoredAttention(width, heads, dropout=config.attention_probs_dropout_prob, stages=1)
         return layer_of(config, attention)
 
@@ -88,10 +89,10 @@ MPNET = Family(
     template=roberta.TEMPLATE,
     table=roberta.table("mpnet", encoder=ENCODER_ROWS),
     classes=roberta.classes("MPNet"),
-    only={
+    supported={
         **ENCODER,
         "position_embedding_type": ("absolute",),
-        "relative_attention_num_buckets": (32,),  # which `transformers` has, whatever the size of the tensor
+        "relative_attention_num_buckets": (32,),  # hard-coded in `transformers`
     },
-    harmless={"embedding_size": "only a check of sizes reads it"},
+    harmless={"embedding_size": "used only by a size check"},
 )

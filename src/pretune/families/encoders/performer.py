@@ -1,7 +1,7 @@
-"""Performer (Choromanski et al., 2020, arXiv:2009.14794): BERT's wiring, attention by random features in place of softmax.
+"""Performer (Choromanski et al., 2020, arXiv:2009.14794): BERT with random-feature attention in place of softmax.
 
-No layout of it is published that others read: names are BERT's, and one more. Departures: the paper's networks are Transformers
-with norms before their parts and without segments; random features are drawn once, not anew every so often; attention has no dropout.
+There is no published checkpoint layout; parameter names are BERT's and one more. Departures: the paper's networks are
+pre-norm and have no segment embeddings; random features are drawn once instead of periodically; attention has no dropout.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pretune.nn.output_heads import Transform
 
 @dataclass(frozen=True)
 class PerformerConfig(bert.BertConfig):
-    """Keys of config.json: BERT's and one more."""
+    """The configuration: BERT's keys and one more."""
 
     num_random_features: int = 256
 
 
 def build(config: PerformerConfig) -> Encoder:
-    """The whole wiring."""
+    """Build the backbone from its configuration."""
     width, activation = config.hidden_size, ACTIVATIONS[config.hidden_act]
 
     def layer() -> Layer:
@@ -58,6 +58,6 @@ PERFORMER = Family(
         ),
     ),
     classes={frozenset(): "Encoder"},
-    only=bert.ONLY,
+    supported=bert.SUPPORTED,
     elsewhere=False,
 )

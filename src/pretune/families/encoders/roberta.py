@@ -2,7 +2,7 @@
 
 These are XLM-RoBERTa (Conneau et al., 2020, arXiv:1911.02116) and CamemBERT (Martin et al., 2020, arXiv:1911.03894).
 
-Departures: attention dropout is off unless asked for; a classifier has no dropout before its first matrix.
+Departures: attention dropout is off by default; classifiers have no dropout before their first linear layer.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pretune.backbones.encoder import Encoder
+from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, Row, output_rows
 from pretune.families.encoders.bert import (
-    ONLY,
+    SUPPORTED,
     BertConfig,
     embeddings_of,
     encoder_rows,
@@ -20,24 +21,24 @@ from pretune.families.encoders.bert import (
     unused,
     vocabulary_head_of,
 )
-from pretune.families.family import TOKEN_HEADS, Family, Row, Table, output_rows, token_classes
+from pretune.families.family import Family, token_classes
 from pretune.nn.blocks import Layer
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.initialization import initialize
 from pretune.nn.output_heads import Transform
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)
 class RobertaConfig(BertConfig):
-    """Keys of config.json: BERT's and one more."""
+    """The configuration: BERT's keys and one more."""
 
     vocab_size: int = 50265
-    pad_token_id: int = 1  # positions start after it
+    pad_token_id: int = 1  # positions start at the next index
 
 
 def build(config: RobertaConfig, layers: Iterable[Layer] | None = None) -> Encoder:
-    """The whole wiring; `layers` are another family's in place of BERT's (Longformer)."""
+    """Build the backbone from its configuration, optionally with other layers than BERT's (Longformer)."""
     width = config.hidden_size
     encoder = Encoder(
         embed=embeddings_of(config, width, first=config.pad_token_id + 1),
@@ -53,12 +54,12 @@ TEMPLATE = Template(
 )  # <s> A </s></s> B </s>
 
 
-def table(name: str, *rows: Row, encoder: Iterable[Row] | None = None) -> Table:
-    """Return RoBERTa's layout under the name of a family, with further rows.
+def table(name: str, *rows: Row, encoder: Iterable[Row] | None = None) -> NameTable:
+    """Return the parameter names of RoBERTa with the prefix of a family, and further rows.
 
-    `encoder` are the rows of an encoder that is not laid out as BERT's is (MPNet).
+    `encoder` replaces the rows of BERT's encoder (MPNet).
     """
-    return Table(
+    return NameTable(
         *(encoder_rows(name) if encoder is None else encoder),
         *rows,
         ("lm_head.dense.{p}", "heads.mlm.transform.dense.{p}"),
@@ -78,7 +79,7 @@ def table(name: str, *rows: Row, encoder: Iterable[Row] | None = None) -> Table:
 
 
 def classes(name: str) -> Mapping[frozenset[str], str]:
-    """RoBERTa's classes in `transformers` under the name of a family."""
+    """Return the classes of `transformers` for each set of heads, with the class prefix of a family."""
     return {
         frozenset(): f"{name}Model",
         frozenset({"mlm"}): f"{name}ForMaskedLM",
@@ -89,7 +90,7 @@ def classes(name: str) -> Mapping[frozenset[str], str]:
 
 
 def family(name: str, prefix: str) -> Family:
-    """A family with all of RoBERTa but the name; `prefix` is that of its classes in `transformers`."""
+    """Return a copy of RoBERTa with another name; `prefix` is that of its classes in `transformers`."""
     return Family(
         name=name,
         config=RobertaConfig,
@@ -97,8 +98,10 @@ def family(name: str, prefix: str) -> Family:
         template=TEMPLATE,
         table=table("roberta"),
         classes=classes(prefix),
-        other_classes={f"{prefix}ForCausalLM": frozenset({"mlm"})},  # a decoder, unless it is used as an encoder
-        only=ONLY,
+        other_classes={
+            f"{prefix}ForCausalLM": frozenset({"mlm"})
+        },  # a decoder in `transformers`, read as an encoder here
+        supported=SUPPORTED,
     )
 
 

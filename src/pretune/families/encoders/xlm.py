@@ -1,6 +1,6 @@
-"""XLM (Lample and Conneau, 2019, arXiv:1901.07291): BERT's layers, and vectors of languages.
+"""XLM (Lample and Conneau, 2019, arXiv:1901.07291): BERT with language embeddings.
 
-Departures: attention dropout is off unless asked for.
+Departures: attention dropout is off by default.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from torch import nn
 
 from pretune.backbones.encoder import Encoder
+from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, output_rows
 from pretune.families.config_keys import ENCODER
 from pretune.families.encoders.bert import post_norm_layer
-from pretune.families.family import TOKEN_HEADS, Family, Table, output_rows, token_classes
+from pretune.families.family import Family, token_classes
 from pretune.nn.attention.multi_head import Attention
 from pretune.nn.attention.patterns import causal, full
 from pretune.nn.blocks import Layer
@@ -23,15 +24,15 @@ from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, Linear, OutputLinear
 from pretune.nn.output_heads import vocabulary_head
 from pretune.nn.positional_encoding import Learned
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
-# Numbers between a choice's state and its score: `transformers` makes one per class of config.json, which are two by default.
+# Width between the pooled state and the score of a choice: the number of classes in `transformers`, by default two.
 SUMMARY_WIDTH = 2
 
 
 @dataclass(frozen=True)
 class XlmConfig:
-    """Keys of config.json."""
+    """The configuration: one field per key of config.json."""
 
     vocab_size: int = 30145
     emb_dim: int = 2048
@@ -44,7 +45,7 @@ class XlmConfig:
     causal: bool = False
     n_langs: int = 1
     use_lang_emb: bool = True
-    lang2id: Mapping[str, int] | None = None  # what the numbers in the column `language` mean
+    lang2id: Mapping[str, int] | None = None  # the language ids in the column `language`
     id2lang: Mapping[str, str] | None = None
     max_position_embeddings: int = 512
     embed_init_std: float = 2048**-0.5
@@ -55,7 +56,7 @@ class XlmConfig:
 
 
 def build(config: XlmConfig) -> Encoder:
-    """The whole wiring. Without a column `language` no vector of a language is added."""
+    """Build the backbone; without a column `language`, no language embedding is added."""
     width, eps = config.emb_dim, config.layer_norm_eps
     activation = ACTIVATIONS["gelu" if config.gelu_activation else "relu"]
 
@@ -98,7 +99,7 @@ XLM = Family(
     config=XlmConfig,
     build=build,
     template=Template(single=("start", "A", "separator"), pair=("B", "separator"), segments=False),
-    table=Table(
+    table=NameTable(
         ("transformer.embeddings.weight", "backbone.embed.tokens"),
         ("transformer.position_embeddings.weight", "backbone.embed.positions.weight"),
         ("transformer.lang_embeddings.weight", "backbone.embed.columns.language.weight"),
@@ -125,7 +126,7 @@ XLM = Family(
                 "qa_outputs.end_logits.LayerNorm.{p}",
                 "qa_outputs.answer_class.dense_{i}.{p}",
             ),
-            "the head for questions by beam search",
+            "the question-answering head with beam search",
         ),
     ),
     classes={
@@ -135,7 +136,9 @@ XLM = Family(
         frozenset({"choose"}): "XLMForMultipleChoice",
         **token_classes("XLM", "QuestionAnsweringSimple"),
     },
-    closed_classes={"XLMForQuestionAnswering": "a head for questions by beam search over starts and ends"},
+    unsupported_classes={
+        "XLMForQuestionAnswering": "a question-answering head with beam search over start and end positions"
+    },
     aliases={
         "n_words": "vocab_size",
         "pad_index": "pad_token_id",
@@ -143,22 +146,25 @@ XLM = Family(
         "num_attention_heads": "n_heads",
         "num_hidden_layers": "n_layers",
     },
-    only={
+    supported={
         **ENCODER,
         "is_encoder": (True,),
-        "asm": (False,),  # an adaptive softmax
+        "asm": (False,),  # adaptive softmax
         "share_inout_emb": (True,),
-        # What the heads for classification and multiple choice stand on.
+        # The only supported inputs of the heads for classification and multiple choice.
         "summary_type": ("first",),
         "summary_use_proj": (True,),
         "summary_activation": ("",),
         "summary_proj_to_labels": (True,),
     },
     harmless={
-        **dict.fromkeys(("bos_index", "eos_index", "unk_index", "mask_index"), "the tokenizer's files say it too"),
-        **dict.fromkeys(("asm_cutoffs", "asm_div_value"), "of the adaptive softmax, which it has not"),
-        **dict.fromkeys(("start_n_top", "end_n_top"), "of the head for questions by beam search, which is left out"),
+        **dict.fromkeys(("bos_index", "eos_index", "unk_index", "mask_index"), "also in the tokenizer's files"),
+        **dict.fromkeys(("asm_cutoffs", "asm_div_value"), "only for the adaptive softmax, which is not supported"),
+        **dict.fromkeys(
+            ("start_n_top", "end_n_top"),
+            "only for the question-answering head with beam search, which is not supported",
+        ),
         **dict.fromkeys(("encoder_only", "max_vocab", "min_count", "same_enc_dec"), "how it was trained"),
-        "lang_id": "a language that `generate` of `transformers` writes",
+        "lang_id": "the target language of `generate` in `transformers`",
     },
 )

@@ -1,10 +1,10 @@
-"""XLNet (Yang et al., 2019, arXiv:1906.08237): Transformer-XL's layers, read in any order.
+"""XLNet (Yang et al., 2019, arXiv:1906.08237): Transformer-XL with permuted factorization orders.
 
-A memory of `mem_len` tokens is at work where batches go on from one another. Biases of content and positions are every
-layer's own, as in the released checkpoints.
+A memory of `mem_len` tokens is used in stateful batches. Each layer has its own content and position biases, as in the
+released checkpoints.
 
-Departures: attention dropout is off (the published models have that of everything else there too); nor are the vectors of
-positions and the last states dropped.
+Departures: attention dropout is off (the published models use `dropout` there too); position embeddings and the last
+hidden states have no dropout.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from pretune.backbones.encoder import Encoder
+from pretune.families.checkpoint_names import TOKEN_HEADS, NameTable, output_rows
 from pretune.families.config_keys import ENCODER
-from pretune.families.family import TOKEN_HEADS, Family, Table, output_rows, token_classes
+from pretune.families.family import Family, token_classes
 from pretune.nn.attention.multi_head import ScoredAttention, split_heads
 from pretune.nn.attention.score_mods import TransformerXL
 from pretune.nn.blocks import Layer, PostNorm
@@ -23,38 +24,38 @@ from pretune.nn.feed_forward import ACTIVATIONS, FeedForward
 from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
 from pretune.nn.output_heads import Transform, vocabulary_head
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)
 class XLNetConfig:
-    """Keys of config.json."""
+    """The configuration: one field per key of config.json."""
 
     vocab_size: int = 32000
     d_model: int = 1024
     n_layer: int = 24
     n_head: int = 16
-    d_head: int | None = None  # the width over the heads
+    d_head: int | None = None  # d_model / n_head
     d_inner: int = 4096
     ff_activation: str = "gelu"
     attn_type: str = "bi"
     dropout: float = 0.1
-    mem_len: int | None = None  # tokens of the batch before that are remembered
-    clamp_len: int = -1  # distances beyond it count as it; -1: none do
+    mem_len: int | None = None  # tokens of earlier segments to remember
+    clamp_len: int = -1  # larger distances are clipped; -1: no clipping
     layer_norm_eps: float = 1e-12
     initializer_range: float = 0.02
     summary_type: str = "last"
     summary_use_proj: bool = True
     summary_activation: str = "tanh"
     tie_word_embeddings: bool = True
-    # Written even if unknown: `transformers` would put in those of the published vocabulary.
+    # Written even if None: `transformers` would otherwise assume the ids of the published vocabulary.
     pad_token_id: int | None = None
     bos_token_id: int | None = None
     eos_token_id: int | None = None
 
 
 def build(config: XLNetConfig) -> Encoder:
-    """The whole wiring."""
+    """Build the backbone from its configuration."""
     width, heads, dropout = config.d_model, config.n_head, config.dropout
     head_width = config.d_head or split_heads(width, heads)
     furthest = config.clamp_len if config.clamp_len > 0 else None
@@ -88,9 +89,9 @@ XLNET = Family(
     name="xlnet",
     config=XLNetConfig,
     build=build,
-    # The classifier's token is the last one, in a segment of its own.
+    # The token for classification comes last and has its own segment.
     template=Template(single=("A", "separator"), pair=("B", "separator"), last=("start",)),
-    table=Table(
+    table=NameTable(
         ("transformer.word_embedding.weight", "backbone.embed.tokens"),
         ("transformer.mask_emb", "backbone.embed.query"),
         (f"{_ATTENTION}.q", f"{_OURS}.attention.part.query.weight"),
@@ -121,7 +122,7 @@ XLNET = Family(
                 "end_logits.LayerNorm.{p}",
                 "answer_class.dense_{i}.{p}",
             ),
-            "the head for questions by beam search",
+            "the question-answering head with beam search",
         ),
         transposed=[f"{_ATTENTION}.{part}" for part in "qkvr"],
         folded={f"{_ATTENTION}.{part}": f"{_ATTENTION}.r_w_bias" for part in "qkvor"},
@@ -133,7 +134,9 @@ XLNET = Family(
         frozenset({"choose"}): "XLNetForMultipleChoice",
         **token_classes("XLNet", "QuestionAnsweringSimple"),
     },
-    closed_classes={"XLNetForQuestionAnswering": "a head for questions by beam search over starts and ends"},
+    unsupported_classes={
+        "XLNetForQuestionAnswering": "a question-answering head with beam search over start and end positions"
+    },
     poolings={"": "last"},
     aliases={
         "n_token": "vocab_size",
@@ -141,20 +144,23 @@ XLNET = Family(
         "num_attention_heads": "n_head",
         "num_hidden_layers": "n_layer",
     },
-    only={
+    supported={
         **ENCODER,
-        "attn_type": ("bi",),  # which an order restricts
+        "attn_type": ("bi",),  # restricted by the factorization order
         "bi_data": (False,),
         "same_length": (False,),
         "reuse_len": (0,),
         "untie_r": (True,),
-        # What the heads for classification and multiple choice stand on.
+        # The only supported inputs of the heads for classification and multiple choice.
         "summary_type": ("last",),
         "summary_use_proj": (True,),
         "summary_proj_to_labels": (False,),
     },
     harmless={
-        **dict.fromkeys(("use_mems_eval", "use_mems_train"), "pretune remembers where batches go on from one another"),
-        **dict.fromkeys(("start_n_top", "end_n_top"), "of the head for questions by beam search, which is left out"),
+        **dict.fromkeys(("use_mems_eval", "use_mems_train"), "pretune uses the memory in stateful batches"),
+        **dict.fromkeys(
+            ("start_n_top", "end_n_top"),
+            "only for the question-answering head with beam search, which is not supported",
+        ),
     },
 )

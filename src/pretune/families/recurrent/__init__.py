@@ -1,1 +1,1 @@
-"""Families of recurrent models (AWD-LSTM, ELMo) and static word vectors."""
+"""Recurrent families (AWD-LSTM, ELMo) and static word vectors."""

@@ -1,6 +1,6 @@
-"""A BiLSTM over token vectors, the small student of large teachers (Tang et al., 2019, arXiv:1903.12136).
+"""A BiLSTM over token embeddings, as a small student for distillation (Tang et al., 2019, arXiv:1903.12136).
 
-No layout of it is published that others read: names are our own.
+There is no published checkpoint layout; parameter names are pretune's own.
 """
 
 from __future__ import annotations
@@ -10,29 +10,30 @@ from functools import partial
 
 from pretune.backbones.bidirectional import TwoWays
 from pretune.backbones.recurrent import Recurrent
-from pretune.families.family import Family, Table
+from pretune.families.checkpoint_names import NameTable
+from pretune.families.family import Family
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.initialization import initialize_evenly
 from pretune.nn.output_heads import OwnVocabularyHead
 from pretune.nn.recurrent import Cell, Recurrence, RecurrentLayer
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)
 class BiLSTMConfig:
-    """Keys of config.json."""
+    """The configuration: one field per key of config.json."""
 
     vocab_size: int = 30522
     embedding_size: int = 300
-    hidden_size: int = 300  # of each way
-    num_hidden_layers: int = 1  # of each way
+    hidden_size: int = 300  # of each direction
+    num_hidden_layers: int = 1  # of each direction
     cell: Cell = "lstm"
-    dropout: float = 0.0  # of embeddings and of what comes out of layers; locked
-    initializer_range: float = 0.1  # of token vectors
+    dropout: float = 0.0  # variational dropout of embeddings and layer outputs
+    initializer_range: float = 0.1  # of the token embedding
 
 
 def build(config: BiLSTMConfig) -> TwoWays:
-    """The whole wiring."""
+    """Build the backbone from its configuration."""
     embed = Embeddings(config.vocab_size, config.embedding_size)
     widths = [config.embedding_size] + [config.hidden_size] * (config.num_hidden_layers - 1)
     ahead, back = (
@@ -55,7 +56,7 @@ BILSTM = Family(
     config=BiLSTMConfig,
     build=build,
     template=Template(single=("A",), pair=("separator", "B"), segments=False),
-    table=Table(
+    table=NameTable(
         ("embed.tokens", "backbone.embed.tokens"),
         *((f"{way}.layers.{{i}}.{{p}}", f"backbone.{way}.layers.{{i}}.cells.{{p}}") for way in ("ahead", "back")),
         ("bilm.{p}", "heads.bilm.output.{p}"),

@@ -1,8 +1,8 @@
-"""ELMo (Peters et al., 2018, arXiv:1802.05365): two stacks of projected LSTM layers over words spelled by a character CNN.
+"""ELMo (Peters et al., 2018, arXiv:1802.05365): forward and backward LSTMs with projections over a character CNN.
 
-Departures: words outside the vocabulary are read as unknown ones while pretraining (afterward by their letters); the
-softmax is whole (the paper draws 8192 negatives); neither cells nor projections are clipped, which no fast kernel does,
-unless `cell_clip` and `proj_clip` say so, as for the published weights: these run step by step.
+Departures: in pretraining, words outside the vocabulary are unknown tokens (afterward they are read by character); the
+softmax is full (the paper samples 8192 negatives); cells and projections are not clipped, which no fast kernel supports,
+unless `cell_clip` and `proj_clip` are set, as for the published weights, which therefore run step by step.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from functools import partial
 
 from pretune.backbones.bidirectional import TwoWays
 from pretune.backbones.recurrent import Recurrent
-from pretune.families.family import Family, Row, Table
+from pretune.families.checkpoint_names import NameTable, Row
+from pretune.families.family import Family
 from pretune.nn.character_cnn import SpelledEmbeddings
 from pretune.nn.feed_forward import ACTIVATIONS
 from pretune.nn.output_heads import OwnVocabularyHead
 from pretune.nn.recurrent import Recurrence, RecurrentLayer
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 Pairs = tuple[tuple[int, int], ...]
 FILTERS: Pairs = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
@@ -25,16 +26,16 @@ FILTERS: Pairs = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1
 
 @dataclass(frozen=True)
 class ElmoConfig:
-    """Keys of config.json."""
+    """The configuration: one field per key of config.json."""
 
-    vocab_size: int = 793471  # of the softmax
-    hidden_size: int = 4096  # cells of a layer
-    projection_size: int = 512  # of a stack; states are those of two
-    num_hidden_layers: int = 2  # of each stack
-    residual: bool = True  # from each layer but the first to the next
+    vocab_size: int = 793471  # words of the softmax
+    hidden_size: int = 4096  # LSTM cells per layer
+    projection_size: int = 512  # of each direction; hidden states concatenate two
+    num_hidden_layers: int = 2  # of each direction
+    residual: bool = True  # residual connections from the second layer on
     character_size: int = 16
     max_characters: int = 50
-    filters: Pairs = FILTERS  # letters that they see, and how many
+    filters: Pairs = FILTERS  # pairs of filter width and number of filters
     highways: int = 2
     activation: str = "relu"
     dropout: float = 0.1
@@ -43,7 +44,7 @@ class ElmoConfig:
 
 
 def build(config: ElmoConfig) -> TwoWays:
-    """The whole wiring."""
+    """Build the backbone from its configuration."""
     width = config.projection_size
     clip = None if config.cell_clip is None else (config.cell_clip, config.proj_clip or float("inf"))
     embed = SpelledEmbeddings(
@@ -88,7 +89,7 @@ ELMO = Family(
     config=ElmoConfig,
     build=build,
     template=Template(single=("start", "A", "end"), pair=("B", "end"), segments=False),
-    table=Table(
+    table=NameTable(
         *_rows(),
         ("bilm.{p}", "heads.bilm.output.{p}"),
         ("classifier.{p}", "heads.classify.output.{p}"),

@@ -1,7 +1,7 @@
-"""ELMo's published layout: options.json beside a file of weights, .hdf5 (Peters et al., 2018).
+"""The published checkpoints of ELMo: options.json and an .hdf5 file of weights (Peters et al., 2018).
 
-Matrices lie the other way round, gates in TensorFlow's order (input, candidate, forget, output), and the forget gate's bias
-of 1 is added when the model runs.
+Matrices are transposed, gates are in TensorFlow's order (input, candidate, forget, output), and 1 is to be added to the
+bias of the forget gate.
 """
 
 from __future__ import annotations
@@ -17,50 +17,54 @@ from torch import Tensor
 
 from pretune.families.recurrent.elmo import ElmoConfig, build
 from pretune.nn.feed_forward import ACTIVATIONS
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.parsing import as_tuples, conform, read_mapping
 from pretune.runtime.tensor_files import check_finite
 from pretune.runtime.value_ranges import Interval, check_number
 
-Array = np.ndarray[Any, np.dtype[Any]]
-GATES = (0, 2, 1, 3)  # torch's order, as places in TensorFlow's
+GATES = (0, 2, 1, 3)  # torch's order, as indices into TensorFlow's
 OPTIONS = "options.json"
 SIZE, FEW = Interval(1, 1_000_000), Interval(1, 100)
 
 
 def is_published(folder: Path) -> bool:
-    """Whether a folder holds a model in this layout."""
+    """Return whether a folder holds a published ELMo checkpoint."""
     return folder.is_dir() and bool(_files(folder)[0])
 
 
 def read_published(folder: Path, vocabulary: int) -> tuple[ElmoConfig, dict[str, Tensor]]:
-    """The configuration, and the parameters by our names."""
+    """Return the configuration and the parameters of a published checkpoint, under our names."""
     try:
         import h5py
     except ImportError as error:
-        raise PretuneError('reading .hdf5 files needs h5py: pip install "pretune[elmo]"') from error
+        raise PretuneError('Reading .hdf5 files needs h5py; install it with: pip install "pretune[elmo]"') from error
     options_file, weights_file = _files(folder)
     if options_file is None or weights_file is None:
-        raise PretuneError(f"{folder}: ELMo comes as two files, {OPTIONS} and weights that end in .hdf5")
+        raise PretuneError(
+            f"{folder}: a published ELMo has two files, {OPTIONS} and one that ends in .hdf5, and one of them is missing"
+        )
     config = read_options(read_mapping(options_file, "ELMo's options"), vocabulary, options_file)
     with _readable(weights_file), h5py.File(weights_file, "r") as file:
         tensors = read_weights(file, config)
     with torch.device("meta"):
-        expected = dict(build(config).named_parameters())  # both stacks have one embedding, once
+        expected = dict(build(config).named_parameters())  # the shared embedding appears once
     wrong = {name for name, x in expected.items() if name not in tensors or tensors[name].shape != x.shape}
     if wrong:
-        raise PretuneError(f"{folder}: options and weights do not belong together: {', '.join(sorted(wrong))}")
+        raise PretuneError(
+            f"{folder}: {OPTIONS} and the weights disagree on the shapes of {', '.join(sorted(wrong))}; use files that belong together"
+        )
     check_finite(tensors, weights_file)
     return config, tensors
 
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Turn what h5py raises for a file that is damaged, or lacks a matrix, into an error of one line."""
+    """Turn errors of h5py on damaged or incomplete files into a `PretuneError`."""
     try:
         yield
     except (OSError, LookupError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-        raise PretuneError(f"{path}: damaged, or not ELMo's layout ({error})") from error
+        raise PretuneError(f"{path}: the file is damaged or does not hold ELMo weights ({error})") from error
 
 
 def _files(folder: Path) -> tuple[Path | None, Path | None]:
@@ -69,13 +73,13 @@ def _files(folder: Path) -> tuple[Path | None, Path | None]:
 
 
 def read_options(options: Mapping[str, Any], vocabulary: int, where: Path) -> ElmoConfig:
-    """options.json as our configuration."""
+    """Return the configuration described by an options.json."""
     lstm, characters = (conform(options.get(key), dict[str, Any], f"{where}: {key}") for key in ("lstm", "char_cnn"))
     embedding = conform(characters.get("embedding"), dict[str, Any], f"{where}: char_cnn.embedding")
 
     def option(section: Mapping[str, Any], key: str, kind: Any) -> Any:
         if key not in section:
-            raise PretuneError(f"{where}: '{key}' is missing; these are not ELMo's options")
+            raise PretuneError(f"{where}: the key '{key}' is missing; this is not an options.json of ELMo")
         return conform(section[key], kind, f"{where}: {key}")
 
     sizes = {
@@ -92,7 +96,9 @@ def read_options(options: Mapping[str, Any], vocabulary: int, where: Path) -> El
     check_number(f"{where}: n_layers", sizes["num_hidden_layers"], FEW)
     check_number(f"{where}: n_highway", sizes["highways"], FEW)
     if (activation := option(characters, "activation", str)) not in ACTIVATIONS or not filters:
-        raise PretuneError(f"{where}: the activation {activation!r}, or no filters; these are not ELMo's options")
+        raise PretuneError(
+            f"{where}: unsupported activation {activation!r}, or no filters; this is not an options.json of ELMo"
+        )
     return ElmoConfig(
         vocab_size=vocabulary,
         **sizes,
@@ -106,17 +112,17 @@ def read_options(options: Mapping[str, Any], vocabulary: int, where: Path) -> El
 
 
 def read_weights(file: Any, config: ElmoConfig) -> dict[str, Tensor]:
-    """The parameters of the backbone."""
+    """Return the parameters of the backbone from an open .hdf5 file."""
     found: dict[str, Array] = {"embed.symbols": file["char_embed"][...]}
     for number, _ in enumerate(config.filters):
-        # (1, letters, vectors, filters) there
+        # (1, width, embedding size, filters) in the file
         found[f"embed.filters.{number}.weight"] = file["CNN"][f"W_cnn_{number}"][...][0].transpose(2, 1, 0)
         found[f"embed.filters.{number}.bias"] = file["CNN"][f"b_cnn_{number}"][...]
     for number in range(config.highways):
         layer = file[f"CNN_high_{number}"]
-        for ours, theirs in (("gate", "carry"), ("transform", "transform")):
-            found[f"embed.highways.{number}.{ours}.weight"] = layer[f"W_{theirs}"][...].T
-            found[f"embed.highways.{number}.{ours}.bias"] = layer[f"b_{theirs}"][...]
+        for ours, published in (("gate", "carry"), ("transform", "transform")):
+            found[f"embed.highways.{number}.{ours}.weight"] = layer[f"W_{published}"][...].T
+            found[f"embed.highways.{number}.{ours}.bias"] = layer[f"b_{published}"][...]
     found["embed.project.weight"] = file["CNN_proj"]["W_proj"][...].T
     found["embed.project.bias"] = file["CNN_proj"]["b_proj"][...]
     for way, number in (("ahead", 0), ("back", 1)):
@@ -125,7 +131,7 @@ def read_weights(file: Any, config: ElmoConfig) -> dict[str, Tensor]:
             cell, name = cells[f"Cell{layer_number}"]["LSTMCell"], f"{way}.layers.{layer_number}.cells"
             both, bias = _gates(cell["W_0"][...].T), _gates(cell["B"][...])
             width = config.hidden_size
-            bias[width : 2 * width] += 1.0  # of the forget gate
+            bias[width : 2 * width] += 1.0  # the bias of the forget gate
             found[f"{name}.weight_ih"] = both[:, : config.projection_size]
             found[f"{name}.weight_hh"] = both[:, config.projection_size :]
             found[f"{name}.bias"] = bias
@@ -134,6 +140,6 @@ def read_weights(file: Any, config: ElmoConfig) -> dict[str, Tensor]:
 
 
 def _gates(array: Array) -> Array:
-    """Blocks of rows, one for each gate, in torch's order."""
+    """Return the array with its blocks of rows, one per gate, in torch's order."""
     blocks = np.split(np.array(array, dtype=np.float32), 4)
     return np.concatenate([blocks[place] for place in GATES])

@@ -1,8 +1,8 @@
-"""ELMo's biLM (Peters et al., 2018a, arXiv:1802.05365) of Transformer layers, as Peters et al., 2018b (arXiv:1808.08949) have it.
+"""ELMo's biLM with Transformer layers (Peters et al., 2018a, arXiv:1802.05365; 2018b, arXiv:1808.08949).
 
-No layout of it is published that others read: names are our own. Departures: subwords in place of words spelled by a
-character CNN; the softmax is the token embedding; the backward stack counts positions from the end of a sequence; attention
-dropout is off.
+There is no published checkpoint layout; parameter names are pretune's own. Departures: subwords instead of a character
+CNN; the output matrix is tied to the token embedding; the backward stack counts positions from the end of a sequence;
+attention dropout is off.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from torch import nn
 
 from pretune.backbones.bidirectional import TwoWays
 from pretune.backbones.encoder import Encoder
-from pretune.families.family import Family, Row, Table
+from pretune.families.checkpoint_names import NameTable, Row
+from pretune.families.family import Family
 from pretune.nn.attention.multi_head import Attention
 from pretune.nn.attention.patterns import causal
 from pretune.nn.blocks import Layer, PreNorm
@@ -24,16 +25,16 @@ from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
 from pretune.nn.output_heads import VocabularyHead
 from pretune.nn.positional_encoding import Sinusoidal
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)
 class ElmoTransformerConfig:
-    """Keys of config.json."""
+    """The configuration: one field per key of config.json."""
 
     vocab_size: int = 30000
-    hidden_size: int = 512  # of a stack; states are those of two
-    num_hidden_layers: int = 6  # of each stack
+    hidden_size: int = 512  # of each direction; hidden states concatenate two
+    num_hidden_layers: int = 6  # of each direction
     num_attention_heads: int = 8
     intermediate_size: int = 2048
     hidden_act: str = "relu"
@@ -43,7 +44,7 @@ class ElmoTransformerConfig:
 
 
 def build(config: ElmoTransformerConfig) -> TwoWays:
-    """The whole wiring."""
+    """Build the backbone from its configuration."""
     width, dropout = config.hidden_size, config.hidden_dropout_prob
     norm = partial(LayerNorm, width, config.layer_norm_eps)
 
@@ -67,7 +68,7 @@ def build(config: ElmoTransformerConfig) -> TwoWays:
 
 
 def _rows(stack: str) -> list[Row]:
-    """The layers of a stack."""
+    """Return the rows of the layers of one direction."""
     layer = f"{stack}.layers.{{i}}"
     attention = ("attention.part.qkv", "attention.part.output", "attention.norm")
     feed_forward = ("feed_forward.part.inner", "feed_forward.part.output", "feed_forward.norm")
@@ -80,7 +81,7 @@ ELMO_TRANSFORMER = Family(
     config=ElmoTransformerConfig,
     build=build,
     template=Template(single=("start", "A", "end"), pair=("B", "end"), segments=False),
-    table=Table(
+    table=NameTable(
         ("embed.tokens", "backbone.embed.tokens"),
         *_rows("ahead"),
         *_rows("back"),

@@ -1,7 +1,7 @@
-"""Language models of LSTM or GRU layers: AWD-LSTM (Merity et al., 2018, arXiv:1708.02182), ULMFiT (Howard and Ruder, 2018,
-arXiv:1801.06146), semi-supervised sequence learning (Dai and Le, 2015, arXiv:1511.01432).
+"""LSTM and GRU language models: AWD-LSTM, ULMFiT, and semi-supervised sequence learning.
 
-No layout of them is published that others read: names are our own.
+Merity et al., 2018 (arXiv:1708.02182); Howard and Ruder, 2018 (arXiv:1801.06146); Dai and Le, 2015 (arXiv:1511.01432).
+There is no published checkpoint layout; parameter names are pretune's own.
 """
 
 from __future__ import annotations
@@ -14,36 +14,37 @@ from itertools import pairwise
 from torch import nn
 
 from pretune.backbones.recurrent import Recurrent
-from pretune.families.family import Family, Table
+from pretune.families.checkpoint_names import NameTable
+from pretune.families.family import Family
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.initialization import initialize_evenly
 from pretune.nn.output_heads import OwnVocabularyHead, VocabularyHead
 from pretune.nn.recurrent import Cell, Recurrence, RecurrentLayer
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
 
 @dataclass(frozen=True)
 class LSTMConfig:
-    """Keys of config.json."""
+    """The configuration: one field per key of config.json."""
 
     vocab_size: int = 33278
     embedding_size: int = 400
     hidden_size: int = 1150
     num_hidden_layers: int = 3
     cell: Cell = "lstm"
-    tie_word_embeddings: bool = True  # then the top layer is as wide as the token vectors
-    word_dropout: float = 0.1  # share of the vocabulary that is dropped for a step
-    input_dropout: float = 0.65  # of the embeddings; locked, as those below
-    hidden_dropout: float = 0.2  # between layers
+    tie_word_embeddings: bool = True  # the top layer then has the width of the embeddings
+    word_dropout: float = 0.1  # embedding dropout: whole words, one mask per step
+    input_dropout: float = 0.65  # variational dropout of the embeddings
+    hidden_dropout: float = 0.2  # variational dropout between layers
     output_dropout: float = 0.4
-    weight_drop: float = 0.5  # share of the recurrent weights that are dropped for a step
-    bptt: int | None = None  # steps that gradients go back in a text; None: through all of it
-    backward: bool = False  # reads texts from their ends
-    initializer_range: float = 0.1  # of token vectors
+    weight_drop: float = 0.5  # DropConnect of the recurrent weights
+    bptt: int | None = None  # time steps of truncated backpropagation; None: all
+    backward: bool = False  # read texts in reverse
+    initializer_range: float = 0.1  # of the token embedding
 
 
 def build(config: LSTMConfig) -> Recurrent:
-    """The whole wiring."""
+    """Build the backbone from its configuration."""
     top = config.embedding_size if config.tie_word_embeddings else config.hidden_size
     widths = [config.embedding_size, *[config.hidden_size] * (config.num_hidden_layers - 1), top]
     dropouts = [config.hidden_dropout] * (config.num_hidden_layers - 1) + [config.output_dropout]
@@ -69,7 +70,7 @@ LSTM = Family(
     config=LSTMConfig,
     build=build,
     template=Template(single=("A",), pair=("separator", "B"), segments=False, document=("A", "end")),
-    table=Table(
+    table=NameTable(
         ("embed.tokens", "backbone.embed.tokens"),
         ("layers.{i}.{p}", "backbone.layers.{i}.cells.{p}"),
         ("lm.bias", "heads.lm.bias"),

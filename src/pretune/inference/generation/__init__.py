@@ -1,1 +1,1 @@
-"""Text generation: greedy decoding, sampling, beam search, translation."""
+"""Text generation: greedy decoding, sampling, beam search, and translation."""

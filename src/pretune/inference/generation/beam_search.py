@@ -1,4 +1,4 @@
-"""Beam search: the likeliest text, as far as a few beginnings at a time can find it."""
+"""Beam search for the most likely text."""
 
 from __future__ import annotations
 
@@ -11,33 +11,38 @@ from torch import Tensor
 
 @dataclass
 class Beam:
-    """A beginning, or a whole text, and its score: the logarithm of its probability, over length to the penalty if whole."""
+    """A hypothesis and its score: its log-probability, divided by length ** penalty once it is finished."""
 
     ids: list[int]
     score: float
-    ended: bool = False  # by an end token, which `ids` leave out
+    ended: bool = False  # by an end token, which is not in `ids`, or a stop string
 
 
 def candidates(width: int, ends: Collection[int]) -> int:
-    """Enough tokens that as many as the width are left even if all others end."""
+    """Return how many candidate tokens to consider, so that `width` beams are left even if all end tokens are among them."""
     return (1 + max(1, len(ends))) * width
 
 
 @dataclass
 class Search:
-    """The search for one prompt. It ends when no beam, as it is now, is better than the worst of enough whole texts."""
+    """The beam search for one prompt.
 
-    width: int  # beams
-    limit: int  # new tokens at most
-    penalty: float  # above 0: the longer, the better
+    It stops when there are `width` finished texts and no beam, as it is now, scores higher than the worst of them.
+    """
+
+    width: int  # number of beams
+    limit: int  # the most new tokens
+    penalty: float  # length penalty; values above 0 favor longer texts
     ends: Collection[int]
-    ended: Callable[[Sequence[int]], bool] | None = None  # whether a text is over, by what was written
-    beams: list[Beam] = field(default_factory=lambda: [Beam([], 0.0)])  # the best first
-    whole: list[Beam] = field(default_factory=list)  # the best first
+    ended: Callable[[Sequence[int]], bool] | None = None  # whether generated tokens are a finished text
+    beams: list[Beam] = field(default_factory=lambda: [Beam([], 0.0)])  # best first
+    whole: list[Beam] = field(default_factory=list)  # finished texts, best first
 
     def step(self, scores: Tensor, tokens: Tensor) -> list[int]:
-        """Take (beams, candidates) logarithms of probabilities, and whose they are; returns which old beam each of the new
-        ones continues."""
+        """Extend the beams by one token, and return which old beam each new beam continues.
+
+        `scores` are the log-probabilities of the candidates of each beam and `tokens` their ids, (beams, candidates) each.
+        """
         total = scores + torch.tensor([beam.score for beam in self.beams])[:, None]
         found = total.flatten().topk(min(candidates(self.width, self.ends), total.numel()))
         length = len(self.beams[0].ids) + 1
@@ -57,7 +62,7 @@ class Search:
             elif len(beams) < self.width:
                 origins.append(origin)
                 beams.append(Beam(ids, score))
-        if not beams and not self.whole:  # everything is forbidden
+        if not beams and not self.whole:  # no token is allowed
             self.whole = self.beams
         self.whole = sorted(self.whole, key=lambda beam: -beam.score)[: self.width]
         if len(self.whole) == self.width and beams and beams[0].score / length**self.penalty <= self.whole[-1].score:

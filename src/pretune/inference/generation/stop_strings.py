@@ -1,4 +1,4 @@
-"""Where written texts end: at strings, of which nothing is shown, not even while a text is streamed."""
+"""Stop strings: end a generated text before the first of them, also while it is streamed."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Ended = Callable[[Sequence[int]], bool]  # the tokens that were written → whether the text is over
+Ended = Callable[[Sequence[int]], bool]  # the generated tokens → whether the text is finished
 
 
 def ends_at(stop: Sequence[str], tokenizer: Tokenizer) -> Ended | None:
-    """Whether one of some strings was written; only the last tokens are looked at, as it is asked after each."""
+    """Return a function that tells whether the last generated tokens contain a stop string; None without stop strings."""
     if not stop:
         return None
-    tail = 4 * max(map(len, stop)) + 1  # a character is at most four bytes, and a byte at most a token
+    tail = 4 * max(map(len, stop)) + 1  # a character has at most four bytes, and a byte is at most one token
     return lambda ids: any(string in tokenizer.decode(ids[-tail:]) for string in stop)
 
 
 def cut(text: str, stop: Sequence[str]) -> str:
-    """A text up to the first of some strings.
+    """Truncate a text before the first stop string.
 
     >>> cut("one. two. three", ["\\n", ". "])
     'one'
@@ -28,9 +28,9 @@ def cut(text: str, stop: Sequence[str]) -> str:
 
 
 class Pieces:
-    """A text that grows, piece by piece: what was given stands, and what may yet change is held back.
+    """A stream of the pieces of a growing text, which holds back what may still change.
 
-    That is half of a character, and the beginning of a string at which the text would end.
+    Incomplete characters and the beginning of a possible stop string are held back.
 
     >>> pieces = Pieces(["END"])
     >>> [pieces.grow("a st"), pieces.grow("a story E"), pieces.grow("a story END", whole=True)]
@@ -41,7 +41,7 @@ class Pieces:
         self.stop, self.given = stop, ""
 
     def grow(self, text: str, whole: bool = False) -> str:
-        """The new piece of a text, of which all is there now, or not yet."""
+        """Return the new piece of the text so far; `whole` means that the text is complete."""
         text = cut(text, self.stop)
         if not whole:
             held = [size for string in self.stop for size in range(1, len(string)) if text.endswith(string[:size])]

@@ -1,4 +1,4 @@
-"""Translating: an encoder-decoder, or several that agree on each word, writes what a text becomes."""
+"""Translation with an encoder-decoder, or with an ensemble that averages next-token probabilities."""
 
 from __future__ import annotations
 
@@ -15,67 +15,69 @@ from torch import Tensor
 from pretune.inference.attention_alignment import Aligned, by_words, look
 from pretune.inference.generation.beam_search import Beam
 from pretune.inference.generation.generate import Decoding, Reader, search_on, together, write_on
-from pretune.models.model import Model, load_model, trained_for
+from pretune.models.checkpoint_heads import trained_for
+from pretune.models.loading import load_model
+from pretune.models.model import Model
 from pretune.nn.attention.patterns import causal
 from pretune.objectives.seq2seq.source_target import writing_template
 from pretune.objectives.seq2seq.translate import Translate
 from pretune.packed import Packed, pack_lists
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError
-from pretune.text.packing.sequences import Template
+from pretune.text.tokenizers.template import Template
 
-SPARE = 10  # tokens that a translation may have beyond twice those of its source
+SPARE = 10  # a translation may have twice as many tokens as its source, and this many more
 
 
 class Readers:
-    """Several readers that read the same; what may follow is the mean of what each of them expects."""
+    """Several decoding sessions that read the same tokens and average their next-token probabilities."""
 
     def __init__(self, members: Sequence[Reader]) -> None:
         self.members = members
 
     def read(self, ids: Sequence[Sequence[int]]) -> Tensor:
-        """(sequences, vocabulary) logarithms of the mean probabilities."""
+        """Read the next tokens, and return the logarithms of the mean probabilities, (sequences, vocabulary)."""
         expected = torch.stack([member.read(ids).log_softmax(-1) for member in self.members])
         return expected.logsumexp(0) - log(len(self.members))
 
     def select(self, rows: Sequence[int]) -> None:
-        """Sequence i goes on from what sequence rows[i] is."""
+        """Reorder the caches so that sequence i continues from sequence rows[i]."""
         for member in self.members:
             member.select(rows)
 
 
 @dataclass
 class Translator:
-    """Encoder-decoders with one tokenizer, ready to write."""
+    """One or several encoder-decoders with the same tokenizer, ready to translate."""
 
     models: list[Model]
-    head: str  # the objective whose head writes
+    head: str  # the objective whose head predicts tokens
     templates: tuple[Template, Template]
     device: torch.device
 
     @classmethod
     def load(cls, references: Sequence[str | Path], device: str | None = None, partial: bool = False) -> Translator:
-        """From run folders or model folders."""
+        """Load models from run folders or model folders."""
         models: list[Model] = []
         found: list[Any] = []
         for reference in references:
             mixture = trained_for(reference)
-            writing = [part for part in mixture.objectives if hasattr(part, "sides")] if mixture is not None else []
+            writing = [part for part in mixture.objectives if part.two_sided] if mixture is not None else []
             if mixture is None or not writing:
-                raise PretuneError(
-                    f"{reference}: this model was not trained to write from a text; pretrain one with translate"
-                )
+                raise PretuneError(f"{reference}: this model was not trained to translate; pretrain one with translate")
             model = load_model(reference, mixture, partial=partial)
             if models and model.need_tokenizer().digest != models[0].need_tokenizer().digest:
                 raise PretuneError(
-                    f"{reference}: has another tokenizer than {references[0]}; "
-                    "models write together with one tokenizer, as runs of `pretune pretrain --tokenizer` have it"
+                    f"{reference} has a different tokenizer than {references[0]}; an ensemble needs models with the same "
+                    "tokenizer, such as runs of `pretune pretrain --tokenizer`"
                 )
             models.append(model)
             found.append(next((part for part in writing if isinstance(part, Translate)), writing[0]))
             model.need_trained(found[-1].name, reference, "pretrain it with translate first")
         if len({part.name for part in found}) > 1:
-            raise PretuneError(f"{', '.join(map(str, references))} were trained for different objectives")
+            raise PretuneError(
+                f"{', '.join(map(str, references))} were trained for different objectives; give models with the same objective"
+            )
         chosen = choose_device(device)
         for model in models:
             model.root.to(chosen).eval()
@@ -89,7 +91,7 @@ class Translator:
         return cls(models, one.name, templates, chosen)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a source with what stands around it; what is longer than the model loses its end."""
+        """Return the ids of a source text with its special tokens, truncated to the model's length."""
         tokenizer = self.models[0].need_tokenizer()
         items = self.templates[0].single
         longest = min(model.backbone.longest or 1 << 30 for model in self.models)
@@ -98,40 +100,40 @@ class Translator:
 
     @property
     def begin(self) -> list[int]:
-        """Ids that the decoder reads before it writes."""
+        """Return the ids that the decoder reads first."""
         items = self.templates[1].single
         return [self.models[0].need_tokenizer().role(item) for item in items[: items.index("A")]]
 
-    def write(self, texts: Sequence[str], how: Decoding) -> list[Beam]:
-        """What each text becomes, in order, whatever the batching."""
+    def write(self, texts: Sequence[str], decoding: Decoding) -> list[Beam]:
+        """Translate texts, and return the translations in order."""
         tokenizer = self.models[0].need_tokenizer()
         sources, begin = [self.encode(text) for text in texts], self.begin
         end = {tokenizer.role(self.templates[1].single[-1])}
         longest = min(model.backbone.longest or 1 << 30 for model in self.models) - len(begin)
-        limits = [max(1, min(how.tokens, 2 * len(source) + SPARE, longest)) for source in sources]
+        limits = [max(1, min(decoding.tokens, 2 * len(source) + SPARE, longest)) for source in sources]
         slots = [limit + len(begin) for limit in limits]
         found: dict[int, Beam] = {}
-        for rows in together(slots, how.beams, self.device):
-            mine, room = [sources[row] for row in rows], [limits[row] for row in rows]
+        for rows in together(slots, decoding.beams, self.device):
+            batch, batch_limits = [sources[row] for row in rows], [limits[row] for row in rows]
             with torch.inference_mode():
-                reader = self.reader(mine, slots[rows[0]])
+                reader = self.reader(batch, slots[rows[0]])
                 prompts = [begin] * len(rows)
-                if how.beams > 1:
-                    written = search_on(reader, prompts, room, how, end)
+                if decoding.beams > 1:
+                    written = search_on(reader, prompts, batch_limits, decoding, end)
                 else:
-                    written = write_on(reader, prompts, rows, room, how, end)
+                    written = write_on(reader, prompts, rows, batch_limits, decoding, end)
             found |= dict(zip(rows, written, strict=True))
         return [found[row] for row in range(len(texts))]
 
     def reader(self, sources: Sequence[list[int]], slots: int) -> Any:
-        """What reads translations bit by bit, knowing their sources."""
+        """Return a decoding session for some sources; for several models, one that averages them."""
         packed = pack_lists(sources).to(self.device)
         members = [Reader(model, len(sources), slots, [packed], head=self.head) for model in self.models]
         return members[0] if len(members) == 1 else Readers(members)
 
     @torch.inference_mode()
     def align(self, texts: Sequence[str], written: Sequence[Beam]) -> list[Aligned]:
-        """Where the words of some translations looked; of several models, the mean."""
+        """Return the word alignments of translations, from the cross-attention weights averaged over models."""
         tokenizer = self.models[0].need_tokenizer()
         begin, end = self.begin, tokenizer.role(self.templates[1].single[-1])
         found = []
@@ -144,7 +146,7 @@ class Translator:
         return found
 
     def describe(self, texts: Sequence[str], written: Sequence[Beam], alignments: bool = False) -> list[dict[str, Any]]:
-        """A row for each text: the translation, its score, and where it looked if asked."""
+        """Return one row per text: the translation, its score, whether it ended, and its alignment if requested."""
         tokenizer = self.models[0].need_tokenizer().target
         rows: list[dict[str, Any]] = []
         aligned = self.align(texts, written) if alignments else [None] * len(texts)

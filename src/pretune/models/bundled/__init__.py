@@ -1,4 +1,4 @@
-"""Models that come with the package: a folder each, in the Hugging Face layout, with a card (README.md)."""
+"""Models that come with the package, each a folder in the Hugging Face layout with a model card."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ HERE = Path(__file__).parent
 
 
 def boxed_names() -> tuple[str, ...]:
-    """The names of the models that come with the package."""
+    """Return the names of the bundled models, sorted."""
     return tuple(sorted(folder.parent.name for folder in HERE.glob("*/config.json")))
 
 
 def boxed_folder(name: str) -> Path:
-    """Where one of them is."""
+    """Return the folder of a bundled model."""
     return HERE / name

@@ -1,41 +1,78 @@
-"""Presets: recipes as data, one YAML file a published system, with its source and where we depart from it."""
+"""Presets: pretraining recipes as YAML files, one per published system, with its source and known departures."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pretune.runtime.errors import PretuneError, nearest, quote
+from pretune.runtime.plugins import entry_point_objects
 from pretune.runtime.recipe import merge, read_recipe
 
+GROUP = "pretune.presets"
 SECTIONS = ("config", "tokenizer", "batch", "optimizer", "schedule", "budget", "watching")
 KEYS = ("like", "source", "departures", "family", "objective", *SECTIONS)
 
 
-@cache
 def preset_names() -> tuple[str, ...]:
-    """The names of all presets."""
-    return tuple(sorted(f.name.removesuffix(".yaml") for f in files(__package__).iterdir() if f.name.endswith(".yaml")))
+    """Return the names of all presets, including those of installed packages, sorted."""
+    return tuple(sorted({**_plugin_presets(), **_built_in()}))
+
+
+@cache
+def _built_in() -> Mapping[str, Path]:
+    return _presets_in(Path(__file__).parent)
+
+
+def _plugin_presets() -> Mapping[str, Path]:
+    """Return the preset files of installed packages by preset name.
+
+    An entry point of the group `pretune.presets` names a package with YAML files, or the path of a folder with them:
+
+        [project.entry-points."pretune.presets"]
+        my-package = "my_package.presets"
+    """
+    found: dict[str, Path] = {}
+    for name, place in entry_point_objects(GROUP).items():
+        folder = (
+            next(iter(place.__path__), "") if isinstance(place, ModuleType) and hasattr(place, "__path__") else place
+        )
+        if not isinstance(folder, str | Path) or not Path(folder).is_dir():
+            raise PretuneError(
+                f"The entry point {name!r} of the group {GROUP} must be a package with YAML files or the path of a folder; "
+                "repair or uninstall the package that registers it."
+            )
+        found |= _presets_in(Path(folder))
+    return found
+
+
+def _presets_in(folder: Path) -> dict[str, Path]:
+    return {file.stem: file for file in sorted(folder.glob("*.yaml"))}
 
 
 def is_preset(name: str) -> bool:
-    """Return whether a model reference means a preset: one of ours, or a .yaml file. A folder with a model goes before.
+    """Return whether a model reference is a preset: a known name or a .yaml file, unless a model folder has that name.
 
     >>> is_preset("bert-base"), is_preset("mine.yaml"), is_preset("runs/mine")
     (True, True, False)
     """
-    return (name in preset_names() or name.endswith(".yaml")) and not (Path(name) / "config.json").is_file()
+    if (Path(name) / "config.json").is_file():
+        return False
+    return name in _built_in() or name.endswith(".yaml") or name in _plugin_presets()
 
 
 def find_preset(name: str, via: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A preset by name, or of a .yaml file; one that is `like` another has that one's keys unless it says otherwise.
+    """Return a preset by name or from a .yaml file; a preset that is `like` another inherits its keys.
+
+    `via` holds the presets that refer to this one, to detect cycles.
 
     >>> find_preset("bert-base")["config"]["hidden_size"]
     768
     """
-    content = dict(_own(name) if name in preset_names() else _read(Path(name)))
+    content = dict(_read_built_in(name)) if name in _built_in() else _read(_file_of(name))
     like = content.pop("like", None)
     if like is None:
         return content
@@ -47,19 +84,25 @@ def find_preset(name: str, via: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 @cache
-def _own(name: str) -> dict[str, Any]:
+def _read_built_in(name: str) -> dict[str, Any]:
     import yaml
 
-    content: dict[str, Any] = yaml.safe_load((files(__package__) / f"{name}.yaml").read_text(encoding="utf-8"))
+    content: dict[str, Any] = yaml.safe_load(_built_in()[name].read_text(encoding="utf-8"))
     return content
 
 
+def _file_of(name: str) -> Path:
+    """Return the file of a preset that is not built in."""
+    if name.endswith(".yaml"):
+        return Path(name)
+    if (file := _plugin_presets().get(name)) is not None:
+        return file
+    hint = nearest(name, preset_names(), "`pretune show presets` lists them")
+    raise PretuneError(f"unknown preset {name!r}; {hint}")
+
+
 def _read(file: Path) -> dict[str, Any]:
-    """A preset of the user's."""
-    if file.suffix != ".yaml":
-        raise PretuneError(
-            f"unknown preset {str(file)!r}; {nearest(str(file), preset_names(), '`pretune show presets` lists them')}"
-        )
+    """Read and check a preset of the user or of an installed package."""
     content = read_recipe(file)
     unknown = [key for key in content if key not in KEYS]
     if unknown:
@@ -71,7 +114,7 @@ def _read(file: Path) -> dict[str, Any]:
     if sections:
         raise PretuneError(f"{file}: {sections[0]} is not a mapping of keys to values")
     if "like" not in content and not {"family", "config"} <= content.keys():
-        raise PretuneError(f"{file}: a preset is `like` another, or has a family and a config")
+        raise PretuneError(f"{file}: a preset needs either the key `like` or the keys `family` and `config`")
     if str(like := content.get("like", "")).endswith(".yaml"):
         content["like"] = str(file.parent / like)
     return content

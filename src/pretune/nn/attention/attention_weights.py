@@ -1,4 +1,4 @@
-"""Who looks at whom: the weights of attention, for those who compare them. Attention itself never has them whole."""
+"""Attention weights of a layer, for distillation of attention; the attention function itself never materializes them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pretune.runtime.errors import PretuneError
 
 
 def looks(layer: nn.Module, x: Tensor, layout: Layout, batch: Pattern | None = None) -> Tensor:
-    """(tokens, longest): how each token's look is spread over its sequence, the mean of all heads; 0 behind its end.
+    """Return the attention weights of each token over its sequence, averaged over heads: (tokens, longest), 0 after its end.
 
-    `x` is what goes into the layer, (n, width).
+    `x` is the input of the layer, (n, width).
     """
     wrapper, attention = find_attention(layer)
     inner = wrapper.norm(x) if isinstance(wrapper, PreNorm) else x  # type: ignore[operator]
@@ -41,9 +41,11 @@ def looks(layer: nn.Module, x: Tensor, layout: Layout, batch: Pattern | None = N
 
 
 def find_attention(layer: nn.Module) -> tuple[nn.Module, Attention]:
-    """The attention of a layer, and what it stands in."""
+    """Return the module around the self-attention of a layer, and the self-attention itself."""
     for module in layer.modules():
         part = getattr(module, "part", None)
         if isinstance(part, Attention):
             return module, part
-    raise PretuneError("attention can be matched between layers with plain attention alone; leave `attention` out")
+    raise PretuneError(
+        "attention weights can only be distilled between models with plain self-attention; leave `attention` out"
+    )

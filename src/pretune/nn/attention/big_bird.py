@@ -1,7 +1,7 @@
 """BigBird's attention (Zaheer et al., 2020): each block of tokens sees its neighbors, the ends of its text, and random blocks.
 
 Random blocks are drawn for every layer, head and block of queries, without replacement, from all blocks of the sequence that
-the block does not see anyway; they are the same in training and in evaluation.
+the block does not see otherwise; they are the same in training and evaluation.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from pretune.nn.attention.interval_arithmetic import Range, Truth
 from pretune.nn.attention.multi_head import Flow, split_heads
 from pretune.nn.attention.patterns import Columns, Pattern, visible
 from pretune.nn.linear import Linear
+from pretune.nn.operations import OperationSizes
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import hashed
 
 LEVELS = 1 << 15  # of a random number: times a number of blocks, it still fits into 32 bits
-MOST_NUMBERS = 1 << 26  # of the table of random blocks
+MOST_NUMBERS = 1 << 26  # largest size of the table of random blocks
 
 
 class BlockSparseAttention(nn.Module):
     """Self-attention over blocks of `size` tokens.
 
     The first and the last block of a sequence see all and are seen by all. Every other block sees itself, the blocks beside
-    it and `random` more. Sequences of up to (5 + 2 · `random`) · `size` tokens are seen whole, as in `transformers`.
+    it and `random` more. Sequences of up to (5 + 2 · `random`) · `size` tokens use full attention, as in `transformers`.
     """
 
     numbers: Tensor
@@ -37,7 +38,7 @@ class BlockSparseAttention(nn.Module):
     def __init__(
         self, width: int, heads: int, *, size: int, random: int, blocks: int, layer: int, dropout: float = 0.0
     ) -> None:
-        """`blocks` is the largest number of blocks in a sequence; `layer` selects the random blocks."""
+        """Build the layer; `blocks` is the largest number of blocks in a sequence, `layer` selects the random blocks."""
         super().__init__()
         self.heads, self.head_width, self.dropout = heads, split_heads(width, heads), dropout
         self.size, self.random, self.layer = size, random, layer
@@ -48,30 +49,34 @@ class BlockSparseAttention(nn.Module):
 
     @property
     def pattern(self) -> Pattern:
-        """The attention pattern of this layer."""
+        """Return the attention pattern of this layer."""
         return block_sparse(self.numbers, self.size, f"{self.size}, {self.random}, layer {self.layer}")
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
-        """(n, width) → (n, width)."""
+        """Attend within each sequence: (n, width) → (n, width)."""
         qkv = self.qkv(x).view(-1, 3, self.heads, self.head_width)
         dropout = self.dropout if self.training else 0.0
         mixed = attend_self(qkv, flow.layout, visible(self.pattern, flow.pattern), dropout=dropout)
         return self.output(mixed.flatten(1))
+
+    def add_operations(self, sizes: OperationSizes) -> None:
+        """Add the attention to the sizes that determine the operations."""
+        sizes.add_attention(self.pattern, self.heads * self.head_width)
 
 
 def random_numbers(layer: int, heads: int, blocks: int, random: int) -> Tensor:
     """Return (heads, blocks, random) uniform integers below LEVELS, a function of their coordinates and the layer."""
     if heads * blocks * random > MOST_NUMBERS:
         raise PretuneError(
-            f"sparse attention of {heads} heads, {blocks} blocks and {random} random blocks needs too large a table; "
-            "its sizes are damaged"
+            f"sparse attention with {heads} heads, {blocks} blocks and {random} random blocks needs too large a table; "
+            "check these sizes in config.json"
         )
     head, block, draw = np.ogrid[:heads, :blocks, :random]
     return torch.from_numpy((hashed(0, "random blocks", layer, head, block, draw) % LEVELS).astype(np.int32))
 
 
 def random_blocks(numbers: list[Any], block: Any, last: Any) -> list[Any]:
-    """Return the blocks that a block of queries draws, one for each of its random numbers; all tensors broadcast.
+    """Return the blocks that a block of queries samples, one for each of its random numbers; all tensors broadcast.
 
     They are a uniform sample without replacement (Floyd's algorithm) of the blocks between the first and the `last` one,
     without the block itself and its neighbors.
@@ -95,7 +100,7 @@ def random_blocks(numbers: list[Any], block: Any, last: Any) -> list[Any]:
 
 
 def block_sparse(numbers: Tensor, size: int, name: str) -> Pattern:
-    """Return the pattern of BigBird for blocks of `size` tokens; `numbers` (heads, blocks, random) draw its random blocks.
+    """Return BigBird's pattern for blocks of `size` tokens; `numbers` (heads, blocks, random) select its random blocks.
 
     Patterns of the same `name` are taken to be the same.
     """
@@ -118,11 +123,11 @@ def block_sparse(numbers: Tensor, size: int, name: str) -> Pattern:
         return found
 
     def in_some_row(head: Tensor, block: Range, its: Range, last: Range) -> Truth:
-        """The same for tiles of tokens: a tile of queries has few blocks, whose draws are looked up one by one."""
+        """Return the same for tiles of tokens: a tile of queries has few blocks, whose samples are looked up one by one."""
         steps = torch.arange(BLOCK // size + 2, device=block.low.device)
         row = torch.minimum(block.low[..., None] + steps, block.high[..., None])  # (…, blocks of a tile)
         low, high, last_low = its.low[..., None], its.high[..., None], last.low[..., None]
-        some = last.low != last.high  # of several sequences: not worth looking up
+        some = last.low != last.high  # tiles of several sequences are not worth looking up
         for one in random_blocks([numbers[head[..., None], row, draw] for draw in range(random)], row, last_low):
             some = some | ((low <= one) & (one <= high)).any(-1)
         return Truth(some, torch.zeros_like(some))

@@ -1,13 +1,12 @@
-"""Sequences cut into chunks, and attention of each chunk to itself and to those before it.
+"""Attention within chunks of a sequence and to the chunks before them.
 
-Work and memory grow with tokens times chunk, not with the square of a sequence. The tokens may come in another order, in
-several ones even (LSH attention has one for each round of hashing): it is chunks of that order that see each other.
+Time and memory grow with tokens times chunk size, not with the square of the length. The tokens may be reordered before they are
+split into chunks, even in several ways (LSH attention has one order per round of hashing).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,35 +15,35 @@ from torch import Tensor
 from pretune.nn.attention.functional import Bend
 from pretune.nn.attention.packed_layout import Layout, Side, starts_and_lengths
 from pretune.nn.attention.patterns import Pattern
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 
-Array = np.ndarray[Any, np.dtype[Any]]
-ONLY_SELF = -1e5  # the logit of a token with itself, where it is the last resort
+ONLY_SELF = -1e5  # the logit of a token with itself, if it should see itself only when it sees no other
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """Every sequence cut into chunks of one size, its last one filled up with empty slots."""
+    """The sequences split into chunks of one size; the last chunk of each is filled up with empty slots."""
 
     size: int
-    count: int  # of all sequences; some at the end may be nobody's
-    slots: Tensor  # (n,) where each token is, of count · size
-    number: Tensor  # (count,) the place of a chunk among those of its sequence
-    many: Tensor  # (count,) how many these are
-    most: int  # how many a sequence has at most
+    count: int  # of all sequences; some at the end may be unused
+    slots: Tensor  # (n,) the slot of each token, of count · size
+    number: Tensor  # (count,) the index of a chunk within its sequence
+    many: Tensor  # (count,) the number of chunks in its sequence
+    most: int  # the largest number of chunks in a sequence
 
     @property
     def first(self) -> Tensor:
-        """(count,) the first chunk of the sequence that each belongs to."""
+        """Return the first chunk of the sequence of each chunk, (count,)."""
         return torch.arange(self.count, device=self.number.device) - self.number
 
     @property
     def last(self) -> Tensor:
-        """(count,) the last one of it."""
+        """Return the last chunk of the sequence of each chunk, (count,)."""
         return (self.first + self.many - 1).clamp(max=self.count - 1)
 
     def ring(self, rounds: int, before: int) -> Tensor:
-        """(rounds · count, before + 1): each chunk and those before it, where those of all rounds of a sequence are a ring."""
+        """Return each chunk and those before it, (rounds · count, before + 1); all rounds of a sequence form a ring."""
         turns = torch.arange(rounds, device=self.number.device)[:, None]
         place = turns * self.many + self.number  # (rounds, count)
         back = torch.arange(-before, 1, device=place.device)
@@ -54,10 +53,10 @@ class Chunks:
 
 
 def cut(layout: Layout, size: int) -> Chunks:
-    """The sequences of a layout in chunks; made once for all layers of a forward."""
+    """Split the sequences of a layout into chunks, once for all layers of a forward pass."""
     side = layout.queries
     if layout.keys is not side:
-        raise PretuneError("attention in chunks is of tokens to themselves; it knows neither memory nor a cache")
+        raise PretuneError("chunked attention is self-attention only; it supports neither memory nor a cache")
     name = ("chunks", size)
     if name not in side.cache:
         side.cache[name] = _cut(side, size)
@@ -70,7 +69,7 @@ def _cut(side: Side, size: int) -> Chunks:
     first = many.cumsum(0) - many
     sequence = side.sequence.long()
     slots = first[sequence] * size + torch.arange(len(side), device=offsets.device) - offsets[sequence]
-    if side.host_offsets is None:  # a bound, for nobody may ask the device
+    if side.host_offsets is None:  # an upper bound, because reading the exact number would synchronize
         count = len(side) // size + len(many)
     else:
         count = int((-(-starts_and_lengths(side)[1] // size)).sum())
@@ -80,7 +79,7 @@ def _cut(side: Side, size: int) -> Chunks:
 
 
 class _Chosen:
-    """Columns of the tokens in some slots, looked up when asked for."""
+    """Columns of the tokens in some slots, looked up lazily."""
 
     def __init__(self, side: Side, at: Tensor) -> None:
         self.side, self.at = side, at
@@ -103,12 +102,12 @@ def attend_chunks(
     order: Tensor | None = None,
     self_last: bool = False,
 ) -> Tensor:
-    """`attend` where a token sees its chunk and `before` chunks before it: (n, heads, d).
+    """Compute `attend` where a token sees its chunk and `before` chunks before it: (n, heads, d).
 
-    `order` (heads, rounds, n) has the tokens in the orders in which they are cut, those of a sequence together. What a token
-    gets from several rounds is weighed by how much it saw in each. The first chunk of a sequence's round comes after the last
-    of the round before, and that of the first round after the last of all. With `self_last`, a token looks at itself only
-    where there is nobody else.
+    `order` (heads, rounds, n) holds the orders in which tokens are split into chunks, with those of a sequence together. Results
+    of several rounds are weighted by the total attention weight in each. The first chunk of a round follows the last of the
+    round before; that of the first round follows the last of all. With `self_last`, a token attends to itself only where it
+    sees no other token.
 
     >>> from pretune.nn.attention.packed_layout import self_layout
     >>> from pretune.nn.attention.patterns import causal
@@ -140,9 +139,9 @@ def attend_chunks(
     if self_last:
         alone = rows[..., :, None] == seen_rows[..., None, :]
         logits, seen = logits.masked_fill(alone, ONLY_SELF), seen | alone
-    amount = logits.logsumexp(-1, keepdim=True)  # too coarse at ONLY_SELF to be what weights are divided by
+    amount = logits.logsumexp(-1, keepdim=True)  # too coarse near ONLY_SELF to normalize weights by it
     out = logits.softmax(-1).to(v.dtype) @ v[head, seen_at]
-    out = out * seen.any(-1, keepdim=True)  # who sees nobody gets 0
+    out = out * seen.any(-1, keepdim=True)  # queries that see no key get 0
 
     # From slots back to tokens: (heads, rounds, n, …).
     places = torch.empty_like(order).scatter_(2, order, chunks.slots.expand_as(order))
@@ -154,31 +153,22 @@ def attend_chunks(
 
 @dataclass(frozen=True)
 class Local:
-    """Attention to the own chunk and some before it, in the order of the text: for `Attention` in place of `attend`."""
+    """Attention to the own chunk and some before it, in the order of the text: an `Attend` for `Attention`."""
 
     size: int
     before: int
 
-    def __call__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        layout: Layout,
-        pattern: Pattern,
-        score: Bend | None = None,
-        scale: float | None = None,
-    ) -> Tensor:
-        """`attend_chunks` without another order."""
-        return attend_chunks(q, k, v, layout, pattern, score, scale, size=self.size, before=self.before)
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, pattern: Pattern) -> Tensor:
+        """Return each query's weighted mean of the values it may attend to, (n, heads, d)."""
+        return attend_chunks(q, k, v, layout, pattern, size=self.size, before=self.before)
 
     def operations(self, lengths: Array, heads: int, head_width: int, pattern: Pattern) -> float:
-        """Queries times keys and weights times values."""
+        """Return the operations of queries times keys and weights times values."""
         return float(4 * heads * head_width * pairs_in_chunks(lengths, self.size, self.before).sum())
 
 
 def pairs_in_chunks(lengths: Array, size: int, before: int) -> Array:
-    """How many keys all tokens of a sequence look at together, for each sequence.
+    """Return how many keys all tokens of a sequence attend to together, for each sequence.
 
     >>> pairs_in_chunks(np.array([6.0, 2.0]), 2, 1).tolist()
     [24.0, 4.0]

@@ -1,6 +1,6 @@
-"""Disentangled attention (He et al., 2021, DeBERTa): contents and distances have queries and keys of their own.
+"""Disentangled attention (He et al., 2021, DeBERTa): tokens and relative positions have separate queries and keys.
 
-Vectors of distances are the whole stack's; layers make their queries and keys of them.
+The whole stack shares its relative position embeddings; each layer projects them to queries and keys.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from pretune.nn.attention.patterns import full, visible
 from pretune.nn.attention.score_mods import Disentangled, disentangled_scale
 from pretune.nn.dropout import Dropout
 from pretune.nn.linear import Linear
+from pretune.nn.operations import OperationSizes
+from pretune.packed import Packed
+from pretune.runtime.arrays import Array
 
 
 class Distances(nn.Module):
-    """A vector for each distance or bucket of distances, the furthest behind first."""
+    """Relative position embeddings: one vector per distance or bucket of distances, from the most negative to the largest."""
 
     def __init__(self, count: int, width: int, norm: nn.Module | None = None) -> None:
         super().__init__()
@@ -28,23 +31,23 @@ class Distances(nn.Module):
         self.norm = norm if norm is not None else nn.Identity()
 
     def forward(self) -> Tensor:
-        """(count, width)."""
+        """Return the normalized embeddings, (count, width)."""
         out: Tensor = self.norm(self.weight)
         return out
 
 
 class Projections(Protocol):
-    """What makes queries, keys and values."""
+    """The projections of hidden states and of relative position embeddings."""
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of contents: (n, width) → (n, heads, d) each."""
+        """Return the queries, keys and values of hidden states: (n, width) → (n, heads, d) each."""
 
     def positions(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys of distances: (rows, width) → (rows, heads, d) each."""
+        """Return the queries and keys of relative position embeddings: (rows, width) → (rows, heads, d) each."""
 
 
 class OwnProjections(nn.Module):
-    """Of contents by one matrix, head after head, keys without a bias; of distances by matrices of their own (DeBERTa)."""
+    """Separate projections of hidden states, without a bias for keys, and of relative position embeddings (DeBERTa)."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -57,13 +60,13 @@ class OwnProjections(nn.Module):
         self.position_query_bias = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of contents."""
+        """Return the queries, keys and values of hidden states: (n, width) → (n, heads, d) each."""
         q, k, v = self.content(x).view(x.shape[0], self.heads, 3, -1).unbind(2)
         query_bias, value_bias = (bias.to(x.dtype).view(self.heads, -1) for bias in (self.query_bias, self.value_bias))
         return q + query_bias, k, v + value_bias
 
     def positions(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys of distances."""
+        """Return the queries and keys of relative position embeddings: (rows, width) → (rows, heads, d) each."""
         kind = vectors.dtype
         queries = F.linear(vectors, self.position_query.to(kind), self.position_query_bias.to(kind))
         keys = F.linear(vectors, self.position_key.to(kind))
@@ -71,7 +74,7 @@ class OwnProjections(nn.Module):
 
 
 class SharedProjections(nn.Module):
-    """Of contents and of distances by the same matrices (DeBERTa-v2 and v3)."""
+    """Projections that hidden states and relative position embeddings share (DeBERTa-v2 and v3)."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -79,20 +82,20 @@ class SharedProjections(nn.Module):
         self.qkv = Linear(width, 3 * width, stacked=3)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of contents."""
+        """Return the queries, keys and values of hidden states: (n, width) → (n, heads, d) each."""
         q, k, v = self.qkv(x).view(x.shape[0], 3, self.heads, -1).unbind(1)
         return q, k, v
 
     def positions(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys of distances."""
-        both = 2 * self.qkv.in_features  # rows of the matrix that are not the values'
+        """Return the queries and keys of relative position embeddings: (rows, width) → (rows, heads, d) each."""
+        both = 2 * self.qkv.in_features  # rows of the matrix for queries and keys
         weight, bias = (part[:both].to(vectors.dtype) for part in (self.qkv.weight, self.qkv.bias))
         queries, keys = F.linear(vectors, weight, bias).view(len(vectors), 2, self.heads, -1).unbind(1)
         return queries, keys
 
 
 class DisentangledAttention(nn.Module):
-    """Self-attention by contents and by the flow's vectors of distances."""
+    """Self-attention by content and by the relative position embeddings of the stack."""
 
     def __init__(
         self,
@@ -104,20 +107,30 @@ class DisentangledAttention(nn.Module):
         distance_dropout: float = 0.0,
         dropout: float = 0.0,
     ) -> None:
-        """`distance_dropout` is that of the vectors of distances."""
+        """Build the layer; `distance_dropout` is applied to the relative position embeddings."""
         super().__init__()
         self.heads, self.head_width, self.dropout = heads, split_heads(width, heads), dropout
         self.project, self.score, self.distance_dropout = project, score, Dropout(distance_dropout)
         self.output = Linear(width, width)
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
-        """(n, width) → (n, width)."""
+        """Attend within each sequence: (n, width) → (n, width)."""
         assert flow.distances is not None
         q, k, v = self.project(x)
         vectors = self.distance_dropout(self.score.cut(flow.distances, flow.layout))
         bend = self.score(q, k, *self.project.positions(vectors), flow.layout)
         pattern, dropout = visible(full, flow.pattern), self.dropout if self.training else 0.0
         scale = disentangled_scale(self.head_width)
-        # Three things are looked up for each pair of tokens: a second block of them does not fit into the kernel's memory.
+        # Three lookups per pair of tokens: a second prefetched block would not fit into the kernel's shared memory.
         mixed = attend(q, k, v, flow.layout, pattern, bend, scale, dropout=dropout, stages=1)
         return self.output(mixed.flatten(1))
+
+    def add_operations(self, sizes: OperationSizes) -> None:
+        """Add the attention and its relative positions to the sizes that determine the operations."""
+        sizes.add_attention(full, self.heads * self.head_width)
+        sizes.relative.append(self.position_operations)
+
+    def position_operations(self, lengths: Array, packed: Packed, slots: int) -> float:
+        """Return the operations of queries and keys of relative positions, and of their products with keys and queries."""
+        distances, inner = 2 * self.score.near(packed.longest), self.heads * self.head_width
+        return float(4 * distances * inner * (self.output.out_features + lengths.sum()))

@@ -1,8 +1,8 @@
-"""flex_attention's block mask: which blocks of keys each block of queries has to look at.
+"""The block mask of flex_attention: which blocks of keys each block of queries attends to.
 
-The pattern is not evaluated for pairs of tokens, but for pairs of blocks (see `ranges`): listed are the blocks that may hold a
-pair who see each other, so that windows, tokens that see all and planned blocks cost as much as they list. Blocks whose
-tokens all see each other are listed apart: there the pattern need not be asked again. Shapes depend on the capacities alone.
+The pattern is not evaluated for pairs of tokens but for pairs of blocks (see `interval_arithmetic`). Blocks that may contain a
+visible pair are listed, so that the cost of windows, global tokens and block patterns is that of the listed blocks. Blocks in
+which all pairs are visible are listed separately, as their mask need not be evaluated. Shapes depend on the capacities only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BLOCK = 128  # tokens
 
 
 def block_mask(layout: Layout, pattern: Pattern) -> Any:
-    """The mask of a pattern, made once for all layers that have the same."""
+    """Return the block mask of a pattern, computed once for all layers with the same pattern."""
     from torch.nn.attention.flex_attention import BlockMask
 
     name = ("block mask", pattern.name)
@@ -45,9 +45,10 @@ def block_mask(layout: Layout, pattern: Pattern) -> Any:
 
 
 def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """(heads, query blocks, key blocks) → how many each row has, and which: these first. With a dimension for the batch.
+    """Return the number of selected blocks in each row, and all blocks with the selected ones first, with a batch dimension.
 
-    Places are counted, not sorted: inside a compiled model a sort of some fifty blocks took the compiler minutes.
+    `blocks` is (heads, query blocks, key blocks). Ranks are counted, not sorted: inside a compiled model, a sort of some fifty
+    blocks took the compiler minutes.
     """
     count = blocks.sum(-1, keepdim=True)
     place = torch.where(blocks, blocks.cumsum(-1), count + (~blocks).cumsum(-1)) - 1
@@ -57,10 +58,12 @@ def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def seen_blocks(layout: Layout, pattern: Pattern) -> tuple[Tensor, Tensor]:
-    """(heads, query blocks, key blocks) where some tokens may see each other, and where all do; heads is 1 where it is
-    the same for all."""
+    """Return masks (heads, query blocks, key blocks) of pairs of blocks in which some, and in which all tokens are visible.
+
+    `heads` is 1 where all heads are alike.
+    """
     queries, keys = _Blocks(layout.queries), _Blocks(layout.keys)
-    # The sequences that two blocks have in common, as a rule one: further ones lie wholly inside one of the blocks.
+    # The sequences that two blocks have in common, usually one: any others lie entirely within one of the blocks.
     first = torch.maximum(queries.first[:, None], keys.first)
     last = torch.minimum(queries.last[:, None], keys.last)
     heads = torch.arange(pattern.heads, device=first.device)[:, None, None]
@@ -74,25 +77,25 @@ def seen_blocks(layout: Layout, pattern: Pattern) -> tuple[Tensor, Tensor]:
 
 
 class _Blocks:
-    """The tokens of a side in blocks. Those of a block's first sequence and the others are told apart."""
+    """The tokens of one side in blocks, which distinguish their first sequence from later ones."""
 
     def __init__(self, side: Side) -> None:
         n = len(side)
         places = torch.arange(-(-n // BLOCK) * BLOCK, device=side.offsets.device).view(-1, BLOCK)
-        rows = places.clamp(max=n - 1)  # the last token stands in for those that lack
+        rows = places.clamp(max=n - 1)  # the last token fills up the last block
         self.columns = Indexed(side, rows)
         sequence = side.sequence[rows]
         self.first, self.last = sequence[:, 0], sequence[:, -1]  # (blocks,)
         self.head = sequence == sequence[:, :1]  # (blocks, BLOCK)
-        # All tokens are there and of one sequence.
+        # Full blocks of one sequence.
         self.alone = (self.first == self.last) & (places[:, -1] < n)
 
 
 class _Ranges:
-    """Columns of blocks as ranges, of the first sequence in each or, where `others`, of those after it."""
+    """Intervals of the columns in each block, over its first sequence or, where `others` is True, over later ones."""
 
     def __init__(self, blocks: _Blocks, others: Tensor, dim: int, heads: Tensor | None = None) -> None:
-        """`others` is (query blocks, key blocks); `dim` is that of the other side; `heads` (heads, 1, 1) are the queries'."""
+        """Select by `others`, (query blocks, key blocks); `dim` is that of the other side, `heads` (heads, 1, 1) the queries'."""
         self.blocks, self.others, self.dim, self.heads = blocks, others, dim, heads
 
     def __getitem__(self, name: str) -> Range:
@@ -102,7 +105,7 @@ class _Ranges:
         head = self.blocks.head
         column = self.blocks.columns[name]  # (blocks, BLOCK)
         column = column.int() if column.dtype == torch.bool else column
-        # A token of the one part stands in for those of the other.
+        # Tokens of the other part are replaced by one of this part.
         parts = torch.where(head, column, column[:, :1]), torch.where(head, column[:, -1:], column)
         lows, highs = [part.amin(-1) for part in parts], [part.amax(-1) for part in parts]
         return Range(self._choose(*lows), self._choose(*highs))

@@ -1,8 +1,8 @@
-"""Rules asked of blocks of tokens at once: arithmetic of ranges.
+"""Interval arithmetic: evaluates the rule of an attention pattern for whole blocks of tokens.
 
-A rule compares a column of a query with one of a key. Of a block, the lowest and the highest value of a column are known: the
-same rule, asked of two such ranges, tells whether some pair of their tokens may keep it, and whether all do. What it tells
-errs on one side alone: `some` may be too often true, `all` too seldom.
+A rule compares columns of a query with columns of a key. Evaluated on intervals, from the lowest to the highest value of a column
+in a block, the same rule tells whether some pair of tokens may satisfy it and whether all do. The result is conservative: `some`
+may be true too often, `all` too seldom.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """Of a comparison: of which pairs of blocks it may hold for some tokens, and of which it holds for all."""
+    """The result of a comparison: for which pairs of blocks it may hold for some tokens, and for which it holds for all."""
 
     some: Tensor
     all: Tensor
@@ -33,7 +33,7 @@ class Truth:
 
 @dataclass(frozen=True, eq=False)
 class Range:
-    """Numbers from `low` to `high`, both among them. Other operands are ranges or plain numbers, divisors more than 0."""
+    """A closed interval from `low` to `high`. Other operands are intervals or plain numbers; divisors are positive."""
 
     low: Tensor
     high: Tensor
@@ -60,7 +60,7 @@ class Range:
         return Range(torch.where(same, self.low % size, 0), torch.where(same, self.high % size, size - 1))
 
     def abs(self) -> Range:
-        """How far from 0."""
+        """Return the interval of absolute values."""
         return Range(torch.maximum(self.low, -self.high).clamp(min=0), torch.maximum(self.high, -self.low))
 
     def __le__(self, other: Any) -> Truth:
@@ -83,7 +83,7 @@ class Range:
         return (self <= other) & (self >= other)
 
     def __ne__(self, other: Any) -> Truth:  # type: ignore[override]
-        return (self == other).__invert__()  # compiled models do not know the sign for it
+        return (self == other).__invert__()  # torch.compile does not support ~ here
 
 
 def _ends(value: Any) -> tuple[Any, Any]:
@@ -91,10 +91,10 @@ def _ends(value: Any) -> tuple[Any, Any]:
 
 
 def chosen(table: Tensor, row: Any, column: Any) -> Any:
-    """Whether the place in a table (rows, columns) of row and column is not 0; of ranges, for some or all places."""
+    """Return whether table[row, column] is not 0; for intervals, whether that holds for some and for all entries."""
     if not isinstance(row, Range):
         return table[row, column] != 0
-    # How many of the places above and left of each are not 0: those of a rectangle come from its corners.
+    # Counts of entries that are not 0 above and left of each place: those of a rectangle follow from its corners.
     counts = torch.zeros(table.shape[0] + 1, table.shape[1] + 1, dtype=torch.long, device=table.device)
     counts[1:, 1:] = (table != 0).cumsum(0).cumsum(1)
     top, bottom, left, right = row.low, row.high + 1, column.low, column.high + 1

@@ -1,16 +1,15 @@
-"""LSH attention (Kitaev et al., 2020, arXiv:2001.04451): tokens look at those that a hash puts close to them.
+"""LSH attention (Kitaev et al., 2020, arXiv:2001.04451): tokens attend to tokens in the same hash bucket or nearby.
 
-Queries and keys are the same vectors. A round of hashing rotates them at random; the axis that a vector is nearest to is its
-bucket (Andoni et al., 2015, arXiv:1509.02897). Sorted by bucket, the tokens are cut into chunks that see each other.
+Queries and keys are the same vectors. A round of hashing multiplies them by a random rotation; the bucket of a vector is the
+axis nearest to it (Andoni et al., 2015, arXiv:1509.02897). Sorted by bucket, the tokens are split into chunks that attend to
+themselves and to the chunks before them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -21,12 +20,12 @@ from pretune.nn.attention.packed_layout import Side
 from pretune.nn.attention.patterns import Pattern, full, visible
 from pretune.nn.dropout import Noise
 from pretune.nn.linear import Linear
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from pretune.nn.operations import OperationSizes
+from pretune.runtime.arrays import Array
 
 
 class LSHAttention(nn.Module):
-    """Self-attention in chunks of tokens of like hash, whatever their places; to itself a token looks last."""
+    """Self-attention within chunks of tokens sorted by their hash; a token attends to itself only if it sees no other."""
 
     def __init__(
         self,
@@ -42,18 +41,22 @@ class LSHAttention(nn.Module):
         rotations: nn.Module | None = None,
         bias: bool = False,
     ) -> None:
-        """`size` and `before` are those of chunks. `buckets` is how many there are, an even number or several whose product
-        it is. `rotations` gives normal numbers of a shape at a depth."""
+        """Build the layer.
+
+        `size` is the number of tokens in a chunk and `before` the number of preceding chunks that it attends to. `buckets`
+        is the number of buckets, an even number, or several numbers whose product it is. `rotations` returns normally
+        distributed numbers, given a shape, a depth and a device.
+        """
         super().__init__()
         self.heads, self.head_width, self.pattern = heads, head_width, pattern
         self.size, self.before, self.buckets, self.rounds = size, before, tuple(buckets), rounds
         self.rotations = rotations if rotations is not None else Noise()
         inner = heads * head_width
-        self.key_value = Linear(width, 2 * inner, bias, stacked=2)  # its keys are its queries too
+        self.key_value = Linear(width, 2 * inner, bias, stacked=2)  # queries are the same as keys
         self.output = Linear(inner, width, bias)
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
-        """(n, width) → (n, width)."""
+        """Attend within each sequence: (n, width) → (n, width)."""
         both, v = self.key_value(x).view(-1, 2, self.heads, self.head_width).unbind(1)
         mixed = attend_chunks(
             both,
@@ -70,7 +73,7 @@ class LSHAttention(nn.Module):
 
     @torch.no_grad()
     def order(self, vectors: Tensor, flow: Flow) -> Tensor:
-        """The tokens by bucket, (heads, rounds, n), found once a forward: who computes this layer again gets the same."""
+        """Return the tokens sorted by bucket, (heads, rounds, n), computed once per forward so that recomputation agrees."""
         name = ("order", flow.depth)
         if name not in flow.layout.cache:
             shape = (self.heads, self.head_width, self.rounds, sum(self.buckets) // 2)
@@ -78,17 +81,22 @@ class LSHAttention(nn.Module):
             flow.layout.cache[name] = sort_by_bucket(vectors, rotations, self.buckets, flow.layout.queries)
         return flow.layout.cache[name]  # type: ignore[no-any-return]
 
+    def add_operations(self, sizes: OperationSizes) -> None:
+        """Add the attention to the sizes that determine the operations."""
+        sizes.others.append(self.operations)
+
     def operations(self, lengths: Array) -> float:
-        """Rotating, queries times keys and weights times values, in all rounds."""
+        """Return the operations of rotations, queries times keys and weights times values in all rounds."""
         inner, rotated = self.heads * self.head_width, sum(self.buckets) // 2
         pairs = pairs_in_chunks(lengths, self.size, self.before).sum()
         return float(self.rounds * inner * (2 * rotated * lengths.sum() + 4 * pairs))
 
 
 def sort_by_bucket(vectors: Tensor, rotations: Tensor, buckets: Sequence[int], side: Side) -> Tensor:
-    """(n, heads, d) vectors and (heads, d, rounds, Σ buckets / 2) rotations → (heads, rounds, n) tokens in order.
+    """Return the indices of tokens sorted by bucket, (heads, rounds, n), for (n, heads, d) vectors.
 
-    The tokens of a sequence stay together; those of a bucket stay in the order of the text.
+    Rotations are (heads, d, rounds, Σ buckets / 2). The tokens of a sequence stay together; within a bucket, they stay in the
+    order of the text.
     """
     rotated = torch.einsum("nhd,hdrb->hrnb", vectors, rotations)
     key = side.sequence.long().expand(rotated.shape[:-1])  # (heads, rounds, n)

@@ -1,12 +1,11 @@
-"""Multi-head attention modules around `attend`."""
+"""Multi-head attention layers around `attend`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,47 +16,40 @@ from pretune.nn.attention.patterns import Pattern, full, global_keys, global_que
 from pretune.nn.attention.score_mods import Score
 from pretune.nn.kernels import ours
 from pretune.nn.linear import Linear
+from pretune.nn.operations import OperationSizes
 from pretune.nn.positional_encoding import Rotary
+from pretune.nn.structured_pruning import PrunableHeads
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass
 class Flow:
-    """What runs through a stack beside the states: who attends to whom, and to what else."""
+    """The inputs that a stack passes to its layers besides the hidden states: which tokens attend to which, and to what else."""
 
     layout: Layout
-    pattern: Pattern | None = None  # the batch's
-    depth: int = 0  # how many layers came before this one
-    context: Tensor | None = None  # (m, width) rows behind the layout's keys, when they are not the queries' own rows
+    pattern: Pattern | None = None  # that of the batch
+    depth: int = 0  # number of layers before this one
+    context: Tensor | None = None  # (m, width) states of the keys, if they are not those of the queries
     source: Tensor | None = None  # (m, width) states of an encoder
     source_layout: Layout | None = None
-    bend: Bend | None = None  # by a score of the whole stack, for layers without one of their own (T5)
-    distances: Tensor | None = None  # (distances, width) vectors of the whole stack (DeBERTa)
-    cache: Cache | None = None  # keys and values of the tokens before, which the layout's keys then are
+    bend: Bend | None = None  # score modification of the whole stack, for layers without one (T5)
+    distances: Tensor | None = None  # (distances, width) relative position embeddings of the whole stack (DeBERTa)
+    cache: Cache | None = None  # key-value cache; the keys of the layout are then those of the cache
 
 
 class Attend(Protocol):
-    """A function of `attend`'s signature that is not softmax over a pattern, or not over all of it."""
+    """An alternative to `attend` for self-attention, such as an approximation of softmax attention."""
 
-    def __call__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        layout: Layout,
-        pattern: Pattern,
-        score: Bend | None = None,
-        scale: float | None = None,
-    ) -> Tensor: ...
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, pattern: Pattern) -> Tensor:
+        """Return each query's weighted mean of values, (n, heads, d)."""
 
     def operations(self, lengths: Array, heads: int, head_width: int, pattern: Pattern) -> float:
-        """Floating-point operations of sequences of such lengths."""
+        """Return the number of floating-point operations for sequences of these lengths."""
 
 
 def split_heads(width: int, heads: int) -> int:
-    """Return the width of each head; refuse a width that heads do not divide.
+    """Return the width of each head; refuse a width that is not divisible by the number of heads.
 
     >>> split_heads(768, 12)
     64
@@ -67,8 +59,8 @@ def split_heads(width: int, heads: int) -> int:
     return width // heads
 
 
-class Attention(nn.Module):
-    """Self-attention with queries, keys and values from one matrix."""
+class Attention(PrunableHeads):
+    """Multi-head self-attention with one weight matrix for queries, keys and values."""
 
     def __init__(
         self,
@@ -83,8 +75,11 @@ class Attention(nn.Module):
         dropout: float = 0.0,
         attend: Attend | None = None,
     ) -> None:
-        """`norm` normalizes queries and keys of each head (QK-norm); `attend` takes the place of the function of that name,
-        but for dropout and caches."""
+        """Build the layer.
+
+        `norm` normalizes the queries and keys of each head (QK-norm); `attend` replaces the function of that name, without
+        support for dropout and caches.
+        """
         super().__init__()
         self.heads, self.head_width = heads, head_width or split_heads(width, heads)
         self.pattern, self.rotary, self.norm, self.dropout = pattern, rotary, norm, dropout
@@ -93,7 +88,7 @@ class Attention(nn.Module):
         self.output = Linear(heads * self.head_width, width, bias)
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
-        """(n, width) → (n, width)."""
+        """Attend within each sequence: (n, width) → (n, width)."""
         qkv = self.qkv(x).view(-1, 3, self.heads, self.head_width)
         if self.norm is not None or self.rotary is not None:
             qkv = self.turn(qkv, flow.layout)
@@ -109,14 +104,26 @@ class Attention(nn.Module):
             mixed = attend(q, k, v, flow.layout, pattern, dropout=dropout)
         return self.output(mixed.flatten(1))
 
+    def add_operations(self, sizes: OperationSizes) -> None:
+        """Add the attention to the sizes that determine the operations."""
+        if self.attend is None:
+            sizes.add_attention(self.pattern, self.heads * self.head_width)
+        else:
+            operations, heads, head_width = self.attend.operations, self.heads, self.head_width
+            sizes.others.append(partial(operations, heads=heads, head_width=head_width, pattern=self.pattern))
+
+    def unit_projections(self) -> list[Linear]:
+        """Return the projection to queries, keys and values."""
+        return [self.qkv]
+
     def turn(self, qkv: Tensor, layout: Layout) -> Tensor:
-        """Queries and keys normalized and rotated; values as they are: (n, 3, heads, d)."""
+        """Normalize and rotate the queries and keys, (n, 3, heads, d); values stay unchanged."""
         angles = None if self.rotary is None else rotary_angles(self.rotary, layout)
         if self.norm is None and angles is not None and ours(qkv) and self.head_width in TILE_WIDTHS:
             from pretune.nn.kernels.rotary import rotate
 
-            turned: Tensor = rotate(qkv, *angles, 1.0)
-            return turned
+            rotated: Tensor = rotate(qkv, *angles, 1.0)
+            return rotated
         q, k, v = qkv.unbind(1)
         if self.norm is not None:
             q, k = self.norm(q), self.norm(k)
@@ -126,7 +133,7 @@ class Attention(nn.Module):
 
 
 def rotary_angles(rotary: Rotary, layout: Layout) -> tuple[Tensor, Tensor]:
-    """Those of the queries' positions, made once for all layers that have the same."""
+    """Return the rotary angles of the queries' positions, computed once for all layers with the same settings."""
     name = ("angles", rotary.head_width, rotary.base)
     if name not in layout.cache:
         layout.cache[name] = rotary.angles(layout.queries.columns["position"])
@@ -134,9 +141,10 @@ def rotary_angles(rotary: Rotary, layout: Layout) -> tuple[Tensor, Tensor]:
 
 
 class GlobalAttention(nn.Module):
-    """Self-attention with tokens that see all and are seen by all, where column `global` is 1 (Longformer).
+    """Self-attention with global tokens, where the column `global` is 1 (Longformer).
 
-    All others see what the pattern allows, and these tokens. Those that see all do so by projections of their own.
+    Global tokens attend to all tokens, with separate projections; the others attend to what the pattern allows and to the
+    global tokens.
     """
 
     def __init__(self, width: int, heads: int, *, pattern: Pattern = full, dropout: float = 0.0) -> None:
@@ -146,27 +154,32 @@ class GlobalAttention(nn.Module):
         self.qkv = Linear(width, 3 * width, stacked=3)
         self.global_qkv = Linear(width, 3 * width, stacked=3)
         self.output = Linear(width, width)
-        self.idle = True  # some of its parameters are not for all batches
+        self.idle = True  # some of its parameters are unused in some batches
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
-        """(n, width) → (n, width)."""
+        """Attend within each sequence: (n, width) → (n, width)."""
         chosen = flow.layout.queries.columns.get("global")
         if chosen is None:
             return self.output(self.mix(self.qkv, x, flow, self.pattern))
-        others = self.mix(self.qkv, x, flow, self.pattern | global_keys)
-        # Of all rows, which keeps shapes what they are; those of others see nothing.
-        own = self.mix(self.global_qkv, x, flow, global_queries)
-        return self.output(torch.where(chosen[:, None] > 0, own, others))
+        local = self.mix(self.qkv, x, flow, self.pattern | global_keys)
+        # Computed for all tokens to keep shapes static; tokens that are not global see nothing here.
+        from_global = self.mix(self.global_qkv, x, flow, global_queries)
+        return self.output(torch.where(chosen[:, None] > 0, from_global, local))
 
     def mix(self, project: Linear, x: Tensor, flow: Flow, pattern: Pattern) -> Tensor:
-        """(n, width) → (n, heads · d)."""
+        """Attend with one of the projections: (n, width) → (n, heads · d)."""
         qkv = project(x).view(-1, 3, self.heads, self.head_width)
         dropout = self.dropout if self.training else 0.0
         return attend_self(qkv, flow.layout, visible(pattern, flow.pattern), dropout=dropout).flatten(1)
 
+    def add_operations(self, sizes: OperationSizes) -> None:
+        """Add the attention to the sizes that determine the operations."""
+        sizes.add_attention(self.pattern, self.heads * self.head_width)
+        sizes.matrices -= self.global_qkv.weight.numel()  # as without global tokens, which most objectives do not have
+
 
 class ScoredAttention(nn.Module):
-    """Self-attention, over memory too, with a score: T5's, Transformer-XL's, XLNet's."""
+    """Self-attention, also to memory, with a score modification (T5, Transformer-XL, XLNet)."""
 
     def __init__(
         self,
@@ -182,8 +195,11 @@ class ScoredAttention(nn.Module):
         dropout: float = 0.0,
         stages: int | None = None,
     ) -> None:
-        """Without a score, that of the stack holds; `content_bias` is added to the queries for q·k alone, as
-        Transformer-XL has it; `stages` is that of `attend`."""
+        """Build the layer.
+
+        Without a `score`, that of the stack is used. `content_bias` is added to the queries for q·k only, as in
+        Transformer-XL. `stages` is passed to `attend`.
+        """
         super().__init__()
         self.heads, self.head_width = heads, head_width or split_heads(width, heads)
         self.pattern, self.scale, self.dropout, self.score = pattern, scale, dropout, score
@@ -195,7 +211,7 @@ class ScoredAttention(nn.Module):
         self.content_bias = nn.Parameter(torch.zeros(heads, self.head_width)) if content_bias else None
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
-        """(n, width) → (n, width); keys and values come from the flow's context where it has one."""
+        """Attend within each sequence, (n, width) → (n, width); keys and values come from `flow.context` if it is given."""
         q = self.query(x).view(-1, self.heads, self.head_width)
         rows = x if flow.context is None else flow.context
         k, v = self.key_value(rows).view(-1, 2, self.heads, self.head_width).unbind(1)
@@ -209,9 +225,17 @@ class ScoredAttention(nn.Module):
         mixed = attend(q, k, v, flow.layout, pattern, bend, self.scale, dropout=dropout, stages=self.stages)
         return self.output(mixed.flatten(1))
 
+    def add_operations(self, sizes: OperationSizes) -> None:
+        """Add the attention to the sizes that determine the operations."""
+        sizes.add_attention(self.pattern, self.heads * self.head_width)
+        sizes.scored += self.key_value.weight.numel()
+        sizes.scored_width += self.heads * self.head_width
+        if self.score is not None:
+            sizes.relative.append(self.score.operations)
 
-class CrossAttention(nn.Module):
-    """Attention from a decoder's states to an encoder's."""
+
+class CrossAttention(PrunableHeads):
+    """Attention from the states of a decoder to those of an encoder."""
 
     def __init__(
         self,
@@ -232,17 +256,26 @@ class CrossAttention(nn.Module):
         self.output = Linear(inner, width, bias)
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:
-        """(n, width) looks at the flow's source (m, width)."""
+        """Attend from x, (n, width), to the states of the encoder, (m, width), and return (n, width)."""
         assert flow.source_layout is not None
         q = self.query(x).view(-1, self.heads, self.head_width)
-        make = partial(self.keys_and_values, flow.source)
-        k, v = make() if flow.cache is None else flow.cache.once(make)
+        project = partial(self.keys_and_values, flow.source)
+        k, v = project() if flow.cache is None else flow.cache.once(project)
         dropout = self.dropout if self.training else 0.0
         mixed = attend(q, k, v, flow.source_layout, full, scale=self.scale, dropout=dropout)
         return self.output(mixed.flatten(1))
 
     def keys_and_values(self, source: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(m, heads, d) each."""
+        """Return the keys and values of the encoder's states, (m, heads, d) each."""
         assert source is not None
         k, v = self.key_value(source).view(-1, 2, self.heads, self.head_width).unbind(1)
         return k, v
+
+    def add_operations(self, sizes: OperationSizes) -> None:
+        """Add the attention to the sizes that determine the operations."""
+        sizes.cross += self.key_value.weight.numel()
+        sizes.cross_width += self.heads * self.head_width
+
+    def unit_projections(self) -> list[Linear]:
+        """Return the projections to queries, and to keys and values."""
+        return [self.query, self.key_value]

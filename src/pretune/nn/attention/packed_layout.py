@@ -1,4 +1,4 @@
-"""Layout: both sides of an attention call, so that self-attention, cross-attention and memory are the same call."""
+"""The two sides of an attention call: self-attention, cross-attention and attention to memory are the same call."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ import torch
 from torch import Tensor
 
 from pretune.packed import Packed
+from pretune.runtime.arrays import Array
 
-Array = np.ndarray[Any, np.dtype[Any]]
-MOST_GROUPS = 4  # the dense path pads sequences of similar length together, in at most so many groups
+MOST_GROUPS = 4  # the dense path pads sequences of similar length together, in at most this many groups
 
 
 @dataclass
 class Side:
-    """The tokens of one side: where their sequences start and what is known of each token."""
+    """The tokens of one side of an attention call: the offsets of their sequences, and columns with facts about each token."""
 
     offsets: Tensor  # (s + 1,) int32
     longest: int
-    columns: dict[str, Tensor]  # (n,) each, `position` among them
+    columns: dict[str, Tensor]  # (n,) each, including `position`
     host_offsets: Array | None = None
-    used: Array | None = None  # (s,) on the host: how many tokens of each sequence are there, if not all of its slots
-    cache: dict[Any, Any] = field(default_factory=dict, repr=False)  # what the layers of one forward share
+    used: Array | None = None  # (s,) on the host: how many slots of each sequence hold tokens; None: all
+    cache: dict[Any, Any] = field(default_factory=dict, repr=False)  # shared by the layers of one forward pass
 
     def __len__(self) -> int:
         return self.columns["position"].shape[0]
 
     @property
     def sequence(self) -> Tensor:
-        """(n,) the sequence each token belongs to."""
+        """Return the index of the sequence that each token belongs to, (n,)."""
         if "sequence" not in self.cache:
-            # Not len(): that is a number, which a traced graph would keep for all batches.
+            # Not len(), which a traced graph would keep as a constant for all batches.
             count = self.columns["position"].shape[0]
             places = torch.arange(count, device=self.offsets.device, dtype=torch.int32)
-            # All offsets, not those from the second on: compiled by torch 2.11, a search in a slice forgets where it starts.
+            # Search all offsets, not a slice of them: torch 2.11 compiles a search in a slice with a wrong start.
             self.cache["sequence"] = torch.searchsorted(self.offsets, places, right=True, out_int32=True) - 1
         return self.cache["sequence"]  # type: ignore[no-any-return]
 
     @property
     def bounds(self) -> tuple[Tensor, Tensor]:
-        """(n,) where the sequence of each token starts, and where it ends."""
+        """Return where the sequence of each token starts and where it ends, (n,) each."""
         if "bounds" not in self.cache:
             sequence = self.sequence.long()
             self.cache["bounds"] = self.offsets[sequence], self.offsets[sequence + 1]
@@ -52,20 +52,20 @@ class Side:
 
 
 def narrowed(side: Side) -> Side:
-    """The same with numbers of 32 bits, which kernels compare for every pair of tokens in a fraction of the time."""
+    """Return a copy with int32 columns, which kernels compare much faster for every pair of tokens."""
     if "narrowed" not in side.cache:
         columns = {name: x.int() if x.dtype == torch.int64 else x for name, x in side.columns.items()}
-        # What kernels look up must be there before: they cannot make it.
+        # Computed here because kernels look these up and cannot compute them.
         known = {"sequence": side.sequence, "bounds": side.bounds}
         side.cache["narrowed"] = replace(side, columns=columns, cache=known)
     return side.cache["narrowed"]  # type: ignore[no-any-return]
 
 
 class Indexed:
-    """Columns of tokens by their places, looked up when asked for.
+    """Columns of the tokens at some indices, looked up lazily.
 
-    Besides those of the side there are `row`, the place itself, `length`, that of a token's sequence, and `head`, where it
-    is given: which head looks.
+    Besides the columns of the side there are `row`, the index itself, `length`, that of the token's sequence, and `head`, the
+    attention head, where it is given.
     """
 
     def __init__(self, side: Side, at: Tensor, head: Tensor | None = None) -> None:
@@ -85,15 +85,15 @@ class Indexed:
 
 @dataclass
 class Layout:
-    """Queries and keys. Sequence i of the queries looks at sequence i of the keys, and at no other."""
+    """The queries and keys of an attention call: sequence i of the queries attends to sequence i of the keys only."""
 
     queries: Side
     keys: Side
-    cache: dict[Any, Any] = field(default_factory=dict, repr=False)  # what the layers of one forward share
+    cache: dict[Any, Any] = field(default_factory=dict, repr=False)  # shared by the layers of one forward pass
 
 
 def side_of(packed: Packed) -> Side:
-    """The tokens of a Packed as one side."""
+    """Return the tokens of a `Packed` as one side of an attention call."""
     columns = {"position": packed.positions}
     columns |= {name: column for name, column in packed.columns.items() if column.dim() == 1}
     side = Side(packed.offsets, packed.longest, columns, packed.host_offsets)
@@ -103,13 +103,13 @@ def side_of(packed: Packed) -> Side:
 
 
 def reverse(packed: Packed) -> Tensor:
-    """(n,) for each token the one at its place when its sequence is read from the end; its own inverse."""
+    """Return the indices (n,) that reverse the tokens within each sequence; they are their own inverse."""
     start, end = side_of(packed).bounds
     return start + end - 1 - torch.arange(packed.ids.shape[0], device=packed.ids.device)
 
 
 class _Rearrange(torch.autograd.Function):
-    """Autograd of an index adds up what several places may have taken, which is slow; here each is taken once."""
+    """A permutation of rows whose backward pass is a lookup: the one of an index adds gradients up, which is slow."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, order: Tensor, inverse: Tensor | None) -> Tensor:
@@ -122,7 +122,7 @@ class _Rearrange(torch.autograd.Function):
 
 
 def rearrange(x: Tensor, order: Tensor, inverse: Tensor | None = None) -> Tensor:
-    """Rows of x in another order, in which each is there once; `inverse` is the way back (None: the same).
+    """Return the rows of x permuted by `order`; `inverse` is the inverse permutation (None: `order` is its own inverse).
 
     >>> rearrange(torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([2, 0, 1]), torch.tensor([1, 2, 0])).flatten().tolist()
     [3.0, 1.0, 2.0]
@@ -133,7 +133,7 @@ def rearrange(x: Tensor, order: Tensor, inverse: Tensor | None = None) -> Tensor
 
 
 def self_layout(packed: Packed) -> Layout:
-    """A Packed looking at itself.
+    """Return the layout of self-attention over a `Packed`.
 
     >>> from pretune.packed import pack_lists
     >>> len(self_layout(pack_lists([[1, 2], [3]])).keys)
@@ -147,20 +147,20 @@ def self_layout(packed: Packed) -> Layout:
 
 
 def cross_layout(target: Packed, source: Packed) -> Layout:
-    """The sequences of one Packed looking at those of another."""
+    """Return the layout of cross-attention from the sequences of `target` to those of `source`."""
     return Layout(side_of(target), side_of(source))
 
 
 def memory_side(side: Side, slots: int, used: Tensor, columns: dict[str, Tensor]) -> tuple[Side, Tensor]:
-    """Keys that are `slots` remembered tokens followed by the sequence itself, for each sequence.
+    """Return keys in which `slots` memory tokens precede the tokens of each sequence, and the index that orders them.
 
-    `used` (s,) says how many of the slots, the last ones, are filled; `columns` are those of the slots, (s * slots,) each.
-    Returns the side and an index (s * slots + n,) into slots followed by tokens, which puts them in its order.
+    `used` (s,) is the number of slots, the last ones, that are filled; `columns` are those of the slots, (s * slots,) each.
+    The index, (s * slots + n,), refers to all slots followed by all tokens.
     """
     sequences = side.offsets.shape[0] - 1
     device = side.offsets.device
     tokens = torch.arange(len(side), device=device)
-    # Slot j of sequence i comes before the tokens of sequence i and after all that is before it.
+    # Slot j of sequence i precedes the tokens of sequence i and follows everything of earlier sequences.
     first_slots = torch.arange(sequences, device=device) * slots + side.offsets[:-1].long()
     places = (first_slots[:, None] + torch.arange(slots, device=device)).flatten()
     index = torch.empty(sequences * slots + len(side), dtype=torch.long, device=device)
@@ -178,64 +178,64 @@ def memory_side(side: Side, slots: int, used: Tensor, columns: dict[str, Tensor]
 
 @dataclass
 class Group:
-    """Sequences padded together: (b, Lq) and (b, Lk) indices into the tokens of the two sides, and which are real."""
+    """Sequences padded to one length: (b, Lq) and (b, Lk) indices of tokens on the two sides, and masks of the real ones."""
 
     queries: Tensor
     keys: Tensor
     real_queries: Tensor
     real_keys: Tensor
-    even: bool  # no padding at all
-    every_query: int | None  # rows from one sequence to the next, where all lie in order: a view will do
-    every_key: int | None
+    unpadded: bool  # there is no padding at all
+    query_stride: int | None  # stride between sequences, where tokens lie in order and a view is enough; else None
+    key_stride: int | None
 
 
 @dataclass
-class Rows:
-    """The padded rows of one side, those of all groups: which token each is, and which row each token is."""
+class PaddedRows:
+    """The padded rows of all groups on one side, and the mapping between rows and tokens."""
 
-    at: Tensor  # (rows,)
-    back: Tensor  # (n,)
-    spare: Tensor  # (rows,) rows that only pad
-    lost: Tensor | None  # (n,) tokens in no row: keys that nobody asks
+    token: Tensor  # (rows,) the token of each row
+    back: Tensor  # (n,) the row of each token: the inverse of `token`
+    padding: Tensor  # (rows,) True for padding
+    unmapped: Tensor | None  # (n,) True for tokens in no row, which are keys without a query; None: there are none
 
 
 @dataclass
 class Groups:
-    """The sequences of a layout in a few groups of similar length."""
+    """The sequences of a layout in a few groups of similar length, each padded to its longest sequence."""
 
     groups: list[Group]
-    sizes: tuple[int, int | None]  # tokens of the queries, and of the keys where these are others
-    traced: bool = False  # for a graph, which is to hold for other groups too
+    sizes: tuple[int, int | None]  # number of query tokens, and of key tokens if these are others
+    traced: bool = False  # part of a graph that is traced and must hold for other groups as well
 
     @cached_property
-    def queries(self) -> Rows:
-        """Of all groups."""
+    def queries(self) -> PaddedRows:
+        """Return the padded rows of the queries."""
         return _rows([(group.queries, group.real_queries) for group in self.groups], self.sizes[0])
 
     @cached_property
-    def keys(self) -> Rows:
-        """Of all groups."""
+    def keys(self) -> PaddedRows:
+        """Return the padded rows of the keys."""
         if self.sizes[1] is None:
             return self.queries
         return _rows([(group.keys, group.real_keys) for group in self.groups], self.sizes[1])
 
 
 def padded_groups(layout: Layout) -> Groups:
-    """Made once for all layers."""
+    """Return the padded groups of a layout, computed once for all layers."""
     if "groups" not in layout.cache:
         layout.cache["groups"] = _make_groups(layout)
     return layout.cache["groups"]  # type: ignore[no-any-return]
 
 
 def padded_as(real: Tensor) -> Groups:
-    """Tokens that were cut out of padded rows go back into them: (b, L) where there was one.
+    """Return the groups of tokens that came from padded rows, given the mask (b, L) of real tokens.
 
-    By tensors alone, so that a graph that is traced holds for rows of any number and length.
+    Only tensor operations are used, so that a traced graph holds for any number and length of rows.
     """
-    places = (real.flatten().long().cumsum(0) - 1).clamp(min=0)  # which token each place has
+    places = (real.flatten().long().cumsum(0) - 1).clamp(min=0)  # the token at each place
     at = places.view(real.shape)
     groups = Groups([Group(at, at, real, real, False, None, None)], (0, None), traced=True)
-    groups.__dict__["queries"] = Rows(places, real.flatten().nonzero().squeeze(1), ~real.flatten(), None)
+    groups.__dict__["queries"] = PaddedRows(places, real.flatten().nonzero().squeeze(1), ~real.flatten(), None)
     return groups
 
 
@@ -244,9 +244,9 @@ def _make_groups(layout: Layout) -> Groups:
     starts_q, lengths_q = starts_and_lengths(layout.queries)
     starts_k, lengths_k = starts_and_lengths(layout.keys)
     present = np.flatnonzero(lengths_q > 0)
-    alike = len(present) > 0 and layout.queries is layout.keys and len(np.unique(lengths_q[present])) == 1
+    same_length = len(present) > 0 and layout.queries is layout.keys and len(np.unique(lengths_q[present])) == 1
     slots = layout.keys.used is not None and len(present) == len(starts_q)
-    if alike or slots:
+    if same_length or slots:
         bounds, order = [0, len(present)], present
     else:
         order = present[np.argsort(-lengths_k[present], kind="stable")]
@@ -257,30 +257,33 @@ def _make_groups(layout: Layout) -> Groups:
         queries, real_queries = _padded(starts_q[members], lengths_q[members])
         keys, real_keys = _padded(starts_k[members], lengths_k[members])
         tensors = [torch.from_numpy(x).to(device) for x in (queries, keys, real_queries, real_keys)]
-        even = bool(real_queries.all() and real_keys.all() and keys.size)
-        every_query = queries.shape[1] if (alike or slots) and real_queries.all() else None
-        every_key = len(layout.keys) // len(present) if alike or slots else None
-        groups.append(Group(tensors[0], tensors[1], tensors[2], tensors[3], even, every_query, every_key))
+        unpadded = bool(real_queries.all() and real_keys.all() and keys.size)
+        query_stride = queries.shape[1] if (same_length or slots) and real_queries.all() else None
+        key_stride = len(layout.keys) // len(present) if same_length or slots else None
+        groups.append(Group(tensors[0], tensors[1], tensors[2], tensors[3], unpadded, query_stride, key_stride))
     return Groups(groups, (len(layout.queries), None if layout.queries is layout.keys else len(layout.keys)))
 
 
-def _rows(groups: list[tuple[Tensor, Tensor]], tokens: int) -> Rows:
-    """From the (b, L) indices of each group, and which of them are real."""
+def _rows(groups: list[tuple[Tensor, Tensor]], tokens: int) -> PaddedRows:
+    """Return the rows of groups, given their (b, L) token indices and masks of real tokens."""
     at, real = (torch.cat([part.flatten() for part in parts]) for parts in zip(*groups, strict=True))
     places = real.nonzero().squeeze(1)
-    back = torch.full((tokens,), -1, device=at.device).index_copy(0, at[places], places)
-    lost = back < 0
-    return Rows(at, back.clamp(min=0), ~real, lost if bool(lost.any()) else None)
+    inverse = torch.full((tokens,), -1, device=at.device).index_copy(0, at[places], places)
+    unmapped = inverse < 0
+    return PaddedRows(at, inverse.clamp(min=0), ~real, unmapped if bool(unmapped.any()) else None)
 
 
 def starts_and_lengths(side: Side) -> tuple[Array, Array]:
-    """Where each sequence starts, and how many tokens it has; on the host."""
+    """Return the start of each sequence and its number of tokens, on the host."""
     offsets = side.host_offsets if side.host_offsets is not None else side.offsets.cpu().numpy().astype(np.int64)
     return offsets[:-1], np.diff(offsets) if side.used is None else side.used
 
 
 def cut_lengths(lengths: Array) -> list[int]:
-    """Bounds of groups of falling lengths: a new one where sequences are less than two thirds of the group's longest."""
+    """Return the bounds of groups of sequences, given in order of decreasing length.
+
+    A group ends where sequences are shorter than two thirds of its longest one.
+    """
     bounds = [0]
     while len(bounds) < MOST_GROUPS:
         shorter = int(np.searchsorted(-lengths, -lengths[bounds[-1]] * 2 / 3, side="right")) if len(lengths) else 0

@@ -1,10 +1,10 @@
-"""Patterns: who may look at whom, as pure functions of a query's and a key's columns.
+"""Attention patterns: which keys a query may attend to, as pure functions of the columns of a query and a key.
 
-Sequences never see each other, whatever the pattern. Patterns combine with & and |; `full` is neutral for &. The plain ones
-(`full`, `causal`, `window`) are known to the variable-length kernels; all others are evaluated.
+Sequences never see each other, whatever the pattern. Patterns combine with & and |; `full` is neutral for &. The variable-length
+kernels support the plain ones (`full`, `causal`, `window`); all others are evaluated.
 
-Rules are asked of tokens, and of whole blocks of them as `ranges`: they are made of + - // % abs(), comparisons, & | ~ and
-`chosen`, which looks up in a table.
+Rules are evaluated for tokens and, as `interval_arithmetic`, for whole blocks of them. So they consist of + - // % abs(),
+comparisons, & | ~ and `chosen`, a table lookup.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from pretune.nn.attention.interval_arithmetic import chosen
 
 
 class Columns(Protocol):
-    """The columns of a token by name: `position` and whatever else the Packed carries."""
+    """The columns of a token by name: `position` and the columns of its `Packed`."""
 
-    def __getitem__(self, name: str) -> Tensor: ...
+    def __getitem__(self, name: str) -> Tensor:
+        """Return the column of this name."""
 
 
 Allow = Callable[[Columns, Columns], Any]
@@ -29,12 +30,12 @@ Allow = Callable[[Columns, Columns], Any]
 
 @dataclass(frozen=True)
 class Pattern:
-    """A named rule. `reach` is what kernels need to know of plain ones: how far back and ahead a query may look."""
+    """A named attention pattern. `reach` tells kernels how far back and ahead a query may look, if the pattern is plain."""
 
     name: str
     allow: Allow
-    reach: tuple[int, int] | None = None  # -1: without limit; None: not plain, the rule must be evaluated
-    heads: int = 1  # more: the rule reads the query's column `head`, and heads see different keys
+    reach: tuple[int, int] | None = None  # -1: unlimited; None: not plain, so the rule must be evaluated
+    heads: int = 1  # more than 1: the rule reads the query's column `head`, and heads see different keys
 
     def __and__(self, other: Pattern) -> Pattern:
         if self == full:
@@ -55,7 +56,7 @@ class Pattern:
         heads = max(self.heads, other.heads)
         return Pattern(f"{self.name} | {other.name}", lambda q, k: first(q, k) | second(q, k), heads=heads)
 
-    # Two patterns are the same when their names are: rules are built anew by every call of `window(3)`.
+    # Patterns are equal if their names are: every call of `window(3)` builds a new rule.
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Pattern) and self.name == other.name
 
@@ -76,7 +77,7 @@ causal = Pattern("causal", lambda query, key: key["position"] <= query["position
 
 
 def window(size: int) -> Pattern:
-    """Keys at most `size` positions away.
+    """Return the pattern of keys at most `size` positions away.
 
     >>> (causal & window(2)).reach
     (2, 0)
@@ -87,7 +88,7 @@ def window(size: int) -> Pattern:
 
 
 def dilated(size: int, step: int) -> Pattern:
-    """A window with gaps: `size` keys to each side, `step` positions from one to the next (Beltagy et al., 2020).
+    """Return a dilated window: `size` keys on each side, `step` positions apart (Beltagy et al., 2020).
 
     >>> dilated(2, 1) == window(2)
     True
@@ -102,22 +103,22 @@ def dilated(size: int, step: int) -> Pattern:
     return Pattern(f"dilated({size}, {step})", allow)
 
 
-# column global: 1 for tokens that see all of their sequence and are seen by all of it. Longformer is window | global_tokens.
+# Column `global` is 1 for tokens that see their whole sequence and are seen by all of it. Longformer: window | global_tokens.
 global_keys = Pattern("global keys", lambda query, key: key["global"] > 0)
 global_queries = Pattern("global queries", lambda query, key: query["global"] > 0)
 global_tokens = global_keys | global_queries
 
 
 def blocks(plan: Tensor, size: int, name: str) -> Pattern:
-    """Blocks of `size` tokens that look at blocks: those where `plan` (blocks, blocks) is not 0, a row for the queries' block.
+    """Return the pattern in which blocks of `size` tokens see those blocks where `plan` (query blocks, key blocks) is not 0.
 
-    As plans have no names, `name` it: patterns of one name are taken to be one. The plan is to be where the batches are.
+    Patterns of the same `name` are considered equal. The plan must be on the device of the batches.
     """
     return Pattern(name, lambda query, key: chosen(plan, query["position"] // size, key["position"] // size))
 
 
 def alternating(layers: int, *patterns: Pattern) -> list[Pattern]:
-    """A pattern for each layer, in turn: GPT-3's are dense and locally banded (Brown et al., 2020).
+    """Return one pattern per layer, cycling through `patterns`, as in GPT-3 (Brown et al., 2020).
 
     >>> [pattern.name for pattern in alternating(3, causal, causal & window(128))]
     ['causal', 'causal & window(128)', 'causal']
@@ -127,21 +128,21 @@ def alternating(layers: int, *patterns: Pattern) -> list[Pattern]:
 
 prefix = Pattern(
     "prefix",
-    # column prefix: 1 in the part that is read both ways; the rest is causal
+    # Column `prefix` is 1 in the bidirectional part; the rest is causal.
     lambda query, key: (key["prefix"] > 0) | (key["position"] <= query["position"]),
 )
 
 permutation = Pattern(
     "permutation",
-    # column stream: 0 content, 1 query; column order: the place of a token in the order of prediction.
-    # Everybody sees content that comes earlier in that order; content also sees what has its own place, queries do not.
+    # Column `stream`: 0 content, 1 query; column `order`: the rank of a token in the order of prediction. Both streams see
+    # content of lower rank; content also sees its own rank.
     lambda query, key: (key["stream"] == 0) & (key["order"] + query["stream"] <= query["order"]),
 )
 
-# column document: a number that differs from one document of a sequence to the next.
+# Column `document` differs between consecutive documents of a sequence.
 document = Pattern("document", lambda query, key: key["document"] == query["document"])
 
 
 def visible(layer: Pattern, batch: Pattern | None) -> Pattern:
-    """The effective pattern: the layer's and the batch's."""
+    """Return the effective pattern: the intersection of the layer's and the batch's."""
     return layer if batch is None else layer & batch

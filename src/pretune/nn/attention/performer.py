@@ -2,63 +2,52 @@
 
     exp(q · k) = E φ(q) · φ(k),    φ(x) = exp(W x − |x|² / 2),    rows of W normal, orthogonal to each other
 
-so that Σ exp(q · k) v = φ(q) · Σ φ(k) ⊗ v: keys and values are summed up once, whoever asks. Sums are made chunk by chunk; what a
-causal query sees of its own chunk is computed pair by pair. Work and memory grow with the length.
+so that Σ exp(q · k) v = φ(q) · Σ φ(k) ⊗ v: keys and values are summed once for all queries. Sums are computed chunk by chunk;
+causal attention within a chunk is computed pair by pair. Time and memory grow linearly with the length.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from pretune.nn.attention.chunked import Chunks, cut
-from pretune.nn.attention.functional import Bend
 from pretune.nn.attention.packed_layout import Layout, Side
 from pretune.nn.attention.patterns import Pattern, causal, full
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 
-Array = np.ndarray[Any, np.dtype[Any]]
-SIZE = 64  # tokens in a chunk
-SMALLEST = 1e-20  # sum of weights, should all of them vanish
+SIZE = 64  # tokens per chunk
+SMALLEST = 1e-20  # lower bound on a sum of weights, in case all of them vanish
 
 
 class Favor(nn.Module):
-    """Attention by random features: for `Attention` in place of `attend`. They are drawn once, and saved with the model."""
+    """Attention by random features, an `Attend` for `Attention`. The features are drawn once and saved with the model."""
 
     features: Tensor
 
     def __init__(self, head_width: int, features: int, size: int = SIZE) -> None:
-        """More features come closer to softmax; all heads have the same ones."""
+        """Draw the random features, which all heads share; more features approximate softmax better."""
         super().__init__()
         self.size = size
         self.register_buffer("features", orthogonal_features(features, head_width))
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        layout: Layout,
-        pattern: Pattern,
-        score: Bend | None = None,
-        scale: float | None = None,
-    ) -> Tensor:
-        """`attend` by approximation, full or causal: (n, heads, d)."""
-        if score is not None or pattern.reach not in (full.reach, causal.reach):
-            what = "a score" if score is not None else f"the pattern {pattern.name!r}"
-            raise PretuneError(f"attention by random features is full or causal; it cannot honor {what}")
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, pattern: Pattern) -> Tensor:
+        """Approximate `attend` with a full or causal pattern: (n, heads, d)."""
+        if pattern.reach not in (full.reach, causal.reach):
+            raise PretuneError(
+                f"attention by random features supports full and causal patterns, but not {pattern.name!r}; "
+                "choose another attention"
+            )
         chunks, side = cut(layout, self.size), layout.queries
-        root = (q.shape[-1] ** -0.5 if scale is None else scale) ** 0.5
+        root = (q.shape[-1] ** -0.5) ** 0.5
         queries, keys = self.exponents(q, root), self.exponents(k, root)
-        # What a query's or a sequence's weights have in common cancels out; so these may be as large as is safe.
+        # Factors common to all weights of a query or of a sequence cancel out, so the largest can be made 1.
         queries = (queries - queries.detach().amax(-1, keepdim=True)).exp()
         keys = (keys - largest(keys.detach(), side)).exp()
         values = torch.cat(
             [v.float(), torch.ones_like(v[..., :1], dtype=torch.float32)], -1
-        )  # beside it, what it weighs
+        )  # the last column sums weights
         queries, keys, values = (in_slots(x, chunks) for x in (queries, keys, values))  # (chunks, heads, size, …)
         sums = running_sum(keys.transpose(-2, -1) @ values, chunks)  # (chunks, heads, features, d + 1)
         if pattern.reach == full.reach:
@@ -71,38 +60,38 @@ class Favor(nn.Module):
         return (mixed[..., :-1] / mixed[..., -1:].clamp(min=SMALLEST)).to(v.dtype)
 
     def exponents(self, x: Tensor, root: float) -> Tensor:
-        """(n, heads, d) → (n, heads, features), fp32: the logarithms of features."""
+        """Return the logarithms of the features in fp32: (n, heads, d) → (n, heads, features)."""
         x = x.float() * root
         return x @ self.features.t() - x.square().sum(-1, keepdim=True) / 2
 
     def operations(self, lengths: Array, heads: int, head_width: int, pattern: Pattern) -> float:
-        """Features of queries and keys; sums, and queries times sums; for causal ones, pairs inside a chunk."""
-        features, beside = len(self.features), head_width + 1
-        each = 4 * features * head_width + 4 * features * beside
+        """Return the operations: features of queries and keys, sums, queries times sums, and if causal, pairs within chunks."""
+        features, columns = len(self.features), head_width + 1
+        per_token = 4 * features * head_width + 4 * features * columns
         if pattern.reach == causal.reach:
-            each += 2 * self.size * (features + beside)
-        return float(heads * each * lengths.sum())
+            per_token += 2 * self.size * (features + columns)
+        return float(heads * per_token * lengths.sum())
 
 
 def orthogonal_features(count: int, width: int) -> Tensor:
-    """(count, width) normal vectors, of which `width` at a time are orthogonal.
+    """Return (count, width) normally distributed vectors; every `width` of them are orthogonal to each other.
 
     >>> rows = orthogonal_features(6, 4)
     >>> bool((rows[:4] @ rows[:4].T).fill_diagonal_(0).abs().max() < 1e-5)
     True
     """
-    if torch.get_default_device().type == "meta":  # shapes alone; directions of nothing take their time there
+    if torch.get_default_device().type == "meta":  # only shapes are needed
         return torch.empty(count, width)
     blocks = []
     for _ in range(-(-count // width)):
         directions, triangle = torch.linalg.qr(torch.randn(width, width))
-        blocks.append(directions * triangle.diagonal().sign())  # so that no direction is likelier (Mezzadri, 2007)
-    lengths = torch.randn(count, width).norm(dim=1, keepdim=True)  # as long as normal vectors are
+        blocks.append(directions * triangle.diagonal().sign())  # for a uniform distribution (Mezzadri, 2007)
+    lengths = torch.randn(count, width).norm(dim=1, keepdim=True)  # those of normally distributed vectors
     return torch.cat(blocks)[:count] * lengths
 
 
 def largest(x: Tensor, side: Side) -> Tensor:
-    """(n, heads, features) → (n, heads, 1): the largest of each token's sequence."""
+    """Return the largest value in each token's sequence: (n, heads, features) → (n, heads, 1)."""
     sequence = side.sequence.long()
     rows = x.amax(-1)  # (n, heads)
     found = rows.new_full((side.offsets.shape[0] - 1, rows.shape[1]), -torch.inf)
@@ -111,13 +100,16 @@ def largest(x: Tensor, side: Side) -> Tensor:
 
 
 def in_slots(x: Tensor, chunks: Chunks) -> Tensor:
-    """(n, heads, d) → (chunks, heads, size, d), 0 in empty slots."""
+    """Arrange tokens in chunks, with 0 in empty slots: (n, heads, d) → (chunks, heads, size, d)."""
     rows = x.new_zeros(chunks.count * chunks.size, *x.shape[1:]).index_copy(0, chunks.slots, x)
     return rows.view(chunks.count, chunks.size, *x.shape[1:]).transpose(1, 2)
 
 
 def running_sum(x: Tensor, chunks: Chunks) -> Tensor:
-    """(chunks, …): each with those before it in its sequence. By doubling, so that nothing of another sequence comes in."""
+    """Return the cumulative sum over the chunks of each sequence, (chunks, …).
+
+    It is computed by doubling steps, so that other sequences do not even contribute rounding errors.
+    """
     step = 1
     shape = (-1, *(1 for _ in x.shape[1:]))
     while step < chunks.most:

@@ -1,4 +1,4 @@
-"""Attention of a recurrent decoder to its source: which states of the source each of its own looks at.
+"""Attention of a recurrent decoder to its source, with several compatibility functions.
 
 dot             s · h                    Luong et al., 2015, arXiv:1508.04025
 scaled          s · h / √d               Vaswani et al., 2017, arXiv:1706.03762
@@ -6,9 +6,9 @@ multiplicative  s · W h                  Luong et al., 2015
 additive        v · tanh(W s + U h)      Bahdanau et al., 2015, arXiv:1409.0473
 cosine          β cos(s, h), β learned   Graves et al., 2014, arXiv:1410.5401
 
-A look is global, over the whole source; local, around a place that follows the target or is predicted, and falls off from
-there (Luong et al., 2015); or hard, at one state drawn by the weights, the likeliest when not training (Xu et al., 2015,
-arXiv:1502.03044; here its gradient is that of the weights, straight through).
+Attention is global, over the whole source; local, around a position that follows the target or is predicted, with Gaussian
+decay (Luong et al., 2015); or hard, at one state, sampled in training and the most likely otherwise (Xu et al., 2015,
+arXiv:1502.03044; here with straight-through gradients).
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ Reach = Literal["global", "local", "local-monotonic", "hard"]
 
 
 class Alignment(nn.Module):
-    """Contexts: means of a source's states, by weights that a score gives them."""
+    """Attention of a recurrent decoder: weighted means of the source states."""
 
     def __init__(
         self, queries: int, keys: int, score: Score, reach: Reach = "global", inner: int = 0, window: int = 10
     ) -> None:
-        """`inner` is the width of an additive score; `window` how far a local look goes to either side."""
+        """Build the layer; `inner` is the width of additive attention, `window` the half-width of local attention."""
         super().__init__()
         if score in ("dot", "scaled", "cosine") and queries != keys:
             raise PretuneError(
-                f"{score} attention compares states of one width, not {queries} and {keys}; choose multiplicative or additive"
+                f"{score} attention needs states of one width, not {queries} and {keys}; choose multiplicative or additive"
             )
         self.score, self.reach, self.window = score, reach, window
         if score == "multiplicative":
@@ -56,9 +56,9 @@ class Alignment(nn.Module):
         self.noise = Noise()
 
     def forward(self, queries: Tensor, keys: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """(n, …) and (m, …) → (n, keys' width) contexts, and (n, longest source) weights."""
+        """Return the contexts, (n, width of keys), and the weights, (n, longest source), of queries (n, …) on keys (m, …)."""
         padded = padded_groups(layout)
-        groups, back = padded.groups, padded.queries.back
+        groups, inverse = padded.groups, padded.queries.back
         prepared = self.prepare(keys)
         positions = layout.queries.columns["position"]
         contexts, weights = [], []
@@ -69,10 +69,10 @@ class Alignment(nn.Module):
             )
             contexts.append((share @ keys[group.keys]).flatten(0, 1))
             weights.append(F.pad(share, (0, longest - share.shape[2])).flatten(0, 1))
-        return torch.cat(contexts)[back], torch.cat(weights)[back]
+        return torch.cat(contexts)[inverse], torch.cat(weights)[inverse]
 
     def prepare(self, keys: Tensor) -> Tensor:
-        """What of a score depends on the source alone."""
+        """Return the part of the scores that depends on the source only."""
         match self.score:
             case "multiplicative" | "additive":
                 return self.key(keys)
@@ -81,7 +81,7 @@ class Alignment(nn.Module):
         return keys
 
     def weigh(self, queries: Tensor, prepared: Tensor, real: Tensor, positions: Tensor, number: int = 0) -> Tensor:
-        """(b, q, queries' width), (b, k, …) and (b, k) which of these there are → (b, q, k) weights."""
+        """Return the weights (b, q, k) of queries (b, q, …) on prepared keys (b, k, …); `real` (b, k) masks padding."""
         logits = self.compare(queries, prepared).float()
         shown = real[:, None].expand(logits.shape)
         places = torch.arange(real.shape[1], device=real.device)
@@ -92,7 +92,7 @@ class Alignment(nn.Module):
             if self.reach == "local":
                 center = last * torch.sigmoid(torch.tanh(self.place(queries)).float() @ self.place_vector.float())
                 fall = torch.exp(-((places - center[:, :, None]) ** 2) / (2 * (self.window / 2) ** 2))
-            # A place between two states is near both, however narrow the window.
+            # A position between two states is near both, however narrow the window.
             shown = shown & ((places - center[:, :, None]).abs() <= max(self.window, 0.5))
         share = logits.masked_fill(~shown, -torch.inf).softmax(-1).nan_to_num(0.0)
         share = share if fall is None else share * fall
@@ -101,7 +101,7 @@ class Alignment(nn.Module):
         return share.to(queries.dtype)
 
     def compare(self, queries: Tensor, prepared: Tensor) -> Tensor:
-        """(b, q, k) logits."""
+        """Return the logits, (b, q, k)."""
         match self.score:
             case "additive":
                 inner = torch.tanh(self.query(queries)[:, :, None] + prepared[:, None])  # (b, q, k, inner)
@@ -113,9 +113,9 @@ class Alignment(nn.Module):
         return queries @ prepared.transpose(1, 2)
 
     def choose(self, share: Tensor, number: int) -> Tensor:
-        """One state of each row of weights; the gradient is that of the weights."""
+        """Select one state per row of weights, with the gradient of the weights (straight-through)."""
         scores = share.clamp(min=1e-20).log()
-        if self.training:  # the highest after Gumbel noise is a draw by the weights
+        if self.training:  # the maximum after Gumbel noise is a sample from the weights
             uniform = torch.special.ndtr(self.noise(tuple(share.shape), number, share.device)).clamp(1e-6, 1 - 1e-6)
             scores = scores - (-uniform.log()).log()
         one = F.one_hot(scores.masked_fill(share == 0, -torch.inf).argmax(-1), share.shape[-1]).to(share.dtype)

@@ -1,4 +1,4 @@
-"""Scores: what bends attention's logits besides q·k. Each is built anew for a call, from q, the layout and its parameters."""
+"""Score modifications: terms of the attention logits besides q·k, built for each call from q, the layout and parameters."""
 
 from __future__ import annotations
 
@@ -11,18 +11,24 @@ from torch import Tensor, nn
 from pretune.nn.attention.functional import Bend
 from pretune.nn.attention.packed_layout import Layout
 from pretune.nn.attention.patterns import Columns
+from pretune.packed import Packed
+from pretune.runtime.arrays import Array
 
 
 class Score(Protocol):
-    """Something that makes a Bend for one attention call."""
+    """A module that builds the score modification of an attention call."""
 
-    def __call__(self, q: Tensor, layout: Layout) -> Bend: ...
+    def __call__(self, q: Tensor, layout: Layout) -> Bend:
+        """Return the score modification for queries (n, heads, d)."""
+
+    def operations(self, lengths: Array, packed: Packed, slots: int) -> float:
+        """Return the floating-point operations for sequences of these lengths, with `slots` memory tokens each."""
 
 
 class RelativeBias(nn.Module):
-    """T5's bias (Raffel et al., 2020): a learned number for each head and bucket of distances.
+    """T5's relative position bias (Raffel et al., 2020): a learned scalar per head and bucket of distances.
 
-    Half of the buckets are exact small distances, the other half grow logarithmically up to `furthest`.
+    Half of the buckets are single small distances; the others grow logarithmically up to `furthest`.
     """
 
     def __init__(self, heads: int, buckets: int = 32, furthest: int = 128, both_ways: bool = True) -> None:
@@ -31,7 +37,7 @@ class RelativeBias(nn.Module):
         self.weight = nn.Parameter(torch.zeros(buckets, heads))
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """The bucket of a distance key − query."""
+        """Return the bucket of a distance, key position − query position."""
         buckets = self.buckets
         offset = torch.zeros_like(distance)
         if self.both_ways:
@@ -46,25 +52,28 @@ class RelativeBias(nn.Module):
         return offset + torch.where(distance < exact, distance, far)
 
     def forward(self, q: Tensor, layout: Layout) -> Bend:
-        """Adds weight[bucket, head] to a logit."""
-        # Beyond the furthest all distances are one: a small table says it for each, made once and not for each pair.
+        """Return the modification that adds weight[bucket, head] to a logit."""
+        # All distances beyond `furthest` are alike, so a small table per distance is enough, instead of one entry per pair.
         furthest = self.furthest
         distances = torch.arange(-furthest, furthest + 1, device=q.device)
         by_distance = self.weight[self.bucket(distances)]  # (distances, heads)
 
-        def bend(logit: Tensor, head: Tensor, query: Columns, key: Columns) -> Tensor:
+        def modify(logit: Tensor, head: Tensor, query: Columns, key: Columns) -> Tensor:
             distance = (key["position"] - query["position"]).clamp(-furthest, furthest)
             return logit + by_distance[distance + furthest, head].to(logit.dtype)
 
-        return bend
+        return modify
+
+    def operations(self, lengths: Array, packed: Packed, slots: int) -> float:
+        """Return 0: the bias is only looked up."""
+        return 0.0
 
 
 class TransformerXL(nn.Module):
-    """Transformer-XL's and XLNet's position term: (q + u) · W r(query − key), with sinusoidal r.
+    """The position term of Transformer-XL and XLNet: (q + u) · W r(query − key), with sinusoidal r.
 
-    With `segments`, XLNet's segment term too: (q + s) · e(same segment or not); without a column of segments all are the
-    same, which changes nothing. Distances beyond `furthest` count as that.
-    The query-independent content bias is added to q by the attention itself.
+    With `segments`, XLNet's segment term is added: (q + s) · e(same segment or not); without a column `segment`, all tokens are
+    of one segment, which changes nothing. Distances are clipped at `furthest`. The attention layer adds the content bias.
     """
 
     def __init__(
@@ -76,15 +85,15 @@ class TransformerXL(nn.Module):
         self.position_bias = nn.Parameter(torch.zeros(heads, head_width))
         self.segment_bias = nn.Parameter(torch.zeros(heads, head_width)) if segments else None
         self.segment = nn.Parameter(torch.empty(2, heads, head_width)) if segments else None
-        self.idle = segments  # some of its parameters are not for all batches
+        self.idle = segments  # some of its parameters are unused in some batches
 
     def reach(self, longest: int) -> int:
-        """How far distances between so many keys differ."""
+        """Return the largest distance that is distinguished among `longest` keys."""
         return min(longest, self.furthest or longest)
 
     def forward(self, q: Tensor, layout: Layout) -> Bend:
-        """Adds the two terms, scaled as q·k is."""
-        # Distances from −longest to +longest keys, or as far as they differ; row 0 is distance +furthest.
+        """Return the modification that adds the terms, scaled as q·k is."""
+        # Distances from +furthest (row 0) to −furthest.
         furthest = self.reach(layout.keys.longest)
         distances = torch.arange(furthest, -furthest - 1, -1, device=q.device, dtype=torch.float32)
         steps = torch.arange(0, self.width, 2, device=q.device, dtype=torch.float32)
@@ -98,7 +107,7 @@ class TransformerXL(nn.Module):
             shifted = q + self.segment_bias.to(q.dtype)
             by_segment = torch.einsum("nhd,shd->nhs", shifted, self.segment.to(q.dtype)) * scale
 
-        def bend(logit: Tensor, head: Tensor, query: Columns, key: Columns) -> Tensor:
+        def modify(logit: Tensor, head: Tensor, query: Columns, key: Columns) -> Tensor:
             distance = (query["position"] - key["position"]).clamp(-furthest, furthest)
             logit = logit + by_distance[query["row"], head, furthest - distance]
             if by_segment is not None:
@@ -106,43 +115,50 @@ class TransformerXL(nn.Module):
                 logit = logit + by_segment[query["row"], head, differs]
             return logit
 
-        return bend
+        return modify
+
+    def operations(self, lengths: Array, packed: Packed, slots: int) -> float:
+        """Return the operations of projected distances, and of queries times each distance and each kind of segment."""
+        distances = 2 * self.reach(packed.longest + slots) + 1
+        compared = distances + (2 if self.segment is not None and "segment" in packed.columns else 0)
+        inner = self.heads * self.head_width
+        return float(2 * distances * self.position.numel() + 2 * inner * compared * lengths.sum())
 
 
 class Disentangled(nn.Module):
-    """DeBERTa's terms (He et al., 2021): a query looks at the key of a distance, and the query of a distance at a key.
+    """DeBERTa's relative terms (He et al., 2021): content-to-position and position-to-content.
 
-    Distances differ up to `furthest`. With `buckets`, there are so many vectors on a side: half of them for exact small
-    distances, the others for logarithmically growing ones. Who makes queries and keys of distances, is not its matter.
+    Distances are clipped at `furthest`. With `buckets`, there are that many vectors per direction: half of them for single small
+    distances, the others for logarithmically growing ranges. Queries and keys of the vectors are computed elsewhere.
     """
 
     def __init__(self, furthest: int, buckets: int = 0) -> None:
         super().__init__()
         self.furthest, self.buckets = furthest, buckets
-        self.side = buckets or furthest  # vectors on a side; the first of those ahead is that of distance 0
+        self.side = buckets or furthest  # vectors per direction; the first one ahead is that of distance 0
 
     def near(self, longest: int) -> int:
-        """How many vectors on a side can matter between so many tokens."""
+        """Return how many vectors per direction can matter among `longest` tokens."""
         return self.side if self.buckets else min(longest, self.side)
 
     def cut(self, vectors: Tensor, layout: Layout) -> Tensor:
-        """(2 · side, width) → those that can matter, (2 · near, width)."""
+        """Return the vectors that can matter: (2 · side, width) → (2 · near, width)."""
         near = self.near(layout.keys.longest)
         return vectors[self.side - near : self.side + near]
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """The bucket of a distance query − key, with its sign."""
+        """Return the bucket of a distance, query position − key position, with its sign."""
         if not self.buckets:
             return distance
         exact = self.buckets // 2
-        # Whole numbers must come out where they should, so all is of one precision.
+        # Computed in one precision, so that exact powers fall into the right bucket.
         top = torch.tensor((self.furthest - 1) / exact, device=distance.device).log()
         ratio = (distance.abs().clamp(min=exact) / exact).log() / top
         far = (ratio * (exact - 1)).ceil().to(distance.dtype) + exact
         return torch.where(distance.abs() <= exact, distance, far * distance.sign())
 
     def forward(self, q: Tensor, k: Tensor, queries: Tensor, keys: Tensor, layout: Layout) -> Bend:
-        """Adds both terms, scaled as q·k is; `queries` and `keys` are those of distances, (2 · near, heads, d) each."""
+        """Return the modification that adds both terms; `queries` and `keys`, (2 · near, heads, d), are those of distances."""
         near, furthest = len(keys) // 2, min(layout.keys.longest, self.furthest)
         distances = torch.arange(-furthest, furthest + 1, device=q.device)
         rows = self.bucket(distances).clamp(-near, near - 1) + near
@@ -150,13 +166,13 @@ class Disentangled(nn.Module):
         by_query = torch.einsum("nhd,rhd->nhr", q, keys * scale)
         by_key = torch.einsum("mhd,rhd->mhr", k, queries * scale)
 
-        def bend(logit: Tensor, head: Tensor, query: Columns, key: Columns) -> Tensor:
+        def modify(logit: Tensor, head: Tensor, query: Columns, key: Columns) -> Tensor:
             row = rows[(query["position"] - key["position"]).clamp(-furthest, furthest) + furthest]
             return logit + by_query[query["row"], head, row] + by_key[key["row"], head, row]
 
-        return bend
+        return modify
 
 
 def disentangled_scale(head_width: int) -> float:
-    """Three terms are added up where others have one."""
+    """Return the scale of the logits, which are a sum of three terms instead of one."""
     return float((3 * head_width) ** -0.5)

@@ -1,4 +1,4 @@
-"""Kernels of our own, in Triton, for half precision on CUDA. Each computes what plain modules compute elsewhere."""
+"""Custom Triton kernels for bf16 on CUDA; each computes what plain modules compute elsewhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def ours(x: Tensor) -> bool:
-    """Whether kernels of our own work on this tensor.
+    """Return whether the custom kernels support this tensor.
 
     >>> ours(torch.zeros(2, 3))
     False

@@ -1,8 +1,8 @@
-"""norm(x + dropout(y)) in one kernel each way, for CUDA.
+"""A fused kernel for norm(x + dropout(y)) on CUDA, forward and backward.
 
-A compiler makes three kernels of the backward, which read the same rows again and again, and keeps the dropout mask in
-memory. Here a row is read once: its gradient, its share of the gradients of the norm's weights, and the mask, made anew from
-its seed, come from one pass.
+A compiler makes three kernels of the backward pass, which read the same rows repeatedly, and keeps the dropout mask in memory.
+Here each row is read once: its gradient, its contribution to the gradients of the norm's parameters, and the mask, recomputed
+from its seed, come from one pass.
 """
 
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
@@ -16,10 +16,10 @@ from torch import Tensor
 from pretune.nn.dropout import salting, threshold
 from pretune.nn.kernels.dropout_mask import keeps
 
-# Numbers a program holds at once, whole rows of them, by the row's width and measurement (perf/gpu_kernels.py --scan).
+# Elements that a program holds at once, in whole rows, by row width; measured with perf/gpu_kernels.py --scan.
 FORWARD = {256: {"held": 4096, "num_warps": 4}, 1024: {"held": 2048, "num_warps": 4}}
 BACKWARD = {512: {"held": 4096, "num_warps": 2}, 1024: {"held": 4096, "num_warps": 4}}
-PROGRAMS = 1056  # of the backward: eight for each of 132 processors
+PROGRAMS = 1056  # of the backward pass: eight for each of 132 processors
 
 
 @triton.jit
@@ -35,7 +35,7 @@ def _forward(
     y = tl.load(y_at + index, mask=inside, other=0.0).to(tl.float32)
     kept = keeps(index, tl.load(seed_at) + salt, least)
     total = tl.where(inside, x + tl.where(kept, y * grow, 0.0), 0.0)
-    total = total.to(sum_at.dtype.element_ty).to(tl.float32)  # as the backward will read it
+    total = total.to(sum_at.dtype.element_ty).to(tl.float32)  # as the backward pass will read it
     mean = tl.sum(total, 1) / width
     centered = tl.where(inside, total - mean[:, None], 0.0)
     scale = 1.0 / tl.sqrt(tl.sum(centered * centered, 1) / width + eps)
@@ -69,9 +69,9 @@ def _backward(
         normed = tl.where(inside, (total - mean[:, None]) * scale[:, None], 0.0)
         grad_weight += tl.sum(slope * normed, 0)
         grad_bias += tl.sum(slope, 0)
-        bent = slope * weight[None, :]
-        along, level = tl.sum(bent * normed, 1) / width, tl.sum(bent, 1) / width
-        grad = (bent - normed * along[:, None] - level[:, None]) * scale[:, None]
+        scaled = slope * weight[None, :]
+        along, level = tl.sum(scaled * normed, 1) / width, tl.sum(scaled, 1) / width
+        grad = (scaled - normed * along[:, None] - level[:, None]) * scale[:, None]
         kept = keeps(index, seed, least)
         tl.store(grad_x_at + index, grad.to(grad_x_at.dtype.element_ty), mask=inside)
         tl.store(grad_y_at + index, tl.where(kept, grad * grow, 0.0).to(grad_y_at.dtype.element_ty), mask=inside)
@@ -81,7 +81,7 @@ def _backward(
 
 
 def chosen(width: int, choices: dict[int, dict[str, int]]) -> dict[str, int]:
-    """What is held for rows of this width."""
+    """Return the launch settings for rows of this width."""
     return next((choice for most, choice in choices.items() if width <= most), choices[max(choices)])
 
 
@@ -94,7 +94,7 @@ def _sizes(width: int, choices: dict[int, dict[str, int]]) -> dict[str, int]:
 def add_norm(
     x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, seed: Tensor, salt: int, share: float, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """norm(x + dropout(y)), (n, width); and for the backward the sum, and each row's mean and scale."""
+    """Compute norm(x + dropout(y)), (n, width), and for the backward pass the sum and each row's mean and scale."""
     n, width = x.shape
     out, total = torch.empty_like(x), torch.empty_like(x)
     mean, scale = (torch.empty(n, dtype=torch.float32, device=x.device) for _ in range(2))
@@ -125,7 +125,7 @@ def add_norm_backward(
     salt: int,
     share: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x and y, (n, width) each, and of weight and bias, (2, width)."""
+    """Return the gradients of x and y, (n, width) each, and of weight and bias, (2, width)."""
     n, width = total.shape
     grad_x, grad_y = torch.empty_like(total), torch.empty_like(total)
     parts = torch.empty(PROGRAMS, 2, width, dtype=torch.float32, device=total.device)
@@ -153,7 +153,7 @@ def _(
 def _keep(ctx, inputs, output) -> None:
     _, _, weight, _, seed, ctx.salt, ctx.share, _ = inputs
     _, total, mean, scale = output
-    # The loop writes the next seed into the same tensor, before this backward or after it.
+    # The training loop writes the next seed into the same tensor, before or after this backward pass.
     ctx.save_for_backward(total, mean, scale, weight, seed)
 
 

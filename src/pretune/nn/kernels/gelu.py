@@ -1,8 +1,8 @@
-"""GELU (Hendrycks and Gimpel, 2016) with a bias before it, or times a gate, in one kernel each way.
+"""Fused GELU (Hendrycks and Gimpel, 2016) after a bias, or times a gate, forward and backward.
 
-A compiled GELU waits for its many instructions, not for memory. Here the error function is a rational one (Abramowitz and
-Stegun, 7.1.26; error 1.5e-7) with a fast division, one exponential serves both the function and its slope, and the backward
-adds up the bias's gradient on the way.
+A compiled GELU is limited by its many instructions, not by memory. Here the error function is a rational approximation
+(Abramowitz and Stegun, 7.1.26; error 1.5e-7) with a fast division, one exponential serves both the function and its derivative,
+and the backward pass also sums the gradient of the bias.
 """
 
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
@@ -14,15 +14,15 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-# Rows and columns of a tile, by measurement (perf/gpu_kernels.py --scan).
+# Rows and columns of a tile; measured with perf/gpu_kernels.py --scan.
 FORWARD = {"rows": 4, "columns": 512, "num_warps": 4}
 BACKWARD = {"rows": 4, "columns": 256, "num_warps": 4}
-PROGRAMS = 1056  # of the backward with a bias: eight for each of 132 processors
+PROGRAMS = 1056  # of the backward pass with a bias: eight for each of 132 processors
 
 
 @triton.jit
 def _normal(x):
-    """The share of the normal distribution below x, and its density there."""
+    """Return the cumulative normal distribution at x, and its density."""
     exponential = tl.exp2(x * x * -0.7213475204444817)
     t = libdevice.fast_dividef(1.0, 1.0 + 0.23164188825 * tl.abs(x))
     tail = 0.127414796 + t * (-0.142248368 + t * (0.7107068705 + t * (-0.7265760135 + t * 0.5307027145)))
@@ -93,7 +93,7 @@ def _gated_backward(slope_at, x_at, grad_at, n, width, rows: tl.constexpr, colum
 
 @torch.library.custom_op("pretune::bias_gelu", mutates_args=(), device_types="cuda")
 def bias_gelu(x: Tensor, bias: Tensor) -> Tensor:
-    """gelu(x + bias), (n, width)."""
+    """Compute gelu(x + bias), (n, width)."""
     n, width = x.shape
     out = torch.empty_like(x)
     grid = (triton.cdiv(n, FORWARD["rows"]), triton.cdiv(width, FORWARD["columns"]))
@@ -108,7 +108,7 @@ def _(x: Tensor, bias: Tensor) -> Tensor:
 
 @torch.library.custom_op("pretune::bias_gelu_backward", mutates_args=(), device_types="cuda")
 def bias_gelu_backward(slope: Tensor, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of x, (n, width), and of the bias, (width,)."""
+    """Return the gradients of x, (n, width), and of the bias, (width,)."""
     n, width = x.shape
     grad = torch.empty_like(x)
     across = triton.cdiv(width, BACKWARD["columns"])
@@ -125,7 +125,7 @@ def _(slope: Tensor, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.library.custom_op("pretune::gated_gelu", mutates_args=(), device_types="cuda")
 def gated_gelu(x: Tensor) -> Tensor:
-    """gelu(a) · b of the halves a and b of x, (n, 2 · width) → (n, width)."""
+    """Compute gelu(a) · b for the halves a and b of x: (n, 2 · width) → (n, width)."""
     n, width = x.shape[0], x.shape[1] // 2
     out = x.new_empty(n, width)
     grid = (triton.cdiv(n, FORWARD["rows"]), triton.cdiv(width, FORWARD["columns"]))
@@ -140,7 +140,7 @@ def _(x: Tensor) -> Tensor:
 
 @torch.library.custom_op("pretune::gated_gelu_backward", mutates_args=(), device_types="cuda")
 def gated_gelu_backward(slope: Tensor, x: Tensor) -> Tensor:
-    """The gradient of x, (n, 2 · width)."""
+    """Return the gradient of x, (n, 2 · width)."""
     n, width = x.shape[0], x.shape[1] // 2
     grad = torch.empty_like(x)
     grid = (triton.cdiv(n, BACKWARD["rows"]), triton.cdiv(width, BACKWARD["columns"]))

@@ -1,4 +1,4 @@
-"""Rotary positions on stacked queries, keys and values, in one pass: queries and keys are turned, values copied."""
+"""A fused kernel for rotary positions on stacked queries, keys and values: queries and keys rotate, values are copied."""
 
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
 from __future__ import annotations
@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-TOKENS = 32  # in a program
+TOKENS = 32  # per program
 
 
 @triton.jit
@@ -37,7 +37,10 @@ def _rotate(
 
 @torch.library.custom_op("pretune::rotate", mutates_args=(), device_types="cuda")
 def rotate(qkv: Tensor, cosine: Tensor, sine: Tensor, sign: float) -> Tensor:
-    """(n, 3, heads, d) with queries and keys turned by angles whose cosines and sines are (n, d / 2), or back by a sign of -1."""
+    """Rotate the queries and keys in (n, 3, heads, d) by angles with the given cosines and sines, (n, d / 2) each.
+
+    A `sign` of -1 rotates back.
+    """
     n, _, heads, width = qkv.shape
     out = torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device)
     _rotate[(triton.cdiv(n, TOKENS),)](

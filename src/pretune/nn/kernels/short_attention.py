@@ -1,9 +1,9 @@
-"""Self-attention in short sequences by tiles of the packed stream: Triton kernels for CUDA.
+"""Self-attention for short sequences by tiles of the packed tokens: Triton kernels for CUDA.
 
-A kernel that gives each sequence tiles of its own leaves most of a tile empty where sequences are short. Here a tile is a run
-of tokens, whatever sequences they belong to: it meets the keys from the start of its first sequence to the end of its last,
-and each token tells by its bounds which of them are its own. Queries, keys and values stay stacked, (n, 3, heads, d), as one
-matrix product made them, and so do their gradients: nothing is copied on the way in or out.
+A kernel with separate tiles for each sequence leaves most of a tile empty where sequences are short. Here a tile is a run of
+tokens of any sequences: it reads the keys from the start of its first sequence to the end of its last, and each token selects its
+own by its bounds. Queries, keys and values stay stacked, (n, 3, heads, d), as one matrix product computes them, and so do their
+gradients: nothing is copied.
 """
 
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
@@ -14,16 +14,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-UNLIMITED = 1 << 30  # a reach that no sequence has
+UNLIMITED = 1 << 30  # more than the length of any sequence
 LOG2_E = 1.4426950408889634
-# Tokens of a tile and of the tiles it meets, by measurement (perf/attention.py).
+# Tokens of a tile and of the tiles it reads; measured with perf/attention.py.
 FORWARD = {"tile": 64, "other": 32, "num_warps": 4, "num_stages": 3}
 BACKWARD = {"tile": 64, "other": 32, "num_warps": 4, "num_stages": 1}
 
 
 @triton.jit
 def _bounds(first_at, last_at, rows, n, left, right):
-    """The span of tokens that each row may meet, and the span that contains them all."""
+    """Return the range of tokens that each row attends to, and the range that contains them all."""
     inside = rows < n
     first = tl.load(first_at + rows, mask=inside, other=1 << 30)
     last = tl.load(last_at + rows, mask=inside, other=0)
@@ -37,7 +37,7 @@ def _forward(
     qkv_at, out_at, level_at, first_at, last_at, n, scale, left, right,
     heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr, other: tl.constexpr,
 ):  # fmt: skip
-    """A tile of queries of one head against some keys at a time. Logits are in powers of two: exp2 is what the chip has."""
+    """Attend from a tile of queries of one head to some keys at a time. Logits are to base 2, as exp2 is native."""
     head = tl.program_id(1)
     rows = tl.program_id(0) * tile + tl.arange(0, tile)
     columns = head * width + tl.arange(0, width)[None, :]
@@ -55,7 +55,7 @@ def _forward(
         own = (keys[None, :] >= first[:, None]) & (keys[None, :] < last[:, None])
         logits = tl.where(own, tl.dot(q, tl.trans(k)) * scale, float("-inf"))
         higher = tl.maximum(peak, tl.max(logits, 1))
-        level = tl.where(higher == float("-inf"), 0.0, higher)  # nothing seen yet: any level will do
+        level = tl.where(higher == float("-inf"), 0.0, higher)  # nothing seen yet: any level is right
         weights = tl.exp2(logits - level[:, None])
         shrink = tl.exp2(peak - level)
         total = total * shrink + tl.sum(weights, 1)
@@ -65,7 +65,7 @@ def _forward(
     mixed = mixed / tl.where(empty, 1.0, total)[:, None]
     there = out_at + columns + rows[:, None].to(tl.int64) * (heads * width)
     tl.store(there, mixed.to(out_at.dtype.element_ty), mask=rows[:, None] < n)
-    # A row that saw nothing has +inf, so that its weights are zero again in the backward.
+    # A row that saw nothing gets +inf, so that its weights are zero again in the backward pass.
     level = tl.where(empty, float("inf"), peak + tl.log2(tl.where(empty, 1.0, total)))
     tl.store(level_at + head * n + rows, level, mask=rows < n)
 
@@ -75,7 +75,7 @@ def _backward(
     qkv_at, out_at, level_at, slope_at, grad_at, first_at, last_at, n, scale, plain_scale, left, right,
     heads: tl.constexpr, width: tl.constexpr, tile: tl.constexpr, other: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of a tile of tokens: as keys and values, against some queries at a time; then as queries."""
+    """Compute the gradients of a tile of tokens: as keys and values, against some queries at a time; then as queries."""
     head = tl.program_id(1)
     rows = tl.program_id(0) * tile + tl.arange(0, tile)
     inside = rows[:, None] < n
@@ -84,7 +84,7 @@ def _backward(
     mine = columns + rows[:, None].to(tl.int64) * stride
     kind = grad_at.dtype.element_ty
 
-    # Who looks at row j: queries of its sequence, no further to the left than j - right, to the right than j + left.
+    # Queries that attend to row j: those of its sequence from j - right to j + left.
     k = tl.load(qkv_at + mine + heads * width, mask=inside, other=0.0)
     v = tl.load(qkv_at + mine + 2 * heads * width, mask=inside, other=0.0)
     first, last, begin, end = _bounds(first_at, last_at, rows, n, right, left)
@@ -102,8 +102,8 @@ def _backward(
         own = (others[None, :] >= first[:, None]) & (others[None, :] < last[:, None])
         weights = tl.where(own, tl.exp2(tl.dot(k, tl.trans(q_there)) * scale - level[None, :]), 0.0)
         grad_v += tl.dot(weights.to(v.dtype), slope)
-        bend = weights * (tl.dot(v, tl.trans(slope)) - center[None, :])
-        grad_k += tl.dot(bend.to(v.dtype), q_there)
+        grad_logits = weights * (tl.dot(v, tl.trans(slope)) - center[None, :])
+        grad_k += tl.dot(grad_logits.to(v.dtype), q_there)
     tl.store(grad_at + mine + heads * width, (grad_k * plain_scale).to(kind), mask=inside)
     tl.store(grad_at + mine + 2 * heads * width, grad_v.to(kind), mask=inside)
 
@@ -123,8 +123,8 @@ def _backward(
         v_there = tl.load(there + heads * width, mask=real, other=0.0)
         own = (others[None, :] >= first[:, None]) & (others[None, :] < last[:, None])
         weights = tl.where(own, tl.exp2(tl.dot(q, tl.trans(k_there)) * scale - level[:, None]), 0.0)
-        bend = weights * (tl.dot(slope, tl.trans(v_there)) - center[:, None])
-        grad_q += tl.dot(bend.to(q.dtype), k_there)
+        grad_logits = weights * (tl.dot(slope, tl.trans(v_there)) - center[:, None])
+        grad_q += tl.dot(grad_logits.to(q.dtype), k_there)
     tl.store(grad_at + mine, (grad_q * plain_scale).to(kind), mask=inside)
 
 
@@ -132,10 +132,10 @@ def _backward(
 def attend_tiles(
     qkv: Tensor, first: Tensor, last: Tensor, scale: float, left: int, right: int
 ) -> tuple[Tensor, Tensor]:
-    """Attention of tokens (n, 3, heads, d) to their own sequences, which start at `first` (n,) and end before `last` (n,).
+    """Compute self-attention of tokens (n, 3, heads, d) in sequences that start at `first` (n,) and end before `last` (n,).
 
-    `left` and `right` are how far a token looks to each side. Returns (n, heads, d), and for the backward (heads, n) the
-    logarithms of the sums.
+    `left` and `right` are how far a token sees to each side. Returns (n, heads, d) and, for the backward pass, the log-sum-exp
+    of the logits, (heads, n).
     """
     n, _, heads, width = qkv.shape
     qkv = qkv.contiguous()
@@ -164,7 +164,7 @@ def attend_tiles_backward(
     left: int,
     right: int,
 ) -> Tensor:
-    """The gradient (n, 3, heads, d) from that of the output (n, heads, d)."""
+    """Return the gradient (n, 3, heads, d) from that of the output, (n, heads, d)."""
     n, _, heads, width = qkv.shape
     grad = torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device)
     grid = (triton.cdiv(n, BACKWARD["tile"]), heads)

@@ -1,6 +1,6 @@
-"""Linear maps whose matrices are whole numbers of 4 bits, two in a byte, for models that write: only the matrix is read so.
+"""Linear layers with int4 weights, two per byte, for generation; activations stay bf16.
 
-A group of 32 numbers of a row has a factor and a middle: w = factor · (n - 8) + middle.
+Each group of 32 weights in a row has a factor and an offset: w = factor · (n - 8) + offset.
 """
 
 from __future__ import annotations
@@ -15,22 +15,24 @@ from pretune.nn.linear import Linear
 from pretune.runtime.errors import PretuneError, if_option
 
 GROUP = 32
-OUTPUTS = 16  # the kernels take so many rows at a time
+OUTPUTS = 16  # the kernels need a multiple of this many rows
 
 
 def check_int4() -> None:
-    """Refuse where a torch has no kernel for it."""
+    """Raise an error if this version of torch has no int4 kernel."""
     if not hasattr(torch.ops.aten, "_weight_int4pack_mm_for_cpu"):
-        raise PretuneError(f"this torch has no kernel for 4-bit matrices{if_option('bits', '; leave --bits out')}")
+        raise PretuneError(
+            f"this version of torch has no kernel for int4 weights{if_option('bits', '; leave --bits out')}"
+        )
 
 
 def fits(linear: Linear) -> bool:
-    """Whether a matrix can be cut into groups."""
+    """Return whether the shape of a linear layer allows int4 weights."""
     return linear.in_features % GROUP == 0 and linear.out_features % OUTPUTS == 0
 
 
 def to_int4(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """(rows, columns) as bytes, (rows, columns / 2), and the factor and middle of each group, (rows, groups, 2).
+    """Quantize (rows, columns) to bytes (rows, columns / 2), with the factor and offset of each group, (rows, groups, 2).
 
     >>> [tuple(x.shape) for x in to_int4(torch.randn(16, 64))]
     [(16, 32), (16, 2, 2)]
@@ -39,19 +41,19 @@ def to_int4(rows: Tensor) -> tuple[Tensor, Tensor]:
     low, high = groups.amin(-1), groups.amax(-1)
     scale = torch.stack([((high - low) / 15).clamp(min=1e-12), low], -1)
     scale[..., 1] += 8 * scale[..., 0]
-    scale = scale.bfloat16()  # what is rounded here, the numbers are chosen for
-    factor, middle = scale.float()[..., None].unbind(2)
-    whole = ((groups - middle) / factor + 8).round().clamp(0, 15).to(torch.uint8).view(len(rows), -1)
-    return whole[:, ::2] | (whole[:, 1::2] << 4), scale
+    scale = scale.bfloat16()  # rounded first, so that weights are quantized by the rounded factors
+    factor, offset = scale.float()[..., None].unbind(2)
+    integers = ((groups - offset) / factor + 8).round().clamp(0, 15).to(torch.uint8).view(len(rows), -1)
+    return integers[:, ::2] | (integers[:, 1::2] << 4), scale
 
 
 def whole_numbers(weight: Tensor) -> Tensor:
-    """Bytes → (rows, columns) numbers from 0 to 15."""
+    """Unpack bytes into integers from 0 to 15, (rows, columns)."""
     return torch.stack([weight & 15, weight >> 4], -1).flatten(1)
 
 
 class Int4Linear(nn.Module):
-    """A linear map of 4 bits."""
+    """A linear layer with int4 weights."""
 
     weight: Tensor
     scale: Tensor
@@ -63,11 +65,11 @@ class Int4Linear(nn.Module):
         self.register_buffer("weight", torch.zeros(outputs, inputs // 2, dtype=torch.uint8))
         self.register_buffer("scale", torch.ones(outputs, inputs // GROUP, 2, dtype=torch.bfloat16))
         self.bias = nn.Parameter(torch.zeros(outputs), requires_grad=False) if bias else None
-        self.ready: Any = None  # the matrix as the kernels want it
+        self.ready: Any = None  # the weights in the order of the kernels
 
     @classmethod
     def of(cls, linear: Linear) -> Int4Linear:
-        """The nearest one to a linear map."""
+        """Quantize a linear layer."""
         made = cls(linear.in_features, linear.out_features, linear.bias is not None, linear.stacked)
         if not linear.weight.is_meta:
             made.weight, made.scale = to_int4(linear.weight.detach())
@@ -76,15 +78,15 @@ class Int4Linear(nn.Module):
         return made
 
     def whole(self) -> Tensor:
-        """(outputs, inputs) what the matrix stands for."""
-        factor, middle = self.scale.float()[..., None].unbind(2)
+        """Return the dequantized weights, (outputs, inputs)."""
+        factor, offset = self.scale.float()[..., None].unbind(2)
         groups = whole_numbers(self.weight).float().view(self.out_features, -1, GROUP)
-        return (factor * (groups - 8) + middle).view(self.out_features, -1)
+        return (factor * (groups - 8) + offset).view(self.out_features, -1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(…, inputs) → (…, outputs)."""
+        """Apply the layer: (…, inputs) → (…, outputs)."""
         bias = None if self.bias is None else self.bias.to(x.dtype)
-        if x.is_cuda:  # where this kernel is not
+        if x.is_cuda:  # the kernel is for the CPU only
             return F.linear(x, self.whole().to(x.dtype), bias)
         if self.ready is None:
             matrix = torch.ops.aten._convert_weight_to_int4pack_for_cpu(whole_numbers(self.weight).int(), 1)

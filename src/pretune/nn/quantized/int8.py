@@ -1,17 +1,15 @@
-"""Linear layers with int8 weights, multiplied by torch's own kernels.
+"""Linear layers with int8 weights, using torch's kernels.
 
-`dynamic`: activations are quantized to 8 bits by their range in each call, and integers are multiplied. `weights`:
-activations stay bf16 and only the weights are int8, which is what counts where tokens are generated one by one; `int4`: with
-4 bits (nn/quantized/int4.py). Kernels differ from machine to machine and may be absent from a torch: this module is the only one that
-knows of them.
+`dynamic`: activations are quantized to 8 bits by their range in each call, and integers are multiplied. `weights`: activations
+stay bf16 and only the weights are int8, which pays off in token-by-token generation; `int4`: the same with 4 bits
+(nn/quantized/int4.py). Kernels differ between machines and may be missing from a torch build; only this module deals with that.
 
-Why integers that are multiplied have 7 bits. x86 processors multiply unsigned activations (0 to 255) by signed weights
-(-128 to 127). With VNNI (`vpdpbusd`) four products are added in 32 bits. Without it (`vpmaddubsw`, AVX2 and AVX-512 up to
-Skylake) two products are added in 16 bits, and the sum saturates: 2 · 255 · 127 = 64,770, but the largest is 32,767. That
-holds for fbgemm and oneDNN, which torch uses, and for ONNX Runtime; qnnpack and ARM's instructions add in 32 bits. Halving
-the range of one factor is the remedy that all three name (`reduce_range`; oneDNN: "Nuances of int8 computations"). Here it is
-always the weights': with at most 64, 2 · 255 · 64 = 32,640 fits, so that a folder gives the same answers on every processor,
-whichever one it was made on.
+Why weights have 7 bits where integers are multiplied: x86 processors multiply unsigned activations (0 to 255) by signed weights
+(-128 to 127). With VNNI (`vpdpbusd`), four products are added in 32 bits. Without it (`vpmaddubsw`, AVX2 and AVX-512 up to
+Skylake), two products are added in 16 bits, and the sum saturates: 2 · 255 · 127 = 64,770 exceeds 32,767. This holds for fbgemm
+and oneDNN, which torch uses, and for ONNX Runtime; qnnpack and ARM instructions add in 32 bits. All three recommend halving the
+range of one factor (`reduce_range`; oneDNN: "Nuances of int8 computations"). Here it is always that of the weights: with at most
+64, 2 · 255 · 64 = 32,640 fits, so that a model folder gives the same answers on every processor.
 """
 
 from __future__ import annotations
@@ -33,54 +31,56 @@ from pretune.runtime.errors import PretuneError
 from pretune.runtime.tensor_encoding import to_int8
 
 KINDS = ("dynamic", "weights", "int4")
-REDUCED = 64  # largest weight that is multiplied by 8-bit activations; two products then fit into 16 bits
-# torch's engines on each kind of machine, the fastest first. On ARM, qnnpack took 0.09 to 0.6 of oneDNN's time
+REDUCED = 64  # largest weight multiplied by 8-bit activations; the sum of two products then fits into 16 bits
+# torch's engines by kind of machine, fastest first. On ARM, qnnpack took 0.09 to 0.6 of oneDNN's time
 # (Neoverse N1, torch 2.13, one thread, 1 to 512 rows).
 X86 = ("x86", "fbgemm", "onednn", "qnnpack")
 ENGINES = {"x86_64": X86, "AMD64": X86, "other": ("qnnpack", "onednn")}
 
 
 def choose_engine() -> str:
-    """Return the fastest engine of this machine's torch that multiplies integers exactly."""
+    """Return the fastest engine on this machine that multiplies integers exactly."""
     known = torch.backends.quantized.supported_engines
     wanted = ENGINES.get(platform.machine(), ENGINES["other"])
     found = next((engine for engine in wanted if engine in known and multiplies_exactly(engine)), None)
     if found is None:
         raise PretuneError(
-            "this machine's torch has no int8 kernels that give exact results; use `pretune quantize --engine onnx` instead"
+            "torch has no int8 kernels that give exact results on this machine; use `pretune quantize --engine onnx` instead"
         )
     return found
 
 
 @cache
 def multiplies_exactly(engine: str) -> bool:
-    """Return whether an engine gives the exact product of the largest integers, for one row and for several."""
+    """Return whether an engine computes the exact product of the largest integers, for one row and for several."""
     weight = torch.full((32, 64), REDUCED, dtype=torch.int8)
     weight[1::2] *= -1
     rows = torch.ones(40, 64)
-    rows[:, ::8] = 0.0  # so that 0 to 1 is the range of the activations, and 1 becomes 255
+    rows[:, ::8] = 0.0  # so that activations range from 0 to 1, and 1 becomes 255
     expected = rows @ weight.float().T
     try:
         packed = pack_weight(weight, torch.ones(32), None, engine)
         return all(torch.allclose(linear_dynamic(rows[:n], packed), expected[:n], rtol=1e-4) for n in (1, 40))
-    except (RuntimeError, AttributeError):  # the engine is in this torch by name only
+    except (RuntimeError, AttributeError):  # the engine is listed, but not part of this build of torch
         return False
 
 
 def check_kind(kind: str) -> None:
-    """Raise an error for a kind of weights that cannot be used on this machine."""
+    """Raise an error for a kind of weights that this machine does not support."""
     if kind not in KINDS:
-        raise PretuneError(f"int8 weights are {' or '.join(KINDS)}, not {kind!r}")
+        raise PretuneError(f"quantized weights are {', '.join(KINDS[:-1])} or {KINDS[-1]}, not {kind!r}")
     if kind == "dynamic":
         choose_engine()
     elif kind == "int4":
         check_int4()
     elif not hasattr(torch, "_weight_int8pack_mm"):
-        raise PretuneError("this torch has no kernel for int8 weights; use `pretune quantize --engine onnx` instead")
+        raise PretuneError(
+            "this version of torch has no kernel for int8 weights; use `pretune quantize --engine onnx` instead"
+        )
 
 
 class Int8Linear(nn.Module):
-    """A linear layer with int8 weights: row i of the matrix is `weight[i] · scale[i]`."""
+    """A linear layer with int8 weights: row i of the weight matrix is `weight[i] · scale[i]`."""
 
     weight: Tensor
     scale: Tensor
@@ -92,7 +92,7 @@ class Int8Linear(nn.Module):
         self.register_buffer("weight", torch.zeros(outputs, inputs, dtype=torch.int8))
         self.register_buffer("scale", torch.ones(outputs))
         self.bias = nn.Parameter(torch.zeros(outputs), requires_grad=False) if bias else None
-        self.ready: Any = None  # the matrix as the kernels want it
+        self.ready: Any = None  # the weights in the order of the kernels
 
     @classmethod
     def of(cls, linear: Linear, kind: str) -> Int8Linear:
@@ -106,15 +106,15 @@ class Int8Linear(nn.Module):
         return made
 
     def forward(self, x: Tensor) -> Tensor:
-        """(n, inputs) → (n, outputs)."""
+        """Apply the layer: (n, inputs) → (n, outputs)."""
         bias = None if self.bias is None else self.bias.to(x.dtype)
-        if x.is_cuda:  # where these kernels are not
+        if x.is_cuda:  # the kernels are for the CPU only
             return F.linear(x, self.weight.to(x.dtype) * self.scale.to(x.dtype)[:, None], bias)
         if self.kind == "dynamic":
             if self.ready is None:
                 if int(self.weight.int().abs().max()) > REDUCED:
                     raise PretuneError(
-                        "these int8 weights have 8 bits, which gives wrong results on some processors; quantize the model anew"
+                        "these int8 weights use 8 bits, which gives wrong results on some processors; quantize the model anew"
                     )
                 self.ready = pack_weight(self.weight, self.scale, self.bias, choose_engine())
             return linear_dynamic(x.float(), self.ready).to(x.dtype)
@@ -124,15 +124,15 @@ class Int8Linear(nn.Module):
 
 
 def linear_dynamic(x: Tensor, packed: Any) -> Tensor:
-    """(n, inputs) → (n, outputs), with activations quantized by their range."""
+    """Apply packed weights with activations quantized by their range: (n, inputs) → (n, outputs)."""
     out: Tensor = torch.ops.quantized.linear_dynamic(x, packed)
     return out
 
 
 def pack_weight(weight: Tensor, scale: Tensor, bias: Tensor | None, engine: str) -> Any:
-    """Return int8 weights in the order that the kernels of an engine read."""
+    """Return int8 weights in the order that the kernels of an engine require."""
     with using(engine), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about the future of quantized tensors
+        warnings.simplefilter("ignore")  # deprecation of quantized tensors
         zeros = torch.zeros(len(scale), dtype=torch.long)
         quantized = torch._make_per_channel_quantized_tensor(weight, scale.double(), zeros, 0)
         return torch.ops.quantized.linear_prepack(quantized, None if bias is None else bias.detach())
@@ -140,7 +140,7 @@ def pack_weight(weight: Tensor, scale: Tensor, bias: Tensor | None, engine: str)
 
 @contextmanager
 def using(engine: str) -> Iterator[None]:
-    """Let torch pack for an engine; packed weights know theirs."""
+    """Select the engine for which torch packs weights; packed weights remember theirs."""
     before = torch.backends.quantized.engine
     torch.backends.quantized.engine = engine
     try:
@@ -150,7 +150,7 @@ def using(engine: str) -> Iterator[None]:
 
 
 def replace_linears(module: nn.Module, kind: str) -> None:
-    """Replace all linear layers inside a module by int8 ones, or int4 ones where their sizes allow it."""
+    """Replace all linear layers of a module by int8 ones, or by int4 ones where their shape allows it."""
     check_kind(kind)
     small = kind == "int4"
     for parent in list(module.modules()):

@@ -1,8 +1,9 @@
-"""Quantization-aware training (Zafrir et al., 2019, *Q8BERT*): forward passes see rounded numbers, gradients pass through.
+"""Quantization-aware training (Zafrir et al., 2019, *Q8BERT*): the forward pass uses rounded numbers, with straight-through
+gradients.
 
-Weights and token embeddings are rounded by the range of each row. The inputs of linear layers are rounded by a range that is
-learned: an exponential moving average of their largest magnitude. In the end the rounded weights and the learned ranges stay,
-so that the int8 graph made of them computes what was trained.
+Weights and token embeddings are rounded by the range of each row. The inputs of linear layers are rounded by a learned range: an
+exponential moving average of their largest magnitude. The rounded weights and the learned ranges are kept, so that the int8 graph
+made from them computes what was trained.
 """
 
 from __future__ import annotations
@@ -19,23 +20,23 @@ from pretune.nn.quantized.int8 import REDUCED
 from pretune.nn.recurrent import Recurrence
 
 DECAY = 0.9  # of the moving average, as in Q8BERT
-LARGEST = 127  # of 8-bit integers
-MIDDLE = 128  # the unsigned integer that stands for 0 in activations
+LARGEST = 127  # of int8 integers
+MIDDLE = 128  # the unsigned integer that represents 0 in activations
 
 
 def rounded(x: Tensor, range_: Tensor, largest: int = LARGEST, smallest: int | None = None) -> Tensor:
-    """Round to multiples of range / largest, from -largest (or `smallest`) to largest; the gradient is that of x.
+    """Round to multiples of range / largest, from -largest (or `smallest`) to largest, with the gradient of x.
 
-    >>> rounded(torch.tensor([0.3, 9.0]), torch.tensor(1.27)).tolist()  # doctest: +ELLIPSIS
-    [0.30..., 1.2...]
+    >>> [round(x, 4) for x in rounded(torch.tensor([0.3, 9.0]), torch.tensor(1.27)).tolist()]
+    [0.3, 1.27]
     """
     scale = (range_ / largest).clamp(min=1e-12)
-    whole = (x / scale).round().clamp(-largest if smallest is None else smallest, largest) * scale
-    return x + (whole - x).detach()
+    quantized = (x / scale).round().clamp(-largest if smallest is None else smallest, largest) * scale
+    return x + (quantized - x).detach()
 
 
 class RoundedRows(nn.Module):
-    """Weights as they will be as integers of at most `largest`."""
+    """Fake quantization of weights to integers of at most `largest`, row by row."""
 
     def __init__(self, largest: int) -> None:
         super().__init__()
@@ -47,7 +48,7 @@ class RoundedRows(nn.Module):
 
 
 class RoundedInput(nn.Module):
-    """The input of a linear layer as it will be with 8 bits, by a range that is learned."""
+    """Fake quantization of the input of a linear layer to 8 bits, by a learned range."""
 
     largest: Tensor
 
@@ -56,18 +57,18 @@ class RoundedInput(nn.Module):
         self.register_buffer("largest", torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Round (…, inputs), after following its range in training."""
+        """Round (…, inputs), after updating the range in training."""
         if self.training:
             with torch.no_grad():
                 now = x.abs().amax().float()
                 first = self.largest == 0
                 self.largest.copy_(torch.where(first, now, DECAY * self.largest + (1 - DECAY) * now))
-        # 0 to 255 with MIDDLE for 0: one more step below than above.
+        # From 0 to 255 with MIDDLE for 0: one more step below 0 than above.
         return rounded(x, self.largest.to(x.dtype), smallest=-MIDDLE)
 
 
 class FixedRange(nn.Module):
-    """The input of a linear layer with 8 bits by a known range, by an operator that ONNX graphs have."""
+    """Fake quantization of the input of a linear layer by a fixed range, with an operator that ONNX supports."""
 
     def __init__(self, largest: float) -> None:
         super().__init__()
@@ -79,7 +80,7 @@ class FixedRange(nn.Module):
 
 
 def _parts(module: nn.Module) -> Iterator[tuple[nn.Module, str, int]]:
-    """Yield modules, the name of a weight in each, and its largest integer: weights that are multiplied have 7 bits."""
+    """Yield modules, the name of a weight in each, and its largest integer: 7 bits for weights in matrix products."""
     for child in list(module.modules()):
         if isinstance(child, Linear):
             yield child, "weight", REDUCED
@@ -91,12 +92,12 @@ def _parts(module: nn.Module) -> Iterator[tuple[nn.Module, str, int]]:
 
 
 def linears(module: nn.Module) -> Iterator[tuple[str, Linear]]:
-    """Yield the linear layers inside a module by their paths, shared ones once."""
+    """Yield the linear layers of a module by path, shared ones once."""
     return ((path, child) for path, child in module.named_modules() if isinstance(child, Linear))
 
 
 def add_rounding(module: nn.Module) -> None:
-    """Let a module compute as if with int8 weights and activations."""
+    """Make a module compute as with int8 weights and activations."""
     for child, name, largest in _parts(module):
         parametrize.register_parametrization(child, name, RoundedRows(largest))
         if isinstance(child, Linear):
@@ -104,7 +105,7 @@ def add_rounding(module: nn.Module) -> None:
 
 
 def keep_rounded(module: nn.Module) -> dict[str, float]:
-    """Keep the rounded weights, and return the learned ranges of activations by the paths of their linear layers."""
+    """Make the rounded weights permanent, and return the learned input ranges by the paths of the linear layers."""
     ranges = {path: linear.input_quantizer for path, linear in linears(module)}
     for child, name, _ in _parts(module):
         if parametrize.is_parametrized(child, name):
@@ -115,7 +116,7 @@ def keep_rounded(module: nn.Module) -> dict[str, float]:
 
 
 def use_ranges(module: nn.Module, ranges: Mapping[str, float]) -> None:
-    """Let linear layers round their inputs by ranges that were learned; one without any input in training keeps its own."""
+    """Make linear layers round their inputs by the learned ranges, if they have one."""
     for path, linear in linears(module):
         if ranges.get(path):
             linear.input_quantizer = FixedRange(ranges[path])

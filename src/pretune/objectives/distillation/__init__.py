@@ -1,1 +1,1 @@
-"""Distillation: learning from the logits, tokens or hidden states of a teacher."""
+"""Distillation objectives: a student learns from the logits, tokens or hidden states of a teacher."""

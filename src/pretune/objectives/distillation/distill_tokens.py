@@ -1,17 +1,18 @@
-"""Distillation of language models: beside the tokens themselves, the teacher's softened probabilities of them (Sanh et al., 2019)."""
+"""Distillation of language models: a student learns the tokens and a teacher's softened probabilities (Sanh et al., 2019)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from pretune.objectives.distillation.teachers import beside
+from pretune.objectives.distillation.teachers import Teacher, beside
 from pretune.objectives.objective import Loss, Objective
+from pretune.objectives.wrappers import WrappedObjective
 from pretune.packed import Batch
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Packing, Sequences
@@ -19,43 +20,37 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
-    from pretune.models.model import Root
 
 TERM = "match_logits"
 
 
 @dataclass(frozen=True)
-class SoftTokens:
-    """`mlm` or `lm`, and the probabilities of a teacher with that head for the same tokens.
+class SoftTokens(WrappedObjective):
+    """The objective `mlm` or `lm`, with the KL divergence from a teacher's probabilities at the same tokens.
 
-    `weight` is that of the divergence from the teacher, `own` that of the objective's loss.
+    `weight` is the weight of the divergence, `own` that of the objective's own loss.
     """
 
     objective: Objective
-    teacher: Root = field(repr=False, compare=False)
+    teacher: Teacher = field(repr=False, compare=False)
     temperature: float = 2.0
     weight: float = 1.0
     own: float = 1.0
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "objective":  # while it is being copied
-            raise AttributeError(name)
-        return getattr(self.objective, name)
-
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
-        """The objective's; the same places once more."""
+        """Return the sequences of the objective, with the same targets once more for the divergence."""
         sequences = self.objective.corrupt(sequences, tokenizer, draws)
         at = sequences.targets[self.objective.name][0]
         sequences.targets[TERM] = (at, np.zeros(len(at), dtype=np.int64))
         return sequences
 
     def room(self, packing: Packing) -> dict[str, int]:
-        """As many again."""
+        """Return the largest number of targets that a pack can have, for both terms."""
         room = self.objective.room(packing)
         return room | {TERM: room[self.objective.name]}
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """The objective's, and the divergence from the teacher's probabilities."""
+        """Return the loss of the objective and the divergence from the teacher's probabilities."""
         loss = self.objective.loss(head, backbone, batch)
         targets, name = batch.targets[TERM], self.objective.name
         teacher = self.teacher
@@ -63,7 +58,7 @@ class SoftTokens:
             states = beside(backbone, teacher.backbone)(*batch.packed).last[targets.at]
             wanted = teacher.heads[name](states, teacher.backbone.embed.tokens)
         said = head(backbone(*batch.packed).last[targets.at], backbone.embed.tokens)
-        count = min(said.shape[-1], wanted.shape[-1])  # sizes may be rounded differently
+        count = min(said.shape[-1], wanted.shape[-1])  # the vocabularies may be padded to different sizes
         logs = [(x[:, :count].float() / self.temperature).log_softmax(-1) for x in (said, wanted)]
         each = F.kl_div(logs[0], logs[1], reduction="none", log_target=True).sum(-1) * self.temperature**2
         loss.sums[TERM] = (each * targets.weight).sum()

@@ -1,23 +1,32 @@
-"""Networks that teach: frozen, nobody's parameters, and read by all who learn from them once for a batch."""
+"""Teachers of distillation: frozen models, run once per batch for all objectives that learn from them."""
 
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
-if TYPE_CHECKING:
-    from pretune.models.model import Root
+from pretune.objectives.wrappers import WrappedBackbone
 
 
-def frozen(root: Root, device: torch.device) -> Root:
-    """A copy that nothing moves, where the student is, and as exact as the student."""
+class Teacher(Protocol):
+    """A trained model: a backbone, and heads by the name of their objective."""
+
+    backbone: Any
+
+    @property
+    def heads(self) -> Any:
+        """Return the heads by name."""
+
+
+def frozen(root: Any, device: torch.device) -> Any:
+    """Return a frozen copy of a model on the student's device, in the student's precision."""
     copy = deepcopy(root).requires_grad_(False).eval().to(device)
     copy.compute_in(torch.bfloat16 if device.type == "cuda" else torch.float32)
     return copy
 
 
 def beside(student: Any, teacher: Any) -> Any:
-    """A teacher's backbone, computed once for all objectives where its student's is."""
-    return student.beside(teacher) if hasattr(student, "beside") else teacher
+    """Return a teacher's backbone, cached if the student's is."""
+    return student.beside(teacher) if isinstance(student, WrappedBackbone) else teacher

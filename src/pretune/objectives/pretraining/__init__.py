@@ -1,1 +1,1 @@
-"""Self-supervised objectives of a single stack: language modeling, masking, replaced tokens, sentence pairs."""
+"""Self-supervised objectives for a single stack: language modeling, masking, replaced token detection, sentence pairs."""

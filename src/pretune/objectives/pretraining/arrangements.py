@@ -1,55 +1,56 @@
-"""Arrangements that several objectives share."""
+"""Ways to cut documents into sequences that several objectives share, and language resampling."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from pretune.objectives.objective import Data
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.document_spans import cut_documents
 from pretune.text.packing.sequences import Arrangement, Epoch, Packing, plan_epoch
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
 
 def spans_arrangement(data: Data, length: int, draws: Draws) -> Arrangement:
-    """Documents in spans of whole sentences, one to a sequence; with the template they have at most `length` tokens."""
+    """Cut documents into spans of whole sentences, one per sequence of at most `length` tokens, template included."""
     if data.store is None:
-        raise PretuneError("this objective reads raw text; give it a corpus or a store, not labeled rows")
+        raise PretuneError("this objective reads raw text; give it a corpus or a store instead of labeled rows")
     template = data.template.for_documents
-    room = length - template.overhead(pair=False)
-    if room < 1:
-        raise PretuneError(f"sequences of {length} tokens leave no room for text; ask for longer ones")
-    starts, lengths, documents = cut_documents(data.store, data.documents, room, draws)
-    made = Arrangement(data.store, data.tokenizer, template, starts[:, None], lengths[:, None])
-    return in_languages(made, data, documents, draws)
+    text_length = length - template.overhead(pair=False)
+    if text_length < 1:
+        raise PretuneError(f"sequences of {length} tokens leave no room for text; choose a greater length")
+    starts, lengths, documents = cut_documents(data.store, data.documents, text_length, draws)
+    arrangement = Arrangement(data.store, data.tokenizer, template, starts[:, None], lengths[:, None])
+    return in_languages(arrangement, data, documents, draws)
 
 
 def spans_epoch(data: Data, packing: Packing, draws: Draws) -> Epoch:
-    """The same, shuffled into packs."""
+    """Cut documents into spans of whole sentences and shuffle them into packs."""
     return plan_epoch(spans_arrangement(data, packing.length, draws), packing, draws)
 
 
 def in_languages(arrangement: Arrangement, data: Data, documents: Array, draws: Draws) -> Arrangement:
-    """Sequences, given the documents (m,) they are from, with languages as a column, and small languages more often."""
+    """Add a column `language` to an arrangement and resample its sequences, so that small languages come more often.
+
+    `documents` (m,) gives the document of each sequence. With a single language the arrangement is returned unchanged.
+    """
     if not data.languages:
         return arrangement
     assert data.store is not None
     numbers = np.array([data.languages[name] for name in data.store.languages])
-    spoken = np.broadcast_to(numbers[data.store.document_languages[documents]][:, None], arrangement.spans.shape)
-    made = replace(arrangement, columns=arrangement.columns | {"language": spoken})
-    return made.choose(smoothed(spoken[:, 0], data.exponent, draws))
+    language = np.broadcast_to(numbers[data.store.document_languages[documents]][:, None], arrangement.spans.shape)
+    labeled = replace(arrangement, columns=arrangement.columns | {"language": language})
+    return labeled.choose(smoothed(language[:, 0], data.exponent, draws))
 
 
 def smoothed(groups: Array, power: float, draws: Draws) -> Array:
-    """As many members as there are, drawn so that a group comes by its share to a power (Lample and Conneau, 2019).
+    """Resample members so that each group's share is proportional to its size to a power (Lample and Conneau, 2019).
 
-    A group that comes more often than it has members is gone through so many times, one that comes less often in part,
-    another part each epoch.
+    Return as many indices as there are members. An oversampled group is repeated; of an undersampled group, a different
+    random part is drawn in each epoch.
 
     >>> np.bincount(np.array([0] * 16 + [1] * 4)[smoothed(np.array([0] * 16 + [1] * 4), 0.5, Draws(0))]).tolist()
     [13, 7]

@@ -1,4 +1,4 @@
-"""Language modeling in both directions (Peters et al., 2018, ELMo): each token from those before it, and from those after it."""
+"""Bidirectional language modeling (Peters et al., 2018, ELMo): predict each token from those before it and those after it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pretune.nn.attention.patterns import Pattern, causal
-from pretune.objectives.objective import Data, Loss, in_chunks
+from pretune.objectives.objective import Data, Loss, Objective, in_chunks
 from pretune.objectives.pretraining.arrangements import spans_epoch
 from pretune.objectives.pretraining.stateful_batches import LaneEpoch, lanes_epoch
+from pretune.objectives.registry import register_objective
 from pretune.packed import Batch, Targets
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
@@ -23,15 +25,15 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
-Array = np.ndarray[Any, np.dtype[Any]]
 
-
+@register_objective
 @dataclass(frozen=True)
-class BiLM:
-    """A forward and a backward stack on one embedding, one softmax for both; the loss is the mean of both directions.
+class BiLM(Objective):
+    """Bidirectional language modeling: a forward and a backward stack share one embedding and one softmax.
 
-    With `stateful`, texts come in lanes, in which the forward stack goes on where the batch before ended. The backward one
-    goes through the same lanes from their ends, so that its batches too go on from those before: each reads its own.
+    The loss is the mean over both directions. With `stateful`, documents are read as contiguous streams: the forward stack
+    continues where the previous batch ended, and the backward stack reads the same streams from their ends, so each has
+    its own batches.
     """
 
     stateful: bool = False
@@ -41,27 +43,30 @@ class BiLM:
     insists: ClassVar[bool] = False
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
-        """Documents in spans of whole sentences, or in lanes."""
+        """Cut documents into spans of whole sentences or, if stateful, into contiguous streams."""
         if self.stateful:
-            ways = [lanes_epoch(data, packing, draws, backward=backward, framed=True) for backward in (False, True)]
-            return BothWays(*ways)
+            epochs = [lanes_epoch(data, packing, draws, backward=backward, framed=True) for backward in (False, True)]
+            return BothWays(*epochs)
         return spans_epoch(data, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
-        """Targets are the next tokens (way 0), then the ones before (way 1): `at` is a token and a way."""
+        """Set the targets: the next tokens (direction 0), then the previous ones (direction 1).
+
+        A target's `at` is a token and a direction.
+        """
         if self.stateful:
             return self.apart(sequences)
         offsets, count = sequences.offsets, len(sequences.ids)
         is_first, is_last = (np.zeros(count, dtype=bool) for _ in range(2))
         is_first[offsets[:-1]] = is_last[offsets[1:] - 1] = True
         at = np.concatenate([np.flatnonzero(~is_last), np.flatnonzero(~is_first)])
-        way = np.repeat([0, 1], len(at) // 2)
-        sequences.targets[self.name] = (np.stack([at, way], 1), sequences.ids[at + 1 - 2 * way])
+        direction = np.repeat([0, 1], len(at) // 2)
+        sequences.targets[self.name] = (np.stack([at, direction], 1), sequences.ids[at + 1 - 2 * direction])
         sequences.pattern = self.pattern
         return sequences
 
     def apart(self, sequences: Sequences) -> Sequences:
-        """The same for two stacks that read texts of their own: those of way 1 come after those of way 0."""
+        """Set the targets of stateful batches, in which the backward stack reads its own side, `sequences.second`."""
         assert sequences.second is not None
         sides = (sequences, sequences.second)
         found = [np.flatnonzero(side.columns["next"] >= 0) for side in sides]
@@ -73,11 +78,11 @@ class BiLM:
         return sequences
 
     def room(self, packing: Packing) -> dict[str, int]:
-        """Every token but one of a sequence, both ways."""
+        """Return an upper bound on the targets of a pack: every token, in both directions."""
         return {self.name: 2 * packing.tokens}
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """The family's way from the states of a stack to the vocabulary."""
+        """Return the model family's output layer over the vocabulary, which both directions share."""
         make: Any = getattr(backbone, "way_head", None)
         if make is None:
             raise PretuneError("bilm needs a model with a forward and a backward stack, such as elmo-transformer")
@@ -85,18 +90,18 @@ class BiLM:
         return head
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Cross-entropy of both directions, and of each."""
+        """Return the cross-entropy of both directions together; each direction's own is logged."""
         targets = batch.targets[self.name]
-        at, way = targets.at.unbind(1)
+        at, direction = targets.at.unbind(1)
         carry = None
         if self.stateful:
             network: Any = backbone
-            ahead, back, carry = network.apart(*batch.packed, carry=batch.carry)
-            states = torch.cat([ahead, back])[at + way * ahead.shape[0]]
+            forward, backward, carry = network.apart(*batch.packed, carry=batch.carry)
+            states = torch.cat([forward, backward])[at + direction * forward.shape[0]]
         else:
             last = backbone(*batch.packed).last
-            states = last.view(last.shape[0], 2, -1)[at, way]
-        weight = targets.weight[:, None] * F.one_hot(way, 2)  # (m, 2)
+            states = last.view(last.shape[0], 2, -1)[at, direction]
+        weight = targets.weight[:, None] * F.one_hot(direction, 2)  # (m, 2)
         found = in_chunks(head, states, backbone.embed.tokens, Targets(at, targets.target, weight), both_ways)
         sums, right = (torch.stack(parts).sum(0) for parts in zip(*found, strict=True))
         logs = {f"{self.name}/accuracy": right.sum()}
@@ -107,7 +112,7 @@ class BiLM:
 
 @dataclass
 class BothWays:
-    """Lanes, and the same from their ends: pack i of both."""
+    """An epoch of streams read forward, with the same streams read backward as the second side of each pack."""
 
     ahead: LaneEpoch
     back: LaneEpoch
@@ -116,18 +121,18 @@ class BothWays:
         return len(self.ahead)
 
     def sizes(self) -> Array:
-        """(packs,) how many lanes each has."""
+        """Return the number of sequences of each pack, (packs,)."""
         return np.asarray(self.ahead.sizes())
 
     def pack(self, index: int) -> Sequences:
-        """A group of lanes at one time from the beginning, and at one from the end."""
+        """Return pack `index` of the forward streams, with that of the backward streams as its second side."""
         sequences = self.ahead.pack(index)
         sequences.second = self.back.pack(index)
         return sequences
 
 
 def both_ways(logits: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """(2,) cross-entropy, and how many are right, of each way."""
+    """Return the summed cross-entropy and the weighted number of correct predictions of each direction, (2,) each."""
     logits = logits.float()
     losses = F.cross_entropy(logits, target, reduction="none")
     right = (logits.argmax(-1) == target).float()

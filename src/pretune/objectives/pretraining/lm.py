@@ -9,10 +9,11 @@ import numpy as np
 from torch import nn
 
 from pretune.nn.attention.patterns import Pattern, causal
-from pretune.objectives.objective import Data, Loss, token_loss
+from pretune.objectives.objective import Data
 from pretune.objectives.pretraining.arrangements import spans_epoch
 from pretune.objectives.pretraining.stateful_batches import lanes_epoch
-from pretune.packed import Batch
+from pretune.objectives.pretraining.token_prediction import TokenPrediction
+from pretune.objectives.registry import register_objective
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
 
+@register_objective
 @dataclass(frozen=True)
-class LM:
-    """Left to right. With `stateful`, texts come in lanes and each batch goes on where the one before ended.
+class LM(TokenPrediction):
+    """Left-to-right language modeling.
 
-    With `backward`, right to left, in a model that reads so (the second half of ULMFiT).
+    With `stateful`, documents are read as contiguous streams, and each batch continues where the previous one ended. With
+    `backward`, tokens are predicted from right to left, by a model that reads in that direction (as in ULMFiT).
     """
 
     stateful: bool = False
@@ -37,13 +40,16 @@ class LM:
     insists: ClassVar[bool] = False
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
-        """Documents in spans of whole sentences, or in lanes."""
+        """Cut documents into spans of whole sentences or, if stateful, into contiguous streams."""
         if self.stateful:
             return lanes_epoch(data, packing, draws, backward=self.backward)
         return spans_epoch(data, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
-        """Targets are the tokens read next; the last of a sequence has none, unless the arrangement knows it."""
+        """Make the tokens that are read next the targets.
+
+        The last token of a sequence has none, unless the sequences have a column `next`.
+        """
         if "next" in sequences.columns:
             following = sequences.columns["next"]
             at = np.flatnonzero(following >= 0)
@@ -57,16 +63,12 @@ class LM:
         return sequences
 
     def room(self, packing: Packing) -> dict[str, int]:
-        """Every token but the last of a sequence."""
+        """Return an upper bound on the targets of a pack: every token."""
         return {self.name: packing.tokens}
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """The family's way from states to the vocabulary."""
+        """Return the model family's output layer over the vocabulary; refuse a model that reads the other way."""
         if self.backward != getattr(backbone, "backward", False):
-            reads, asks = ("backward", "lm(backward=true)") if not self.backward else ("forward", "lm")
-            raise PretuneError(f"this model reads {reads}; pretrain it with {asks}")
-        return backbone.vocabulary_head()
-
-    def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Cross-entropy at every token that has a next one."""
-        return token_loss(self.name, head, backbone, batch)
+            direction, objective = ("backward", "lm(backward=true)") if not self.backward else ("forward", "lm")
+            raise PretuneError(f"this model reads {direction}; pretrain it with {objective}")
+        return super().head(backbone)

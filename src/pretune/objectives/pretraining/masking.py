@@ -1,31 +1,31 @@
-"""Choosing what to hide, and hiding it: tokens, whole words, spans of words, n-grams or phrases.
+"""Masking: choose tokens, whole words, spans of words, n-grams, or phrases, and replace them.
 
-Text is cut into units, units are taken in random order until their share of a sequence is reached. A unit is taken piece by
-piece (a span word by word), so that one that no longer fits is cut short; what has one piece alone is taken whole or not.
+Text is cut into units, and units are chosen in random order until the masking rate of the sequence is reached. A unit
+consists of pieces (a span, of words) that are taken one by one, so a span that no longer fits is shortened; a unit of one
+piece is taken whole or not at all.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws, hashed_on
-from pretune.text.corpus.phrases import Phrases
-from pretune.text.packing.sequences import Sequences
-from pretune.text.store.store import spans_to_indices
+from pretune.text.packing.sequences import Packing, Sequences
+from pretune.text.spans import spans_to_indices
+from pretune.text.tokenizers.phrases import Phrases
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Array = np.ndarray[Any, np.dtype[Any]]
-_PLACE = np.uint64((1 << 20) - 1)  # the bits of a key that are a place in a sequence
-PASSES = 2  # over the pieces: what is left when one does not fit goes to smaller ones that come later
+_PLACE = np.uint64((1 << 20) - 1)  # the bits of a sorting key that hold the position in a sequence
+PASSES = 2  # over the pieces: when one does not fit, the second pass fills the rest with smaller ones
 
 
 @dataclass(frozen=True)
 class Units:
-    """Text in units: pieces in order, those of one unit next to one another."""
+    """Text divided into units for masking: all pieces in order, those of one unit adjacent."""
 
     first: Array  # (k,) first token of each piece
     sizes: Array  # (k,) tokens of each piece
@@ -33,56 +33,57 @@ class Units:
 
 
 def words(sequences: Sequences) -> Units:
-    """Every word whole; where a sequence begins inside one, the rest of it."""
+    """Return whole words as units; where a sequence starts inside a word, the rest of it is a unit."""
     special = sequences.columns["special"]
     bounds = special | sequences.columns["word"] | starts(sequences)
     bounds[1:] |= special[:-1]
     edges = np.append(np.flatnonzero(bounds), len(special))
     sizes = np.diff(edges)
-    mine = ~special[edges[:-1]]
-    first = edges[:-1][mine]
-    return Units(first, sizes[mine], first)
+    is_text = ~special[edges[:-1]]
+    first = edges[:-1][is_text]
+    return Units(first, sizes[is_text], first)
 
 
 def runs(sequences: Sequences, pieces: Units) -> Array:
-    """(k,) True where a piece does not follow the one before: text begins, or a special token lies between."""
-    fresh = starts(sequences)[pieces.first]
-    fresh[1:] |= pieces.first[1:] != pieces.first[:-1] + pieces.sizes[:-1]
-    fresh[:1] = True
-    return fresh
+    """Return a mask (k,) of the pieces that start a run: at the start of a sequence, or after a special token."""
+    begins = starts(sequences)[pieces.first]
+    begins[1:] |= pieces.first[1:] != pieces.first[:-1] + pieces.sizes[:-1]
+    begins[:1] = True
+    return begins
 
 
 def starts(sequences: Sequences) -> Array:
-    """(n,) True where a sequence begins."""
+    """Return a mask (n,) of the first tokens of sequences."""
     begins = np.zeros(len(sequences.ids), dtype=bool)
     begins[sequences.offsets[:-1][sequences.lengths > 0]] = True
     return begins
 
 
 def spans(sequences: Sequences, draws: Draws, shares: Array) -> Units:
-    """Words in spans of random lengths, end to end: a share shares[n - 1] has n words; none goes across a special token.
+    """Return adjacent spans of random numbers of words as units; a share shares[n - 1] of them has n words.
 
-    Units are taken with equal chance, so that those taken have these lengths too, and words have about the same chance.
+    No span crosses a special token. Units are chosen with equal probability, so the chosen ones follow the same length
+    distribution, and all words are about equally likely to be masked.
     """
     pieces = words(sequences)
     owner = sequences.owner[pieces.first]
     counts = np.bincount(owner, minlength=len(sequences.lengths))  # words of each sequence
     first = np.cumsum(counts) - counts
-    # The lengths of as many spans as there are words, which is enough, and where in the sequence they begin.
+    # Draw one span length per word, which is always enough, and compute where in the sequence each span begins.
     bounds = np.cumsum(shares) / np.sum(shares)
     draw = draws.uniform("length", sequences.index[owner], np.arange(len(owner)) - first[owner])
     lengths = 1 + np.searchsorted(bounds[:-1], draw, side="right")
     begin = np.cumsum(lengths) - lengths
     begin -= np.append(begin, 0)[first][owner]
     inside = begin < counts[owner]
-    fresh = runs(sequences, pieces)
-    fresh[first[owner[inside]] + begin[inside]] = True
-    unit = pieces.first[fresh][np.cumsum(fresh) - 1]
+    starts_unit = runs(sequences, pieces)
+    starts_unit[first[owner[inside]] + begin[inside]] = True
+    unit = pieces.first[starts_unit][np.cumsum(starts_unit) - 1]
     return Units(pieces.first, pieces.sizes, unit)
 
 
 def phrases(sequences: Sequences, known: Phrases) -> Units:
-    """Words, and known phrases as if they were words (Sun et al., 2019)."""
+    """Return known phrases as units, and all other words as units of their own (Sun et al., 2019)."""
     pieces = words(sequences)
     found = known.find(sequences.ids, pieces.first, pieces.sizes, runs(sequences, pieces))
     inside = np.zeros(len(found) + 1, dtype=np.int64)  # +1 where the later words of a phrase begin, -1 where they end
@@ -97,10 +98,9 @@ def phrases(sequences: Sequences, known: Phrases) -> Units:
 
 
 def choose(sequences: Sequences, rate: float, draws: Draws, units: Units | None = None) -> Array:
-    """(m,) tokens to hide, rising: about `rate` of each sequence, special ones never.
+    """Return the indices of the tokens to mask, (m,) and sorted: about `rate` of each sequence, never special tokens.
 
-    The aim is round(rate · length), at least 1. Tokens reach it; pieces of several tokens stay within it, so that there are
-    sometimes fewer.
+    The goal is round(rate · length), at least 1. Single tokens reach it exactly; pieces of several tokens never exceed it.
     """
     if units is None:
         return choose_tokens(sequences, rate, draws)
@@ -108,17 +108,17 @@ def choose(sequences: Sequences, rate: float, draws: Draws, units: Units | None 
     owner = np.repeat(np.arange(len(sequences.lengths)), np.diff(bounds))
     shuffled = shuffle(sequences, units.first, units.unit, bounds, draws)
     shuffled = offsets[owner] + (shuffled & _PLACE).astype(np.int64)
-    room = np.zeros(len(sequences.ids), dtype=np.int64)
-    room[units.first] = units.sizes
-    sizes = room[shuffled]
+    size_at = np.zeros(len(sequences.ids), dtype=np.int64)
+    size_at[units.first] = units.sizes
+    sizes = size_at[shuffled]
     left = aims(rate, np.diff(np.append(0, np.cumsum(units.sizes))[bounds]))
     taken = np.zeros(len(sizes), dtype=bool)
     for _ in range(PASSES):
         fits = np.flatnonzero(~taken & (sizes <= left[owner]))
-        mine = owner[fits]
+        fits_owner = owner[fits]
         running = np.cumsum(sizes[fits])
-        before = np.append(0, running)[np.searchsorted(mine, np.arange(len(left)))]
-        fits = fits[running - before[mine] <= left[mine]]
+        before = np.append(0, running)[np.searchsorted(fits_owner, np.arange(len(left)))]
+        fits = fits[running - before[fits_owner] <= left[fits_owner]]
         taken[fits] = True
         left -= np.bincount(owner[fits], weights=sizes[fits], minlength=len(left)).astype(np.int64)
     chosen = spans_to_indices(shuffled[taken], sizes[taken])
@@ -127,7 +127,7 @@ def choose(sequences: Sequences, rate: float, draws: Draws, units: Units | None 
 
 
 def choose_tokens(sequences: Sequences, rate: float, draws: Draws) -> Array:
-    """The same where every token is a unit: of each sequence's shuffled tokens, as many of the first as are wanted."""
+    """Return the indices of the tokens to mask if every token is a unit: the first of each sequence's shuffled tokens."""
     free = np.flatnonzero(~sequences.columns["special"])
     bounds = np.searchsorted(free, sequences.offsets)
     wanted = aims(rate, np.diff(bounds))
@@ -138,13 +138,13 @@ def choose_tokens(sequences: Sequences, rate: float, draws: Draws) -> Array:
 
 
 def shuffle(sequences: Sequences, first: Array, unit: Array, bounds: Array, draws: Draws) -> Array:
-    """(k,) pieces in random order within each sequence, those of a unit together; the lower bits are places.
+    """Shuffle pieces within each sequence, keeping those of a unit together; return keys (k,) with positions as low bits.
 
-    Sequence i has the pieces from bounds[i] to bounds[i + 1], before and after.
+    Sequence i has the pieces from bounds[i] to bounds[i + 1], before and after shuffling.
     """
     counts = np.diff(bounds)
     begins = np.repeat(sequences.offsets[:-1], counts)
-    # One key to sort by is much faster than three: sequence, 24 random bits, place.
+    # Sorting one key (sequence, 24 random bits, position) is much faster than sorting by three.
     keys = hashed_on(np.repeat(draws.hashed("choose", sequences.index), counts), unit - begins)
     keys >>= np.uint64(40)
     keys <<= np.uint64(20)
@@ -155,16 +155,22 @@ def shuffle(sequences: Sequences, first: Array, unit: Array, bounds: Array, draw
 
 
 def aims(rate: float, lengths: Array) -> Array:
-    """(b,) how many tokens to hide of so many."""
+    """Return the number of tokens to mask, (b,), given the number of tokens that may be masked."""
     return np.where(lengths > 0, np.maximum(1, np.round(rate * lengths)), 0).astype(np.int64)
 
 
+def most_masked(packing: Packing, rate: float) -> int:
+    """Return an upper bound on the masked tokens of a pack; rounding can add half a token per sequence."""
+    sequences = min(packing.sequences, packing.tokens)
+    return min(packing.tokens, int(rate * packing.tokens) + sequences // 2 + 1)
+
+
 def join(sequences: Sequences, at: Array) -> Array:
-    """(m,) the first of the neighbors that each chosen token is hidden together with."""
-    fresh = starts(sequences)[at]
-    fresh[1:] |= at[1:] != at[:-1] + 1
-    fresh[:1] = True
-    return at[fresh][np.cumsum(fresh) - 1]
+    """Return for each chosen token the first token of the run of adjacent chosen tokens that it belongs to, (m,)."""
+    begins = starts(sequences)[at]
+    begins[1:] |= at[1:] != at[:-1] + 1
+    begins[:1] = True
+    return at[begins][np.cumsum(begins) - 1]
 
 
 def hide(
@@ -177,9 +183,9 @@ def hide(
     swapped: float,
     together: Array | None = None,
 ) -> Array:
-    """Of the chosen tokens, turn a share to [MASK] and another to random tokens; the rest stay. Returns the originals.
+    """Replace a share `masked` of the chosen tokens by [MASK] and a share `swapped` by random tokens; return the originals.
 
-    Fates are drawn for each token, or for the first of those hidden `together`.
+    One draw per token decides; with `together`, which gives the first token of each token's span, one draw per span.
     """
     mask = tokenizer.role("mask")
     original = sequences.ids[at]
@@ -188,25 +194,32 @@ def hide(
     fate = draws.uniform("fate", sequence, place if together is None else together - sequences.offsets[owner])
     sequences.ids[at[fate < masked]] = mask
     swap = np.flatnonzero((fate >= masked) & (fate < masked + swapped))
-    plain = np.flatnonzero(~tokenizer.specials)  # random tokens are never special ones
+    plain = np.flatnonzero(~tokenizer.specials)  # random tokens are never special tokens
     sequences.ids[at[swap]] = plain[draws.integers(len(plain), "swap", sequence[swap], place[swap])]
     return original
 
 
 def check_share(name: str, **shares: float | None) -> None:
-    """Refuse what is no share of something: more than 0, at most 1."""
+    """Refuse shares that are not greater than 0 and at most 1; None means that an option is not set."""
     for option, value in shares.items():
         if value is not None and not (isinstance(value, int | float) and 0 < value <= 1):
-            raise PretuneError(
-                f"{name}: {option}={value if isinstance(value, str) else format(value, 'g')} is no share; give more than 0 and at most 1"
-            )
+            given = value if isinstance(value, str) else format(value, "g")
+            raise PretuneError(f"{name}: {option}={given} is not a share; give a number greater than 0 and at most 1")
+
+
+def check_replacements(name: str, masked: float, swapped: float) -> None:
+    """Refuse shares of masked and random tokens that add up to more than 1."""
+    if masked + swapped > 1 + 1e-9:
+        raise PretuneError(
+            f"{name}: masked={masked:g} and swapped={swapped:g} add up to more than 1; lower one of them"
+        )
 
 
 def geometric(p: float, longest: int) -> Array:
-    """Shares of the lengths 1 … longest that fall by a factor of 1 - p each (SpanBERT)."""
+    """Return weights of the lengths 1 … longest that follow a geometric distribution (SpanBERT)."""
     return p * (1 - p) ** np.arange(longest)
 
 
 def inverse(longest: int) -> Array:
-    """Shares of the lengths 1 … longest in proportion to 1/n (ALBERT)."""
+    """Return weights of the lengths n = 1 … longest that are proportional to 1/n (ALBERT)."""
     return 1 / np.arange(1.0, longest + 1)

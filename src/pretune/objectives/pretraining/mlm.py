@@ -1,7 +1,8 @@
-"""Masked language modeling (Devlin et al., 2019): predict tokens that were hidden, from both sides.
+"""Masked language modeling (Devlin et al., 2019): predict masked tokens from both sides.
 
-Units: tokens; whole words; spans (Joshi et al., 2020, SpanBERT); n-grams (Lan et al., 2020, ALBERT); phrases (Sun et al., 2019,
-ERNIE). Masks are new each epoch (Liu et al., 2019, RoBERTa) or a fixed number of copies, as BERT had it.
+Masking units are tokens, whole words, spans (Joshi et al., 2020, SpanBERT), n-grams (Lan et al., 2020, ALBERT), or phrases
+(Sun et al., 2019, ERNIE). Masks are drawn anew in each epoch (Liu et al., 2019, RoBERTa), or there is a fixed number of
+masked copies of each text, as in BERT.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 from torch import nn
 
 from pretune.nn.attention.patterns import Pattern, full
-from pretune.objectives.objective import Data, Loss, vocabulary_loss
+from pretune.objectives.objective import Data, Loss, Objective, vocabulary_loss
 from pretune.objectives.pretraining import masking
 from pretune.objectives.pretraining.arrangements import spans_epoch
 from pretune.objectives.pretraining.span_boundary import BoundaryHead, boundary_targets
+from pretune.objectives.registry import register_objective
 from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError, nearest
 from pretune.runtime.randomness import Draws
-from pretune.text.corpus.phrases import check_phrases, load_phrases
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
+from pretune.text.tokenizers.phrases import check_phrases, load_phrases
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -29,14 +31,29 @@ if TYPE_CHECKING:
 Unit = Literal["token", "word", "span", "ngram", "phrase"]
 
 
+@register_objective
 @dataclass(frozen=True)
-class MLM:
-    """Of the chosen tokens 80 % become [MASK], 10 % a random token, 10 % stay; of spans, all tokens have one fate.
+class MLM(Objective):
+    """Masked language modeling: 80 % of the chosen tokens become [MASK], 10 % a random token, and 10 % stay.
 
-    `rate` is the share of tokens chosen; with `final_rate` it moves there linearly over training. With `copies`, there are
-    so many masks of each text, and epochs take them in turn. Spans have up to `longest` words (10; n-grams 3), each further
-    word with a chance of 1 - `stop`. `phrases` is a file, a phrase a line. With `boundary`, hidden tokens are predicted from
-    the ends of their span too.
+    Parameters
+    ----------
+    rate, final_rate
+        The share of tokens that are chosen; with `final_rate` it changes linearly to that over training.
+    masked, swapped
+        The shares of the chosen tokens that become [MASK] and that become random tokens.
+    unit
+        What is masked as a whole. In spans, one draw decides between [MASK], random tokens, and no change.
+    copies
+        The number of different masks of each text, used in turn by the epochs; 0 draws new masks in each epoch.
+    stop
+        The parameter of the geometric distribution of span lengths.
+    longest
+        The maximal number of words of a span (default 10) or an n-gram (default 3).
+    phrases
+        A file with one phrase per line, for `unit=phrase`.
+    boundary
+        Whether masked tokens are also predicted from the tokens next to their span (SpanBERT).
     """
 
     rate: float = 0.15
@@ -61,21 +78,20 @@ class MLM:
         if self.unit not in units:
             raise PretuneError(f"{self.name}: unknown unit {self.unit!r}; {nearest(str(self.unit), units)}")
         masking.check_share(self.name, rate=self.rate, final_rate=self.final_rate, stop=self.stop)
-        if self.masked + self.swapped > 1 + 1e-9:
-            raise PretuneError(f"{self.name}: masked={self.masked:g} and swapped={self.swapped:g} are more than all")
+        masking.check_replacements(self.name, self.masked, self.swapped)
         if (self.unit == "phrase") != (self.phrases is not None):
             raise PretuneError(
-                f"{self.name}: unit=phrase and phrases=FILE go together; find phrases in a store with: pretune phrases"
+                f"{self.name}: unit=phrase and phrases=FILE need each other; find phrases in a store with: pretune phrases"
             )
         if self.phrases is not None:
             check_phrases(self.phrases)
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
-        """Documents in spans of whole sentences."""
+        """Cut documents into spans of whole sentences."""
         return spans_epoch(data, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
-        """Hide tokens; targets are the originals."""
+        """Mask tokens, and make the originals the targets."""
         rate = self.rate
         if self.final_rate is not None:
             rate += (self.final_rate - self.rate) * draws.progress
@@ -104,28 +120,26 @@ class MLM:
                 return masking.phrases(sequences, load_phrases(str(self.phrases), tokenizer))
 
     def room(self, packing: Packing) -> dict[str, int]:
-        """round(rate · length) of each sequence can add half a target each."""
-        rate = max(self.rate, self.final_rate or 0.0)
-        sequences = min(packing.sequences, packing.tokens)
-        most = min(packing.tokens, int(rate * packing.tokens) + sequences // 2 + 1)
+        """Return an upper bound on the targets of a pack: the masked tokens, at the higher rate."""
+        most = masking.most_masked(packing, max(self.rate, self.final_rate or 0.0))
         return {self.name: most, "boundary": most} if self.boundary else {self.name: most}
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """The family's way from states to the vocabulary, and one from boundaries."""
+        """Return the model family's output layer over the vocabulary, with a second one for span boundaries if needed."""
         head = backbone.vocabulary_head()
         if self.boundary:
             head.add_module("boundary", BoundaryHead(backbone))
         return head
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Cross-entropy at the chosen positions alone."""
+        """Return the cross-entropy at the chosen tokens and, with `boundary`, that of the boundary predictions."""
         targets = batch.targets[self.name]
         states, tokens = backbone(*batch.packed).last, backbone.embed.tokens
         loss = vocabulary_loss(self.name, head, states[targets.at], tokens, targets)
         if self.boundary:
             ends: Any = head.boundary
             targets = batch.targets["boundary"]
-            again = vocabulary_loss("boundary", ends, ends.look(states, targets.at), tokens, targets)
-            loss.sums |= again.sums
-            loss.logs |= again.logs
+            from_ends = vocabulary_loss("boundary", ends, ends.look(states, targets.at), tokens, targets)
+            loss.sums |= from_ends.sums
+            loss.logs |= from_ends.logs
         return loss

@@ -1,34 +1,34 @@
-"""Prefix language modeling (Raffel et al., 2020; UniLM's sequence to sequence, Dong et al., 2019) in a single stack.
+"""Prefix language modeling (Raffel et al., 2020; UniLM, Dong et al., 2019): predict the rest of a text from its prefix.
 
-I am happy to join with you today
-reads   I am happy to, both ways
-writes  join with you today, each token from those before it
+    text     I am happy to join with you today
+    prefix   I am happy to            (attends in both directions)
+    predict  join with you today      (each token from all tokens before it)
+
+A single stack reads the prefix and predicts the rest.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from torch import nn
 
 from pretune.nn.attention.patterns import Pattern, prefix
-from pretune.objectives.objective import Data, Loss, token_loss
+from pretune.objectives.objective import Data
 from pretune.objectives.pretraining.arrangements import spans_epoch
+from pretune.objectives.pretraining.token_prediction import TokenPrediction
+from pretune.objectives.registry import register_objective
 from pretune.objectives.segment_ops import totals
-from pretune.packed import Batch
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
-
+@register_objective
 @dataclass(frozen=True)
-class Prefix:
-    """Each text is cut at a random place. What is before it is read both ways; the rest, its end too, is predicted."""
+class Prefix(TokenPrediction):
+    """Prefix language modeling: each text is cut at a random position, and what follows, end token included, is predicted."""
 
     name: ClassVar[str] = "prefix"
     pattern: ClassVar[Pattern | None] = prefix
@@ -36,15 +36,15 @@ class Prefix:
     stateful: ClassVar[bool] = False
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
-        """Documents in spans of whole sentences."""
+        """Cut documents into spans of whole sentences."""
         return spans_epoch(data, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
-        """Column `prefix` says what is read both ways; targets are the next tokens from its last one on."""
+        """Mark a random prefix in column `prefix`; the targets are the next tokens from its last token on."""
         lengths, special = sequences.lengths, sequences.columns["special"]
         first = np.minimum.reduceat(np.where(special, lengths.max(initial=0), sequences.place), sequences.offsets[:-1])
         text = totals(~special, lengths)
-        # A token of the text at least on either side, where there are two.
+        # At least one token of the text is on either side, if the text has two.
         cut = first + np.minimum(1, text - 1) + draws.integers(np.maximum(1, text - 1), "cut", sequences.index)
         cut = np.repeat(np.clip(cut, 1, lengths), lengths)
         place = sequences.place
@@ -52,17 +52,9 @@ class Prefix:
         at = np.flatnonzero((place >= cut - 1) & (place < np.repeat(lengths, lengths) - 1))
         sequences.targets[self.name] = (at, sequences.ids[at + 1])
         sequences.pattern = self.pattern
-        sequences.second = None  # one stack does both
+        sequences.second = None  # a single stack reads both parts
         return sequences
 
     def room(self, packing: Packing) -> dict[str, int]:
-        """Every token but the first of a sequence."""
+        """Return an upper bound on the targets of a pack: every token."""
         return {self.name: packing.tokens}
-
-    def head(self, backbone: Backbone) -> nn.Module:
-        """The family's way from states to the vocabulary."""
-        return backbone.vocabulary_head()
-
-    def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Cross-entropy of what follows the prefix."""
-        return token_loss(self.name, head, backbone, batch)

@@ -1,7 +1,7 @@
-"""Replaced token detection (Clark et al., 2020, ELECTRA): which tokens did a small generator put there?
+"""Replaced token detection (Clark et al., 2020, ELECTRA): classify each token as original or replaced by a generator.
 
-The generator fills gaps as a masked language model does; the backbone, the discriminator, judges every token of what comes
-out. The generator is among the objective's own parameters. It shares the backbone's embedding, and nothing else.
+The generator, a small masked language model, fills in masked tokens; the backbone is the discriminator, which classifies
+every token of the result. The generator belongs to the objective's head and shares only the backbone's embedding.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm, Linear, OutputLinear
 from pretune.nn.output_heads import Transform, VocabularyHead
 from pretune.nn.positional_encoding import Rotary
-from pretune.objectives.objective import Data, Export, Loss, classification_loss, in_chunks
+from pretune.objectives.objective import Data, Export, Loss, Objective, classification_loss, in_chunks
 from pretune.objectives.pretraining.arrangements import spans_epoch
-from pretune.objectives.pretraining.masking import check_share, choose
+from pretune.objectives.pretraining.masking import check_share, choose, most_masked
+from pretune.objectives.registry import register_objective
 from pretune.packed import Batch, Packed, Targets
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
@@ -38,13 +39,13 @@ if TYPE_CHECKING:
 
 
 class Generator(nn.Module):
-    """A small encoder over vectors that it is given, and a way to the vocabulary. Its parts have the names of a model's."""
+    """A small encoder over given embeddings, with an output layer; its parts are named as those of a whole model."""
 
     def __init__(self, backbone: Backbone, width: int, layers: int, heads: int) -> None:
         super().__init__()
         vocabulary, vectors = backbone.embed.tokens.shape
         dropout = backbone.embed.dropout.share
-        # A backbone that knows positions only inside its layers gives vectors that know nothing of them.
+        # A backbone that encodes positions only inside its layers gives embeddings without positions.
         rotary = Rotary(width // heads) if backbone.embed.positions is None else None
 
         def layer() -> Layer:
@@ -65,7 +66,7 @@ class Generator(nn.Module):
 
 
 class RTDHead(nn.Module):
-    """The generator, and the discriminator's last two maps: from a state to one logit, positive for a replaced token."""
+    """The generator, and the discriminator's two output layers: one logit per token, positive for a replaced token."""
 
     def __init__(self, backbone: Backbone, width: int, layers: int, heads: int) -> None:
         super().__init__()
@@ -75,7 +76,7 @@ class RTDHead(nn.Module):
         initialize(self)
 
     def exports(self) -> dict[str, Export]:
-        """The generator, as a masked language model."""
+        """Return the generator as a masked language model that can be saved on its own."""
         layers: Any = self.generator.backbone.layers
         attention, feed_forward = layers[0].attention.part, layers[0].feed_forward.part
         sizes = {
@@ -87,17 +88,19 @@ class RTDHead(nn.Module):
         return {"generator": Export("heads.rtd.generator.", sizes, frozenset({"mlm"}))}
 
     def forward(self, states: Tensor) -> Tensor:
-        """(n, width) → (n,)."""
+        """Return one logit per token, (n,), for states (n, width)."""
         return self.output(F.gelu(self.dense(states)))[:, 0]
 
 
+@register_objective
 @dataclass(frozen=True)
-class RTD:
-    """A share `rate` of the tokens is hidden and filled in by the generator; the discriminator's loss counts `weight` times.
+class RTD(Objective):
+    """Replaced token detection: a share `rate` of the tokens is masked and filled in by the generator.
 
-    The generator has as many `layers` as the backbone, its width times `size`, and a head for 64 of that; or what is given.
-    As in the released code, every real token is judged, special ones too, and a fill that is right counts as original. As in
-    the paper, all that is hidden becomes [MASK] (the code leaves 15 % of it as it was).
+    The discriminator's loss is weighted by `weight`. By default, the generator has as many `layers` as the backbone, `size`
+    times its width, and one attention head per 64 units; `layers`, `width`, and `heads` override that. As in the released
+    code, every token is classified, special tokens included, and a correct fill counts as original. As in the paper, all
+    chosen tokens become [MASK] (the released code leaves 15 % of them unchanged).
     """
 
     rate: float = 0.15
@@ -117,79 +120,62 @@ class RTD:
         check_share(self.name, rate=self.rate, size=self.size)
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
-        """Documents in spans of whole sentences."""
+        """Cut documents into spans of whole sentences."""
         return spans_epoch(data, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
-        """Hide tokens from the generator. Term `rtd` has all tokens, in order, with the originals."""
-        return hide_and_judge(sequences, tokenizer, draws, self.rate, self.name)
+        """Mask tokens for the generator, with the originals as targets of both terms.
+
+        The generator's term has the masked tokens; the objective's own term has all tokens in order.
+        """
+        mask = tokenizer.role("mask")
+        at = choose(sequences, self.rate, draws)
+        sequences.targets[filling(self.name)] = (at, sequences.ids[at])
+        sequences.targets[self.name] = (np.arange(len(sequences.ids)), sequences.ids.copy())
+        sequences.ids[at] = mask
+        return sequences
 
     def room(self, packing: Packing) -> dict[str, int]:
-        """round(rate · length) of each sequence can add half a target each; every token is judged."""
-        return room_for(packing, self.rate, self.name)
+        """Return an upper bound on the targets of a pack: the masked tokens, and all tokens."""
+        return {filling(self.name): most_masked(packing, self.rate), self.name: packing.tokens}
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Generator and discriminator's head."""
-        return make_head(backbone, self.size, self.layers, self.width, self.heads)
+        """Return the generator and the discriminator's output layers."""
+        width = self.width or max(8, 8 * round(self.size * backbone.width / 8))
+        heads = self.heads or max(1, width // 64)
+        if width % heads:
+            raise PretuneError(
+                f"rtd: the generator's width {width} is not divisible by {heads} heads; give a width and heads that match"
+            )
+        layers = self.layers or sum("embed" not in name for name, _ in backbone.groups())
+        return RTDHead(backbone, width, layers, heads)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """The generator's cross-entropy, and the discriminator's at every token of what the generator made."""
-        return detection_loss(self.name, self.weight, head, backbone, batch)
+        """Return the generator's cross-entropy, and the discriminator's at every token of the filled-in text."""
+        (packed,) = batch.packed
+        hidden, every = batch.targets[filling(self.name)], batch.targets[self.name]
+        parts: Any = head
+        loss, fills = generate(parts.generator, backbone, packed, hidden, filling(self.name))
+        original = torch.where(every.weight > 0, every.target, packed.ids)
+        read = replace(packed, ids=put(original, hidden, fills))
+        logits = head(backbone(read).last).float()
+        replaced = (read.ids != original).float()
+        losses = F.binary_cross_entropy_with_logits(logits, replaced, reduction="none")
+        loss.sums[self.name] = (losses * every.weight).sum()
+        loss.weights[self.name] = self.weight
+        judged = detection_logs(logits.detach() > 0, replaced > 0, every.weight)
+        loss.logs |= {f"{self.name}/{metric}": value for metric, value in judged.items()}
+        loss.packed = (read,)
+        return loss
 
 
 def filling(name: str) -> str:
-    """The term of the generator's loss beside that of an objective."""
+    """Return the name of the generator's loss term, given the name of the objective."""
     return "generator" if name == RTD.name else f"{name}_generator"
 
 
-def hide_and_judge(sequences: Sequences, tokenizer: Tokenizer, draws: Draws, rate: float, name: str) -> Sequences:
-    """Tokens hidden from the generator, and all tokens, in order, with the originals as targets."""
-    mask = tokenizer.role("mask")
-    at = choose(sequences, rate, draws)
-    sequences.targets[filling(name)] = (at, sequences.ids[at])
-    sequences.targets[name] = (np.arange(len(sequences.ids)), sequences.ids.copy())
-    sequences.ids[at] = mask
-    return sequences
-
-
-def room_for(packing: Packing, rate: float, name: str) -> dict[str, int]:
-    """The most targets of both terms."""
-    sequences = min(packing.sequences, packing.tokens)
-    hidden = min(packing.tokens, int(rate * packing.tokens) + sequences // 2 + 1)
-    return {filling(name): hidden, name: packing.tokens}
-
-
-def make_head(backbone: Backbone, size: float, layers: int | None, width: int | None, heads: int | None) -> RTDHead:
-    """Generator and discriminator's head, of the size asked for."""
-    width = width or max(8, 8 * round(size * backbone.width / 8))
-    heads = heads or max(1, width // 64)
-    if width % heads:
-        raise PretuneError(f"rtd: a generator of width {width} cannot have {heads} heads; give width and heads")
-    layers = layers or sum("embed" not in name for name, _ in backbone.groups())
-    return RTDHead(backbone, width, layers, heads)
-
-
-def detection_loss(name: str, weight: float, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-    """The generator's loss and, `weight` times, the discriminator's at every token of what the generator made."""
-    (packed,) = batch.packed
-    hidden, every = batch.targets[filling(name)], batch.targets[name]
-    parts: Any = head
-    loss, fills = generate(parts.generator, backbone, packed, hidden, filling(name))
-    original = torch.where(every.weight > 0, every.target, packed.ids)
-    read = replace(packed, ids=put(original, hidden, fills))
-    logits = head(backbone(read).last).float()
-    replaced = (read.ids != original).float()
-    losses = F.binary_cross_entropy_with_logits(logits, replaced, reduction="none")
-    loss.sums[name] = (losses * every.weight).sum()
-    loss.weights[name] = weight
-    judged = detection_logs(logits.detach() > 0, replaced > 0, every.weight)
-    loss.logs |= {f"{name}/{what}": value for what, value in judged.items()}
-    loss.packed = (read,)
-    return loss
-
-
 def detection_logs(flagged: Tensor, replaced: Tensor, weight: Tensor) -> dict[str, Tensor]:
-    """Share replaced, accuracy, precision and recall."""
+    """Return the sums for the share of replaced tokens, and the accuracy, precision, and recall of detecting them."""
     found = (weight * (flagged & replaced)).sum()
     return {
         "replaced": (weight * replaced).sum(),
@@ -204,7 +190,7 @@ def detection_logs(flagged: Tensor, replaced: Tensor, weight: Tensor) -> dict[st
 def generate(
     generator: Any, backbone: Backbone, packed: Packed, hidden: Targets, term: str = "generator"
 ) -> tuple[Loss, Tensor]:
-    """The generator's loss, under the name of a term, and a token drawn for each gap."""
+    """Return the generator's loss, under the name `term`, and one sampled token per masked position."""
     vectors = backbone.embed.vectors(packed)
     states = generator.backbone(replace(packed, columns={**packed.columns, "vectors": vectors})).last[hidden.at]
 
@@ -219,13 +205,13 @@ def generate(
 
 
 def draw(logits: Tensor) -> Tensor:
-    """(m, vocabulary) → (m,) drawn from the softmax: the largest of logits with Gumbel noise."""
+    """Sample one token per row of logits (m, vocabulary): the argmax after adding Gumbel noise."""
     chance = torch.rand(logits.shape, device=logits.device).clamp(1e-9, 1 - 1e-7)
     return (logits.float() - torch.log(-torch.log(chance))).argmax(-1)
 
 
 def put(ids: Tensor, targets: Targets, values: Tensor) -> Tensor:
-    """(n,) ids with values at some places; targets that are not used change nothing."""
+    """Return the ids (n,) with `values` at the positions of the targets; targets of weight 0 change nothing."""
     nowhere = torch.full_like(targets.at, ids.shape[0])
     at = torch.where(targets.weight > 0, targets.at, nowhere)
     return torch.cat([ids, ids[:1]]).scatter(0, at, values)[: ids.shape[0]]

@@ -1,33 +1,37 @@
-"""What nsp, sop and dlm share: pairs of neighboring texts, exchanges that give no label away, and the head that judges them.
+"""What nsp, sop, and dlm share: pairs of adjacent texts, exchanges that do not leak the label, and the classifier.
 
-The label must follow from what the texts say, and from nothing else. So negatives are made by exchanging texts between two
-sequences of the same source, and both texts are cut to the same length, whether they are exchanged or not: neither the
-lengths, nor where a text begins and ends, nor the source says anything about the label.
+The label must follow from the content of the texts alone. Negatives are therefore made by exchanging texts between two
+sequences of the same source, and both texts are truncated to the same length, exchanged or not: neither the lengths, nor
+where a text begins and ends, nor the source reveals the label.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from torch import Tensor, nn
 
+from pretune.nn.attention.patterns import Pattern
 from pretune.nn.linear import OutputLinear
-from pretune.objectives.objective import Data, Loss, classification_loss
+from pretune.objectives.objective import Data, Loss, Objective, classification_loss
 from pretune.packed import Batch
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.document_spans import cut_documents, split_at_sentence
 from pretune.text.packing.sequences import Packing, Sequences
+from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
-Array = np.ndarray[Any, np.dtype[Any]]
+UNLABELED = -1  # the label of a sequence that is read but has no target
+PATIENCE = 4  # rounds of matching without a match before the remaining items are given up
 
 
 class PairHead(nn.Module):
-    """The family's pooler, then two classes."""
+    """A binary classifier on the state of the start token: the model family's pooler, then a linear layer."""
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
@@ -35,43 +39,61 @@ class PairHead(nn.Module):
         self.output = OutputLinear(backbone.width, 2)
 
     def forward(self, states: Tensor) -> Tensor:
-        """(m, width) states of start tokens → (m, 2)."""
+        """Return the logits (m, 2) for states of start tokens, (m, width)."""
         return self.output(self.pooler(states))
 
 
-UNLABELED = -1  # the label of a sequence that is read, but not judged
-PATIENCE = 4  # rounds of matching without a match before those left are given up
+class SequenceClassification(Objective):
+    """Base class of objectives that classify whole sequences into two classes at their start token.
 
+    A subclass arranges the sequences and gives each a label under its own name: 0, 1, or UNLABELED.
+    """
 
-def judge_at_start(name: str, sequences: Sequences) -> Sequences:
-    """Make the label the target at the start of each labeled sequence; nothing is hidden."""
-    labels = sequences.labels[name]
-    labeled = labels != UNLABELED
-    sequences.targets[name] = (sequences.offsets[:-1][labeled], labels[labeled])
-    return sequences
+    name: ClassVar[str]
+    pattern: ClassVar[Pattern | None] = None
+    insists: ClassVar[bool] = True
+    stateful: ClassVar[bool] = False
 
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+        """Make the label the target at the start of each labeled sequence; the tokens stay as they are."""
+        labels = sequences.labels[self.name]
+        labeled = labels != UNLABELED
+        sequences.targets[self.name] = (sequences.offsets[:-1][labeled], labels[labeled])
+        return sequences
 
-def pair_loss(name: str, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-    """Cross-entropy at the start tokens."""
-    targets = batch.targets[name]
-    return classification_loss(name, head(backbone(*batch.packed).last[targets.at]), targets)
+    def room(self, packing: Packing) -> dict[str, int]:
+        """Return an upper bound on the targets of a pack: one per sequence."""
+        return {self.name: min(packing.sequences, packing.tokens)}
+
+    def head(self, backbone: Backbone) -> nn.Module:
+        """Return a pooler with a binary classifier."""
+        return PairHead(backbone)
+
+    def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
+        """Return the cross-entropy at the start tokens of labeled sequences."""
+        targets = batch.targets[self.name]
+        return classification_loss(self.name, head(backbone(*batch.packed).last[targets.at]), targets)
 
 
 def neighbors(name: str, data: Data, packing: Packing, draws: Draws, short: float) -> tuple[Array, Array, Array]:
-    """Return spans of documents, cut in two at a random sentence bound: starts (m, 2), lengths (m, 2), documents (m,).
+    """Cut documents into spans, and each span in two at a random sentence boundary.
 
-    A span of one sentence, next to which no other fits, is a first text without a second, of length 0.
+    Return starts (m, 2), lengths (m, 2), and documents (m,). A span of a single sentence is a first text without a second:
+    the second length is 0. `short` is the share of documents that are cut into shorter spans.
     """
     if data.store is None:
-        raise PretuneError(f"{name} reads raw text; give it a corpus or a store, not labeled rows")
-    room = packing.length - data.template.overhead(pair=True)
-    if room < 2:
-        raise PretuneError(f"sequences of {packing.length} tokens leave no room for two texts; ask for longer ones")
-    starts, lengths, documents = cut_documents(data.store, data.documents, room, draws, short, from_both_ends=True)
+        raise PretuneError(f"{name} reads raw text; give it a corpus or a store instead of labeled rows")
+    text_length = packing.length - data.template.overhead(pair=True)
+    if text_length < 2:
+        raise PretuneError(f"sequences of {packing.length} tokens leave no room for two texts; choose a greater length")
+    starts, lengths, documents = cut_documents(
+        data.store, data.documents, text_length, draws, short, from_both_ends=True
+    )
     first = split_at_sentence(data.store, starts, lengths, draws)
     if not first.any():
         raise PretuneError(
-            f"{name} needs documents of two sentences or more that fit into a sequence; this corpus has none"
+            f"{name} needs documents of two sentences or more that fit into a sequence, and this corpus has none; "
+            "give it longer documents or choose a greater length"
         )
     begins = np.stack([starts, starts + first], axis=1)
     first = np.where(first > 0, first, lengths)
@@ -79,10 +101,10 @@ def neighbors(name: str, data: Data, packing: Packing, draws: Draws, short: floa
 
 
 def source_groups(files: Array, languages: Array, documents: Array) -> Array:
-    """Return the group (m,) within which the second texts of m sequences are exchanged, given the document of each.
+    """Return the group (m,) within which m sequences exchange texts, given the document of each.
 
-    `files` and `languages` (documents,) are those of all documents. A group is a file; files of which one document is read
-    make up one group for each language, or a folder of such files would have no negatives.
+    `files` and `languages` (documents,) are those of all documents. A group is a file. Files with a single document form
+    one group per language; otherwise a folder of such files would have no negatives.
 
     >>> source_groups(np.array([0, 0, 1, 2]), np.zeros(4, dtype=int), np.array([0, 0, 1, 2, 3])).tolist()
     [0, 0, 0, -1, -1]
@@ -94,9 +116,9 @@ def source_groups(files: Array, languages: Array, documents: Array) -> Array:
 
 
 def match_two_by_two(lengths: Array, kinds: Array, owners: Array, draws: Draws, words: Array | None = None) -> Array:
-    """Return for each of m items the one it is matched with, or -1: at random among those of about the same length.
+    """Match m items in pairs, at random among those of about the same length; return each item's partner, or -1 for none.
 
-    Both are of the same kind and of different owners and, where `words` numbers what they say, say different things.
+    The two items of a pair have the same kind, different owners and, if `words` numbers their contents, different words.
 
     >>> match_two_by_two(np.array([5, 9, 9, 5]), np.zeros(4), np.arange(4), Draws(0)).tolist()
     [3, 2, 1, 0]
@@ -106,7 +128,7 @@ def match_two_by_two(lengths: Array, kinds: Array, owners: Array, draws: Draws, 
     step = idle = 0
     while len(left) > 1 and idle < PATIENCE:
         order = left[np.lexsort((draws.hashed("match", step, left), lengths[left], kinds[left]))]
-        order = order[step % 2 :]  # neighbors that do not fit meet others in the next round
+        order = order[step % 2 :]  # items next to each other that do not match meet others in the next round
         one, other = order[: len(order) // 2 * 2 : 2], order[1::2]
         fits = (kinds[one] == kinds[other]) & (owners[one] != owners[other])
         if words is not None:

@@ -1,8 +1,8 @@
-"""SpanBERT's boundary objective (Joshi et al., 2020): hidden tokens from the two tokens just outside their span."""
+"""The span boundary objective (Joshi et al., 2020, SpanBERT): predict masked tokens from the two tokens next to their span."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,18 +13,21 @@ from pretune.nn.initialization import initialize
 from pretune.nn.linear import LayerNorm
 from pretune.nn.output_heads import Transform, VocabularyHead
 from pretune.nn.positional_encoding import Learned
+from pretune.runtime.arrays import Array
 from pretune.text.packing.sequences import Sequences
 
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
-Array = np.ndarray[Any, np.dtype[Any]]
-PLACES = 20  # inside a span; what lies further is not predicted
+PLACES = 20  # positions inside a span; tokens further inside are not predicted
 PLACE_WIDTH = 200
 
 
 class BoundaryHead(nn.Module):
-    """The states of both tokens and a vector of the place inside the span, two layers, then the token embedding."""
+    """An output layer over both boundary states and an embedding of the position inside the span.
+
+    Two hidden layers lead to the token embedding.
+    """
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
@@ -36,20 +39,24 @@ class BoundaryHead(nn.Module):
         initialize(self)
 
     def look(self, states: Tensor, at: Tensor) -> Tensor:
-        """(n, width) states and (m, 3) left, right, place → (m, 2 · width + places)."""
+        """Concatenate both boundary states and the embedding of the position for each target.
+
+        `states` is (n, width), `at` is (m, 3): left boundary, right boundary, position. The result is
+        (m, 2 · width + PLACE_WIDTH).
+        """
         left, right, place = at.unbind(1)
         return torch.cat([states[left], states[right], self.places(place).to(states.dtype)], dim=1)
 
     def forward(self, seen: Tensor, tokens: Tensor) -> Tensor:
-        """What `look` gives and the token embedding → (m, vocabulary)."""
+        """Return the logits (m, vocabulary) for the inputs that `look` makes, given the token embedding."""
         out: Tensor = self.output(self.inner(seen), tokens)
         return out
 
 
 def boundary_targets(sequences: Sequences, at: Array, first: Array) -> tuple[Array, Array]:
-    """For hidden tokens `at`, whose spans begin at `first`: which of them have a boundary, and (m, 3) left, right, place.
+    """Return which of the masked tokens `at` have a span boundary, and (m, 3) left, right, and position of those.
 
-    A span has one if it has a token on either side in its sequence.
+    `first` gives the start of each token's span. A span has a boundary if its sequence has a token on either side of it.
     """
     last = at[np.searchsorted(first, first, side="right") - 1]
     offsets, owner = sequences.offsets, sequences.owner[at]

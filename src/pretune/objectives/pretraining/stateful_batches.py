@@ -1,32 +1,37 @@
-"""Lanes: documents for objectives whose batches go on where the one before ended."""
+"""Stateful batches: documents as streams of contiguous text, in which each batch continues where the previous one ended."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from pretune.objectives.objective import Data
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.plan import Lanes, make_lanes
 from pretune.text.packing.sequences import Columns, Packing, Sequences
-from pretune.text.store.store import Store, spans_to_indices
+from pretune.text.spans import spans_to_indices
+from pretune.text.store.store import Store
 
-Array = np.ndarray[Any, np.dtype[Any]]
 NONE = np.empty(0, dtype=np.int64)
 
 
 def lanes_epoch(
     data: Data, packing: Packing, draws: Draws, *, backward: bool = False, framed: bool = False
 ) -> LaneEpoch:
-    """Documents in lanes. Those of a `backward` reader end where they begin; `framed` ones have what the template puts
-    around documents."""
+    """Divide documents into streams of contiguous text.
+
+    With `backward`, time runs from the end of each stream to its start. With `framed`, documents have the special tokens
+    that the template puts around them.
+    """
     if data.store is None:
-        raise PretuneError("a stateful objective reads raw text; give it a corpus or a store, not labeled rows")
+        raise PretuneError("a stateful objective reads raw text; give it a corpus or a store instead of labeled rows")
     if data.languages:
-        raise PretuneError("a stateful objective reads text of one language; give it one store")
+        raise PretuneError(
+            "a stateful objective reads text in one language; give it one store, or leave out stateful=true"
+        )
     items = data.template.for_documents.single if framed else ("A",)
     place = items.index("A")
     before, after = (
@@ -38,19 +43,19 @@ def lanes_epoch(
 
 @dataclass
 class LaneEpoch:
-    """Windows of lanes: pack t · g + i holds the i-th of g groups of lanes at time t.
+    """An epoch of streams: pack t · g + i holds the i-th of g groups of streams at time t.
 
-    Documents lie in one long stream, each with what stands before and after it; lanes are cut out of that.
+    All documents, each with its special tokens, are concatenated, and the result is cut into equally long streams.
     """
 
     store: Store
     lanes: Lanes
     groups: int
-    begin: Array  # (documents,) where each begins in the store
-    bounds: Array  # (documents + 1,) where each begins in the stream
-    before: Array = field(default_factory=lambda: NONE)  # ids before each document
+    begin: Array  # (documents,) where each starts in the store
+    bounds: Array  # (documents + 1,) where each starts in the concatenation
+    before: Array = field(default_factory=lambda: NONE)  # ids of the special tokens before each document
     after: Array = field(default_factory=lambda: NONE)  # and after it
-    backward: bool = False  # time runs from the end of each lane to its beginning
+    backward: bool = False  # whether time runs from the end of each stream to its start
 
     @classmethod
     def make(
@@ -63,7 +68,7 @@ class LaneEpoch:
         after: Array = NONE,
         backward: bool = False,
     ) -> LaneEpoch:
-        """As many lanes as windows of `packing.length` tokens fit into the packs of one step."""
+        """Make as many streams as windows of `packing.length` tokens fit into the packs of one step."""
         edges = store.sentence_offsets[store.document_offsets]
         begin, lengths = edges[documents], edges[documents + 1] - edges[documents]
         lengths = np.where(lengths > 0, lengths + len(before) + len(after), 0)
@@ -76,28 +81,29 @@ class LaneEpoch:
         return len(self.lanes) * self.groups
 
     def sizes(self) -> Array:
-        """(packs,) how many lanes each has, and as many more as filler may take where windows are shorter than they could be."""
+        """Return the number of sequences of each pack, (packs,), padding included where windows are not full."""
         per_pack, window = self.lanes.lanes // self.groups, self.lanes.window
         return np.full(len(self), per_pack - (-per_pack * (window - self.lanes.shortest) // window))
 
     def pack(self, index: int) -> Sequences:
-        """A group of lanes at one time, a lane to a sequence; column `next` has the token read after each, -1 for none.
+        """Return a group of streams at one time, one sequence per stream.
 
-        Column `fresh` marks where a document's reading begins, and where a lane's does.
+        Column `next` has the token that is read after each token, -1 for none. Column `fresh` marks where the reading of a
+        document or of a stream starts.
         """
         time, group = divmod(index, self.groups)
         window = self.lanes.batch(len(self.lanes) - 1 - time if self.backward else time)
         per_pack = self.lanes.lanes // self.groups
-        mine = window.lane // per_pack == group
-        lane, spans = window.lane[mine] - group * per_pack, window.lengths[mine]
+        in_group = window.lane // per_pack == group
+        lane, spans = window.lane[in_group] - group * per_pack, window.lengths[in_group]
         lengths = np.bincount(lane, weights=spans, minlength=per_pack).astype(np.int64)
-        places = spans_to_indices(window.starts[mine], spans)
+        places = spans_to_indices(window.starts[in_group], spans)
         document = np.searchsorted(self.bounds, places, side="right") - 1
         first, last = (places == self.bounds[document], places == self.bounds[document + 1] - 1)
         fresh, end = (last, first) if self.backward else (first, last)
         ids, special = self.look_up(places, document)
         following = self.look_up(np.where(end, places, places - 1 if self.backward else places + 1), document)[0]
-        if time == 0:  # lanes are cut anywhere
+        if time == 0:  # a stream may start inside a document
             edges = np.cumsum(lengths)
             fresh[(edges - 1 if self.backward else edges - lengths)[lengths > 0]] = True
         columns = Columns(
@@ -110,10 +116,12 @@ class LaneEpoch:
         return Sequences(ids, lengths, index_of, columns)
 
     def look_up(self, places: Array, document: Array) -> tuple[Array, Array]:
-        """Ids at some places of the stream, given their documents, and whether they are what stands around these."""
+        """Return the ids at places of the concatenation, given their documents, and whether they are special tokens."""
         inside = places - self.bounds[document]
         ahead = inside < len(self.before)
-        late = inside - (self.bounds[document + 1] - self.bounds[document] - len(self.after))  # 0 for the first after
+        late = inside - (
+            self.bounds[document + 1] - self.bounds[document] - len(self.after)
+        )  # 0 at the first token after the text
         special = ahead | (late >= 0)
         text = np.where(special, self.begin[document], self.begin[document] + inside - len(self.before))
         ids = self.store.gather(text, np.ones_like(text)).astype(np.int64)
@@ -122,7 +130,7 @@ class LaneEpoch:
         return ids, special
 
     def words(self, places: Array, document: Array, special: Array) -> Array:
-        """Where words start."""
+        """Return a mask (n,) of the tokens at which words start."""
         at = (self.begin[document] + places - self.bounds[document] - len(self.before))[~special]
         found = np.ones(len(places), dtype=bool)
         found[~special] = self.store.gather_words(at, np.ones_like(at))

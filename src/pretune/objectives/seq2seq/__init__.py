@@ -1,1 +1,1 @@
-"""Objectives that read one text with an encoder and write another with a decoder."""
+"""Self-supervised and supervised objectives in which an encoder reads one text and a decoder writes another."""

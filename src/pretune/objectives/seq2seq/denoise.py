@@ -1,50 +1,55 @@
-"""Denoising (Lewis et al., 2020, BART): the encoder reads a text with noise in it, the decoder writes the whole text.
+"""Denoising (Lewis et al., 2020, BART): the encoder reads a corrupted text, the decoder writes the original.
 
-I am happy to join with you today.
-reads   I am [MASK] with you today.
-writes  I am happy to join with you today.
+text    I am happy to join with you today.
+source  I am [MASK] with you today.
+target  I am happy to join with you today.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from torch import nn
 
-from pretune.nn.attention.patterns import Pattern
-from pretune.objectives.objective import Data, Loss, token_loss
+from pretune.objectives.objective import Data
+from pretune.objectives.registry import register_objective
 from pretune.objectives.seq2seq.noise import delete, infill, mask, reorder, rotate
 from pretune.objectives.seq2seq.source_target import (
+    Seq2Seq,
     check_share,
     in_language,
     in_own_languages,
     name_of_token,
-    shapes,
     text_epoch,
     texts_of,
     two_sides,
     writing_template,
 )
-from pretune.packed import Batch
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
-
+@register_objective
 @dataclass(frozen=True)
-class Denoise:
-    """Any of BART's five kinds of noise, in this order; the defaults are BART-large's.
+class Denoise(Seq2Seq):
+    """Denoising with any of BART's five kinds of noise, applied in this order; the defaults are those of BART-large.
 
-    `permute`: sentences in random order. `rotate`: the text begins at a random token, and what was before it comes last.
-    `infill`: that share of the tokens in spans, Poisson(`mean`) tokens long, each of which gives way to one mask; a span of
-    no tokens puts a mask where nothing was. `mask`, `delete`: that share of the tokens left, one by one.
-    `language` is whose token stands in the template, for a family that has one there (mBART); else each text's own.
+    Parameters
+    ----------
+    permute
+        Whether to put sentences in random order.
+    rotate
+        Whether to rotate each text so that it starts at a random token.
+    infill, mean
+        The share of tokens to replace in spans of Poisson(`mean`) tokens, each by a single mask token; an empty span
+        inserts a mask token.
+    mask, delete
+        The shares of the remaining tokens to mask and to delete, one by one.
+    language
+        The language whose token is in the template, for a family that has one there (mBART); by default each text's own.
     """
 
     permute: bool = True
@@ -56,18 +61,15 @@ class Denoise:
     language: str = ""
 
     name: ClassVar[str] = "denoise"
-    pattern: ClassVar[Pattern | None] = None
-    insists: ClassVar[bool] = True
-    stateful: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for option in ("infill", "mask", "delete"):
             check_share(self.name, option, getattr(self, option))
         if self.mean <= 0:
-            raise PretuneError(f"denoise(mean={self.mean:g}): spans that are always empty hide nothing")
+            raise PretuneError(f"denoise(mean={self.mean:g}): the mean span length must be positive; give, say, 3")
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
-        """Documents in spans of whole sentences."""
+        """Cut documents into spans of whole sentences."""
         template = writing_template(data.template)
         if "language" not in template.target or data.store is None:
             return text_epoch(replace(data, template=template), packing, draws)
@@ -77,12 +79,12 @@ class Denoise:
         epoch = text_epoch(replace(data, template=replace(template, single=single, target=target)), packing, draws)
         if len(names) > 1:
             roles = {data.languages[name]: data.tokenizer.role(f"language {token}") for name, token in tokens.items()}
-            spoken = epoch.arrangement.columns["language"][:, 0]
-            epoch.arrangement.labels["language"] = np.array([roles[int(number)] for number in spoken])
+            numbers = epoch.arrangement.columns["language"][:, 0]
+            epoch.arrangement.labels["language"] = np.array([roles[int(number)] for number in numbers])
         return epoch
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
-        """Add noise of each kind in turn; what is to be written is the text as it was."""
+        """Add the chosen kinds of noise in turn; the target is the original text."""
         texts, index = texts_of(sequences), sequences.index
         noisy = texts
         if self.permute:
@@ -99,20 +101,3 @@ class Denoise:
         made = two_sides(self.name, sequences, noisy, texts, tokenizer)
         language = next((item for item in sequences.frame if item.startswith("language ")), None)
         return made if language is None else in_own_languages(made, tokenizer.role(language))
-
-    def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """Noise makes no text longer."""
-        whole = (packing.tokens, packing.length)
-        return shapes(packing, whole, whole)
-
-    def room(self, packing: Packing) -> dict[str, int]:
-        """Every token."""
-        return {self.name: packing.tokens}
-
-    def head(self, backbone: Backbone) -> nn.Module:
-        """The family's way from states to the vocabulary."""
-        return backbone.vocabulary_head()
-
-    def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Cross-entropy of the whole text."""
-        return token_loss(self.name, head, backbone, batch)

@@ -1,40 +1,38 @@
-"""MASS (Song et al., 2019): the encoder reads a text with a fragment masked, the decoder writes the fragment.
+"""MASS (Song et al., 2019): the encoder reads a text with a masked fragment, the decoder writes the fragment.
 
-I am happy to join with you today
-reads   I am [MASK] [MASK] [MASK] with you today
-writes      happy to join       from   [MASK] happy to, at the places they have in the text
+text     I am happy to join with you today
+source   I am [MASK] [MASK] [MASK] with you today
+decoder  [MASK] happy to                (with the positions of the fragment in the text)
+target   happy to join
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from torch import nn
 
-from pretune.nn.attention.patterns import Pattern, causal
-from pretune.objectives.objective import Data, Loss, token_loss
+from pretune.nn.attention.patterns import causal
+from pretune.objectives.objective import Data
+from pretune.objectives.registry import register_objective
 from pretune.objectives.segment_ops import starts_of
-from pretune.objectives.seq2seq.source_target import check_share, shapes, text_epoch, texts_of
-from pretune.packed import Batch
+from pretune.objectives.seq2seq.source_target import Seq2Seq, check_share, shapes, text_epoch, texts_of
+from pretune.runtime.arrays import Array
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
-from pretune.text.store.store import spans_to_indices
+from pretune.text.spans import spans_to_indices
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
-
+@register_objective
 @dataclass(frozen=True)
-class Mass:
-    """`share` of each text in one piece. Of its tokens 80 % are masked for the encoder, 10 % swapped, 10 % left, as BERT's.
+class Mass(Seq2Seq):
+    """MASS: a contiguous fragment, a share `share` of each text, is masked and predicted.
 
-    What the decoder does not have to write it does not read: such inputs are masked, or with `removed` not there at all,
-    which halves its cost and is what the paper did. Positions are those of the text either way.
+    For the encoder, a share `masked` of the fragment's tokens becomes [MASK] and a share `swapped` random tokens, as in
+    BERT. The decoder does not see the rest of the text: its other inputs are masked or, with `removed`, left out, which
+    halves its cost and is what the paper did. Positions are those of the text either way.
     """
 
     share: float = 0.5
@@ -43,19 +41,16 @@ class Mass:
     removed: bool = True
 
     name: ClassVar[str] = "mass"
-    pattern: ClassVar[Pattern | None] = None
-    insists: ClassVar[bool] = True
-    stateful: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_share(self.name, "share", self.share)
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
-        """Documents in spans of whole sentences."""
+        """Cut documents into spans of whole sentences."""
         return text_epoch(data, packing, draws)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
-        """Choose a fragment of each text, mask it on one side and write it on the other."""
+        """Choose a fragment of each text, mask it in the source, and make it the target."""
         mask, lengths = tokenizer.role("mask"), texts_of(sequences).lengths
         size = self.sizes(lengths)
         begins = np.flatnonzero(~sequences.columns["special"])[starts_of(lengths)]
@@ -64,7 +59,7 @@ class Mass:
         original = sequences.ids[at]
         decoder = np.full(len(sequences.ids), mask, dtype=np.int64)
         decoder[at] = np.concatenate([[mask], original[:-1]])
-        decoder[begins] = mask  # the first is written from nothing but the source
+        decoder[begins] = mask  # the first token is predicted from the source alone
         place = sequences.place
         if self.removed:
             second = Sequences(decoder[at], size, sequences.index, positions=place[at], pattern=causal)
@@ -81,11 +76,11 @@ class Mass:
         return Sequences(ids, sequences.lengths, sequences.index, second=second)
 
     def sizes(self, lengths: Array) -> Array:
-        """(b,) tokens of each text's fragment."""
+        """Return the number of tokens of each text's fragment, (b,)."""
         return np.maximum(1, np.round(self.share * lengths)).astype(np.int64)
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """The decoder's side has the fragments alone, if the rest is removed."""
+        """Return the packing limits of both sides; with `removed`, the target side has only the fragments."""
         whole = (packing.tokens, packing.length)
         if not self.removed:
             return shapes(packing, whole, whole)
@@ -94,14 +89,6 @@ class Mass:
         return shapes(packing, whole, (min(packing.tokens, written), longest))
 
     def room(self, packing: Packing) -> dict[str, int]:
-        """The fragments."""
+        """Return an upper bound on the targets of a pack: the tokens of all fragments."""
         written = self.share * packing.tokens + min(packing.sequences, packing.tokens)
         return {self.name: int(min(packing.tokens, written))}
-
-    def head(self, backbone: Backbone) -> nn.Module:
-        """The family's way from states to the vocabulary."""
-        return backbone.vocabulary_head()
-
-    def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Cross-entropy of the fragments."""
-        return token_loss(self.name, head, backbone, batch)

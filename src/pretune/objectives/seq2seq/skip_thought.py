@@ -1,6 +1,6 @@
-"""Skip-thought (Kiros et al., 2015): a sentence becomes one vector, from which the sentences around it are written.
+"""Skip-thought (Kiros et al., 2015): encode a sentence as one vector, and predict its two neighboring sentences from it.
 
-The decoder sees nothing of the sentence but that vector, so that everything that helps has to be in it.
+The decoder sees the sentence only through that vector, which must therefore hold everything that helps.
 """
 
 from __future__ import annotations
@@ -12,25 +12,26 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pretune.nn.attention.patterns import Pattern
 from pretune.nn.pooling import pool
 from pretune.objectives.objective import Data, Loss, vocabulary_loss
-from pretune.objectives.seq2seq.source_target import PairEpoch, shapes, shift, writing_template
+from pretune.objectives.registry import register_objective
+from pretune.objectives.seq2seq.source_target import PairEpoch, Seq2Seq, shapes, shift, writing_template
 from pretune.packed import Batch, Packed
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
-from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, Template, plan_lengths
-from pretune.text.store.store import Store, spans_to_indices
+from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_lengths
+from pretune.text.spans import spans_to_indices
+from pretune.text.store.store import Store
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
 
 class SkipThoughtHead(nn.Module):
-    """The family's way to the vocabulary, and what tells the decoder which neighbor to write."""
+    """The model family's output layer, and two learned vectors that tell the decoder which neighbor to write."""
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
@@ -39,32 +40,33 @@ class SkipThoughtHead(nn.Module):
         self.neighbor = nn.Parameter(torch.empty(2, width).normal_(std=0.02))  # previous, next
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """(s, width) → (2s, width): two for each sentence."""
+        """Return two vectors per sentence, (2s, width), for sentence vectors (s, width)."""
         return (vectors[:, None] + self.neighbor.to(vectors.dtype)).flatten(0, 1)
 
 
+@register_objective
 @dataclass(frozen=True)
-class SkipThought:
-    """`pooling` makes a vector of a sentence's states. One decoder writes both neighbors; a vector of its own for each,
-    added to the sentence's, says which (the paper has two decoders)."""
+class SkipThought(Seq2Seq):
+    """Skip-thought with one decoder for both neighbors, where the paper has two.
+
+    `pooling` turns the states of a sentence into its vector; a learned vector for the previous or the next sentence is
+    added to it.
+    """
 
     pooling: Literal["start", "mean", "max", "last"] = "mean"
 
     name: ClassVar[str] = "skip_thought"
-    pattern: ClassVar[Pattern | None] = None
-    insists: ClassVar[bool] = True
-    stateful: ClassVar[bool] = False
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
-        """Every sentence that has two neighbors in its document; sentences that are too long lose their end."""
+        """Take every sentence that has two neighbors in its document, truncating sentences that are too long."""
         if data.store is None:
-            raise PretuneError("skip_thought reads raw text; give it a corpus or a store, not labeled rows")
+            raise PretuneError("skip_thought reads raw text; give it a corpus or a store instead of labeled rows")
         template = writing_template(data.template)
         read, written = Template(template.single, ()), Template(template.target, ())
         around = read.overhead(pair=False), written.overhead(pair=False) - 1
-        room = packing.length - around[0], min(packing.length, packing.tokens // 2) - around[1]
-        if min(room) < 1:
-            raise PretuneError(f"sequences of {packing.length} tokens leave no room for text; ask for longer ones")
+        most = packing.length - around[0], min(packing.length, packing.tokens // 2) - around[1]
+        if min(most) < 1:
+            raise PretuneError(f"sequences of {packing.length} tokens leave no room for text; choose a greater length")
         center = inner_sentences(data.store, data.documents)
         offsets = data.store.sentence_offsets
         triple = center[:, None] + np.array([0, -1, 1])
@@ -72,8 +74,10 @@ class SkipThought:
         full = (whole > 0).all(1)
         starts, whole = starts[full], whole[full]
         if not len(starts):
-            raise PretuneError("skip_thought needs documents of three sentences or more; this corpus has none")
-        spans = np.minimum(whole, [room[0], room[1], room[1]])
+            raise PretuneError(
+                "skip_thought needs documents of three sentences or more, and this corpus has none; give it longer documents"
+            )
+        spans = np.minimum(whole, [most[0], most[1], most[1]])
         source = Arrangement(
             data.store, data.tokenizer, read, starts[:, :1], spans[:, :1], truncated=int((spans < whole)[:, 0].sum())
         )
@@ -84,29 +88,24 @@ class SkipThought:
         return PairEpoch(source, target, plan_lengths(lengths, packing, draws), per=2)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
-        """Nothing to hide."""
-        sequences.pooled = True
+        """Set up teacher forcing for the neighbors; the decoder attends to one vector per source sentence."""
         return shift(self.name, sequences)
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """Packs are planned by the larger side: a sentence, or its two neighbors."""
+        """Return the packing limits of both sides; packs are planned by the larger one, a sentence or its two neighbors."""
         longest = min(packing.length, max(1, packing.tokens // 2))
         return shapes(packing, (packing.tokens, packing.length), (packing.tokens, longest), per=2)
 
-    def room(self, packing: Packing) -> dict[str, int]:
-        """Everything that is written."""
-        return {self.name: packing.tokens}
-
     def head(self, backbone: Backbone) -> nn.Module:
-        """The way to the vocabulary, and two vectors."""
+        """Return the output layer over the vocabulary with the two neighbor vectors."""
         return SkipThoughtHead(backbone)
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Cross-entropy of both neighbors."""
+        """Return the cross-entropy of both neighbors."""
         source, target = batch.packed
-        network: Any = backbone  # an encoder-decoder, of which the decoder gets another source
+        network: Any = backbone  # an encoder-decoder; its decoder gets the sentence vectors as its source
         read = network.encoder(source).last
-        # A mean comes in fp32; a decoder reads states.
+        # Mean pooling returns fp32; the decoder needs the dtype of the states.
         vectors = head(pool(read, source, self.pooling).to(read.dtype))
         states = network.decode(target, single_states(target), vectors).last
         targets = batch.targets[self.name]
@@ -115,13 +114,13 @@ class SkipThought:
 
 
 def inner_sentences(store: Store, documents: Array) -> Array:
-    """The sentences of some documents that are neither the first nor the last of theirs."""
+    """Return the sentences that are neither the first nor the last of their document."""
     first, count = store.document_offsets[documents], np.diff(store.document_offsets)[documents]
     return spans_to_indices(first + 1, np.maximum(0, count - 2))
 
 
 def single_states(target: Packed) -> Packed:
-    """A source of one state for each sequence of a target."""
+    """Return a Packed with one token per sequence of `target`, as the decoder's source."""
     count = target.offsets.shape[0] - 1
     zeros = torch.zeros(count, dtype=torch.long, device=target.ids.device)
     offsets = torch.arange(count + 1, dtype=torch.int32, device=target.ids.device)

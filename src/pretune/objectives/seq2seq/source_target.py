@@ -1,47 +1,69 @@
-"""What objectives share that read one text with an encoder and write another with a decoder.
+"""What sequence-to-sequence objectives share: an encoder reads a source text, a decoder writes a target text.
 
-Both texts stand in the model's template. The decoder reads its side up to a token and predicts that token (teacher forcing),
-so that a batch has two Packed: what the encoder reads, and what the decoder reads, one step late.
+Both texts are in the model's template. With teacher forcing, the decoder reads the target up to a token and predicts that
+token, so a batch has two Packed: the encoder's input, and the decoder's input, shifted by one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 
-from pretune.nn.attention.patterns import causal
-from pretune.objectives.objective import Data
+from pretune.nn.attention.patterns import Pattern, causal
+from pretune.objectives.objective import Data, TwoSided
 from pretune.objectives.pretraining.arrangements import spans_arrangement
+from pretune.objectives.pretraining.token_prediction import TokenPrediction
 from pretune.objectives.segment_ops import starts_of, totals
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import say
 from pretune.runtime.randomness import Draws
 from pretune.text.examples.labeled import Labeled
 from pretune.text.packing.plan import Plan
-from pretune.text.packing.sequences import Arrangement, Packing, Sequences, Template, plan_lengths
-from pretune.text.store.store import spans_to_indices
+from pretune.text.packing.sequences import Arrangement, Packing, Sequences, plan_lengths
+from pretune.text.spans import spans_to_indices
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Array = np.ndarray[Any, np.dtype[Any]]
-AROUND = 4  # tokens that a template puts around a text, at most; shapes have room for so many
+AROUND = 4  # the most special tokens that a template puts around a text; fixed shapes have room for them
 
 
 @dataclass
 class Texts:
-    """Texts end to end, without what a template puts around them."""
+    """Concatenated texts, without the special tokens of a template."""
 
     ids: Array  # (n,)
     lengths: Array  # (b,)
 
 
-# -- arranging ------------------------------------------------------------------------------------------------------
+class Seq2Seq(TokenPrediction, TwoSided):
+    """Base class of objectives whose decoder writes a target text, with the cross-entropy of its tokens as the loss.
+
+    By default, either side can fill a whole pack, and every token of the target side is predicted.
+    """
+
+    pattern: ClassVar[Pattern | None] = None
+    insists: ClassVar[bool] = True
+    stateful: ClassVar[bool] = False
+
+    def sides(self, packing: Packing) -> tuple[Packing, Packing]:
+        """Return the packing limits of the source and the target side, for fixed shapes."""
+        whole = (packing.tokens, packing.length)
+        return shapes(packing, whole, whole)
+
+    def room(self, packing: Packing) -> dict[str, int]:
+        """Return an upper bound on the targets of a pack: every token of the target side."""
+        return {self.name: packing.tokens}
+
+
+# -- epochs -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class TextEpoch:
-    """Spans of running text, one to a sequence, that know where sentences start (column `sentence`)."""
+    """An epoch of spans of running text, one per sequence, with a column `sentence` that marks where sentences start."""
 
     arrangement: Arrangement
     plan: Plan
@@ -51,11 +73,11 @@ class TextEpoch:
         return len(self.plan)
 
     def sizes(self) -> Array:
-        """(packs,) how many sequences each has."""
+        """Return the number of sequences of each pack, (packs,)."""
         return np.diff(self.plan.bounds)
 
     def pack(self, index: int) -> Sequences:
-        """The sequences of a pack."""
+        """Return the sequences of a pack."""
         chosen = self.plan.pack(index)
         sequences = self.arrangement.take(chosen)
         sequences.frame = self.arrangement.template.target
@@ -71,7 +93,7 @@ class TextEpoch:
 
 
 def text_epoch(data: Data, packing: Packing, draws: Draws, spare: int = 0) -> TextEpoch:
-    """Documents in spans of whole sentences, such that both sides of a sequence fit; `spare` tokens are left free."""
+    """Cut documents into spans of whole sentences, so that both sides of a sequence fit with `spare` tokens left free."""
     template = writing_template(data.template)
     spare = max(spare, template_length(template.target) - 1 - template.overhead(pair=False))
     arrangement = spans_arrangement(replace(data, template=template), packing.length - spare, draws)
@@ -82,7 +104,7 @@ def text_epoch(data: Data, packing: Packing, draws: Draws, spare: int = 0) -> Te
 
 @dataclass
 class PairEpoch:
-    """Source sequences, and `per` target sequences for each: 2i and 2i + 1 belong to source i where there are two."""
+    """An epoch of source sequences with `per` target sequences each; targets per · i, per · i + 1, … belong to source i."""
 
     source: Arrangement
     target: Arrangement
@@ -93,11 +115,11 @@ class PairEpoch:
         return len(self.plan)
 
     def sizes(self) -> Array:
-        """(packs,) how many source sequences each has."""
+        """Return the number of source sequences of each pack, (packs,)."""
         return np.diff(self.plan.bounds)
 
     def pack(self, index: int) -> Sequences:
-        """The sequences of a pack, the target side as the template has it."""
+        """Return the source sequences of a pack, with the unshifted target side as their second side."""
         chosen = self.plan.pack(index)
         sequences = self.source.take(chosen)
         sequences.second = self.target.take((chosen[:, None] * self.per + np.arange(self.per)).ravel())
@@ -105,41 +127,43 @@ class PairEpoch:
 
 
 def check_fits(rows: Labeled, fits: Array, packing: Packing, draws: Draws) -> None:
-    """Say how many pairs are left out; refuse rows of which none is left."""
+    """Report how many pairs are left out because they are too long or empty; raise an error if none is left."""
     if not fits.any():
-        raise PretuneError(f"{rows.file}: no pair of texts, empty ones aside, fits into {packing.length} tokens")
+        raise PretuneError(
+            f"{rows.file}: no pair of non-empty texts fits into {packing.length} tokens; choose a greater length"
+        )
     if not fits.all() and draws.epoch == 0:
         say(
-            f"{rows.file}: {int((~fits).sum())} of {len(fits)} pairs are longer than {packing.length} tokens, "
-            "or empty, and are left out"
+            f"{rows.file}: left out {int((~fits).sum())} of {len(fits)} pairs, which are empty or longer than "
+            f"{packing.length} tokens"
         )
 
 
 def writing_template(template: Template) -> Template:
-    """A template that has a decoder's side: that of a family without one goes from start to end."""
+    """Return a template with a target side; a family without one gets a start token, the text, and an end token."""
     made = template if template.target else replace(template, target=("start", "A", "end"))
     assert max(map(template_length, (made.single, made.target))) <= AROUND
     return made
 
 
 def template_length(items: tuple[str, ...]) -> int:
-    """Tokens that are not the text's own."""
+    """Return the number of special tokens among the items of a template."""
     return len(items) - 1
 
 
 def in_language(items: tuple[str, ...], language: str) -> tuple[str, ...]:
-    """Template items whose `language` is a certain one."""
+    """Return template items in which the placeholder `language` names a certain language."""
     return tuple(f"language {language}" if item == "language" else item for item in items)
 
 
 def name_of_token(language: str, tokenizer: Tokenizer) -> str:
-    """The language as the tokenizer's token spells it: en is en_XX of mBART's."""
+    """Return the language as the tokenizer's language token spells it: en is en_XX in mBART."""
     longer = [role.removeprefix("language ") for role in tokenizer.roles if role.startswith(f"language {language}_")]
     return longer[0] if len(longer) == 1 and not tokenizer.has(f"language {language}") else language
 
 
 def in_own_languages(sequences: Sequences, stands: int) -> Sequences:
-    """Both sides with the tokens of their own languages (label `language`, if there is one) where another one `stands`."""
+    """Replace the language token `stands` on both sides by that of each sequence's own language (label `language`)."""
     own = sequences.labels.get("language")
     for side in (sequences, sequences.second):
         if own is not None and side is not None:
@@ -148,17 +172,17 @@ def in_own_languages(sequences: Sequences, stands: int) -> Sequences:
     return sequences
 
 
-# -- taking sequences apart and putting them together ---------------------------------------------------------------
+# -- building both sides ----------------------------------------------------------------------------------------------
 
 
 def texts_of(sequences: Sequences) -> Texts:
-    """The texts of some sequences."""
+    """Return the texts of sequences without special tokens."""
     free = ~sequences.columns["special"]
     return Texts(sequences.ids[free], totals(free, sequences.lengths))
 
 
 def framed(texts: Texts, before: Array, after: Array) -> Texts:
-    """Texts with the same tokens before and after each."""
+    """Put the tokens `before` and `after` around each text."""
     lengths = texts.lengths + len(before) + len(after)
     starts = starts_of(lengths)
     ids = np.empty(int(lengths.sum()), dtype=np.int64)
@@ -169,8 +193,8 @@ def framed(texts: Texts, before: Array, after: Array) -> Texts:
 
 
 def two_sides(name: str, sequences: Sequences, source: Texts, target: Texts, tokenizer: Tokenizer) -> Sequences:
-    """Read one text, write another: both in their templates."""
-    one = sequences.ids[: sequences.lengths[0]]  # what is around its text is around every text
+    """Return sequences that read `source` and write `target`, both in their templates, with the targets of term `name`."""
+    one = sequences.ids[: sequences.lengths[0]]  # all sequences have the same special tokens around their texts
     text = np.flatnonzero(~sequences.columns["special"][: len(one)])
     read = framed(source, one[: text[0]], one[text[-1] + 1 :])
     place = sequences.frame.index("A")
@@ -182,7 +206,7 @@ def two_sides(name: str, sequences: Sequences, source: Texts, target: Texts, tok
 
 
 def shift(name: str, sequences: Sequences) -> Sequences:
-    """Teacher forcing: the decoder reads its side without the last token, and predicts it without the first."""
+    """Set up teacher forcing: the decoder reads the target side without its last token and predicts all but the first."""
     whole = sequences.second
     assert whole is not None
     is_first, is_last = (np.zeros(len(whole.ids), dtype=bool) for _ in range(2))
@@ -193,15 +217,15 @@ def shift(name: str, sequences: Sequences) -> Sequences:
     return sequences
 
 
-# -- shapes ---------------------------------------------------------------------------------------------------------
+# -- shapes -----------------------------------------------------------------------------------------------------------
 
 
 def shapes(
     packing: Packing, read: tuple[float, int], written: tuple[float, int], per: int = 1
 ) -> tuple[Packing, Packing]:
-    """The two sides' packings, from the most tokens and the longest sequence of each; `per` sequences are written for one.
+    """Return the packing limits of both sides, given the most tokens and the longest sequence of each.
 
-    What they leave free is cut into sequences too, for which both have room.
+    There are `per` target sequences for each source sequence. Padding is cut into sequences too, which both limits allow.
     """
     sizes = [(int(tokens), longest) for tokens, longest in (read, written)]
     spare = max(-(-tokens // longest) for tokens, longest in sizes)
@@ -211,6 +235,12 @@ def shapes(
 
 
 def check_share(name: str, option: str, value: float) -> None:
-    """Refuse what is no share."""
+    """Refuse a share that is not at least 0 and less than 1."""
     if not 0 <= value < 1:
-        raise PretuneError(f"{name}({option}={value:g}): a share lies between 0 and 1; give, say, 0.3")
+        raise PretuneError(f"{name}({option}={value:g}): the share must be at least 0 and less than 1; give, say, 0.3")
+
+
+def check_languages(name: str, languages: str) -> None:
+    """Refuse an option `languages` that does not name two languages."""
+    if languages and len(languages.split("-")) != 2:
+        raise PretuneError(f"{name}(languages={languages}): give two languages, as in languages=en-fr")

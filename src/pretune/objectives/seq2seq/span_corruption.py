@@ -1,23 +1,23 @@
-"""Span corruption (Raffel et al., 2020, T5): spans give way to sentinels, and the decoder writes what they stand for.
+"""Span corruption (Raffel et al., 2020, T5): spans are replaced by sentinels, and the decoder writes the spans.
 
-Thank you for inviting me to your party last week.
-reads   Thank you <X> me to your party <Y> week.
-writes  <X> for inviting <Y> last <Z>
+text    Thank you for inviting me to your party last week.
+source  Thank you <X> me to your party <Y> week.
+target  <X> for inviting <Y> last <Z>
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from torch import nn
 
-from pretune.nn.attention.patterns import Pattern
-from pretune.objectives.objective import Data, Loss, token_loss
+from pretune.objectives.objective import Data
+from pretune.objectives.registry import register_objective
 from pretune.objectives.segment_ops import owners, pick, places, running, starts_of
 from pretune.objectives.seq2seq.source_target import (
     AROUND,
+    Seq2Seq,
     Texts,
     check_share,
     shapes,
@@ -27,78 +27,73 @@ from pretune.objectives.seq2seq.source_target import (
     two_sides,
     writing_template,
 )
-from pretune.packed import Batch
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.packing.sequences import Epoch, Packing, Sequences
-from pretune.text.store.store import spans_to_indices
+from pretune.text.spans import spans_to_indices
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from pretune.backbones.backbone import Backbone
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
-
+@register_objective
 @dataclass(frozen=True)
-class Spans:
-    """Hides `rate` of the tokens in spans of `mean` tokens on average, all ways to cut and place them equally likely.
+class Spans(Seq2Seq):
+    """Span corruption: a share `rate` of the tokens is replaced, in spans of `mean` tokens on average.
 
-    The end of what is written is marked by one sentinel more, as in the paper; the released code leaves it out, never
-    begins a text with a span and always ends it with one.
+    All ways to divide and place the spans are equally likely. The target ends with one more sentinel, as in the paper; the
+    released code leaves it out, never starts a text with a span, and always ends it with one.
     """
 
     rate: float = 0.15
     mean: float = 3.0
 
     name: ClassVar[str] = "spans"
-    pattern: ClassVar[Pattern | None] = None
-    insists: ClassVar[bool] = True
-    stateful: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_share(self.name, "rate", self.rate)
         if self.mean < 1:
-            raise PretuneError(f"spans(mean={self.mean:g}): spans have a token or more")
+            raise PretuneError(f"spans(mean={self.mean:g}): spans have at least one token; give 1 or more")
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
-        """Documents in spans of whole sentences; a tokenizer with too few sentinels is refused."""
+        """Cut documents into spans of whole sentences; refuse a tokenizer that has too few sentinels."""
         template = writing_template(data.template)
-        room = packing.length - template.overhead(pair=False)
-        hidden, count = self.amounts(np.array([max(1, room)]))
+        text_length = packing.length - template.overhead(pair=False)
+        hidden, count = self.amounts(np.array([max(1, text_length)]))
         need, has = int(count[0]) + 1, count_sentinels(data.tokenizer)
         if need > has:
             raise PretuneError(
                 f"spans in sequences of {packing.length} tokens need {need} sentinels, and this tokenizer has {has}; "
-                f"train it with sentinels={need}, or set batch.length lower"
+                f"train one with sentinels={need}, or set batch.length lower"
             )
         longest = int(hidden[0]) + need + template_length(template.target) - 1
         return text_epoch(data, packing, draws, spare=max(0, longest - packing.length))
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
-        """Choose spans, and take them out."""
+        """Replace random spans by sentinels in the source; the target has the spans."""
         texts = texts_of(sequences)
         starts, lengths, counts = self.choose(texts.lengths, draws, sequences.index)
         source, target = take_out(texts, starts, lengths, counts, sentinels(tokenizer, int(counts.max(initial=0)) + 1))
         return two_sides(self.name, sequences, source, target, tokenizer)
 
     def amounts(self, lengths: Array) -> tuple[Array, Array]:
-        """(b,) how many tokens to hide, and in how many spans."""
+        """Return how many tokens to replace, and in how many spans, (b,) each, for texts of these lengths."""
         hidden = np.clip(np.round(self.rate * lengths), 1, np.maximum(1, lengths - 1)).astype(np.int64)
         spans = np.maximum(1, np.round(hidden / self.mean)).astype(np.int64)
-        return hidden, np.minimum(spans, np.minimum(hidden, lengths - hidden + 1))  # a token between any two spans
+        return hidden, np.minimum(
+            spans, np.minimum(hidden, lengths - hidden + 1)
+        )  # at least one token between any two spans
 
     def choose(self, lengths: Array, draws: Draws, index: Array) -> tuple[Array, Array, Array]:
-        """Spans of texts: starts inside the text and lengths (s,), and how many each text has (b,).
+        """Draw spans; return their starts inside the text and their lengths (s,), and the spans per text (b,).
 
-        The hidden tokens are cut at random between them; so are the others, into what stands before, between and after.
+        The replaced tokens are divided at random among the spans, and the others among the gaps before, between, and after.
         """
         hidden, counts = self.amounts(lengths)
         gaps = lengths - hidden + 1
         cut = pick(hidden - 1, counts - 1, draws, "cuts of spans", index)
         gap = pick(gaps, counts, draws, "places of spans", index)
         number = np.flatnonzero(gap) - np.repeat(starts_of(gaps), counts)  # visible tokens before each span
-        # A span ends at each cut, and the last one with the last hidden token.
+        # A span ends at each cut, and the last span with the last replaced token.
         ends = np.empty(int(counts.sum()), dtype=np.int64)
         last = np.zeros(len(ends), dtype=bool)
         last[np.cumsum(counts) - 1] = True
@@ -109,7 +104,7 @@ class Spans:
         return number + first, ends - first, counts
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """Rounding can move a token or two of each sequence from one side to the other."""
+        """Return the packing limits of both sides; rounding can move a few tokens of each sequence between them."""
         sequences = min(packing.sequences, packing.tokens)
         shrinks = self.rate * (1 - 1 / self.mean)
         read = min(packing.tokens, (1 - shrinks) * packing.tokens + (2 + AROUND) * sequences)
@@ -119,20 +114,12 @@ class Spans:
         return shapes(packing, (read, packing.length), (written, longest))
 
     def room(self, packing: Packing) -> dict[str, int]:
-        """Everything that is written."""
+        """Return an upper bound on the targets of a pack: every token of the target side."""
         return {self.name: self.sides(packing)[1].tokens}
-
-    def head(self, backbone: Backbone) -> nn.Module:
-        """The family's way from states to the vocabulary."""
-        return backbone.vocabulary_head()
-
-    def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Cross-entropy of what is written."""
-        return token_loss(self.name, head, backbone, batch)
 
 
 def take_out(texts: Texts, starts: Array, lengths: Array, counts: Array, sentinel: Array) -> tuple[Texts, Texts]:
-    """What is left of texts, a sentinel for each span; and the spans, each after its sentinel, with one more at the end."""
+    """Return texts with a sentinel in place of each span, and the spans, each after its sentinel, with a final sentinel."""
     owner, number = owners(counts), places(counts)
     begins = starts_of(texts.lengths)[owner] + starts
     hidden = spans_to_indices(begins, lengths)
@@ -154,7 +141,7 @@ def take_out(texts: Texts, starts: Array, lengths: Array, counts: Array, sentine
 
 
 def count_sentinels(tokenizer: Tokenizer) -> int:
-    """How many sentinels there are, from 0 on without a gap."""
+    """Return the number of consecutive sentinels of a tokenizer, starting with sentinel 0."""
     count = 0
     while tokenizer.has(f"sentinel {count}"):
         count += 1
@@ -162,5 +149,5 @@ def count_sentinels(tokenizer: Tokenizer) -> int:
 
 
 def sentinels(tokenizer: Tokenizer, count: int) -> Array:
-    """The ids of the first sentinels."""
+    """Return the ids of the first `count` sentinels."""
     return np.array([tokenizer.role(f"sentinel {number}") for number in range(count)], dtype=np.int64)

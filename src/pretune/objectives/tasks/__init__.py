@@ -1,1 +1,1 @@
-"""Supervised tasks: classification, regression, tagging, question answering, ranking, generation."""
+"""Supervised tasks, one file each, and wrappers that change a task: a new name, other layers, adversarial training."""

@@ -1,8 +1,8 @@
-"""Answers to questions: the span of a passage that answers, or that none does (Rajpurkar et al., 2018)."""
+"""Extractive question answering: find the span of a passage that answers a question, or that none does (Rajpurkar et al., 2018)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -12,35 +12,40 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pretune.metrics.additive import Parts
+from pretune.metrics.per_example import Judged, judge_answers
+from pretune.metrics.question_answering import choose_threshold, question_parts
 from pretune.nn.attention.packed_layout import side_of
-from pretune.nn.attention.patterns import Pattern
 from pretune.nn.output_heads import TokenHead
 from pretune.objectives.objective import Data, Loss
-from pretune.objectives.task import Answer
+from pretune.objectives.registry import register_task
+from pretune.objectives.task import Answer, Task
 from pretune.packed import Batch, Packed
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.examples.labeled import Excerpt, Row
-from pretune.text.examples.questions import NO_TOKENS, Questions, question_rows, read_questions
-from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, Template, plan_epoch
+from pretune.text.examples.questions import NO_TOKENS, Questions, Span, question_rows, read_questions
+from pretune.text.packing.sequences import Arrangement, Sequences
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
-Array = np.ndarray[Any, np.dtype[Any]]
-Candidate = tuple[float, int, int]  # score, and the characters of the passage
-NBEST = 20  # spans among which probabilities are shared out
-NOTHING = 1e4  # by how much no answer is better where there is nothing to answer with
+Candidate = tuple[float, int, int]  # score, and first and last character of the span in the passage
+NBEST = 20  # spans over which probabilities are normalized
+NOTHING = 1e4  # the margin of no answer if there is no span at all
 
 
+@register_task
 @dataclass(frozen=True)
-class Answers:
-    """`threshold`: by how much no answer must score higher than the best span to be given; None: it never is.
+class Answers(Task):
+    """Extractive question answering.
 
-    Passages are read in windows that are `stride` tokens apart, after the first `asked` tokens of the question. Answers have at
-    most `longest` tokens. `best`: how many candidates are listed. `drop_bad`: answers that do not stand in their passage are
-    left out, not refused.
+    No answer is given if it scores higher than the best span by more than `threshold`; None: never. Passages are read in
+    windows that are `stride` tokens apart, after the first `asked` tokens of the question. Answers have at most `longest`
+    tokens, and the `best` candidates are listed. `drop_bad` leaves out answers that are not in their passage.
     """
 
     threshold: float | None = None
@@ -52,46 +57,53 @@ class Answers:
     dropout: float = 0.0
 
     name: ClassVar[str] = "answer"
-    pattern: ClassVar[Pattern | None] = None
-    insists: ClassVar[bool] = True
-    stateful: ClassVar[bool] = False
-    each: ClassVar[Literal["sequence", "token"]] = "token"
+    each: ClassVar[Literal["sequence", "token", "text"]] = "token"
     decides: ClassVar[str] = "f1"
+    combinable: ClassVar[bool] = True
+    # Passages are read in windows of 384 tokens (Devlin et al., 2019).
+    settings: ClassVar[Mapping[str, Any]] = {"batch": {"sequences": 32, "length": 384}}
 
     def __post_init__(self) -> None:
-        for name in ("stride", "asked", "longest", "best"):
-            if getattr(self, name) < 1:
-                raise PretuneError(f"answer({name}={getattr(self, name)}): give 1 or more")
+        for name, value in {
+            "stride": self.stride,
+            "asked": self.asked,
+            "longest": self.longest,
+            "best": self.best,
+        }.items():
+            if value < 1:
+                raise PretuneError(f"answer({name}={value}): give 1 or more")
 
     def rows(self, file: Path) -> Iterator[tuple[int, Row]]:
-        """Questions."""
+        """Yield the questions of a file with their line numbers."""
         return question_rows(file)
 
     def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Questions:
-        """Questions with their passages."""
+        """Return questions with their passages."""
         return read_questions(file, columns, answers=answered, drop_bad=self.drop_bad)
 
     def fit(self, examples: Questions) -> Self:
-        """Where some questions have no answer, saying so is an option, with a threshold that is best chosen later."""
+        """Return the task with a threshold if some questions have no answer; its best value is chosen after training."""
         assert examples.answers is not None
         if not any(examples.answers):
-            raise PretuneError(f"{examples.file}: no question has an answer; there is nothing to learn")
+            raise PretuneError(
+                f"{examples.file}: no question has an answer, so there is nothing to learn; check the column of answers"
+            )
         if self.threshold is None and not all(examples.answers):
             return replace(self, threshold=0.0)
         return self
 
     def lay_out(self, data: Data, length: int) -> Arrangement:
-        """A window of a passage to a sequence, after its question."""
+        """Return one sequence per window of a passage, after its question."""
         if not isinstance(data.rows, Questions):
             raise PretuneError(
-                "answer learns from questions; give it SQuAD's .json, or .jsonl with questions and passages"
+                "answer needs questions; give it a .json file in SQuAD's format, or .jsonl with questions and passages"
             )
         tokens, template = data.tokens, data.template
         room = length - template.overhead(pair=True)
         asked = tokens.rows.lengths[:, 0].clip(max=min(self.asked, room // 2))
         rooms = room - asked
         if room < 2:
-            raise PretuneError(f"sequences of {length} tokens leave no room for text; ask for longer ones")
+            raise PretuneError(f"sequences of {length} tokens leave no room for text; choose a greater length")
         passages = tokens.rows.lengths[:, 1]
         strides = rooms.clip(max=self.stride)
         counts = 1 + -(-(passages - rooms).clip(min=0) // strides)
@@ -105,7 +117,7 @@ class Answers:
             first, last = tokens.spans(data.rows.answers)[example].T
             passage, none = landmarks(spans, template)
             inside = (first >= skipped) & (last < skipped + spans[:, 1])
-            unseen = np.where(first == NO_TOKENS, -1, none)  # a window without the answer says that there is none
+            unseen = np.where(first == NO_TOKENS, -1, none)  # the target of a window without the answer is no answer
             labels |= {"first": np.where(inside, passage + first - skipped, unseen)}
             labels |= {"last": np.where(inside, passage + last - skipped, unseen)}
         return Arrangement(
@@ -119,12 +131,8 @@ class Answers:
             tokens={"begin": tokens.begins, "end": tokens.ends},
         )
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
-        """Windows in any order."""
-        return plan_epoch(self.lay_out(data, packing.length), packing, draws)
-
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
-        """The first and the last token of the answer are the target of a window, or twice the token that means none."""
+        """Set the first and last token of the answer as the target of a window, or twice the token that means no answer."""
         sequences.columns["global"] = asking(sequences)
         if "first" in sequences.labels:
             which = np.flatnonzero(sequences.labels["first"] >= 0)
@@ -132,21 +140,17 @@ class Answers:
             sequences.targets[self.name] = (both + sequences.offsets[which, None], which)
         return sequences
 
-    def room(self, packing: Packing) -> dict[str, int]:
-        """One target a sequence."""
-        return {self.name: min(packing.sequences, packing.tokens)}
-
     def head(self, backbone: Backbone) -> nn.Module:
-        """Two logits a token."""
+        """Return two logits per token."""
         return TokenHead(backbone.width, 2, backbone.answerer(), self.dropout)
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """(n, 2) logits of beginning and ending an answer."""
+        """Return the logits of the first and of the last token of an answer, (n, 2)."""
         out: Tensor = head(backbone(*batch.packed).last)
         return out
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Cross-entropy of the first and of the last token among all of a window, half of each."""
+        """Return the mean of the cross-entropies of the first and the last token over all tokens of a window."""
         targets = batch.targets[self.name]
         logits = self.outputs(head, backbone, batch).float()
         highest, total = over_sequences(logits, batch.packed[-1])
@@ -157,7 +161,7 @@ class Answers:
         return Loss(sums={self.name: (losses * targets.weight).sum()}, logs=logs)
 
     def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Questions) -> list[Answer]:
-        """The best span over all windows of a passage, and how likely it is; an empty one for no answer."""
+        """Return the best span over all windows of a passage and its probability; the text is empty for no answer."""
         passage, none = landmarks(laid.spans, laid.template)
         bounds = np.searchsorted(laid.labels["example"], np.arange(len(examples) + 1))
         found = []
@@ -177,7 +181,7 @@ class Answers:
         return found
 
     def combine(self, answers: Sequence[Answer], examples: Questions, row: int) -> Answer:
-        """The answer of several models to one question: the mean of what is listed; none, where most say so."""
+        """Return the span with the highest mean probability over several models, or no answer if most give none."""
         known: dict[tuple[int, int], Answer] = {}
         for answer in answers:
             for one in answer["candidates"]:
@@ -196,6 +200,7 @@ class Answers:
         return {**chosen, "no_answer": margin, "candidates": listed[: self.best]}
 
     def _answer(self, ranked: list[Candidate], none: float, passage: str) -> Answer:
+        """Return the answer, given the best spans and the score of no answer."""
         margin = none - ranked[0][0] if ranked else NOTHING
         scores = np.array([score for score, _, _ in ranked] + ([] if self.threshold is None and ranked else [none]))
         shares = np.exp(scores - scores.max())
@@ -208,17 +213,47 @@ class Answers:
         nothing = {"answer": "", "start": None, "end": None, "score": none, "probability": float(shares[-1])}
         return {**(nothing if silent else listed[0]), "no_answer": margin, "candidates": listed[: self.best]}
 
+    def metric_sums(self, answers: Sequence[Answer], examples: Any) -> Parts:
+        """Return exact match and F1."""
+        return question_parts(answers, examples, self)
+
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[Judged]:
+        """Return the F1 of the words of each answer."""
+        return judge_answers(answers, examples, self)
+
+    def best_options(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
+        """Return the threshold with the highest F1, if some questions have no answer."""
+        return choose_threshold(answers, examples, self)
+
+    def constant_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]] | None:
+        """Return no answer to every question, if some questions have none."""
+        return None if all(learned.answers) else ("no answer", [{"answer": ""}] * len(judged))
+
+    def demonstration(self) -> Questions:
+        """Return a question about a sentence."""
+        question, passage, answer = (
+            "Where is the party?",
+            "I am happy that the party is at your house today.",
+            "at your house",
+        )
+        return Questions(Path("example"), {}, [question], [passage], [[Span(answer, passage.find(answer))]])
+
+    def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
+        """Return the text of each answer."""
+        return "; ".join(spell(first, last) for first, last in at)
+
 
 def asking(sequences: Sequences) -> Array:
-    """(n,) whether a token stands before the first separator: those of questions see all and are seen by all (Longformer)."""
+    """Return which tokens stand before the first separator, (n,): those of the question attend globally (Longformer)."""
     separators = np.concatenate([[0], np.cumsum(sequences.columns["special"] & (sequences.place > 0))])
     return np.asarray(separators[1:] == np.repeat(separators[sequences.offsets[:-1]], sequences.lengths))
 
 
 def landmarks(spans: Array, template: Template) -> tuple[Array, Array]:
-    """(m,) where the passage begins in sequences of texts of so many tokens, (m, 2), and the token that means no answer.
+    """Return where the passage begins in each sequence, (m,), and the token that means no answer, (m,).
 
-    That is the start token, or where a family has none the last one that is not of a text.
+    `spans` (m, 2) are the lengths of question and passage. The token is the start token, or in families without one the last
+    token that is not of a text.
     """
     items = [item for item, _, _ in template.items(2)]
     ends = np.cumsum(template.sizes(spans), axis=1)
@@ -228,7 +263,10 @@ def landmarks(spans: Array, template: Template) -> tuple[Array, Array]:
 
 
 def best_spans(logits: Array, places: tuple[Array, Array], passage: str, longest: int) -> list[Candidate]:
-    """The best spans of a window (tokens, 2), at most `longest` tokens each, that are not white space alone."""
+    """Return the best spans of a window, given its logits (tokens, 2).
+
+    They have at most `longest` tokens and are not blank. `places` are the first and last characters of the tokens.
+    """
     count = len(logits)
     width = min(longest, count)
     if not count:
@@ -248,7 +286,7 @@ def best_spans(logits: Array, places: tuple[Array, Array], passage: str, longest
 
 
 def over_sequences(logits: Tensor, packed: Packed) -> tuple[Tensor, Tensor]:
-    """(n, k) → (sequences, k) each: the highest logit of a sequence, and the logarithm of the sum of all exponentials."""
+    """Return the maximum and the log-sum-exp of logits (n, k) over each sequence, (sequences, k) each."""
     owner = side_of(packed).sequence.long()
     shape = packed.offsets.shape[0] - 1, logits.shape[1]
     lowest = torch.finfo(logits.dtype).min

@@ -1,38 +1,109 @@
-"""What tasks share that weigh candidates against each other: a sequence a candidate, a softmax over those of a group."""
+"""The base of tasks that compare candidates: one sequence per candidate, and a softmax over the candidates of a group."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from pretune.objectives.objective import Data, Loss
-from pretune.objectives.task import Answer
-from pretune.packed import Targets
+from pretune.objectives.task import Answer, Task
+from pretune.objectives.tasks.classify import ClassifyHead, Pooling, check_pooling
+from pretune.packed import Batch, Targets
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
+from pretune.runtime.randomness import Draws
 from pretune.text.examples.multiple_choice import Candidates, Grouped
-from pretune.text.examples.row_source import arrange_rows
-from pretune.text.packing.sequences import Arrangement
+from pretune.text.packing.sequences import Arrangement, Sequences, with_global_starts
+from pretune.text.packing.token_rows import arrange_rows
+from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Array = np.ndarray[Any, np.dtype[Any]]
+if TYPE_CHECKING:
+    from pretune.backbones.backbone import Backbone
+
+
+class CandidateTask(Task):
+    """Base class of tasks that score each candidate of a group and learn which are right."""
+
+    pooling: Pooling  # how the states of a sequence become one vector
+    dropout: float
+    most: int  # candidates of a group
+
+    combinable: ClassVar[bool] = True
+    demonstrated: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        check_pooling(self.name, self.pooling)
+
+    def lay_out(self, data: Data, length: int) -> Arrangement:
+        """Return one sequence per candidate; the longer text of a sequence that is too long is truncated."""
+        check_pooling(self.name, self.pooling, data.template)
+        return arrange_candidates(self.name, data, length)
+
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+        """Set one target per group: its right candidates."""
+        sequences = with_global_starts(sequences)
+        return self.set_targets(sequences, "right")
+
+    def set_targets(self, sequences: Sequences, label: str) -> Sequences:
+        """Set one target per group from a label of each sequence, if it is there."""
+        labels = sequences.labels
+        if label in labels:
+            sequences.targets[self.name] = group_targets(labels["group"], labels[label], self.most)
+        return sequences
+
+    def head(self, backbone: Backbone) -> nn.Module:
+        """Return a pooler, dropout, and one score."""
+        return ClassifyHead(backbone, 1, self.pooling, self.dropout)
+
+    def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
+        """Return the score of each sequence, (sequences,)."""
+        scores: Tensor = head(backbone(*batch.packed).last, batch.packed[-1])[:, 0]
+        return scores
+
+    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Any) -> list[Answer]:
+        """Return the most probable candidate of each example, and the probabilities of all."""
+        return [
+            {
+                "answer": group.names[int(shares.argmax())],
+                "probability": float(shares.max()),
+                "candidates": list_candidates(group, shares),
+            }
+            for group, shares in zip(examples.groups, split_groups(outputs, examples), strict=True)
+        ]
+
+    def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
+        """Return the answer with the highest mean probability over several models."""
+        return combine_candidates(answers)[1]
+
+    def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
+        """Return the cross-entropy over the candidates of each group."""
+        return group_loss(self.name, self.outputs(head, backbone, batch), batch.targets[self.name])
+
+    def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
+        """Return the target probability of each candidate."""
+        return ", ".join(" / ".join(f"{share:g}" for share in row) for row in target)
 
 
 def arrange_candidates(name: str, data: Data, length: int) -> Arrangement:
-    """A candidate to a sequence; those of an example are a group, and `right` is the share of each in the right answer."""
+    """Return one sequence per candidate.
+
+    The candidates of an example are a group, and label `right` is each one's share in the right answer.
+    """
     examples = data.rows
     if not isinstance(examples, Grouped):
-        raise PretuneError(f"{name} takes rows with candidates; give it a file of them")
+        raise PretuneError(f"{name} needs rows with candidates; give it a .jsonl or .parquet file that has them")
     labels = {"example": examples.owner, "group": examples.owner}
     labels |= {"right": examples.right} if examples.answered else {}
     return arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
 
 
 def group_targets(groups: Array, shares: Array, most: int) -> tuple[Array, Array]:
-    """One target a group: (g, most) its sequences, -1 where it has fewer, and the share of each in what is right.
+    """Return the sequences of each group, (g, most), -1 where it has fewer, and the target probability of each.
 
-    Groups in which nothing is right have none.
+    Groups without a right candidate are left out.
 
     >>> at, share = group_targets(np.array([7, 3, 7]), np.array([0.0, 1.0, 1.0]), most=2)
     >>> at.tolist(), share.tolist()
@@ -49,7 +120,7 @@ def group_targets(groups: Array, shares: Array, most: int) -> tuple[Array, Array
 
 
 def group_loss(name: str, scores: Tensor, targets: Targets) -> Loss:
-    """Cross-entropy of a softmax over the candidates of each group, (sequences,) scores given; and how often the best is right."""
+    """Return the cross-entropy of a softmax over each group, given the scores (sequences,), and log the accuracy."""
     there = targets.at >= 0
     logits = scores.float()[targets.at.clamp(min=0)].masked_fill(~there, -float("inf"))
     losses = -(targets.target * logits.log_softmax(-1).masked_fill(~there, 0.0)).sum(-1)
@@ -59,18 +130,18 @@ def group_loss(name: str, scores: Tensor, targets: Targets) -> Loss:
 
 
 def split_groups(outputs: Sequence[Array], examples: Grouped) -> list[Array]:
-    """How likely each candidate of each example is, from the scores of all."""
+    """Return the probabilities of the candidates of each example, given the scores of all sequences."""
     scores = np.array(outputs, dtype=np.float64)
     return [softmax(part) for part in np.split(scores, np.cumsum(examples.sizes)[:-1])]
 
 
 def list_candidates(group: Candidates, shares: Array) -> list[Answer]:
-    """All candidates of an example, in their order, and how likely each is."""
+    """Return all candidates of an example in order, each with its probability."""
     return [{"answer": name, "probability": float(share)} for name, share in zip(group.names, shares, strict=True)]
 
 
 def combine_candidates(answers: Sequence[Answer]) -> tuple[int, Answer]:
-    """The likeliest candidate by the mean of several models: which it is, and the answer."""
+    """Return the index of the most probable candidate by the mean of several models, and the answer."""
     shares = np.mean([[candidate["probability"] for candidate in answer["candidates"]] for answer in answers], 0)
     best = int(shares.argmax())
     listed = [
@@ -81,6 +152,6 @@ def combine_candidates(answers: Sequence[Answer]) -> tuple[int, Answer]:
 
 
 def softmax(scores: Array) -> Array:
-    """Shares of (k,) scores."""
+    """Return the softmax of (k,) scores."""
     shares = np.exp(scores - scores.max())
     return np.asarray(shares / shares.sum())

@@ -1,4 +1,4 @@
-"""Text embeddings: texts that match get similar vectors, learned with in-batch negatives or from similarity scores.
+"""Text embeddings: learn similar vectors for matching texts, with in-batch negatives or from similarity scores.
 
 Sources: Reimers and Gurevych, 2019, arXiv:1908.10084 (mean pooling, regression of cosines on scores); Henderson et al., 2017,
 arXiv:1705.00652 (in-batch negatives); Gao et al., 2021, arXiv:2104.08821 (the temperature).
@@ -6,82 +6,85 @@ arXiv:1705.00652 (in-batch negatives); Gao et al., 2021, arXiv:2104.08821 (the t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pretune.nn.attention.patterns import Pattern
+from pretune.metrics.per_example import Judged, judge_similarities
+from pretune.metrics.regression import score_similarities
 from pretune.nn.text_embedding import PROMPT, TextEmbedding, TextEmbeddingHead
 from pretune.objectives.objective import Data, Loss
-from pretune.objectives.task import Answer, fitted
+from pretune.objectives.registry import register_task
+from pretune.objectives.task import Answer, Task, fitted
 from pretune.objectives.tasks.candidates import group_targets
 from pretune.objectives.tasks.classify import need_rows
 from pretune.objectives.tasks.rank import need_pairs
 from pretune.packed import Batch, Targets
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import say
 from pretune.runtime.randomness import Draws
 from pretune.text.examples.labeled import Excerpt, Labeled, number, read_labeled
-from pretune.text.examples.row_source import TokenRows
-from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, Template, plan_epoch
+from pretune.text.packing.sequences import Arrangement, Packing, Sequences
+from pretune.text.packing.token_rows import TokenRows
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
-Array = np.ndarray[Any, np.dtype[Any]]
 ROLES = {"score": ("score", "similarity", "label", "is_duplicate")}
-FAR = -1e4  # no similarity at all; finite, so that a batch of nothing has a loss
+FAR = -1e4  # the similarity of excluded pairs; finite, so that an empty batch has a finite loss
 MEAN = TextEmbedding()
-BLOCK = 1024  # texts among which a text's own pair is looked for
+BLOCK = 1024  # texts among which the pair of a text is ranked
 
 
+@register_task
 @dataclass(frozen=True)
-class Contrast:
-    """`vector` is the pooling that gives the vector of a text: that of the model by default, which is the mean where the
-    model has none. Several are joined with +. `normalize` scales vectors to unit length. `embedding` is how the model that
-    is trained computes vectors already.
+class Contrast(Task):
+    """Contrastive learning of text embeddings.
 
-    Without scores, a text's own pair must be nearer than those of all other rows of the batch, and the other way round;
-    cosines are divided by `temperature` first. This is the one loss that is not a sum over rows alone: what a batch is cut
-    into decides who is compared. With scores, cosines are to be like them.
+    `vector` is the pooling that gives the vector of a text: by default that of the model, or the mean if the model has none;
+    several are joined with +. `normalize` scales vectors to unit length. `embedding` describes how the model to train
+    computes vectors already.
+
+    Without scores, the loss is the cross-entropy of finding the pair of each text among those of the batch, in both
+    directions, with cosines divided by `temperature`. It is the only loss that is not a sum over single rows: the division
+    into batches determines the negatives. With scores, the loss is the squared error of the cosines.
     """
 
     vector: str = ""
     temperature: float = 0.05
     normalize: bool = False
     scored: bool = fitted(False)
-    lowest: float = fitted(0.0)  # the score that is learned as a cosine of 0,
-    highest: float = fitted(1.0)  # and that of 1
+    lowest: float = fitted(0.0)  # the score that corresponds to a cosine of 0
+    highest: float = fitted(1.0)  # the score that corresponds to a cosine of 1
     embedding: TextEmbedding = fitted(MEAN)  # noqa: RUF009 (immutable)
 
     name: ClassVar[str] = "contrast"
-    pattern: ClassVar[Pattern | None] = None
-    insists: ClassVar[bool] = True
-    stateful: ClassVar[bool] = False
-    each: ClassVar[Literal["sequence", "token"]] = "sequence"
+    demonstrated: ClassVar[int] = 4
 
     def __post_init__(self) -> None:
         _ = self.described  # refuses unknown poolings
 
     @property
     def described(self) -> TextEmbedding:
-        """How vectors are computed: as the model does it, but for what the options say."""
+        """Return how vectors are computed: as the model does, changed by the options."""
         return self.embedding.changed(self.vector, self.normalize)
 
     @property
     def decides(self) -> str:
-        """The metric by which models are compared."""
+        """Return the metric by which models are compared."""
         return "spearman" if self.scored else "accuracy"
 
     def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
-        """Rows with two texts, and a score where there is one."""
+        """Return rows with two texts, and their scores if the file has some."""
         rows = read_labeled(file, columns, labels=False, roles=ROLES if answered else {"score": ()})
         need_pairs(self.name, rows)
         scores, column = rows.more.pop("score", None), rows.columns.get("score")
@@ -95,28 +98,30 @@ class Contrast:
         return rows
 
     def fit(self, examples: Labeled) -> Self:
-        """With the range of the scores of some rows; those from -1 to 1 are cosines already."""
+        """Return the task with the range of the scores; scores from -1 to 1 are taken as cosines."""
         if examples.labels is None:
             if len(set(examples.pairs or ())) < 2:
-                raise PretuneError(f"{examples.file}: contrast takes two pairs of texts at least")
+                raise PretuneError(f"{examples.file}: contrast needs at least two different pairs of texts")
             return self
         lowest, highest = min(examples.labels), max(examples.labels)
         if lowest == highest:
-            raise PretuneError(f"{examples.file}: every row has the score {lowest:g}; there is nothing to learn")
+            raise PretuneError(
+                f"{examples.file}: every row has the score {lowest:g}, so there is nothing to learn; check the scores"
+            )
         if lowest >= -1 and highest <= 1:
             return replace(self, scored=True)
-        say(f"{examples.file}: scores from {lowest:g} to {highest:g} are learned as cosines from 0 to 1")
+        say(f"{examples.file}: scores from {lowest:g} to {highest:g} are mapped to cosines from 0 to 1")
         return replace(self, scored=True, lowest=lowest, highest=highest)
 
     def lay_out(self, data: Data, length: int) -> Arrangement:
-        """Arrange two sequences per row, one after the other; texts that are too long lose their end."""
+        """Return two sequences per row, one after the other; long texts are truncated at the end."""
         rows, prompt = need_rows(self.name, data), self.embedding.prompt
         need_pairs(self.name, rows)
         assert rows.pairs is not None
         if self.embedding.similarity != "cosine":
             raise PretuneError(
-                f"the vectors of this model are compared by {self.embedding.similarity}, and contrast learns and gives "
-                "cosines; set similarity_fn_name to cosine in its config_sentence_transformers.json if that is intended"
+                f"the vectors of this model are compared by {self.embedding.similarity}, but contrast learns and "
+                "predicts cosines; set similarity_fn_name to cosine in its config_sentence_transformers.json if that is intended"
             )
         tokens = data.token_rows
         if prompt:
@@ -136,10 +141,6 @@ class Contrast:
         starts, spans = tokens.starts.reshape(-1, 1), np.minimum(lengths, room)
         return Arrangement(tokens, data.tokenizer, data.template, starts, spans, labels, truncated=cut)
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
-        """Rows in any order, their texts together."""
-        return plan_epoch(self.lay_out(data, packing.length), packing, draws)
-
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
         """Set one target per row, at both its texts: its score, or which texts they are."""
         labels = sequences.labels
@@ -153,20 +154,20 @@ class Contrast:
         return sequences
 
     def room(self, packing: Packing) -> dict[str, int]:
-        """One target for two sequences."""
+        """Return the largest number of targets of a pack: one per two sequences."""
         return {self.name: min(packing.sequences, packing.tokens) // 2}
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Pooling and what follows it; only dense layers and layer norms have parameters."""
+        """Return the pooling and the modules after it."""
         return TextEmbeddingHead(self.described, backbone.width)
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """(sequences, width) vectors."""
+        """Return the vectors, (sequences, width)."""
         vectors: Tensor = head(backbone(*batch.packed).last, batch.packed[-1])
         return vectors
 
     def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Labeled) -> list[Answer]:
-        """The cosine of each pair, and which place the second text has among those of a thousand rows or so, by their cosines."""
+        """Return the cosine of each pair, and the rank of the second text among those of about a thousand rows."""
         vectors = np.stack(outputs).astype(np.float64)
         vectors /= np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
         first, second, text = vectors[::2], vectors[1::2], laid.labels["text"][1::2]
@@ -181,7 +182,7 @@ class Contrast:
         return found
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Cross-entropy of finding each text's pair among those of the batch, both ways; or the squared error of cosines."""
+        """Return the cross-entropy of finding the pair of each text, in both directions, or the squared error of cosines."""
         targets = batch.targets[self.name]
         vectors = F.normalize(self.outputs(head, backbone, batch).float(), dim=-1)
         first, second = vectors[targets.at[:, 0]], vectors[targets.at[:, 1]]
@@ -190,30 +191,49 @@ class Contrast:
             return Loss(sums={self.name: (errors.square() * targets.weight).sum()})
         return contrast_loss(self.name, first @ second.T / self.temperature, targets)
 
+    def metrics(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
+        """Return correlations with the scores, or the accuracy and MRR of finding the pair of each text."""
+        return score_similarities(answers, examples, self)
+
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[Judged]:
+        """Return the error of each similarity in deviations, or the rank of each pair."""
+        return judge_similarities(answers, examples, self)
+
+    def demonstration(self) -> Labeled:
+        """Return two pairs of sentences."""
+        first, second = ["a plane takes off", "a man sings"], ["an air plane is taking off", "a dog barks"]
+        return Labeled(Path("example"), {}, first, second, None)
+
+    def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
+        """Return which sequences belong together, counted from 1."""
+        return ", ".join(f"{first + 1} with {second + 1}" for first, second in sorted(at.tolist()))
+
 
 def prompt_tokens(prompt: str, tokenizer: Tokenizer, template: Template, length: int) -> int:
-    """Return how many tokens a prompt takes, with the special tokens before it; 0 without a prompt.
+    """Return the number of tokens of a prompt, with the special tokens before it; 0 without a prompt.
 
     A prompt that leaves no room for text in sequences of `length` tokens is refused.
     """
     tokens = len(tokenizer.encode(prompt)) if prompt else 0
     if tokens >= length - template.overhead(pair=False):
         raise PretuneError(
-            f"the prompt {prompt!r} has {tokens} tokens, and sequences of {length} have no room for more"
+            f"the prompt {prompt!r} has {tokens} tokens, which leaves no room for text in sequences of {length}; choose a "
+            "greater length"
         )
     return tokens + template.single.index("A") if prompt else 0
 
 
 def mark_prompts(sequences: Sequences, tokens: Array) -> Sequences:
-    """Mark so many tokens at the beginning of each sequence, (b,), as those of a prompt, which a pooling may leave out."""
+    """Mark the first tokens of each sequence, whose numbers are `tokens` (b,), as those of a prompt, for the pooling."""
     sequences.columns[PROMPT] = sequences.place < np.repeat(tokens, sequences.lengths)
     return sequences
 
 
 def contrast_loss(name: str, similar: Tensor, targets: Targets) -> Loss:
-    """From (m, m) similarities of first and second texts, whose numbers are the targets (m, 2).
+    """Return the contrastive loss, given similarities (m, m) of first and second texts.
 
-    Unused slots are nobody's negatives, nor is a text that a row has itself.
+    The targets (m, 2) are the numbers of the texts: a text that is the same as a row's own is not among its negatives. Neither
+    are unused slots.
     """
     own = torch.eye(len(similar), dtype=torch.bool, device=similar.device)
     unused = targets.weight == 0

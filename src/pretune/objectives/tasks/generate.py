@@ -1,15 +1,15 @@
-"""Text to text (Raffel et al., 2020, T5): every task is a text that is read and a text that is written.
+"""Text-to-text tasks (Raffel et al., 2020, T5): read a source text and generate a target text.
 
 summarize: Heavy rain has flooded …     Floods in the north
 cola sentence: The course is jumping.   unacceptable
 
-An encoder-decoder reads the one and writes the other. A single stack reads the source, a delimiter and the target one after
-the other (Radford et al., 2019, GPT-2), and learns to predict the target alone.
+An encoder-decoder encodes the source and decodes the target. A decoder-only model reads source, delimiter and target in one
+sequence (Radford et al., 2019, GPT-2), and learns to predict the target only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
@@ -17,37 +17,45 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 import numpy as np
 from torch import Tensor, nn
 
-from pretune.nn.attention.patterns import Pattern, causal
-from pretune.objectives.objective import Data, Loss, token_loss
+from pretune.metrics.additive import Parts
+from pretune.metrics.classification import most_frequent
+from pretune.metrics.generated_text import score_closed, text_parts
+from pretune.metrics.per_example import Judged, judge_texts
+from pretune.nn.attention.patterns import causal
+from pretune.objectives.objective import Data, Loss, TwoSided, token_loss
+from pretune.objectives.registry import register_task
 from pretune.objectives.seq2seq.source_target import PairEpoch, check_share, in_language, shapes, shift
-from pretune.objectives.task import Answer, fitted
+from pretune.objectives.task import Answer, Task, fitted
 from pretune.objectives.tasks.classify import find_labels
 from pretune.packed import Batch
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError, nearest
 from pretune.runtime.randomness import Draws
 from pretune.text.examples.labeled import Excerpt, Labeled
 from pretune.text.examples.text_to_text import read_text_to_text
 from pretune.text.packing.sequence_parts import Part, compose
-from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, Template, plan_epoch, plan_lengths
-from pretune.text.store.store import spans_to_indices
+from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch, plan_lengths
+from pretune.text.spans import spans_to_indices
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.token_trie import Trie
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Judging = Literal["exact", "words", "rouge", "bleu"]
 DECIDES = {"exact": "exact_match", "words": "word_f1", "rouge": "rougeL", "bleu": "bleu"}
 
 
+@register_task
 @dataclass(frozen=True)
-class Generate:
-    """What is read begins with `prefix`; a pair of texts is read as T5 has it, by the names of its `fields`: sentence1: … sentence2: …
+class Generate(TwoSided, Task):
+    """Generation of an answer from a source text.
 
-    Answers have at most `tokens` tokens, and are looked for with so many `beams`. With `closed` they are those of training and no
-    others. `delimiter` stands before the answer in a single stack; `languages`, say en-ro, where the template has some.
-    `drop_bad`: rows without a text to read or to write are left out.
+    The source begins with `prefix`; a pair of texts is written as in T5, with the names of its `fields`: sentence1: …
+    sentence2: … Answers have at most `tokens` tokens and are found with `beams` beams. With `closed`, only the answers of
+    the training data are possible. `delimiter` precedes the answer in a decoder-only model; `languages`, such as en-ro, are
+    for templates with language tokens. `drop_bad` leaves out rows without a source or a target.
     """
 
     prefix: str = ""
@@ -64,10 +72,7 @@ class Generate:
 
     name: ClassVar[str] = "generate"
     head_of: ClassVar[str] = "lm"
-    pattern: ClassVar[Pattern | None] = None
-    insists: ClassVar[bool] = True
-    stateful: ClassVar[bool] = False
-    each: ClassVar[Literal["text"]] = "text"
+    each: ClassVar[Literal["sequence", "token", "text"]] = "text"
 
     def __post_init__(self) -> None:
         check_share(self.name, "smoothing", self.smoothing)
@@ -75,36 +80,41 @@ class Generate:
             raise PretuneError(
                 f"generate(judged={self.judged}): unknown metric; {nearest(self.judged, get_args(Judging))}"
             )
-        for option in ("tokens", "beams"):
-            if getattr(self, option) < 1:
-                raise PretuneError(f"generate({option}={getattr(self, option)}): 1 or more")
+        for option, value in {"tokens": self.tokens, "beams": self.beams}.items():
+            if value < 1:
+                raise PretuneError(f"generate({option}={value}): give 1 or more")
         if len(self.fields.split("/")) != 2:
             raise PretuneError(
-                f"generate(fields={self.fields}): name both texts of a pair, as in fields=question/context"
+                f"generate(fields={self.fields}): give the names of both texts, as in fields=question/context"
             )
         if self.languages and len(self.languages.split("-")) != 2:
-            raise PretuneError(f"generate(languages={self.languages}): name two, as in languages=en-ro")
+            raise PretuneError(f"generate(languages={self.languages}): give two languages, as in languages=en-ro")
+
+    @property
+    def single_label(self) -> bool:
+        """Return whether answers are restricted to the labels."""
+        return self.closed
 
     @property
     def decides(self) -> str:
-        """The metric by which models are compared."""
+        """Return the metric by which models are compared."""
         return "accuracy" if self.closed else DECIDES[self.judged]
 
     # -- examples ---------------------------------------------------------------------------------------------------
 
     def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
-        """Rows of a table: a text or two to read, and one to write."""
+        """Return the rows of a table: one or two source texts, and a target."""
         return read_text_to_text(file, columns, answered=answered, drop_bad=self.drop_bad)
 
     def fit(self, examples: Labeled) -> Self:
-        """With the answers there are, if no others are allowed."""
+        """Return the task with the answers of the examples, if `closed`."""
         return replace(self, labels=tuple(find_labels(examples.file, examples.labels or ()))) if self.closed else self
 
     def sources(self, rows: Any) -> list[str]:
-        """What is read of each row."""
+        """Return the source text of each row."""
         if not isinstance(rows, Labeled):
             raise PretuneError(
-                "generate learns from rows with a source and a target; give it a .csv, .tsv, .jsonl or .parquet file"
+                "generate needs rows with a source and a target; give it a .csv, .tsv, .jsonl or .parquet file"
             )
         texts = rows.texts
         if rows.pairs is not None:
@@ -113,13 +123,13 @@ class Generate:
         return [f"{self.prefix.strip()} {text}".strip() for text in texts]
 
     def spell(self, target: str, template: Template) -> str:
-        """A target as it is written: in a single stack it goes on from a delimiter, with a space between them."""
+        """Return a target as it is tokenized: in a decoder-only model, it follows the delimiter after a space."""
         return target if template.target else f" {target}"
 
     # -- arranging --------------------------------------------------------------------------------------------------
 
     def frames(self, template: Template) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What stands around the text that is read, and around the one that is written."""
+        """Return the templates of the source and of the target, as item names."""
         if not template.target:
             return template.single[: template.single.index("A") + 1], ("A", "end")
         if not self.languages:
@@ -128,32 +138,32 @@ class Generate:
         return in_language(template.single, first), in_language(template.target, second)
 
     def delimit(self, tokenizer: Tokenizer) -> tuple[int, ...]:
-        """The delimiter's tokens."""
+        """Return the tokens of the delimiter."""
         ids = tokenizer.encode(f" {self.delimiter}")
         if not ids:
             raise PretuneError(
-                f"generate(delimiter={self.delimiter!r}): this tokenizer reads nothing in it; take another"
+                f"generate(delimiter={self.delimiter!r}): the delimiter has no token in this tokenizer; choose another"
             )
         return tuple(ids)
 
     def closed_trie(self, tokenizer: Tokenizer, template: Template) -> Trie:
-        """The answers that are allowed, each with the token that ends it."""
+        """Return the possible answers as a trie of tokens, each with its end token."""
         _, frame = self.frames(template)
         end = tokenizer.role(frame[frame.index("A") + 1])
         spelled = {label: tokenizer.encode(self.spell(label, template)) for label in self.labels}
         for label, ids in spelled.items():
             if not ids or set(ids) & {end, tokenizer.roles.get("unknown", -1)}:
-                raise PretuneError(f"answer {label!r}: this tokenizer cannot spell it; take another word")
+                raise PretuneError(f"answer {label!r}: this tokenizer has no tokens for it; choose another word")
         return Trie([*ids, end] for ids in spelled.values())
 
     def most(self, data: Data) -> int:
-        """Tokens that an answer can have."""
+        """Return the largest number of tokens of an answer."""
         return self.closed_trie(data.tokenizer, data.template).longest if self.closed else self.tokens
 
     def lay_out(self, data: Data, length: int) -> Arrangement:
-        """What is read, a row to a sequence. A single stack has room left for what it shall write.
+        """Return the source of each row as one sequence; a decoder-only model keeps room for the answer.
 
-        Label `tokens` is how many a row has in training, where its target is known.
+        If targets are known, label `tokens` is the length of each row in training.
         """
         frame, _ = self.frames(data.template)
         parts: list[Part] = [self.sources(data.rows)]
@@ -166,36 +176,39 @@ class Generate:
         return laid
 
     def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
-        """Both texts of each row, in two sequences or in one; too long ones are cut."""
+        """Return source and target of each row, in two sequences or in one; long ones are truncated."""
         source, target = self.both_sides(data, packing.length)
         if target is None:
             return plan_epoch(source, packing, draws)
         return PairEpoch(source, target, plan_lengths(self.costs(source, target), packing, draws))
 
     def costs(self, source: Arrangement, target: Arrangement | None) -> Array:
-        """(m,) tokens of the longer side of each row."""
+        """Return the tokens of the longer side of each row, (m,)."""
         return source.lengths if target is None else np.maximum(source.lengths, target.lengths - 1)
 
     def both_sides(self, data: Data, length: int) -> tuple[Arrangement, Arrangement | None]:
-        """What is read and what is written, or both in one; tokenized once."""
+        """Return sources and targets, or both in one arrangement and None; they are tokenized once."""
         found: tuple[Arrangement, Arrangement | None] = data.once(
             (self.name, self.prefix, self.fields, length), lambda: self._both_sides(data, length)
         )
         return found
 
     def _both_sides(self, data: Data, length: int) -> tuple[Arrangement, Arrangement | None]:
+        """Tokenize sources and targets."""
         sources, (read, written) = self.sources(data.rows), self.frames(data.template)
         targets = [self.spell(target, data.template) for target in data.rows.labels]
         if data.template.target:
             source = compose([sources], data.tokenizer, read, length)
-            return source, compose([targets], data.tokenizer, written, length + 1)  # the last is never read
+            return source, compose(
+                [targets], data.tokenizer, written, length + 1
+            )  # the decoder never reads the last token
         parts: list[Part] = [sources, self.delimit(data.tokenizer), targets]
         whole = compose(parts, data.tokenizer, (*read, *written[1:]), length)
         whole.labels["written"] = whole.spans[:, -1] + len(written) - 1
         return whole, None
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
-        """The target is predicted, each token from those before it."""
+        """Set the tokens of the target as targets, each predicted from those before it."""
         if sequences.second is not None:
             return shift(self.name, sequences)
         written = sequences.labels["written"]
@@ -205,32 +218,62 @@ class Generate:
         return sequences
 
     def sides(self, packing: Packing) -> tuple[Packing, Packing]:
-        """Packs are planned by the longer side of each row."""
+        """Return the limits of both sides: packs are planned by the longer side of each row."""
         whole = (packing.tokens, packing.length)
         return shapes(packing, whole, whole)
 
     def room(self, packing: Packing) -> dict[str, int]:
-        """Everything that is written."""
+        """Return the largest number of targets of a pack: all tokens."""
         return {self.name: packing.tokens}
 
     # -- learning and answering -------------------------------------------------------------------------------------
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """The family's way from states to the vocabulary."""
+        """Return the family's head over the vocabulary."""
         return backbone.vocabulary_head()
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Cross-entropy of what is written."""
+        """Return the cross-entropy of the target's tokens."""
         return token_loss(self.name, head, backbone, batch, self.smoothing)
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """(n, vocabulary) logits of what may follow each token of the side that is written."""
+        """Return the logits of the next token after each token of the target, (n, vocabulary)."""
         out: Tensor = head(backbone(*batch.packed).last, backbone.embed.tokens)
         return out
 
     def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Labeled) -> list[Answer]:
-        """The texts of the tokens that were written for each row."""
+        """Return the text of the tokens that were generated for each row."""
         tokenizer = laid.tokenizer
         known = {tokenizer.decode(tokenizer.encode(label)).strip(): label for label in self.labels}
         texts = [tokenizer.decode(ids).strip() for ids in outputs]
         return [{"answer": known.get(text, text)} for text in texts]
+
+    # -- evaluation -------------------------------------------------------------------------------------------------
+
+    def metric_sums(self, answers: Sequence[Answer], examples: Any) -> Parts | None:
+        """Return the metrics of generated texts; None if the answers are labels."""
+        return None if self.closed else text_parts(answers, examples, self)
+
+    def metrics(self, answers: Sequence[Answer], examples: Any) -> dict[str, float]:
+        """Return the metrics of generated texts, and if the answers are labels those of a classifier."""
+        return score_closed(answers, examples, self) if self.closed else super().metrics(answers, examples)
+
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[Judged]:
+        """Return the F1 of the words of each answer."""
+        return judge_texts(answers, examples, self)
+
+    def constant_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]] | None:
+        """Return the most frequent answer, if the answers are labels."""
+        if not self.closed:
+            return None
+        usual = most_frequent(learned.labels)
+        return repr(usual), [{"answer": usual}] * len(judged)
+
+    def demonstration(self) -> Labeled:
+        """Return two movie reviews with a sentiment."""
+        labels = ["positive", "negative"]
+        return Labeled(Path("example"), {}, ["a delightful film", "two hours I want back"], None, labels)
+
+    def describe_target(self, at: Array, target: Array, spell: Callable[[int, int], str]) -> str | None:
+        """Return None: targets are tokens."""
+        return None

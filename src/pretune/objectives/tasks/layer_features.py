@@ -1,18 +1,19 @@
-"""A task on other layers than the last: feature-based transfer, and probing."""
+"""Tasks on features of all layers instead of the last one: feature-based transfer and probing."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from torch import Tensor, nn
 
-from pretune.backbones.backbone import States, TaskParts
+from pretune.backbones.backbone import States
 from pretune.nn.layer_mixing import Features, Top
 from pretune.nn.linear import Linear
 from pretune.objectives.objective import Loss
 from pretune.objectives.task import Task
+from pretune.objectives.wrappers import WrappedBackbone, WrappedTask
 from pretune.packed import Batch, Packed
 from pretune.runtime.errors import PretuneError
 
@@ -20,28 +21,26 @@ if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
 
-class Seen(TaskParts):
-    """A backbone whose last layer is some features of its layers."""
+class FeatureBackbone(WrappedBackbone):
+    """A backbone whose last layer is a combination of its layers."""
 
     def __init__(self, backbone: Backbone, features: Features) -> None:
-        self.backbone: Any = backbone
+        self.backbone = backbone
         self.features = features
         self.width = features.width
         self.set_parts(features.width, classifier=partial(Linear, features.width))
 
     def __call__(self, *packed: Packed, **options: Any) -> States:
-        if self.features.layers == "cove":  # the decoder has no part in it
+        """Return the features as the only layer, (n, width)."""
+        if self.features.layers == "cove":  # the features of the encoder alone
             states = self.backbone.encoder(packed[0], **options | {"keep": self.features.keep})
             return States([self.features(states.layers, packed[0])], states.carry)
         states = self.backbone(*packed, **options | {"keep": self.features.keep})
         return States([self.features(states.layers, packed[-1])], states.carry)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.backbone, name)
-
 
 class OnHead(nn.Module):
-    """Features, and the task's own head."""
+    """The parameters of the features, and the head of the task."""
 
     def __init__(self, features: Features, head: nn.Module) -> None:
         super().__init__()
@@ -49,38 +48,28 @@ class OnHead(nn.Module):
 
 
 @dataclass(frozen=True)
-class On:
-    """A task whose head stands on features of all layers. Everything else is the task's own."""
+class On(WrappedTask):
+    """A task whose head reads features of all layers, such as a learned mix."""
 
     task: Task
-    layers: str  # one of Layers, elmo with a width behind it
+    layers: str  # one of Layers; elmo may be followed by a width
     top: Top = ""
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "task":  # while it is being copied
-            raise AttributeError(name)
-        return getattr(self.task, name)
-
-    def fit(self, examples: Any) -> Self:
-        """With what the task must know of some examples."""
-        return replace(self, task=self.task.fit(examples))
-
     def finish(self, head: Any) -> Self:
-        """With what the task kept apart while it learned in its own head."""
-        return replace(self, task=self.task.finish(head.head)) if hasattr(self.task, "finish") else self
+        """Return the task finished with its own part of the head."""
+        return self.with_task(self.task.finish(head.head))
 
     def begin(self, head: Any) -> None:
-        """The reverse."""
-        if hasattr(self.task, "begin"):
-            self.task.begin(head.head)
+        """Prepare the task's own part of a trained head for further training."""
+        self.task.begin(head.head)
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """Features and head."""
+        """Return new features and a new head of the task that reads them."""
         network: Any = backbone
         if self.layers == "cove":
             if not hasattr(network, "encoder"):
                 raise PretuneError(
-                    "cove is the encoder of a translator; choose a model that was trained with translate"
+                    "cove reads the encoder of a translation model; choose a model that was trained with translate"
                 )
             network = network.encoder
         embed = network.embed
@@ -93,15 +82,12 @@ class On:
             words=embed.width,
             uneven=len(set(getattr(network, "widths", ()))) > 1,
         )
-        return OnHead(features, self.task.head(Seen(backbone, features)))  # type: ignore[arg-type]
+        return OnHead(features, self.task.head(FeatureBackbone(backbone, features)))  # type: ignore[arg-type]
 
     def outputs(self, head: Any, backbone: Backbone, batch: Batch) -> Tensor:
-        """The task's."""
-        return self.task.outputs(head.head, Seen(backbone, head.features), batch)  # type: ignore[arg-type]
+        """Return the outputs of the task on the features."""
+        return self.task.outputs(head.head, FeatureBackbone(backbone, head.features), batch)  # type: ignore[arg-type]
 
     def loss(self, head: Any, backbone: Backbone, batch: Batch) -> Loss:
-        """The task's."""
-        return self.task.loss(head.head, Seen(backbone, head.features), batch)  # type: ignore[arg-type]
-
-
-Task.register(On)  # what it lacks, its task has; Python 3.12 would not look there
+        """Return the loss of the task on the features."""
+        return self.task.loss(head.head, FeatureBackbone(backbone, head.features), batch)  # type: ignore[arg-type]

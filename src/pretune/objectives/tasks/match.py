@@ -1,7 +1,7 @@
-"""Two marked spans: whether a word has the same sense in two sentences, or two phrases speak of the same thing.
+"""Classification of two marked spans: whether a word has the same sense twice, or two phrases are coreferent.
 
 Sources: Pilehvar and Camacho-Collados, 2019, arXiv:1808.09121 (WiC); Levesque et al., 2012, *The Winograd Schema Challenge* (WSC);
-learned as Wang et al., 2019, arXiv:1905.00537, learn them in SuperGLUE: from the start token's state and the spans' means.
+trained as in SuperGLUE (Wang et al., 2019, arXiv:1905.00537): from the start token's state and the mean of each span.
 """
 
 from __future__ import annotations
@@ -9,37 +9,35 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from pretune.nn.attention.packed_layout import side_of
-from pretune.nn.attention.patterns import Pattern
 from pretune.nn.dropout import Dropout
 from pretune.nn.linear import OutputLinear
 from pretune.nn.pooling import pool
 from pretune.objectives.objective import Data, Loss, classification_loss
-from pretune.objectives.task import Answer, fitted
-from pretune.objectives.tasks.classify import Classify, find_labels
+from pretune.objectives.registry import register_task
+from pretune.objectives.task import fitted
+from pretune.objectives.tasks.classify import LabelTask, find_labels
 from pretune.packed import Batch, Packed
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws
 from pretune.text.examples.labeled import Excerpt, Labeled
-from pretune.text.examples.row_source import arrange_rows
 from pretune.text.examples.span_pairs import keep_spans, read_marked
-from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch, with_global_starts
+from pretune.text.packing.sequences import Arrangement, Sequences, with_global_starts
+from pretune.text.packing.token_rows import arrange_rows
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
 
 class MatchHead(nn.Module):
-    """A logit a class from three vectors: that of the sequence, and the mean of each span."""
+    """A head that computes one logit per class from the pooled sequence and the mean of each span."""
 
     def __init__(self, backbone: Backbone, classes: int, pooling: str, dropout: float) -> None:
         super().__init__()
@@ -48,7 +46,7 @@ class MatchHead(nn.Module):
         self.output = OutputLinear(3 * backbone.width, classes)
 
     def forward(self, states: Tensor, packed: Packed) -> Tensor:
-        """(n, width) → (sequences, classes)."""
+        """Return logits (sequences, classes) for states (n, width)."""
         span, owner = packed.columns["span"], side_of(packed).sequence.long()
         whole = pool(states, packed, self.pooling)
         vectors = [whole]
@@ -61,11 +59,12 @@ class MatchHead(nn.Module):
         return logits
 
 
+@register_task
 @dataclass(frozen=True)
-class Match:
-    """`labels` are the classes in order; `pooling` is what stands for the whole beside the two spans.
+class Match(LabelTask):
+    """Classification of two marked spans into `labels`; `pooling` gives the vector of the whole sequence.
 
-    `drop_bad`: rows without a label, or whose spans are not in their texts, are left out, not refused.
+    `drop_bad` leaves out rows without a label, or whose spans are not in their texts.
     """
 
     labels: Sequence[str] = fitted(())
@@ -74,64 +73,49 @@ class Match:
     drop_bad: bool = False
 
     name: ClassVar[str] = "match"
-    pattern: ClassVar[Pattern | None] = None
-    insists: ClassVar[bool] = True
-    stateful: ClassVar[bool] = False
-    each: ClassVar[Literal["sequence", "token"]] = "sequence"
-    decides: ClassVar[str] = "accuracy"
 
     def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Labeled:
-        """Rows with two spans and a label."""
+        """Return rows with two spans and a label."""
         return read_marked(file, columns, labels=answered, drop_bad=self.drop_bad)
 
     def fit(self, examples: Labeled) -> Self:
-        """With the labels of some rows."""
+        """Return the task with the labels of the rows."""
         return replace(self, labels=tuple(find_labels(examples.file, examples.labels or ())))
 
     def lay_out(self, data: Data, length: int) -> Arrangement:
-        """A row to a sequence; of too long texts, what stands around their spans is kept."""
+        """Return one sequence per row; long texts are truncated around their spans."""
         if not isinstance(data.rows, Labeled) or "spans" not in data.rows.more:
-            raise PretuneError("match takes rows with two marked spans; give it a file of them")
+            raise PretuneError("match needs rows with two marked spans; give it a file that has them")
         if data.template.target:
-            raise PretuneError("match marks tokens of what is read; take an encoder, not a model that writes as well")
-        labels = {} if data.rows.labels is None else {self.name: Classify(self.labels).encode_labels(data.rows)}
+            raise PretuneError("match marks tokens of the source; choose an encoder instead of an encoder-decoder")
+        labels = {} if data.rows.labels is None else {self.name: self.encode_labels(data.rows)}
         laid = arrange_rows(data.token_rows, data.tokenizer, data.template, length, labels)
         return keep_spans(laid, data.rows, length)
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
-        """Rows in any order."""
-        return plan_epoch(self.lay_out(data, packing.length), packing, draws)
-
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
-        """The label is the target of its sequence."""
+        """Set the label as the target of each sequence."""
         sequences = with_global_starts(sequences)
         sequences.columns["span"] = sequences.columns["span"].clip(min=0)
         if self.name in sequences.labels:
             sequences.targets[self.name] = (np.arange(len(sequences.lengths)), sequences.labels[self.name])
         return sequences
 
-    def room(self, packing: Packing) -> dict[str, int]:
-        """One target a sequence."""
-        return {self.name: min(packing.sequences, packing.tokens)}
-
     def head(self, backbone: Backbone) -> nn.Module:
-        """Three vectors, dropout, classes."""
+        """Return a head over three vectors: the sequence and both spans."""
         return MatchHead(backbone, len(self.labels), self.pooling, self.dropout)
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """(sequences, classes) logits."""
+        """Return logits, (sequences, classes)."""
         logits: Tensor = head(backbone(*batch.packed).last, batch.packed[-1])
         return logits
 
-    def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Labeled) -> list[Answer]:
-        """The likeliest class, and how likely each is."""
-        return Classify(self.labels).answers(outputs, laid, examples)
-
-    def combine(self, answers: Sequence[Answer], examples: Any, row: int) -> Answer:
-        """The answer of several models to one row: the mean of their probabilities."""
-        return Classify(self.labels).combine(answers, examples, row)
-
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Cross-entropy of each row."""
+        """Return the cross-entropy of each row."""
         targets = batch.targets[self.name]
         return classification_loss(self.name, self.outputs(head, backbone, batch)[targets.at], targets)
+
+    def demonstration(self) -> Labeled:
+        """Return two pairs of phrases in which a word has another or the same sense."""
+        first, second = ["the river bank", "a bank"], ["a bank lends money", "the bank"]
+        spans = [((10, 14), (2, 6)), ((2, 6), (4, 8))]
+        return Labeled(Path("example"), {}, first, second, ["other", "same"], more={"spans": spans})

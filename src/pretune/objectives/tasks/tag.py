@@ -1,4 +1,4 @@
-"""Tags for words: entities, parts of speech, chunks, and the roles of a predicate."""
+"""Sequence labeling: assign a tag to each word, for entities, parts of speech, chunks, or semantic roles."""
 
 from __future__ import annotations
 
@@ -6,40 +6,47 @@ import operator
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from torch import Tensor, nn
 
-from pretune.nn.attention.patterns import Pattern
+from pretune.metrics.additive import Parts
+from pretune.metrics.classification import most_frequent
+from pretune.metrics.majority_baseline import usual_tags
+from pretune.metrics.per_example import Judged, judge_tags
+from pretune.metrics.sequence_labeling import tag_parts
 from pretune.nn.output_heads import TokenHead
 from pretune.objectives.objective import Data, Loss, classification_loss
-from pretune.objectives.task import Answer, fitted
+from pretune.objectives.registry import register_task
+from pretune.objectives.task import Answer, Task, fitted
 from pretune.packed import Batch
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.progress import say
 from pretune.runtime.randomness import Draws
 from pretune.text.examples.labeled import Excerpt, Row
 from pretune.text.examples.tag_schemes import OUTSIDE, all_tags, convert, find_entities, find_scheme, write_tags
 from pretune.text.examples.tagged import Tagged, read_tagged, tagged_rows
-from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
+from pretune.text.packing.sequences import Arrangement, Packing, Sequences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pretune.backbones.backbone import Backbone
 
-Array = np.ndarray[Any, np.dtype[Any]]
-LONGEST = 16  # tokens of a predicate that are said again after the sentence
+LONGEST = 16  # tokens of a predicate that are repeated after the sentence
 
 
+@register_task
 @dataclass(frozen=True)
-class Tag:
-    """`labels` are the tags in order, of a `scheme` that marks stretches of words or plain; `auto` is that of the examples.
+class Tag(Task):
+    """Sequence labeling with the tags `labels`, of a `scheme` that marks spans or plain; `auto` is that of the examples.
 
-    A word's tag is that of its first token. A long sentence is read in windows with about `overlap` tokens in common, and a
-    word's tag is from the one that shows most of what is around it. With `predicate`, a column, tags are that word's roles.
+    The tag of a word is predicted at its first token. A long sentence is read in windows that overlap by about `overlap`
+    tokens, and each word is tagged in the window that shows most of its context. With `predicate`, a column, tags are the
+    semantic roles of that word.
     """
 
     labels: Sequence[str] = fitted(())
@@ -47,43 +54,43 @@ class Tag:
     overlap: int = 32
     predicate: str | None = None
     dropout: float = 0.1
-    usual: str = ""  # the tag of words that the tokenizer leaves out altogether
+    usual: str = ""  # the tag of words without a token
 
     name: ClassVar[str] = "tag"
-    pattern: ClassVar[Pattern | None] = None
-    insists: ClassVar[bool] = True
-    stateful: ClassVar[bool] = False
-    each: ClassVar[Literal["sequence", "token"]] = "token"
+    each: ClassVar[Literal["sequence", "token", "text"]] = "token"
+    combinable: ClassVar[bool] = True
 
     @property
     def written(self) -> str:
-        """The scheme of its tags; a published model says no more than these."""
+        """Return the scheme of the tags; that of a published model is found from its tags."""
         return find_scheme([[label] for label in self.labels]) if self.scheme == "auto" else self.scheme
 
     @property
     def decides(self) -> str:
-        """The metric by which models are compared."""
+        """Return the metric by which models are compared."""
         return "accuracy" if self.written == "plain" else "f1"
 
     def rows(self, file: Path) -> Iterator[tuple[int, Row]]:
-        """Sentences."""
+        """Yield the sentences of a file with their line numbers."""
         return tagged_rows(file)
 
     def read(self, file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True) -> Tagged:
-        """Sentences of words with a tag each; words of a plain text stand between spaces."""
+        """Return sentences with one tag per word; the words of a plain text are separated by spaces."""
         return read_tagged(file, columns, tags=answered, predicate=self.predicate)
 
     def fit(self, examples: Tagged) -> Self:
-        """With the tags of some sentences: of a scheme, all that can come up for the kinds that do."""
+        """Return the task with the tags of the examples; with a scheme, all possible tags of their types."""
         assert examples.tags is not None
         counts = Counter(tag for tags in examples.tags for tag in tags)
         found = find_scheme(examples.tags)
         scheme = found if self.scheme == "auto" else self.scheme
         if found == "plain" != scheme:
             odd = next(tag for tag in counts if find_scheme([[tag]]) == "plain")
-            raise PretuneError(f"{examples.file}: {odd!r} is no tag of {scheme}, which has O, B-… and I-…")
+            raise PretuneError(
+                f"{examples.file}: {odd!r} is not a tag of the scheme {scheme}, which has O, B-… and I-…; mend it, or choose scheme=plain"
+            )
         if len(counts) < 2:
-            said = f"every word has the tag {next(iter(counts))!r}" if counts else "no words in it"
+            said = f"every word has the tag {next(iter(counts))!r}" if counts else "the file has no words"
             raise PretuneError(f"{examples.file}: {said}; tagging needs two tags or more")
         if scheme == "plain":
             return replace(self, labels=tuple(sorted(counts)), scheme=scheme, usual=counts.most_common(1)[0][0])
@@ -92,22 +99,22 @@ class Tag:
         broken = sum(map(operator.ne, map(write_tags, marked, sizes, repeat(found)), examples.tags))
         if broken:
             say(
-                f"{examples.file}: {broken} of {len(examples)} sentences break the rules of {found}; mended as conlleval does"
+                f"{examples.file}: {broken} of {len(examples)} sentences break the rules of {found}; they are corrected as conlleval does"
             )
         kinds = sorted({entity.kind for entities in marked for entity in entities})
         return replace(self, labels=tuple(all_tags(kinds, scheme)), scheme=scheme, usual=OUTSIDE)
 
     def lay_out(self, data: Data, length: int) -> Arrangement:
-        """A sentence to a sequence, or to several, which overlap; a predicate stands after it as a second text."""
+        """Return one sequence per sentence, or overlapping windows of it; a predicate follows as a second text."""
         if not isinstance(data.rows, Tagged):
-            raise PretuneError("tag learns from tagged words; give it a file in CoNLL's columns, .conllu or .jsonl")
+            raise PretuneError("tag needs tagged words; give it a file in CoNLL's columns, .conllu or .jsonl")
         tokens = data.tokens
         roles = tokens.predicates is not None
         rooms = np.full(len(data.rows), length - data.template.overhead(pair=roles), dtype=np.int64)
         if roles:
             rooms -= tokens.predicates[:, 1].clip(max=LONGEST)
         if rooms.min(initial=1) < 1:
-            raise PretuneError(f"sequences of {length} tokens leave no room for text; ask for longer ones")
+            raise PretuneError(f"sequences of {length} tokens leave no room for text; choose a greater length")
         sentence, starts, spans, cut = tokens.windows(rooms, self.overlap)
         starts, spans = starts[:, None], spans[:, None]
         if roles:
@@ -129,12 +136,8 @@ class Tag:
             tokens=known,
         )
 
-    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
-        """Windows in any order."""
-        return plan_epoch(self.lay_out(data, packing.length), packing, draws)
-
     def encode_tags(self, rows: Tagged) -> Array:
-        """(words,) the class of each word, whatever scheme it is written in; -1 for tags that training never saw."""
+        """Return the class of each word, (words,), converted to the task's scheme; -1 for tags that were not in training."""
         assert rows.tags is not None
         number = {label: i for i, label in enumerate(self.labels)}
         found = [[number.get(tag, -1) for tag in convert(tags, self.written)] for tags in rows.tags]
@@ -146,7 +149,7 @@ class Tag:
         return np.array([i for classes in found for i in classes], dtype=np.int64)
 
     def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
-        """The first token of each word has its tag to say; a predicate that is said again has none."""
+        """Set the tag of each word as the target of its first token; a repeated predicate has none."""
         if "tag" in sequences.columns:
             tags = np.where(sequences.columns.get("again", 0), -1, sequences.columns["tag"])
             at = np.flatnonzero(tags >= 0)
@@ -154,29 +157,29 @@ class Tag:
         return sequences
 
     def room(self, packing: Packing) -> dict[str, int]:
-        """Every token may begin a word."""
+        """Return the largest number of targets of a pack: every token may begin a word."""
         return {self.name: packing.tokens}
 
     def head(self, backbone: Backbone) -> nn.Module:
-        """A logit a tag."""
+        """Return one logit per tag."""
         return TokenHead(backbone.width, len(self.labels), backbone.tagger(), self.dropout)
 
     def outputs(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Tensor:
-        """(n, tags) logits of all tokens."""
+        """Return the logits of all tokens, (n, tags)."""
         out: Tensor = head(backbone(*batch.packed).last)
         return out
 
     def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
-        """Cross-entropy of each word."""
+        """Return the cross-entropy of each word."""
         targets = batch.targets[self.name]
         return classification_loss(self.name, head(backbone(*batch.packed).last[targets.at]), targets)
 
     def answers(self, outputs: Sequence[Array], laid: Arrangement, examples: Tagged) -> list[Answer]:
-        """A tag for each word, and how likely it is; where they mark stretches, these too."""
+        """Return the tag of each word and its probability; with a scheme, the spans as well."""
         bounds = np.concatenate([[0], np.cumsum([len(words) for words in examples.words], dtype=np.int64)])
         tags = np.full(bounds[-1], -1, dtype=np.int64)
         probabilities = np.zeros(bounds[-1])
-        shown = np.full(bounds[-1], -1, dtype=np.int64)  # tokens to the nearer end of the window it is from
+        shown = np.full(bounds[-1], -1, dtype=np.int64)  # distance to the nearer end of the window
         lead = laid.template.single.index("A")
         for logits, start, span in zip(outputs, laid.starts[:, 0], laid.spans[:, 0], strict=True):
             word = laid.tokens["word"][start : start + span]
@@ -195,7 +198,7 @@ class Tag:
         ]
 
     def combine(self, answers: Sequence[Answer], examples: Tagged, row: int) -> Answer:
-        """The answer of several models to one sentence: for each word the tag for which there is most, in probability."""
+        """Return for each word the tag with the highest mean probability over several models."""
         tags, probabilities = list[str](), list[float]()
         for place in range(len(examples.words[row])):
             shares = Counter[str]()
@@ -207,6 +210,7 @@ class Tag:
         return self._answer(examples.words[row], tags, np.array(probabilities))
 
     def _answer(self, words: list[str], tags: list[str], probabilities: Array) -> Answer:
+        """Return the answer for a sentence, with valid tags of the scheme."""
         tags = convert(tags, self.written)
         answer: Answer = {"tags": tags, "probabilities": probabilities.tolist()}
         if self.written != "plain":
@@ -215,3 +219,25 @@ class Tag:
                 for e in find_entities(tags)
             ]
         return answer
+
+    def metric_sums(self, answers: Sequence[Answer], examples: Any) -> Parts:
+        """Return the accuracy of words, and with a scheme precision, recall and F1 of spans."""
+        return tag_parts(answers, examples, self)
+
+    def judge(self, answers: Sequence[Answer], examples: Any) -> list[Judged]:
+        """Return the share of right words of each sentence."""
+        return judge_tags(answers, examples, self)
+
+    def constant_answers(self, learned: Any, judged: Any) -> tuple[str, list[Answer]]:
+        """Return the most frequent tag for every word."""
+        usual = most_frequent(chain.from_iterable(learned.tags))
+        return repr(usual), [{"tags": convert([usual] * len(words), self.written)} for words in judged.words]
+
+    def simple_baselines(self, learned: Any, judged: Any) -> dict[str, list[Answer]]:
+        """Return the most frequent tag of each word."""
+        return {"each word's usual tag": usual_tags(self, learned, judged)}
+
+    def demonstration(self) -> Tagged:
+        """Return a sentence with two entities."""
+        words, tags = ["Alex", "is", "in", "Los", "Angeles"], ["B-PER", "O", "O", "B-LOC", "I-LOC"]
+        return Tagged(Path("example"), {}, [words], [tags])

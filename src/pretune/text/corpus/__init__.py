@@ -1,4 +1,4 @@
-"""Raw text: files, documents and sentences, and what is annotated, counted or found in them.
+"""Read raw text: files, documents, sentences, dialogues and word vectors; write tables.
 
-Labeled data belong to `text.examples`, token ids to `text.store`.
+Nothing in this package knows a tokenizer. Labeled examples belong to `text.examples`, token ids to `text.store`.
 """

@@ -1,4 +1,4 @@
-"""Spans that the data themselves annotate, such as the names in a text: read from rows, and found again in tokens."""
+"""Read annotated character spans, such as named entities, from data rows, and locate them among tokens."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 
-ANNOTATED = (".jsonl", ".parquet")  # files whose rows can hold spans
-Array = np.ndarray[Any, np.dtype[Any]]
+ANNOTATED = (".jsonl", ".parquet")  # file formats whose rows can hold spans
 Spans = tuple[tuple[int, int], ...]
 
 
 def read_spans(value: Any, length: int, where: str) -> Spans:
-    """Spans of characters (start, end) from a field: pairs of numbers, or objects that name them; none where it is null.
+    """Return the character spans (start, end) that a field of a row lists; an empty tuple if the field is null.
+    Each span is a pair of numbers or an object with `start` and `end`. `length` is the number of characters of the
+    text.
 
     >>> read_spans([[0, 8], {"start": 16, "end": 22, "label": "place"}], 30, "a.jsonl, line 1, field 'names'")
     ((0, 8), (16, 22))
@@ -23,26 +25,29 @@ def read_spans(value: Any, length: int, where: str) -> Spans:
     if value is None:
         return ()
     if not isinstance(value, list):
-        raise PretuneError(f"{where} holds {type(value).__name__}, not a list of spans such as [[0, 5], [9, 12]]")
-    return tuple(_span(entry, length, f"{where}, span {number}") for number, entry in enumerate(value, 1))
+        raise PretuneError(
+            f"{where} has type {type(value).__name__}; expected a list of spans such as [[0, 5], [9, 12]]"
+        )
+    return tuple(_read_span(entry, length, f"{where}, span {number}") for number, entry in enumerate(value, 1))
 
 
-def _span(entry: Any, length: int, where: str) -> tuple[int, int]:
+def _read_span(entry: Any, length: int, where: str) -> tuple[int, int]:
     ends = [entry.get("start"), entry.get("end")] if isinstance(entry, Mapping) else entry
     if not isinstance(ends, list) or len(ends) != 2 or not all(type(end) is int for end in ends):
-        raise PretuneError(f"{where}: {str(ends)[:60]} is no start and end; write two whole numbers, as in [9, 12]")
+        raise PretuneError(f"{where}: {str(ends)[:60]} is not a span; write two integers, start and end, as in [9, 12]")
     start, end = ends
     if not 0 <= start < end <= length:
         raise PretuneError(
-            f"{where}: [{start}, {end}] is no part of the text; 0 ≤ start < end ≤ {length}, its characters, must hold"
+            f"{where}: [{start}, {end}] is outside the text; a span must satisfy 0 ≤ start < end ≤ {length}, the text's length"
         )
     return start, end
 
 
 def inside(places: Array, spans: Array) -> Array:
-    """(n,) True for the tokens that a span touches, but for the first it touches.
+    """Return a mask, (n,), that is True for every token a span touches except the first token of that span.
 
-    Tokens lie at `places` (n, 2) of the text, from a character to before another; spans are (k, 2).
+    `places` (n, 2) holds the start and end character of each token, `spans` (k, 2) those of each span; ends are
+    exclusive.
 
     >>> inside(np.array([[0, 3], [3, 8], [9, 12]]), np.array([[0, 8]])).tolist()
     [False, True, False]
@@ -51,7 +56,7 @@ def inside(places: Array, spans: Array) -> Array:
     first = np.searchsorted(ends, spans[:, 0], side="right")
     last = np.searchsorted(starts, spans[:, 1]) - 1
     several = last > first
-    change = np.zeros(len(places) + 1, dtype=np.int64)  # +1 where a span's later tokens begin, -1 where they end
+    change = np.zeros(len(places) + 1, dtype=np.int64)  # +1 after a span's first token, -1 after its last
     np.add.at(change, first[several] + 1, 1)
     np.add.at(change, last[several] + 1, -1)
     return np.asarray(np.cumsum(change[:-1]) > 0)

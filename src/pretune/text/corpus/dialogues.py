@@ -1,4 +1,4 @@
-"""Dialogues: turns in order, each with the role of who speaks."""
+"""Read dialogues: ordered turns, each with the role of its speaker."""
 
 from __future__ import annotations
 
@@ -10,45 +10,43 @@ from typing import Any
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.text.corpus.documents import read_jsonl, read_parquet
 from pretune.text.corpus.files import Errors, file_format, find_files
 
-Array = np.ndarray[Any, np.dtype[Any]]
 QUERY, RESPONSE = 0, 1
 ROLES = {
     **dict.fromkeys(("q", "query", "question", "user", "human"), QUERY),
     **dict.fromkeys(("r", "response", "a", "answer", "assistant", "bot"), RESPONSE),
 }
 FIELDS = ("turns", "dialogue", "dialog", "messages", "conversation")
-WHAT = (
-    'a .jsonl or .parquet file, a dialogue a row: {"turns": [{"role": "Q", "text": "…"}, {"role": "R", "text": "…"}]}'
-)
+WHAT = 'a .jsonl or .parquet file with one dialogue per row: {"turns": [{"role": "Q", "text": "…"}, {"role": "R", "text": "…"}]}'
 
 
 @dataclass
 class Dialogues:
-    """Some dialogues, their turns end to end."""
+    """A list of dialogues, with the turns of all of them concatenated."""
 
     file: Path
-    texts: list[str] = field(default_factory=list)  # of all turns
-    roles: list[int] = field(default_factory=list)  # of all turns: 0 query, 1 response
-    counts: list[int] = field(default_factory=list)  # turns of each dialogue
-    files: list[int] = field(default_factory=list)  # the number of each dialogue's file; none: all are of one
+    texts: list[str] = field(default_factory=list)  # one per turn
+    roles: list[int] = field(default_factory=list)  # one per turn: 0 query, 1 response
+    counts: list[int] = field(default_factory=list)  # number of turns per dialogue
+    files: list[int] = field(default_factory=list)  # file index per dialogue; empty if all come from one file
 
-    pairs: None = None  # a dialogue's texts have no second column
+    pairs: None = None  # turns are single texts, not pairs
 
     def __len__(self) -> int:
         return len(self.counts)
 
     @cached_property
     def distinct(self) -> Array:
-        """(turns,) a number for each turn, the same for the same words."""
+        """Return an integer per turn, (turns,), that is equal for turns with equal text."""
         numbers: dict[str, int] = {}
         return np.array([numbers.setdefault(text, len(numbers)) for text in self.texts])
 
     def take(self, rows: Iterable[int]) -> Dialogues:
-        """Some of the dialogues."""
+        """Return the dialogues at the given indices."""
         chosen = list(rows)
         ends = np.cumsum(self.counts, dtype=np.int64).tolist()
         turns = [turn for row in chosen for turn in range(ends[row] - self.counts[row], ends[row])]
@@ -62,19 +60,20 @@ class Dialogues:
 
 
 def read_dialogues(files: Sequence[str | Path] | str | Path, errors: Errors = "strict") -> Dialogues:
-    """Read dialogues. Turns that are plain strings are a query and a response in turn; others name their roles.
+    """Read dialogues from .jsonl or .parquet files.
+    Turns that are plain strings alternate between query and response; turns that are objects name their role.
 
     >>> read_dialogues("chats.jsonl").roles[:3]  # doctest: +SKIP
     [0, 1, 0]
     """
     given = [files] if isinstance(files, str | Path) else list(files)
     if not given:
-        raise PretuneError(f"dialogues are needed: give {WHAT}")
+        raise PretuneError(f"No dialogue files were given; pass {WHAT}")
     paths = [path for name in given for path in find_files(name)]
     found = Dialogues(paths[0])
     for number, path in enumerate(paths):
         if file_format(path) not in (".jsonl", ".parquet"):
-            raise PretuneError(f"{path}: no dialogues; give {WHAT}")
+            raise PretuneError(f"{path}: this file format cannot hold dialogues; pass {WHAT}")
         for line, row in read_jsonl(path, errors) if file_format(path) == ".jsonl" else read_parquet(path):
             turns = _turns(row, f"{path}, line {line}")
             found.texts += [text for _, text in turns]
@@ -82,7 +81,7 @@ def read_dialogues(files: Sequence[str | Path] | str | Path, errors: Errors = "s
             found.counts.append(len(turns))
             found.files.append(number)
     if not found.counts:
-        raise PretuneError(f"{paths[0]}: no dialogues in it; give {WHAT}")
+        raise PretuneError(f"{paths[0]}: the file contains no dialogues; pass {WHAT}")
     return found
 
 
@@ -90,24 +89,26 @@ def _turns(row: dict[str, Any], place: str) -> list[tuple[int, str]]:
     name = next((key for key in FIELDS if key in row), None)
     turns = row.get(name) if name else None
     if not isinstance(turns, list) or not turns:
-        known = ", ".join(map(repr, row))
-        raise PretuneError(f"{place}: no list of turns among {known}; give {WHAT}")
+        fields = ", ".join(map(repr, row))
+        raise PretuneError(f"{place}: no list of turns in the fields {fields}; pass {WHAT}")
     plain = isinstance(turns[0], str)
     return [_turn(turn, number, plain, f"{place}, turn {number + 1}") for number, turn in enumerate(turns)]
 
 
 def _turn(turn: Any, number: int, plain: bool, place: str) -> tuple[int, str]:
     if isinstance(turn, str) != plain or not isinstance(turn, str | dict):
-        raise PretuneError(f'{place}: turns are all plain strings, or all objects with a "role" and a "text"')
+        raise PretuneError(
+            f'{place}: the turns of a dialogue must be all plain strings, or all objects with a "role" and a "text".'
+        )
     if isinstance(turn, str):
         return number % 2, turn
     if turn.get("role") is None:
         raise PretuneError(
-            f"{place}: no role; give every turn one, Q (query) or R (response), or plain strings for turns that alternate"
+            f'{place}: the turn has no "role"; set it to Q (query) or R (response), or use plain strings for alternating turns'
         )
     role, text = ROLES.get(str(turn["role"]).lower()), turn.get("text", turn.get("content"))
     if role is None:
-        raise PretuneError(f"{place}: unknown role {turn['role']!r}; give Q (query) or R (response)")
+        raise PretuneError(f"{place}: unknown role {turn['role']!r}; use Q (query) or R (response)")
     if not isinstance(text, str):
-        raise PretuneError(f'{place}: no "text" that is a string')
+        raise PretuneError(f'{place}: the turn has no "text" that is a string')
     return role, text

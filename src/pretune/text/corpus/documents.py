@@ -1,4 +1,4 @@
-"""Documents from files: one text after the other, streamed, each with the place it came from."""
+"""Stream documents from text, JSON Lines, CSV, TSV and Parquet files, each with its file and line number."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ csv.field_size_limit(1 << 30)
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One text and where it stands: file and line (or row); with the spans of characters that its row annotates."""
+    """A text with its file, its line (or row) number, and the character spans that its row annotates."""
 
     text: str
     file: Path
@@ -39,11 +39,19 @@ def read_documents(
     errors: Errors = "strict",
     meter: Meter | None = None,
 ) -> Iterator[Document]:
-    """All documents of some files, in order; those of white space alone are left out.
+    """Yield the documents of the given files in order, skipping those that contain only whitespace.
 
-    `layout` is how a .txt file is cut: a document a `line`, `blank`-line separated, or the whole `file`; `auto` looks
-    for a blank line near the beginning. `column` names the text field of .jsonl, .csv, .tsv and .parquet, `spans` one
-    of .jsonl and .parquet that has annotated spans of it.
+    Parameters
+    ----------
+    layout
+        How .txt files are split: one document per `line`, documents separated by a `blank` line, or the whole `file` as one
+        document. `auto` chooses `blank` if a blank line separates text near the beginning of the file, else `line`.
+    column
+        The text field of .jsonl, .csv, .tsv and .parquet files; guessed by default.
+    spans
+        A field of .jsonl and .parquet files that lists annotated character spans of the text.
+    meter
+        Counts the bytes read, for progress bars.
 
     >>> for document in read_documents([Path("a.txt")]): print(document.text)  # doctest: +SKIP
     """
@@ -59,7 +67,7 @@ def _read_file(
 ) -> Iterator[Document]:
     rows: Iterator[tuple[int, dict[str, Any]]]
     if spans and file_format(file) not in ANNOTATED:
-        raise PretuneError(f"{file}: annotated spans are read from {' and '.join(ANNOTATED)} files alone")
+        raise PretuneError(f"{file}: annotated spans can be read only from {' and '.join(ANNOTATED)} files")
     match file_format(file):
         case ".txt":
             yield from _read_text(file, layout, errors, meter)
@@ -71,13 +79,13 @@ def _read_file(
         case ".parquet":
             rows = read_parquet(file, column and [column, *([spans] if spans else [])], meter)
         case _:
-            raise PretuneError(f"{file}: unknown kind of file")
+            raise PretuneError(f"{file}: unsupported file format; use .txt, .jsonl, .csv, .tsv or .parquet")
     for line, row in rows:
         yield _from_row(row, file, line, column, spans, errors)
 
 
 def guess_text_layout(file: Path, errors: Errors = "strict") -> TextLayout:
-    """`blank` when a blank line stands between text in the first 2,000 lines, else `line`."""
+    """Return `blank` if a blank line separates text within the first 2,000 lines of a file, else `line`."""
     text_before = gap = False
     for _, line in islice(read_lines(file, errors), 2000):
         if line.isspace() or not line:
@@ -113,7 +121,7 @@ def _read_text(file: Path, layout: TextLayout, errors: Errors, meter: Meter | No
 def read_jsonl(
     file: Path, errors: Errors = "strict", meter: Meter | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Rows of a .jsonl file with their line numbers; blank lines are passed over."""
+    """Yield the rows of a .jsonl file with their line numbers, skipping blank lines."""
     for number, line in read_lines(file, errors, meter):
         if not line or line.isspace():
             continue
@@ -121,22 +129,22 @@ def read_jsonl(
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise PretuneError(
-                f"{file}, line {number}: not valid JSON ({error}); each line must be one object"
+                f"{file}, line {number}: not valid JSON ({error}); each line must be one JSON object"
             ) from error
         if not isinstance(row, dict):
             raise PretuneError(
-                f"{file}, line {number}: a JSON {type(row).__name__}, but an object with fields is needed"
+                f"{file}, line {number}: the line is a JSON {type(row).__name__}; expected an object with fields"
             )
         yield number, row
 
 
 def csv_rows(file: Path, errors: Errors = "strict") -> Iterator[list[str]]:
-    """Yield the rows of a .csv or .tsv file as lists of cells, the header among them."""
+    """Yield the rows of a .csv or .tsv file, including the header, as lists of cells."""
     return (row for _, row in _numbered_rows(file, errors))
 
 
 def _numbered_rows(file: Path, errors: Errors, meter: Meter | None = None) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a .csv or .tsv file with the line that each ends on."""
+    """Yield each row of a .csv or .tsv file with the number of the line on which it ends."""
     lines = (line + "\n" for _, line in read_lines(file, errors, meter))
     reader = (
         csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if file_format(file) == ".tsv" else csv.reader(lines)
@@ -145,43 +153,46 @@ def _numbered_rows(file: Path, errors: Errors, meter: Meter | None = None) -> It
         for row in reader:
             yield reader.line_num, row
     except csv.Error as error:
-        raise PretuneError(f"{file}, line {reader.line_num}: not readable as a table ({error})") from error
+        raise PretuneError(f"{file}, line {reader.line_num}: the file is not a valid table ({error})") from error
 
 
 def read_table(
     file: Path, errors: Errors = "strict", meter: Meter | None = None, names: list[str] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Rows of a .csv or .tsv file with the line each ends on. `names` replaces a header that the file does not have.
+    """Yield the rows of a .csv or .tsv file as dictionaries, with the number of the line on which each row ends.
 
-    Tab-separated files are read without quoting, as the benchmarks write them: a quotation mark there is text.
+    `names` are the column names of a file without a header. Tab-separated files are read without quoting, as the public
+    benchmarks write them: a quotation mark there is part of the text.
     """
     header = names
     for number, row in _numbered_rows(file, errors, meter):
         if not row and header is not None and len(header) == 1 and file_format(file) == ".tsv":
-            row = [""]  # an empty text has no other way to stand there
+            row = [""]  # in a one-column table, a blank line is an empty text
         if not row:
             continue
         if header is None:
             header = [name.strip() for name in row]
             continue
         if len(row) != len(header):
-            raise PretuneError(f"{file}, line {number}: {len(row)} fields where the header has {len(header)}")
+            raise PretuneError(
+                f"{file}, line {number}: expected {len(header)} fields as in the header, but found {len(row)}"
+            )
         yield number, dict(zip(header, row, strict=True))
 
 
 def read_parquet(
     file: Path, columns: Sequence[str] | None = None, meter: Meter | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Rows of a .parquet file, numbered from 1; with `columns`, these fields alone are read where they exist."""
+    """Yield the rows of a .parquet file, numbered from 1; if all `columns` exist, only these are read."""
     import pyarrow
     import pyarrow.parquet
 
-    with open_stream(file):  # its checks: existence, permission
+    with open_stream(file):  # reports a missing or unreadable file
         pass
     try:
         with pyarrow.parquet.ParquetFile(file) as table:
             if columns and not set(columns) <= set(table.schema_arrow.names):
-                columns = None  # a row with all its fields tells which there are
+                columns = None  # read all fields, so that the caller's error can list them
             number = 0
             for batch in table.iter_batches(batch_size=PARQUET_ROWS, columns=columns):
                 for row in batch.to_pylist():
@@ -189,8 +200,8 @@ def read_parquet(
                     yield number, row
         if meter:
             meter.bytes += file.stat().st_size
-    except (pyarrow.ArrowException, OSError, ValueError) as error:  # the last for texts that are not UTF-8
-        raise PretuneError(f"{file}: damaged or not a parquet file ({error})") from error
+    except (pyarrow.ArrowException, OSError, ValueError) as error:  # ValueError: text that is not UTF-8
+        raise PretuneError(f"{file}: damaged, or not a Parquet file ({error})") from error
 
 
 def _from_row(
@@ -200,23 +211,23 @@ def _from_row(
     for field in (name, spans) if spans else (name,):
         if field is None or field not in row:
             names = ", ".join(map(repr, row)) or "none"
-            name_one = if_option("column", "; name one with --column") or if_option("text", "; name one with --text")
-            hint = f"; {nearest(field, row)}" if field and row else name_one
-            raise PretuneError(f"{file}, line {line}: no field {field or 'text'!r} among {names}{hint}")
+            choose = if_option("column", "; choose one with --column") or if_option("text", "; choose one with --text")
+            hint = f"; {nearest(field, row)}" if field and row else choose
+            raise PretuneError(f"{file}, line {line}: no field named {field or 'text'!r}; the fields are {names}{hint}")
     assert name is not None
     value = row[name]
     if value is None:
         value = ""
     if not isinstance(value, str):
-        raise PretuneError(f"{file}, line {line}: field {name!r} holds {type(value).__name__}, not text")
-    if not value.isascii():  # JSON escapes can spell halves of surrogate pairs, which are no text
+        raise PretuneError(f"{file}, line {line}: field {name!r} has type {type(value).__name__}; expected text")
+    if not value.isascii():  # JSON escapes can encode lone surrogates, which are not valid text
         try:
             value.encode()
         except UnicodeEncodeError as error:
             if errors == "strict":
                 raise PretuneError(
-                    f"{file}, line {line}: field {name!r} holds half of a surrogate pair, which is no text; "
-                    f"mend it{if_option('errors', ', or go on with --errors replace')}"
+                    f"{file}, line {line}: field {name!r} contains a lone surrogate, which is not valid text; "
+                    f"correct the file{if_option('errors', ', or replace such characters with --errors replace')}"
                 ) from error
             value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     marked = read_spans(row[spans], len(value), f"{file}, line {line}, field {spans!r}") if spans else ()
@@ -224,7 +235,7 @@ def _from_row(
 
 
 def guess_text_column(row: dict[str, Any]) -> str | None:
-    """The usual names first, else the only field that holds text."""
+    """Return the column that has a usual name for texts, else the only column that contains text, else None."""
     for name in TEXT_COLUMNS:
         if name in row:
             return name

@@ -1,4 +1,4 @@
-"""Finding files and reading them as streams, plain or compressed."""
+"""Find input files and read them as streams, plain or compressed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ Paths = str | Path | Iterable[str | Path]
 class Stream(Protocol):
     """A readable stream of bytes."""
 
-    def read(self, size: int, /) -> bytes: ...
+    def read(self, size: int, /) -> bytes:
+        """Read at most `size` bytes."""
 
 
 def file_format(path: Path) -> str | None:
-    """The format behind a name, compression aside: `.jsonl` for `a.jsonl.xz`; None when it is not one of ours.
+    """Return the supported format that a file name indicates, ignoring compression; None for any other format.
 
     >>> file_format(Path("news.jsonl.xz"))
     '.jsonl'
@@ -35,7 +36,7 @@ def file_format(path: Path) -> str | None:
 
 
 def ending(path: Path) -> str:
-    """How a name ends, compression aside.
+    """Return the suffix of a file name in lower case, ignoring the suffix of a compression format.
 
     >>> ending(Path("dev.conllu.gz"))
     '.conllu'
@@ -47,7 +48,8 @@ def ending(path: Path) -> str:
 
 
 def find_files(paths: Paths, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Expand files, folders (searched whole, hidden names left out) and globs into a sorted list of files.
+    """Expand files, folders and glob patterns into a list of files of the given formats.
+    Folders are searched recursively, skipping hidden files; the files of each folder or pattern are sorted.
 
     >>> find_files(["corpus/", "more/*.txt.gz"])  # doctest: +SKIP
     """
@@ -59,12 +61,12 @@ def find_files(paths: Paths, formats: Sequence[str] = FORMATS) -> list[Path]:
         if path.is_dir():
             inside = sorted(p for p in path.rglob("*") if _is_visible_file(p, path) and file_format(p) in formats)
             if not inside:
-                raise PretuneError(f"{path}: no {', '.join(formats)} files in this folder (plain or {_endings()})")
+                raise PretuneError(f"{path}: the folder contains no {', '.join(formats)} files (plain or {_endings()})")
             found += inside
         elif path.exists():
             if file_format(path) not in formats:
                 raise PretuneError(
-                    f"{path}: unknown kind of file; expected one of {', '.join(formats)}, plain or {_endings()}"
+                    f"{path}: unsupported file format; expected one of {', '.join(formats)}, plain or {_endings()}"
                 )
             found.append(path)
         elif glob.has_magic(str(given)):
@@ -76,7 +78,7 @@ def find_files(paths: Paths, formats: Sequence[str] = FORMATS) -> list[Path]:
         else:
             raise PretuneError(f"{path}: no such file or folder")
     if not found:
-        raise PretuneError("no input files were given")
+        raise PretuneError("No input files were given")
     return found
 
 
@@ -89,14 +91,14 @@ def _is_visible_file(path: Path, root: Path) -> bool:
 
 
 class Meter:
-    """Counts the bytes read from disk, for progress."""
+    """A counter of the bytes read from disk, for progress bars."""
 
     def __init__(self) -> None:
         self.bytes = 0
 
 
 class _Metered:
-    """A raw file whose reads are counted."""
+    """A binary file that adds the bytes it reads to a meter."""
 
     closed = False
 
@@ -114,7 +116,7 @@ class _Metered:
 
 @contextmanager
 def open_stream(path: Path, meter: Meter | None = None) -> Iterator[Stream]:
-    """Open a file for reading bytes, decompressing by its ending. Damage becomes a PretuneError."""
+    """Open a file for reading bytes, decompressing it according to its suffix; errors become PretuneErrors."""
     compression = COMPRESSIONS.get(path.suffix.lower())
     try:
         with path.open("rb") as file:
@@ -122,7 +124,7 @@ def open_stream(path: Path, meter: Meter | None = None) -> Iterator[Stream]:
             if compression is None:
                 yield raw
             elif path.stat().st_size == 0:
-                raise EOFError("it is empty")
+                raise EOFError("the file is empty")
             elif compression == "xz":
                 with lzma.LZMAFile(raw) as stream:
                     yield stream
@@ -132,24 +134,26 @@ def open_stream(path: Path, meter: Meter | None = None) -> Iterator[Stream]:
                 with pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, mode="r"), compression) as stream:
                     yield stream
     except (lzma.LZMAError, EOFError) as error:
-        raise PretuneError(f"{path}: damaged or cut-off compressed file ({error}); fetch or pack it again") from error
+        raise PretuneError(
+            f"{path}: the compressed file is damaged or truncated ({error}); download or compress it again"
+        ) from error
     except IsADirectoryError as error:
-        raise PretuneError(f"{path}: is a folder, not a file") from error
+        raise PretuneError(f"{path}: expected a file, but this is a folder") from error
     except PermissionError as error:
-        raise PretuneError(f"{path}: no permission to read it") from error
+        raise PretuneError(f"{path}: permission denied; make the file readable") from error
     except OSError as error:
         if error.errno is None and compression is not None:  # how pyarrow reports bad data
             message = str(error).splitlines()[0]
             raise PretuneError(
-                f"{path}: damaged or cut-off compressed file ({message}); fetch or pack it again"
+                f"{path}: the compressed file is damaged or truncated ({message}); download or compress it again"
             ) from error
-        raise PretuneError(f"{path}: cannot be read ({error.strerror or error})") from error
+        raise PretuneError(f"{path}: the file cannot be read ({error.strerror or error})") from error
 
 
 def read_lines(path: Path, errors: Errors = "strict", meter: Meter | None = None) -> Iterator[tuple[int, str]]:
-    """Lines of a UTF-8 file with their numbers from 1, line ends (\\n, \\r\\n) taken off, a leading BOM too.
+    """Yield the lines of a UTF-8 file, numbered from 1, without line ends (\\n, \\r\\n) and without a leading BOM.
 
-    Only \\n ends a line: other Unicode separators are part of the text.
+    Only \\n ends a line: other Unicode line separators are part of the text.
     """
     with open_stream(path, meter) as stream:
         for number, line in enumerate(_split_lines(stream), 1):
@@ -159,7 +163,7 @@ def read_lines(path: Path, errors: Errors = "strict", meter: Meter | None = None
 
 
 def _split_lines(stream: Stream) -> Iterator[bytes]:
-    rest: list[bytes] = []  # pieces of a line longer than a block
+    rest: list[bytes] = []  # parts of a line that is longer than a block
     while block := stream.read(BLOCK):
         *lines, last = bytes(block).split(b"\n")
         if lines:
@@ -174,7 +178,7 @@ def _split_lines(stream: Stream) -> Iterator[bytes]:
 
 
 def decode(data: bytes, path: Path, line: int, errors: Errors) -> str:
-    """Decode UTF-8, or say in which file and line it is not."""
+    """Decode UTF-8; on invalid bytes, replace them or raise an error that names the file and line."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -182,19 +186,19 @@ def decode(data: bytes, path: Path, line: int, errors: Errors) -> str:
             return data.decode("utf-8", errors="replace")
         raise PretuneError(
             f"{path}, line {line}: not valid UTF-8 (byte 0x{data[error.start]:02x} at column {error.start + 1}); "
-            f"save or convert the file as UTF-8{if_option('errors', ', or go on with --errors replace')}"
+            f"convert the file to UTF-8{if_option('errors', ', or replace invalid bytes with --errors replace')}"
         ) from error
 
 
 def checked(text: str, place: str) -> str:
-    """A text that JSON may have spelled with halves of surrogate pairs, which are refused."""
+    """Return the text if it is valid Unicode; raise an error for lone surrogates, which JSON escapes can encode."""
     if not is_text(text):
-        raise PretuneError(f"{place} holds half of a surrogate pair, which is no text; mend it")
+        raise PretuneError(f"{place} contains a lone surrogate, which is not valid text; correct the file")
     return text
 
 
 def is_text(text: str) -> bool:
-    """Whether it is free of halves of surrogate pairs.
+    """Return whether a string is free of lone surrogates.
 
     >>> is_text("\\ud83d"), is_text("👍")
     (False, True)

@@ -1,4 +1,4 @@
-"""Text that every Python user has: the documentation strings of the installed packages."""
+"""Extract sample text that every Python installation has: the docstrings of its packages."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-SHORTEST = 200  # letters; shorter ones say little
+SHORTEST = 200  # characters; shorter docstrings are skipped
 PACKAGES = ("numpy", "torch", "sklearn", "scipy")  # after the standard library, where installed
 
 
 def read_docstrings(most: int) -> Iterator[str]:
-    """Documentation strings in the order of their files, the standard library's first, up to `most` letters.
+    """Yield the docstrings of the standard library, then of installed packages, until `most` characters are reached.
 
     >>> len(next(read_docstrings(1000))) >= 200
     True
@@ -36,10 +36,10 @@ def _sources() -> Iterator[Path]:
 
 
 def docstrings_of(file: Path) -> Iterator[str]:
-    """The documentation strings in a source file, which is parsed, not run."""
+    """Yield the docstrings in a source file, which is parsed, not executed."""
     try:
         tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError):  # unreadable, or for another Python
+    except (OSError, SyntaxError, ValueError):  # unreadable, or written for another version of Python
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

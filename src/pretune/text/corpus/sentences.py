@@ -1,13 +1,13 @@
-r"""Sentences: where each one starts and ends in its document.
+r"""Split documents into sentences.
 
-Segmentation is the `sentencex` library's, which knows abbreviations and initials of many languages. Its known errors
-(tests/text/test_sentences.py holds them, so that a release that mends one is noticed):
+Segmentation uses the `sentencex` library, which knows abbreviations and initials of many languages. Its known errors,
+which tests/text/test_sentences.py pins so that a release that corrects one is noticed:
 
-- Russian «т. е.» before a lower-case word ends a sentence («…, т. е. | был поэтом.»);
-- Russian «т. п.», «т. д.» at the end of a sentence do not («и т. п. Вот так.» stays one);
-- «p.m.», «D.C.» and the like always end or never end a sentence, whatever the next word says;
-- a paragraph of unmatched quotation marks takes time quadratic in its length, which is why long paragraphs are cut here;
-- a letter, white space outside ASCII and a full stop («A\xa0.») end in a panic, which is why it sees a plain space there.
+- Russian «т. е.» before a lowercase word ends a sentence («…, т. е. | был поэтом.»);
+- Russian «т. п.» and «т. д.» at the end of a sentence do not end it («и т. п. Вот так.» stays one sentence);
+- «p.m.», «D.C.» and the like always end or never end a sentence, regardless of the next word;
+- a paragraph of unmatched quotation marks takes time quadratic in its length, so long paragraphs are split here;
+- a letter, non-ASCII whitespace and a full stop («A\xa0.») make it panic, so a plain space is passed instead.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-LINES = "lines"  # the splitter that takes every line as one sentence
-LONGEST = 8_192  # characters handed to sentencex at once; longer paragraphs are cut at white space
+LINES = "lines"  # a pseudo-language: every line is one sentence
+LONGEST = 8_192  # characters passed to sentencex at once; longer paragraphs are split at spaces
 
 _PARAGRAPH = re.compile(r"\n\s*\n")
 _WIDE_SPACE_BEFORE_STOP = re.compile(r"[^\S\x00-\x7f](?=\.)")
@@ -25,7 +25,8 @@ Span = tuple[int, int]
 
 
 def split_sentences(text: str, language: str = "en") -> list[Span]:
-    """Spans (start, end) of the sentences of a text, without surrounding white space; `lines`: a sentence a line.
+    """Return the spans (start, end) of the sentences of a text, without surrounding whitespace.
+    With `language="lines"`, every line is one sentence.
 
     >>> text = "It rains.  Stay in!"
     >>> [text[start:end] for start, end in split_sentences(text)]
@@ -42,7 +43,7 @@ def split_sentences(text: str, language: str = "en") -> list[Span]:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """The text in paragraphs of at most LONGEST characters; joined they are the text again."""
+    """Split a text into paragraphs of at most LONGEST characters, whose concatenation is the text."""
     bounds = [0, *(match.end() for match in _PARAGRAPH.finditer(text)), len(text)]
     pieces = []
     for start, end in pairwise(bounds):
@@ -55,7 +56,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _trim(text: str, pieces: list[str]) -> list[Span]:
-    """Spans of pieces that lie end to end in the text, white space trimmed, empty ones dropped."""
+    """Return the spans of consecutive pieces of the text, without surrounding whitespace and without empty pieces."""
     spans, position = [], 0
     for piece in pieces:
         kept = piece.strip()
@@ -63,5 +64,5 @@ def _trim(text: str, pieces: list[str]) -> list[Span]:
             start = position + len(piece) - len(piece.lstrip())
             spans.append((start, start + len(kept)))
         position += len(piece)
-    assert position == len(text), "pieces of a text must add up to it"
+    assert position == len(text), "the concatenation of the pieces must be the text"
     return spans

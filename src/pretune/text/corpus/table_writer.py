@@ -1,4 +1,7 @@
-"""Writing tables row by row: .csv, .tsv, .jsonl, .parquet or CoNLL's columns, by the suffix of the name; whole or not at all."""
+"""Write tables row by row as .csv, .tsv, .jsonl, .parquet or CoNLL columns, chosen by the suffix of the file name.
+
+The file appears under its name only when it is complete.
+"""
 
 from __future__ import annotations
 
@@ -20,36 +23,36 @@ Row = dict[str, Any]
 Write = Callable[[Sequence[Row]], None]
 
 
-UNTYPED = (".csv", ".tsv")  # suffixes of tables that spreadsheets open, and read formulas in
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # how formulas begin, full-width letters too
+UNTYPED = (".csv", ".tsv")  # formats that spreadsheets open and in which they evaluate formulas
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # first characters of formulas
 
 
 class Columns:
-    """The columns of a table: those of the first rows. A later row may lack some, and has no others."""
+    """The column names of a table, fixed by the first rows written; later rows may lack some but may not add any."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.names: list[str] = []
-        self.number = count(1)  # of the next row
+        self.number = count(1)  # row numbers
 
     def cells(self, rows: Sequence[Row]) -> Iterator[tuple[int, list[Any]]]:
-        """The number of each row, and its cells."""
+        """Yield the number and the cells of each row."""
         self.names = self.names or list(dict.fromkeys(name for row in rows for name in row))
         known = set(self.names)
         for row, number in zip(rows, self.number, strict=False):
             for name in row.keys() - known:
                 raise PretuneError(
-                    f"{self.path}: row {number} has a column {name!r} that the first rows do not have; "
-                    "write a .jsonl file, whose rows may differ"
+                    f"{self.path}: row {number} has a column {name!r}, which the first rows do not have; "
+                    "write a .jsonl file, where columns may differ between rows"
                 )
             yield number, [row.get(name) for name in self.names]
 
 
 @contextmanager
 def table_writer(path: str | Path, *, safe: bool = False) -> Iterator[Write]:
-    """Yield a function that writes some more rows at a time.
+    """Open a table for writing and yield a function that appends rows to it.
 
-    With `safe`, no cell of a .csv or .tsv file is a formula to a spreadsheet.
+    With `safe`, cells of .csv and .tsv files that a spreadsheet would evaluate as formulas are escaped.
 
     >>> with table_writer("/tmp/example.csv") as write:
     ...     write([{"text": "a, b", "label": "x"}])
@@ -64,10 +67,10 @@ def table_writer(path: str | Path, *, safe: bool = False) -> Iterator[Write]:
 
 
 def check_suffix(path: str | Path) -> str:
-    """The suffix of a table that can be written; any other is refused."""
+    """Return the suffix of a path if it is a table format that can be written; raise an error otherwise."""
     suffix = Path(path).suffix.lower()
     if suffix not in KINDS:
-        raise PretuneError(f"{path}: unknown kind of file to write; expected one of {', '.join(KINDS)}")
+        raise PretuneError(f"{path}: unsupported output format; expected one of {', '.join(KINDS)}")
     return suffix
 
 
@@ -84,16 +87,16 @@ def _lines(path: Path, file: IO[bytes], *, line: Callable[[list[str]], str], saf
                 file.write(line([spell(cell) for cell in row]).encode())
             except UnicodeEncodeError as error:
                 raise PretuneError(
-                    f"{path}: row {number} holds half of a surrogate pair, which is no text; mend it, or write .jsonl"
+                    f"{path}: row {number} contains a lone surrogate, which is not valid text; correct it, or write .jsonl"
                 ) from error
             except ValueError as error:
-                raise PretuneError(f"{path}: row {number} has {error}; write .csv or .jsonl") from error
+                raise PretuneError(f"{path}: row {number} contains {error}; write .csv or .jsonl") from error
 
     yield write
 
 
 def not_a_formula(cell: str) -> str:
-    """Return a cell with a single quote before it where a spreadsheet would take it for a formula, as OWASP recommends.
+    """Return a cell, prefixed with a single quote if a spreadsheet would evaluate it as a formula (OWASP's advice).
 
     >>> not_a_formula("=1+1"), not_a_formula("a=1")
     ("'=1+1", 'a=1')
@@ -102,16 +105,16 @@ def not_a_formula(cell: str) -> str:
 
 
 def csv_line(row: list[str]) -> str:
-    """Cells with quotation marks where they need them."""
+    """Return cells as a line of CSV, with quotation marks where they are needed."""
     line = io.StringIO(newline="")
     csv.writer(line, lineterminator="\r\n").writerow(row)  # cells with either character need quotes
     return line.getvalue().removesuffix("\r\n") + "\n"
 
 
 def tsv_line(row: list[str]) -> str:
-    """Cells as they are."""
+    """Return cells as a line of TSV; raise ValueError for cells with a tab or line break."""
     if any(mark in cell for cell in row for mark in "\t\n\r"):
-        raise ValueError("a tab or a line end in a cell, for which a .tsv file has no place")
+        raise ValueError("a tab or a line break in a cell, which a .tsv file cannot represent")
     return "\t".join(row) + "\n"
 
 
@@ -122,7 +125,7 @@ def _jsonl(path: Path, file: IO[bytes]) -> Iterator[Write]:
             line = json.dumps(row, ensure_ascii=False, default=str)
             try:
                 file.write(line.encode() + b"\n")
-            except UnicodeEncodeError:  # halves of surrogate pairs have a place as escapes alone
+            except UnicodeEncodeError:  # lone surrogates can be written only as escapes
                 file.write(json.dumps(row, default=str).encode() + b"\n")
 
     yield write
@@ -145,10 +148,10 @@ def _parquet(path: Path, file: IO[bytes]) -> Iterator[Write]:
                 array = pyarrow.array(values, None if schema is None else schema.field(number).type)
             except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, UnicodeEncodeError) as error:
                 raise PretuneError(
-                    f"{path}: rows {numbers[0]} to {numbers[-1]}: the values of {name!r} are not all of one kind "
+                    f"{path}: rows {numbers[0]} to {numbers[-1]}: the values of {name!r} do not all have the same type "
                     f"({str(error).splitlines()[0]}); write a .jsonl file"
                 ) from error
-            # What is missing in all of the first rows may be a text later.
+            # A column that is null in all of the first rows may contain text later.
             arrays.append(array.cast(pyarrow.string()) if pyarrow.types.is_null(array.type) else array)
         table = pyarrow.Table.from_arrays(arrays, names=columns.names)
         if writer is None:
@@ -164,7 +167,7 @@ def _parquet(path: Path, file: IO[bytes]) -> Iterator[Write]:
 
 @contextmanager
 def _conll(path: Path, file: IO[bytes]) -> Iterator[Write]:
-    """A line a word, of the columns that have something for each, and a blank line after each row."""
+    """Write one word per line, using the columns that have one value per word, and a blank line after each row."""
     numbers = count(1)
 
     def write(rows: Sequence[Row]) -> None:
@@ -174,7 +177,7 @@ def _conll(path: Path, file: IO[bytes]) -> Iterator[Write]:
             words, _ = max(Counter(map(len, filter(None, lists))).items(), key=lambda item: item[1], default=(0, 0))
             columns = [cell for cell in lists if len(cell) == words]
             if len(columns) < 2:
-                raise PretuneError(f"{path}: row {number} has no words with something beside each; write .jsonl")
+                raise PretuneError(f"{path}: row {number} has no two columns with one value per word; write .jsonl")
             lines = ["\t".join(str(value) for value in line) for line in zip(*columns, strict=True)]
             file.write("".join(f"{line}\n" for line in [*lines, ""]).encode())
 
@@ -182,7 +185,7 @@ def _conll(path: Path, file: IO[bytes]) -> Iterator[Write]:
 
 
 def is_list(cell: Any) -> bool:
-    """Whether a cell holds plain values, one after the other."""
+    """Return whether a cell is a flat list of plain values."""
     return isinstance(cell, list) and not any(isinstance(value, list | dict) for value in cell)
 
 
@@ -196,7 +199,7 @@ KINDS: dict[str, Any] = {
 
 
 def as_text(value: Any) -> str:
-    """A cell of a table without types.
+    """Return a cell as text, for table formats without types.
 
     >>> [as_text(value) for value in ("a", None, True, 0.5, ["b", 1])]
     ['a', '', 'true', '0.5', '["b", 1]']

@@ -1,4 +1,4 @@
-"""Histories: the items of every user in order of time, as text: a line a user, items with spaces between them."""
+"""Convert user-item interactions to text: one user per line, with the user's items in order of time."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from pretune.text.corpus.documents import read_jsonl, read_parquet, read_table
 from pretune.text.corpus.files import checked, file_format
 
 USERS = ("user", "user_id", "userid", "customer", "customer_id", "session", "session_id")
-SEQUENCES = ("items", "history", "sequence")  # of all items of a user, with spaces between them
+SEQUENCES = ("items", "history", "sequence")  # columns with all items of a user, separated by spaces
 ITEMS = (*SEQUENCES, "item", "item_id", "itemid", "product", "product_id", "movie_id", "movieid")
 TIMES = ("time", "timestamp", "date", "datetime")
 
 
 def write_histories(files: Iterable[Path], out: Path, least: int = 3, **columns: str | None) -> dict[str, Any]:
-    """Write the histories in some .jsonl, .csv, .tsv or .parquet files to a text file; what there is to say about them.
+    """Write the histories of all users to a text file, one user per line, and return counts for the report.
 
-    A row has a user and an item, and perhaps a time; or a user and all items, as a list or with spaces between them. Without
-    times, the order of the rows counts. Users with fewer than `least` items are left out. `columns` (user, item, time) are
-    guessed from the usual names where they are not given.
+    A row of the .jsonl, .csv, .tsv or .parquet files has a user, an item and optionally a time; or a user and all
+    items, as a list or separated by spaces. Without times, the order of the rows is the order of the items. Users with
+    fewer than `least` items are left out. `columns` (user, item, time) are inferred from usual names if they are not
+    given.
     """
     seen: dict[str, list[tuple[Any, str]]] = {}
     for file in files:
@@ -35,13 +36,13 @@ def write_histories(files: Iterable[Path], out: Path, least: int = 3, **columns:
             history = seen.setdefault(str(user), [])
             for item in map(str, items if isinstance(items, list) else [items]):
                 if checked(item, f"{place}: an item").split() != [item]:
-                    raise PretuneError(
-                        f"{place}: the item {quote(item)} is empty or has spaces in it; name it otherwise"
-                    )
-                history.append((_order(row[time]) if time else (0, 0), item))
+                    raise PretuneError(f"{place}: the item {quote(item)} is empty or contains spaces; rename it")
+                history.append((_sort_key(row[time]) if time else (0, 0), item))
     kept = {user: [item for _, item in sorted(h, key=lambda x: x[0])] for user, h in seen.items() if len(h) >= least}
     if not kept:
-        raise PretuneError(f"no user has {least} items or more among {len(seen)} users; nothing to write")
+        raise PretuneError(
+            f"None of the {len(seen)} users has {least} or more items; lower the minimum number of items"
+        )
     write_bytes(out, "".join(" ".join(items) + "\n" for items in kept.values()).encode())
     return {
         "histories": str(out),
@@ -61,19 +62,21 @@ def _rows(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         case ".csv" | ".tsv":
             return read_table(file)
         case _:
-            raise PretuneError(f"{file}: histories come from .jsonl, .csv, .tsv or .parquet files")
+            raise PretuneError(f"{file}: user histories can be read only from .jsonl, .csv, .tsv or .parquet files")
 
 
 def _column(row: dict[str, Any], given: str | None, usual: tuple[str, ...], role: str, place: str) -> str:
-    """The column for a role. One without a role may be missing, and has no name then."""
+    """Return the name of the column for a role; "" if an optional column (one with an empty role) is missing."""
     name = given or next((key for key in row if key.lower() in usual), "")
     if row.get(name) is None and (role or given):
-        raise PretuneError(f"{place}: no {name or role!r} among {', '.join(map(repr, row))}; name the right column")
+        raise PretuneError(
+            f"{place}: no column {name or role!r}; the columns are {', '.join(map(repr, row))}; name the right one"
+        )
     return name
 
 
-def _order(time: Any) -> tuple[int, Any]:
-    """Something to sort by: numbers as numbers, dates in ISO's order as text."""
+def _sort_key(time: Any) -> tuple[int, Any]:
+    """Return a key that sorts numbers numerically and ISO dates chronologically."""
     try:
         return (0, float(time))
     except (TypeError, ValueError):

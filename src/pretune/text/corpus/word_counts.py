@@ -1,4 +1,4 @@
-"""Counting the words of a corpus of any size in bounded memory."""
+"""Count the words of a corpus of any size in bounded memory."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-LONGEST_WORD = 32  # characters; what is longer (text without spaces, links, data) is cut into windows
+LONGEST_WORD = 32  # characters; longer words (text without spaces, URLs, data) are split into windows
 WINDOW = 16
 
 
 @dataclass
 class WordCounts:
-    """How often each whitespace-separated word occurs.
+    """Counts of whitespace-separated words.
 
-    At most `limit` distinct words are kept. When there are more, the rarer half is dropped (of equally rare ones the
-    older), and the report says how much went: frequent words are never lost, and a text of nothing but rare words
-    leaves its most recent part as a sample.
+    At most `limit` distinct words are kept. When there are more, the rarer half is dropped, the older ones first among
+    equally rare words. So frequent words are never lost, and from a text of only rare words the most recent part stays
+    as a sample.
 
     >>> counts = WordCounts(limit=1000)
     >>> counts.add("hug pug hug")
@@ -28,7 +28,7 @@ class WordCounts:
     longest: int | None = LONGEST_WORD
     table: Counter[str] = field(default_factory=Counter)
     seen: int = 0  # occurrences counted
-    dropped_words: int = 0  # distinct words pruned away (one that comes back and goes again counts twice)
+    dropped_words: int = 0  # distinct words dropped (a word that reappears and is dropped again counts twice)
     dropped_occurrences: int = 0
 
     def add(self, text: str) -> None:
@@ -36,7 +36,7 @@ class WordCounts:
         words = text.split()
         if words and self.longest is not None and max(map(len, words)) > self.longest:
             words = list(_cut(words))
-        for start in range(0, len(words), self.limit):  # so that not even one huge text outgrows the table
+        for start in range(0, len(words), self.limit):  # so that a single huge text cannot outgrow the table
             part = words[start : start + self.limit]
             self.seen += len(part)
             self.table.update(part)
@@ -44,12 +44,12 @@ class WordCounts:
                 self._prune(self.limit // 2)
 
     def _prune(self, keep: int) -> None:
-        # Sorting is stable and a dictionary keeps its order of arrival: among equals, the newer come last and stay.
+        # Sorting is stable and dictionaries keep insertion order: among equal counts, newer words come last and are kept.
         ranked = sorted(self.table.items(), key=lambda item: item[1])
-        gone = len(ranked) - keep
-        self.dropped_words += gone
-        self.dropped_occurrences += sum(count for _, count in ranked[:gone])
-        self.table = Counter(dict(ranked[gone:]))
+        dropped = len(ranked) - keep
+        self.dropped_words += dropped
+        self.dropped_occurrences += sum(count for _, count in ranked[:dropped])
+        self.table = Counter(dict(ranked[dropped:]))
 
 
 def _cut(words: Iterable[str]) -> Iterator[str]:
@@ -62,9 +62,9 @@ def _cut(words: Iterable[str]) -> Iterator[str]:
 
 
 def scale(table: dict[str, int], total: int) -> Iterator[tuple[str, int]]:
-    """Counts scaled down to add up to `total`, by systematic sampling; unchanged where they are fewer.
+    """Yield word counts scaled down to a total of `total` by systematic sampling; unchanged if their total is smaller.
 
-    Any group of words keeps its share to within one occurrence, which is what merge frequencies are made of.
+    The share of any contiguous group of words changes by less than one occurrence, so merge frequencies are preserved.
     """
     whole = sum(table.values())
     if whole <= total:

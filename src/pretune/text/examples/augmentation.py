@@ -1,4 +1,4 @@
-"""More texts out of few, for a teacher to label: words left out, and stretches of words (Tang et al., 2019)."""
+"""Augment texts for a teacher to label, by dropping words and sampling n-grams (Tang et al., 2019)."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ import numpy as np
 
 from pretune.runtime.randomness import Draws
 
-LEFT_OUT = 0.1  # chance of a word to be left out
-STRETCH = 0.25  # chance of a text to be cut to a stretch of its words
+LEFT_OUT = 0.1  # probability of dropping a word
+STRETCH = 0.25  # probability of reducing a text to an n-gram of it
 
 
 def augment(texts: Sequence[str], copies: int, seed: int = 0) -> list[tuple[int, str]]:
-    """So many variants of each text, in order, and whose each is; none is empty, or one that is there already.
+    """Return up to `copies` variants of each text, each with the index of its text.
+    Variants that are empty or occur already are left out.
 
     >>> len(augment(["one two three four five six"], 2)) <= 2
     True
     """
-    draws, known = Draws(seed), set(texts)
-    made: list[tuple[int, str]] = []
+    draws, seen = Draws(seed), set(texts)
+    variants: list[tuple[int, str]] = []
     for number, text in enumerate(texts):
         words = text.split()
         for copy in range(copies):
             kept = draws.uniform("left out", number, copy, np.arange(len(words))) >= LEFT_OUT
-            chosen = [word for word, stays in zip(words, kept, strict=True) if stays]
+            chosen = [word for word, keep in zip(words, kept, strict=True) if keep]
             if len(chosen) > 2 and float(draws.uniform("stretch", number, copy)) < STRETCH:
                 size = 1 + int(draws.integers(len(chosen) - 1, "size", number, copy))
                 first = int(draws.integers(len(chosen) - size + 1, "first", number, copy))
                 chosen = chosen[first : first + size]
             variant = " ".join(chosen)
-            if variant and variant not in known:
-                known.add(variant)
-                made.append((number, variant))
-    return made
+            if variant and variant not in seen:
+                seen.add(variant)
+                variants.append((number, variant))
+    return variants

@@ -1,4 +1,4 @@
-"""Queries with a gap that an entity of a passage fills (ReCoRD, RuCoS)."""
+"""Read cloze questions whose placeholder an entity of the passage fills (ReCoRD, RuCoS)."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ def read_entities(
     errors: Errors = "strict",
     labels: bool = True,
 ) -> Grouped:
-    """Examples of the published layout, a passage with its queries (`qas`) a line; or of a query a line, with columns
-    `text`, `query`, `entities` and `answers`, of which the last two are lists.
+    """Read examples with one passage and its queries (`qas`) per line, as published, or with one query per line.
 
-    An entity is a text, or an object with a `text`, or with `start` and `end` in the passage (the last character, as there).
+    In the second format, the columns are `text`, `query`, `entities` and `answers`, of which the last two are lists. An
+    entity is a text, an object with a `text`, or an object with `start` and `end` in the passage (the end is inclusive,
+    as published).
     """
     table = Table.open(file, columns or {}, ROLES, errors)
     found = table.named(ROLES)
@@ -46,15 +47,15 @@ def read_entities(
         text = table.text(row, found["text"], line)
         names = _names(table, row, line, found["entities"], text)
         if nested:
-            asked = _list(table, row, line, found["qas"])
+            queries = _list(table, row, line, found["qas"])
         else:
-            asked = [{"query": row.get(found["query"]), "answers": row.get(found.get("answers", ""))}]
-        for item in asked:
+            queries = [{"query": row.get(found["query"]), "answers": row.get(found.get("answers", ""))}]
+        for item in queries:
             place = f"{table.path}, line {line}"
             query = item.get("query") if isinstance(item, dict) else None
             if not isinstance(query, str) or GAP not in query:
                 raise PretuneError(
-                    f"{place}: no {GAP} in the query {query!r} ({found['qas' if nested else 'query']!r})"
+                    f"{place}: the query {query!r} in {found['qas' if nested else 'query']!r} does not contain {GAP}"
                 )
             query = checked(query, f"{place}: {found['qas' if nested else 'query']!r}")
             golds = _golds(table, item, line, found["qas" if nested else "answers"], text) if labels else ()
@@ -72,7 +73,7 @@ def _golds(table: Table, item: Mapping[str, Any], line: int, column: str, text: 
 
 
 def _names(table: Table, row: Row, line: int, column: str, text: str) -> tuple[str, ...]:
-    """The different entities of a list, by name."""
+    """Return the distinct entities in a list column, by name."""
     names = []
     for entity in _list(table, row, line, column):
         if isinstance(entity, dict):
@@ -81,7 +82,7 @@ def _names(table: Table, row: Row, line: int, column: str, text: str) -> tuple[s
             entity = entity.get("text") or (text[start : end + 1] if inside else None)  # type: ignore[operator]
         if not isinstance(entity, str) or not entity.strip():
             raise PretuneError(
-                f"{table.path}, line {line}: an entity in {column!r} has no text, and no place in its passage"
+                f"{table.path}, line {line}: an entity in {column!r} has neither a text nor a valid position in its passage"
             )
         names.append(checked(entity.strip(), f"{table.path}, line {line}: {column!r}"))
     return tuple(dict.fromkeys(names))
@@ -90,5 +91,5 @@ def _names(table: Table, row: Row, line: int, column: str, text: str) -> tuple[s
 def _list(table: Table, row: Row, line: int, column: str) -> list[Any]:
     cells = row.get(column)
     if not isinstance(cells, list) or not cells:
-        raise PretuneError(f"{table.path}, line {line}: no list in {column!r}")
+        raise PretuneError(f"{table.path}, line {line}: expected a list that is not empty in {column!r}")
     return cells

@@ -1,7 +1,8 @@
-"""Clozes: a text with a gap that an answer fills, as in `{text} It was [MASK].` (Schick and Schütze, 2021, PET).
+"""Parse cloze prompts such as `{text} It was [MASK].` (Schick and Schütze, 2021, PET).
 
-{text} and {pair} stand for the texts of a row, further names in braces for what else it has; where there is none of them, the texts
-come first. [MASK] is the gap, whatever a tokenizer's own token is; a model that writes goes on there instead.
+{text} and {pair} stand for the texts of a row, other names in braces for its other fields; a prompt without any of them
+is preceded by the texts. [MASK] stands for the answer, whatever the tokenizer's mask token is; generative models
+continue the text there instead.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ TEXT, PAIR, GAP = "{text}", "{pair}", "[MASK]"
 
 @dataclass(frozen=True)
 class Cloze:
-    """Pieces in order, each with the space before it.
+    """A cloze prompt as pieces in order, each with the space before it.
 
     >>> Cloze.parse("{text} It was [MASK].").pieces
     ('{text}', ' It was', ' [MASK]', '.')
@@ -30,37 +31,37 @@ class Cloze:
 
     @classmethod
     def parse(cls, text: str, pair: bool = False, more: Collection[str] = ()) -> Cloze:
-        """Read a cloze for rows of one text, or of a pair, that have `more` under these names."""
+        """Parse a prompt for rows with a single text or a pair of texts; `more` are the names of further fields."""
         text = text.replace("\\n", "\n")
         slots = [TEXT, PAIR, *(f"{{{name}}}" for name in more)]
         if not any(slot in text for slot in slots):
             text = " ".join([TEXT, *([PAIR] if pair else []), text])
         if text.count(GAP) != 1:
             raise PretuneError(
-                f"cloze {text!r}: it takes one {GAP}, where the answer stands, and has {text.count(GAP)}"
+                f"cloze {text!r}: expected {GAP} once, in place of the answer, but found it {text.count(GAP)} times"
             )
         if (PAIR in text) != pair:
             raise PretuneError(
-                f"cloze {text!r}: there are pairs of texts, and no {PAIR} for the second of them"
+                f"cloze {text!r}: the examples are pairs of texts; add {PAIR} for the second text"
                 if pair
-                else f"cloze {text!r}: there are no pairs of texts for {PAIR}"
+                else f"cloze {text!r}: the examples are not pairs of texts; remove {PAIR}"
             )
         either = "|".join(map(re.escape, [*slots, GAP]))
         return cls(tuple(filter(None, re.split(rf"(\s*(?:{either}))", text))))
 
     @property
     def space(self) -> str:
-        """What stands between the text before the gap and the answer."""
+        """Return the whitespace between the text before the gap and the answer."""
         (gap,) = (piece for piece in self.pieces if piece.endswith(GAP))
         return gap.removesuffix(GAP)
 
     def before(self) -> Cloze:
-        """What stands before the gap."""
+        """Return the part of the prompt before the gap."""
         place = next(number for number, piece in enumerate(self.pieces) if piece.endswith(GAP))
         return Cloze(self.pieces[:place])
 
     def parts(self, rows: Labeled, tokenizer: Tokenizer) -> list[Part]:
-        """What the sequences of some rows are composed of."""
+        """Return the parts from which the sequences of some rows are composed."""
         slots = slots_of(rows)
         found: list[Part] = []
         for piece in self.pieces:
@@ -74,20 +75,22 @@ class Cloze:
         return found
 
     def fill(self, rows: Labeled, row: int, answer: str = "") -> str:
-        """The whole text of a row with an answer in it."""
+        """Return the text of a row with an answer in the gap."""
         values = {name: str(texts[row]) for name, texts in slots_of(rows).items()} | {GAP: answer}
         named = ((piece, piece.lstrip()) for piece in self.pieces)
         return "".join(piece[: -len(name)] + values[name] if name in values else piece for piece, name in named)
 
 
 def slots_of(rows: Labeled) -> Mapping[str, Sequence[str]]:
-    """What stands for each slot, row by row."""
+    """Return the values of each placeholder, one per row."""
     more = {f"{{{name}}}": cells for name, cells in rows.more.items()}
     return {TEXT: rows.texts, **({} if rows.pairs is None else {PAIR: rows.pairs}), **more}
 
 
 def name_words(words: str, labels: Sequence[str]) -> list[str]:
-    """The word of each label: good/bad in the order of the labels, or yes:good/no:bad; without any, the labels themselves.
+    """Return the verbalizer word of each label; without `words`, the labels themselves.
+
+    `words` is "good/bad", in the order of the labels, or "yes:good/no:bad".
 
     >>> name_words("yes:good/no:bad", ["no", "yes"])
     ['bad', 'good']
@@ -98,19 +101,23 @@ def name_words(words: str, labels: Sequence[str]) -> list[str]:
     if all(":" in word for word in found):
         named = {label.strip(): word.strip() for label, _, word in (word.partition(":") for word in found)}
         if set(named) != set(labels):
-            raise PretuneError(f"words {words}: they name {', '.join(named)}, but the labels are {', '.join(labels)}")
+            raise PretuneError(
+                f"words {words}: expected a word for each of the labels {', '.join(labels)}, but found {', '.join(named)}"
+            )
         return [named[label] for label in labels]
     if len(found) != len(labels):
-        raise PretuneError(f"words {words}: {len(found)} of them for {len(labels)} labels ({', '.join(labels)})")
+        raise PretuneError(
+            f"words {words}: expected one word for each of the {len(labels)} labels ({', '.join(labels)}), but found {len(found)}"
+        )
     return found
 
 
 def one_token(word: str, tokenizer: Tokenizer, space: str = " ") -> int:
-    """The token that a word is in running text; one that is cut into several, or unknown, is refused."""
+    """Return the token id of a word in running text; raise an error if it is unknown or has several tokens."""
     ids = tokenizer.encode(space + word)
     if len(ids) != 1 or ids[0] == tokenizer.roles.get("unknown"):
         pieces = ", ".join(map(repr, tokenizer.tokens(ids)))
         raise PretuneError(
-            f"word {word!r}: this tokenizer has no token for it ({pieces}); take a word that is one token"
+            f"word {word!r}: the tokenizer splits it into {pieces}; choose a word that is a single token"
         )
     return ids[0]

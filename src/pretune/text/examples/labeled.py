@@ -1,7 +1,7 @@
-"""Labeled files: rows with a text (or a pair of them) and a label; columns guessed, shown, and overridable.
+"""Read labeled files: rows with a text or a pair of texts and a label; columns are inferred, logged, and overridable.
 
-A Table is a file whose columns have roles. `read_labeled` gives it those of text, pair and label, and what further roles a task
-has; a task whose rows are of another kind uses a Table itself (text/examples/multiple_choice.py).
+A Table is a file whose columns have roles. `read_labeled` assigns the roles text, pair and label, and further roles of
+a task; tasks with another kind of rows use a Table directly (text/examples/multiple_choice.py).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError, if_option, nearest
 from pretune.runtime.progress import say
 from pretune.text.corpus.documents import csv_rows, read_jsonl, read_parquet, read_table
@@ -34,19 +35,18 @@ TEXTS = (
     "text", "sentence", "review", "content", "body", "message", "comment", "tweet", "utterance", "question",
     "document", "title",
 )  # fmt: skip
-SEPARATORS = ";|,"  # between labels of one row
-SAMPLE = 1000  # rows looked at when guessing
-LISTED = 3  # bad rows that a message names
-NOTHING = ("nan", "none", "null", "na", "n/a", "<na>")  # how programs spell that there is no value
-ROLES = ("text", "pair", "label")  # those that are options of their own
+SEPARATORS = ";|,"  # between the labels of a multi-label row
+SAMPLE = 1000  # rows from which column roles are inferred
+LISTED = 3  # bad rows listed in a message
+NOTHING = ("nan", "none", "null", "na", "n/a", "<na>")  # common spellings of missing values
+ROLES = ("text", "pair", "label")  # roles with command-line options of their own
 USUAL: dict[str, Sequence[str]] = {
     "text": (*TEXTS, *(first for first, _ in PAIRS)),
     "pair": [second for _, second in PAIRS],
     "label": LABELS,
 }
-KNOWN = {name for usual in USUAL.values() for name in usual}  # which make a first row a header
+KNOWN = {name for usual in USUAL.values() for name in usual}  # names that mark a first row as a header
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Row = dict[str, Any]
 
 
@@ -58,15 +58,15 @@ class Labeled:
     columns: dict[str, str]  # role → column, e.g. {"text": "sentence", "label": "label"}
     texts: list[str] = field(default_factory=list)
     pairs: list[str] | None = None
-    labels: list[Any] | None = None  # of a row: a string, a number, or a tuple of strings
-    lines: list[int] = field(default_factory=list)  # where each row stands in the file
-    more: dict[str, list[Any]] = field(default_factory=dict)  # role → cells, for further roles of a task
+    labels: list[Any] | None = None  # one per row: a string, a number, or a tuple of strings
+    lines: list[int] = field(default_factory=list)  # line number of each row
+    more: dict[str, list[Any]] = field(default_factory=dict)  # role → cells, for the further roles of a task
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def take(self, rows: Iterable[int]) -> Labeled:
-        """Some of the rows."""
+        """Return the rows at the given indices."""
         chosen = list(rows)
         pairs, labels = (None if c is None else [c[row] for row in chosen] for c in (self.pairs, self.labels))
         texts, lines = [self.texts[row] for row in chosen], [self.lines[row] for row in chosen]
@@ -74,18 +74,18 @@ class Labeled:
         return Labeled(self.file, self.columns, texts, pairs, labels, lines, more)
 
     def empty(self) -> list[int]:
-        """Return the rows that have no text: nothing but white space, in both texts of a pair."""
+        """Return the indices of rows without text, that is, with only whitespace in all of their texts."""
         sides = [self.texts, *([] if self.pairs is None else [self.pairs])]
         return [row for row, texts in enumerate(zip(*sides, strict=True)) if not any(text.strip() for text in texts)]
 
     @property
     def queries(self) -> Array:
-        """(rows,) numbers, the same for rows of one `group`."""
+        """Return an integer per row, (rows,), that is equal for rows of one `group`."""
         known = [str(group) for group in self.more.get("group", self.texts)]
         return np.unique(np.array(known, dtype=object), return_inverse=True)[1].astype(np.int64)
 
     def asked(self, row: int) -> str:
-        """What a row asks, whatever its label: two that ask the same are one. Rows of one `group` are one, too."""
+        """Return a key of a row's input, ignoring its label, that is equal for duplicates and for rows of one `group`."""
         if "group" in self.more:
             return str(self.more["group"][row])
         parts = [self.texts[row], *([] if self.pairs is None else [self.pairs[row]])]
@@ -93,25 +93,25 @@ class Labeled:
         return "\0".join(parts).casefold().strip()
 
     def place(self, row: int) -> str:
-        """Where a row stands, for messages."""
+        """Return the file and line of a row, for messages."""
         return f"{self.file}, line {self.lines[row]}" if self.lines else f"{self.file}, row {row + 1}"
 
     def show(self, row: int) -> dict[str, Any]:
-        """What of a row stands beside its answer."""
+        """Return the inputs of a row, to be shown beside its answer."""
         return {"text": self.texts[row], **({} if self.pairs is None else {"pair": self.pairs[row]})}
 
 
 @dataclass(frozen=True)
 class Excerpt:
-    """Some rows of a file, and the line each stands on: a part of a large one that is read as a whole one is."""
+    """A chunk of a file's rows, with line numbers, which can be read as if it were a file."""
 
     file: Path
     rows: list[tuple[int, Row]]
-    first: Row  # of the file: it says which columns there are
+    first: Row  # first row of the file, which defines the columns
 
 
 def table_rows(file: str | Path, errors: Errors = "strict") -> Iterator[tuple[int, Row]]:
-    """All rows of a table, and the line each stands on."""
+    """Yield all rows of a table with their line numbers."""
     (path,) = find_files(file, FORMATS)[:1]
     return _rows(path, _header(path, errors), errors)
 
@@ -119,14 +119,14 @@ def table_rows(file: str | Path, errors: Errors = "strict") -> Iterator[tuple[in
 def read_excerpts(
     path: Path, rows: int, read: Callable[[Path], Iterator[tuple[int, Row]]] = table_rows
 ) -> Iterator[Excerpt]:
-    """A file in parts of so many rows, in order, however large it is; `read` makes rows of it.
+    """Yield a file of any size in chunks of `rows` rows; `read` yields its rows.
 
     >>> for part in read_excerpts(Path("large.csv"), 1000): print(len(part.rows))  # doctest: +SKIP
     """
     left = read(path)
     part = list(islice(left, rows))
     if not part:
-        raise PretuneError(f"{path}: no rows in it")
+        raise PretuneError(f"{path}: the file contains no rows")
     _, first = part[0]
     while part:
         yield Excerpt(path, part, first)
@@ -143,14 +143,22 @@ def read_labeled(
     roles: Mapping[str, Sequence[str]] | None = None,
     drop_bad: bool = False,
 ) -> Labeled:
-    """Read a .csv, .tsv, .jsonl or .parquet file of examples, or an excerpt of one.
+    """Read the examples of a .csv, .tsv, .jsonl or .parquet file, or of an excerpt of one.
 
-    `columns` says which column is the `text`, the `pair` (a second text) and the `label`; what it leaves open is guessed
-    from names, then from contents, and shown. A table without a header has columns 1, 2, 3 … A field inside another of a
-    .jsonl file is OUTER.INNER. `label` makes a label of a cell, one string if nothing else is said; a ValueError of its
-    says what is wrong with the cell. `roles` are further ones, and the usual names of their columns.
+    Rows without a label are an error, which lists them.
 
-    Rows without a label are refused with a list of them. With `drop_bad` they are left out, and so are rows without any text.
+    Parameters
+    ----------
+    columns
+        Role → column, for the `text`, the `pair` (a second text) and the `label`. Other roles are inferred from column names,
+        then from contents, and logged. Tables without a header have columns 1, 2, 3, …; a nested field of a .jsonl file is
+        OUTER.INNER.
+    label
+        Converts a cell to a label, by default to a string; its ValueError describes what is wrong with the cell.
+    roles
+        Further roles, with the usual names of their columns.
+    drop_bad
+        Whether to leave out rows without a label and rows without any text.
 
     >>> rows = read_labeled("train.csv", {"label": "sentiment"})  # doctest: +SKIP
     """
@@ -186,31 +194,31 @@ def read_labeled(
         drop_or_refuse(what, [f"line {made.lines[row]}" for row in empty], drop_bad)
         made = made.take(sorted({*range(len(made))} - {*empty}))
     if not made.texts:
-        raise PretuneError(f"{table.path}: no row with both a text and a label is left")
+        raise PretuneError(f"{table.path}: no row has both a text and a label")
     return made
 
 
 @dataclass
 class Table:
-    """A file, or an excerpt of one, whose columns have roles, some of them given."""
+    """A file, or an excerpt of one, whose columns have roles, some of them given by the user."""
 
     path: Path
     roles: Collection[str]
     given: dict[str, str]  # role → column
-    first: Row  # which says which columns there are
+    first: Row  # defines the columns
     sample: list[Row]
-    names: list[str] | None  # of the columns, where the file has no header
-    rows: Callable[[], Iterator[tuple[int, Row]]]  # all of them, and the line each stands on
+    names: list[str] | None  # column names, if the file has no header
+    rows: Callable[[], Iterator[tuple[int, Row]]]  # yields all rows with their line numbers
 
     @classmethod
     def open(
         cls, file: str | Path | Excerpt, columns: Mapping[str, str], roles: Mapping[str, Sequence[str]], errors: Errors
     ) -> Table:
-        """Look at the first rows of a file whose columns can have these roles, under these usual names."""
+        """Open a file and sample its first rows; `roles` maps the possible roles to usual column names."""
         given = {role: name for role, name in columns.items() if name}
         for role in given:
             if role not in roles:
-                raise PretuneError(f"unknown column role {role!r}; {nearest(role, roles)}")
+                raise PretuneError(f"Unknown column role {role!r}; {nearest(role, roles)}")
         path = file.file if isinstance(file, Excerpt) else find_files(file, FORMATS)[0]
         known = {name for usual in roles.values() for name in usual}
         names = None if isinstance(file, Excerpt) else _header(path, errors, known)
@@ -221,29 +229,31 @@ class Table:
 
         sample = [row for _, row in islice(rows(), SAMPLE)]
         if not sample:
-            raise PretuneError(f"{path}: no rows in it")
+            raise PretuneError(f"{path}: the file contains no rows")
         first = _flat(file.first) if isinstance(file, Excerpt) else sample[0]
         return cls(path, roles, given, first, sample, names, rows)
 
     def named(self, roles: Mapping[str, Sequence[str]]) -> dict[str, str]:
-        """Role → column: what is given, else the first of a role's usual names that is there."""
+        """Return role → column: the given column, else the first of the role's usual names that the table has."""
         lower = {name.lower(): name for name in self.first}
         guesses = {role: next((lower[name] for name in usual if name in lower), None) for role, usual in roles.items()}
         found = {role: self.given.get(role) or guess for role, guess in guesses.items()}
         return {role: name for role, name in found.items() if name}
 
     def settle(self, found: Mapping[str, str], needed: Collection[str]) -> None:
-        """Refuse columns that are not there and roles without a column; show what was guessed."""
-        known = ", ".join(map(repr, self.first))
+        """Raise an error for missing columns and roles without a column; log inferred columns."""
+        listed = ", ".join(map(repr, self.first))
         for role, names in found.items():
             for name in self.several(names):
                 if name not in self.first:
                     hint = nearest(name, self.first)
-                    raise PretuneError(f"{self.path}: no column {name!r} for the {role}; it has {known}; {hint}")
+                    raise PretuneError(
+                        f"{self.path}: no column {name!r} for the {role}; the columns are {listed}; {hint}"
+                    )
         for role in needed:
             if role not in found:
                 raise PretuneError(
-                    f"{self.path}: cannot tell which column is the {role} among {known}{with_options('name it', [role])}"
+                    f"{self.path}: cannot infer the {role} column; the columns are {listed}{with_options('choose one', [role])}"
                 )
         if set(found) != set(self.given):
             guessed = ", ".join(f"{role} = {name!r}" for role, name in found.items())
@@ -252,24 +262,26 @@ class Table:
             say(f"{self.path}: {guessed}{note}{with_options('override', roles)}")
 
     def several(self, names: str) -> list[str]:
-        """The columns of a role that has more than one, with commas between their names."""
+        """Return the columns of a role that may have several, separated by commas."""
         return [names] if names in self.first else names.split(",")
 
     def text(self, row: Row, name: str, line: int) -> str:
-        """A cell as text."""
+        """Return a cell as text; raise an error if it is missing or nested."""
         value = row.get(name)
         if value is None:
-            raise PretuneError(f"{self.path}, line {line}: no {name!r}")
+            raise PretuneError(f"{self.path}, line {line}: the field {name!r} is missing")
         if isinstance(value, list | dict):
-            raise PretuneError(f"{self.path}, line {line}: a {type(value).__name__} in place of a text in {name!r}")
+            raise PretuneError(
+                f"{self.path}, line {line}: expected text in {name!r}, but found a {type(value).__name__}"
+            )
         return checked(value if isinstance(value, str) else str(value), f"{self.path}, line {line}: {name!r}")
 
     def text_or_empty(self, row: Row, name: str, line: int) -> str:
-        """Return a cell as text; one that is there and has no value is empty."""
+        """Return a cell as text; an empty text if the cell exists and has no value."""
         return "" if name in row and is_missing(row[name]) else self.text(row, name, line)
 
     def cell(self, row: Row, name: str, line: int, read: Callable[[Any], Any]) -> Any:
-        """What `read` makes of a cell; its ValueError gets a place."""
+        """Return `read` of a cell; a ValueError becomes an error that names the file and line."""
         try:
             return read(row.get(name))
         except Missing:
@@ -279,7 +291,7 @@ class Table:
 
 
 def with_options(advice: str, roles: Iterable[str]) -> str:
-    """Return advice to name the columns of some roles, with the options that the running command has; "" without any.
+    """Return advice that names the options for the columns of some roles; "" if the running command has none of them.
 
     >>> with_options("override", ["text", "group"])
     '; override with --text, --columns.group'
@@ -292,16 +304,18 @@ def with_options(advice: str, roles: Iterable[str]) -> str:
 
 
 def drop_or_refuse(what: str, bad: Sequence[str], drop: bool | None) -> None:
-    """Count and list examples that are no good: left out where that was asked for, else refused; None: all are wanted."""
+    """Log that bad examples were left out if `drop` is set; otherwise raise an error that lists them.
+    With `drop=None`, the error does not mention that they can be left out.
+    """
     listed = ", ".join(bad[:LISTED]) + (" …" if len(bad) > LISTED else "")
     if not drop:
-        way_out = "" if drop is None else if_option("drop-bad", ", or leave them out with --drop-bad")
-        raise PretuneError(f"{what}: {listed}; mend them{way_out}")
-    say(f"{what}: {listed}; they were left out")
+        advice = "" if drop is None else if_option("drop-bad", ", or leave them out with --drop-bad")
+        raise PretuneError(f"{what}: {listed}; correct them{advice}")
+    say(f"{what}: {listed}; these rows are left out")
 
 
 def column_names(path: Path, errors: Errors = "strict") -> list[str]:
-    """The columns of a table."""
+    """Return the column names of a table."""
     return list(Table.open(path, {}, USUAL, errors).first)
 
 
@@ -316,7 +330,7 @@ def _rows(path: Path, names: list[str] | None, errors: Errors) -> Iterator[tuple
 
 
 def _flat(row: Row) -> Row:
-    """With the fields of fields, by names with a dot."""
+    """Return a row with the fields of nested objects added under dotted names."""
     inside = [
         (f"{outer}.{name}", x) for outer, inner in row.items() if isinstance(inner, dict) for name, x in inner.items()
     ]
@@ -324,7 +338,7 @@ def _flat(row: Row) -> Row:
 
 
 def _header(path: Path, errors: Errors, known: Collection[str] = KNOWN) -> list[str] | None:
-    """Numbers as names where a table has no header, else None: its first row is data when it reads like data."""
+    """Return 1, 2, 3, … as column names if the first row of a table looks like data; None if it is a header."""
     if file_format(path) not in (".csv", ".tsv"):
         return None
     first = [cell.strip() for cell in next(filter(None, csv_rows(path, errors)), [])]
@@ -340,7 +354,7 @@ def _reads_like_data(cell: str) -> bool:
 def guess_columns(
     sample: list[Row], given: Mapping[str, str], labels: bool = True, taken: Collection[str] = ()
 ) -> dict[str, str]:
-    """Roles to columns: what is given, then by the usual names, then by contents; those `taken` have roles already."""
+    """Return role → column: given ones, then by usual names, then by contents, without columns in `taken`."""
     found = dict(given)
     lower = {name.lower(): name for name in sample[0] if isinstance(name, str)}
 
@@ -367,7 +381,7 @@ def guess_columns(
 
 
 def _label_by_content(sample: list[Row], taken: set[str]) -> str | None:
-    """The column with the fewest different values, if they repeat."""
+    """Return the column with the fewest distinct values, if values repeat."""
     best: tuple[int, str] | None = None
     for name in sample[0]:
         values = [str(row.get(name, "")) for row in sample]
@@ -379,7 +393,7 @@ def _label_by_content(sample: list[Row], taken: set[str]) -> str | None:
 
 
 def _text_by_content(sample: list[Row], taken: set[str]) -> str | None:
-    """The column with the longest values."""
+    """Return the column with the longest values."""
     sizes = {
         name: sum(len(row[name]) for row in sample if isinstance(row.get(name), str))
         for name in sample[0]
@@ -390,11 +404,11 @@ def _text_by_content(sample: list[Row], taken: set[str]) -> str | None:
 
 
 class Missing(ValueError):  # noqa: N818
-    """A cell that has no label."""
+    """The error for a cell that has no label."""
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a cell has no value: null, or what tables of numbers have instead of it.
+    """Return whether a cell has no value: null, or NaN as in tables of numbers.
 
     >>> is_missing(None), is_missing(float("nan")), is_missing("")
     (True, True, False)
@@ -403,7 +417,7 @@ def is_missing(value: Any) -> bool:
 
 
 def one_label(value: Any) -> str:
-    """A cell with one label.
+    """Convert a cell to a single label.
 
     >>> one_label(True)
     'true'
@@ -413,21 +427,22 @@ def one_label(value: Any) -> str:
     if is_missing(value) or str(value).strip() == "":
         raise Missing("no label")
     if isinstance(value, list | dict):
-        raise ValueError(f"a {type(value).__name__} in place of a single label")
+        raise ValueError(f"expected a single label, but found a {type(value).__name__}")
     if not is_text(label := str(value).strip()):
-        raise ValueError("half of a surrogate pair, which is no text,")
+        raise ValueError("a lone surrogate, which is not valid text,")
     return label
 
 
 def some_labels(value: Any) -> Any:
-    """A cell with any number of labels: a list, or a text that is cut when all are known."""
+    """Convert a cell to any number of labels: a tuple from a list, or a text to be split when all rows are known."""
     if isinstance(value, list):
         return tuple(dict.fromkeys(one_label(item) for item in value))
     return "" if is_missing(value) or value == "" else one_label(value)
 
 
 def split_labels(cells: Sequence[Any], known: Collection[str] = ()) -> list[tuple[str, ...]]:
-    """The labels of each of some cells: texts are cut at the first of ; | , that any of them has, `known` labels aside.
+    """Return the labels of each cell of a multi-label column.
+    Texts are split at the first of ; | , that any of them contains; a cell that is a `known` label is not split.
 
     >>> split_labels(["red; blue", "", "light, very light"])
     [('red', 'blue'), (), ('light, very light',)]
@@ -440,7 +455,7 @@ def split_labels(cells: Sequence[Any], known: Collection[str] = ()) -> list[tupl
 
 
 def number(value: Any) -> float:
-    """A cell with a number.
+    """Convert a cell to a number.
 
     >>> number(" 3.50 ")
     3.5

@@ -1,4 +1,4 @@
-"""Examples of several candidates each: choices for a text, or names for a gap."""
+"""Read examples with several candidates each: multiple choice, or entities for a placeholder."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.text.corpus.files import Errors, checked
 from pretune.text.examples.labeled import LABELS, Excerpt, Row, Table
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 ROLES: dict[str, Sequence[str]] = {
     "text": ("premise", "sent1", "article", "passage", "context", "ctx", "goal", "story", "paragraph", "text", "sentence"),
@@ -28,73 +27,73 @@ NUMBERED = re.compile(r"(choice|ending|option|answer|alternative|solution|sol)[ 
 
 @dataclass(frozen=True)
 class Candidates:
-    """One example: candidates, and the text or two in which each of them is read."""
+    """One example: its candidates, and the text or pair of texts that is encoded for each of them."""
 
     names: tuple[str, ...]
     texts: tuple[str, ...]
     pairs: tuple[str, ...] | None = None
-    right: tuple[int, ...] = ()  # candidates
-    golds: tuple[str, ...] = ()  # right answers in words, which need not be candidates
-    shown: str = ""  # what stands beside the answer
+    right: tuple[int, ...] = ()  # indices of the correct candidates
+    golds: tuple[str, ...] = ()  # correct answers as text, which need not be candidates
+    shown: str = ""  # the input, to be shown beside the answer
 
 
 @dataclass
 class Grouped:
-    """The examples of a file, in order. `texts` and `pairs` are those of all candidates, example after example."""
+    """The multiple-choice examples of a file, in order; `texts` and `pairs` are those of all candidates, concatenated."""
 
     file: Path
     columns: dict[str, str]
     groups: list[Candidates] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
-    answered: bool = True  # whether the right answers are known
-    nested: bool = False  # whether a row may have several examples
+    answered: bool = True  # whether the correct answers are known
+    nested: bool = False  # whether a row may contain several examples
 
     def __len__(self) -> int:
         return len(self.groups)
 
     def take(self, rows: Iterable[int]) -> Grouped:
-        """Some of the examples."""
+        """Return the examples at the given indices."""
         chosen = list(rows)
         groups, lines = [self.groups[row] for row in chosen], [self.lines[row] for row in chosen]
         return Grouped(self.file, self.columns, groups, lines, self.answered, self.nested)
 
     def asked(self, row: int) -> str:
-        """What an example asks, whatever the answer: two that ask the same are one."""
+        """Return a key of an example's input, ignoring its answer, that is equal for duplicates."""
         group = self.groups[row]
         return "\0".join([*group.texts, *(group.pairs or ())]).casefold().strip()
 
     def place(self, row: int) -> str:
-        """Where an example stands, for messages."""
+        """Return the file and line of an example, for messages."""
         return f"{self.file}, line {self.lines[row]}"
 
     def show(self, row: int) -> dict[str, Any]:
-        """What of an example stands beside its answer."""
+        """Return the input of an example, to be shown beside its answer."""
         return {"text": self.groups[row].shown}
 
     @property
     def texts(self) -> list[str]:
-        """What is read for each candidate."""
+        """Return the first text of each candidate."""
         return [text for group in self.groups for text in group.texts]
 
     @property
     def pairs(self) -> list[str] | None:
-        """And what beside it."""
+        """Return the second text of each candidate; None if candidates have a single text."""
         pairs = [pair for group in self.groups for pair in group.pairs or ()]
         return pairs or None
 
     @cached_property
     def sizes(self) -> Array:
-        """(examples,) how many candidates each has."""
+        """Return the number of candidates of each example, (examples,)."""
         return np.array([len(group.names) for group in self.groups], dtype=np.int64)
 
     @property
     def owner(self) -> Array:
-        """(candidates,) the example of each."""
+        """Return the index of each candidate's example, (candidates,)."""
         return np.repeat(np.arange(len(self)), self.sizes)
 
     @property
     def right(self) -> Array:
-        """(candidates,) the share of each in the right answer of its example."""
+        """Return the target probability of each candidate, (candidates,): uniform over the correct ones of its example."""
         shares = [
             [(i in group.right) / max(1, len(group.right)) for i in range(len(group.names))] for group in self.groups
         ]
@@ -108,11 +107,11 @@ def read_choices(
     errors: Errors = "strict",
     labels: bool = True,
 ) -> Grouped:
-    """Multiple choice: `choices` is a column of lists, or several (choice1, choice2 …; as an option: NAME,NAME), of which
-    some may be empty; `text` and `question` are optional. `label` is the number of the right choice, from 0, or from 1 where
-    no label is 0 and one is as many as there are choices; or its letter, or the choice itself.
+    """Read multiple-choice examples; models encode the text and, as its pair, the question followed by a choice.
 
-    The model reads the text and, as a pair, the question with the choice at its end.
+    `choices` is a column of lists, or several columns (choice1, choice2, …; as an option NAME,NAME), of which some may
+    be empty; `text` and `question` are optional. `label` is the index of the correct choice, its letter, or the choice
+    itself; indices count from 1 if no label is 0 and one equals the number of choices, else from 0.
     """
     table = Table.open(file, columns or {}, ROLES, errors)
     found = table.named(
@@ -132,7 +131,7 @@ def read_choices(
             if at is None:
                 label = row.get(found["label"])
                 raise PretuneError(
-                    f"{table.path}, line {line}: {label!r} in {found['label']!r} is none of the {len(names)} choices"
+                    f"{table.path}, line {line}: the label {label!r} in {found['label']!r} is none of the {len(names)} choices"
                 )
             right = ([number for number, name in enumerate(names) if name is not None].index(at),)
         choices = tuple(name for name in names if name is not None)
@@ -150,7 +149,7 @@ def read_choices(
 
 
 def numbered_columns(row: Row) -> list[str]:
-    """The columns choice1, choice2 … or whatever they are called, by their numbers; none if there is but one."""
+    """Return the columns choice1, choice2, … (or ending1, option1, …) in order; none if there is only one."""
     kinds: dict[str, list[str]] = {}
     for name in row:
         if match := NUMBERED.fullmatch(name):
@@ -160,27 +159,27 @@ def numbered_columns(row: Row) -> list[str]:
 
 
 def read_names(table: Table, row: Row, line: int, column: str) -> list[str | None]:
-    """The choices of a row, None where a column has none."""
+    """Return the choices of a row; None for empty columns."""
     columns = table.several(column)
     cells = row.get(columns[0])
     if len(columns) > 1:
         cells = [None if row.get(name) == "" else row.get(name) for name in columns]
     if not isinstance(cells, list):
-        raise PretuneError(f"{table.path}, line {line}: no list of choices in {column!r}")
+        raise PretuneError(f"{table.path}, line {line}: expected a list of choices in {column!r}")
     if sum(cell is not None for cell in cells) < 2:
-        raise PretuneError(f"{table.path}, line {line}: fewer than two choices in {column!r}")
+        raise PretuneError(f"{table.path}, line {line}: expected at least two choices in {column!r}")
     place = f"{table.path}, line {line}: {column!r}"
     return [None if cell is None else checked(str(cell), place) for cell in cells]
 
 
 def first_number(labels: Sequence[tuple[Any, int]]) -> int:
-    """What the first choice is called, 0 or 1, given labels and how many choices each has."""
+    """Return the index of the first choice, 0 or 1, given labels and their numbers of choices."""
     numbers = [(int(label), count) for label, count in labels if re.fullmatch(r"\d+", str(label))]
     return int(bool(numbers) and min(numbers)[0] > 0 and any(number == count for number, count in numbers))
 
 
 def find_choice(label: Any, names: Sequence[str | None], base: int) -> int | None:
-    """The number of the choice that a label means; None if there is no such.
+    """Return the position of the choice that a label refers to; None if there is none.
 
     >>> find_choice("B", ["red", "blue"], 0), find_choice("red", ["red", "blue"], 0), find_choice(2, ["red", "blue"], 1)
     (1, 0, 1)

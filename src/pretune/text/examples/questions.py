@@ -1,4 +1,4 @@
-"""Questions about passages, whose answers are spans of these: SQuAD's .json, or rows with a question, a passage and answers."""
+"""Read extractive question answering data: SQuAD's .json, or rows with a question, a passage and answers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError, nearest, quote
 from pretune.runtime.progress import say
 from pretune.text.corpus.files import checked, ending, file_format, open_stream
 from pretune.text.examples.labeled import FORMATS, ROLES, Excerpt, Row, drop_or_refuse, table_rows, with_options
-from pretune.text.examples.row_source import TokenRows
+from pretune.text.packing.token_rows import TokenRows
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Array = np.ndarray[Any, np.dtype[Any]]
 QUESTIONS = ("question", "query", "text")
 PASSAGES = ("passage", "context", "paragraph", "document")
 ANSWERS = ("answers", "answer", "label")
@@ -26,20 +26,20 @@ SQUAD = '{"data": [{"paragraphs": [{"context": "…", "qas": [{"question": "…"
 
 
 class Span(NamedTuple):
-    """An answer: its text, and where it begins in the passage."""
+    """An answer: its text and its start in the passage."""
 
     text: str
     start: int
 
     @property
     def end(self) -> int:
-        """Where it ends."""
+        """Return its end in the passage, exclusive."""
         return self.start + len(self.text)
 
 
 @dataclass
 class Questions:
-    """The questions of a file, in order, with their passages and what answers them: no span where nothing does."""
+    """The questions of a file, in order, with their passages and answers; unanswerable questions have no answer."""
 
     file: Path
     columns: dict[str, str]
@@ -53,7 +53,7 @@ class Questions:
         return len(self.questions)
 
     def take(self, rows: Iterable[int]) -> Questions:
-        """Some of the questions."""
+        """Return the questions at the given indices."""
         chosen = list(rows)
         answers = None if self.answers is None else [self.answers[row] for row in chosen]
         sides = (self.questions, self.passages, self.places, self.identities)
@@ -61,49 +61,49 @@ class Questions:
         return Questions(self.file, self.columns, questions, passages, answers, places, identities)
 
     def asked(self, row: int) -> str:
-        """What a question asks, whatever its answer: two that ask the same are one."""
+        """Return a key of a question and its passage, ignoring the answer, that is equal for duplicates."""
         return f"{self.questions[row]}\0{self.passages[row]}".casefold()
 
     def show(self, row: int) -> dict[str, Any]:
-        """What of a question stands beside its answer."""
+        """Return the input of a question, to be shown beside its answer."""
         return {"question": self.questions[row], "passage": self.passages[row]}
 
     def place(self, row: int) -> str:
-        """Where a question stands, for messages."""
+        """Return the file and line (or id) of a question, for messages."""
         return f"{self.file}, {self.places[row]}"
 
     def tokenize(self, tokenizer: Tokenizer) -> TokenPassages:
-        """Ids, and the places of those of passages."""
+        """Tokenize questions and passages, with the character offsets of passage tokens."""
         return TokenPassages.make(self, tokenizer)
 
 
 @dataclass
 class TokenPassages:
-    """The ids of all questions, then of all passages, each of these once."""
+    """The token ids of all questions, followed by those of all distinct passages."""
 
-    rows: TokenRows  # a question a row, with its passage
-    begins: Array  # (n,) the character of its passage with which each token begins; 0 in questions
-    ends: Array  # (n,) and that after its last one
+    rows: TokenRows  # one row per question, with its passage
+    begins: Array  # (n,) start of each token in its passage, in characters; 0 in questions
+    ends: Array  # (n,) end of each token, exclusive
 
     @classmethod
     def make(cls, questions: Questions, tokenizer: Tokenizer) -> TokenPassages:
-        """Tokenize."""
+        """Tokenize the questions and passages."""
         distinct = {passage: number for number, passage in enumerate(dict.fromkeys(questions.passages))}
-        asked, sizes = tokenizer.encode_many(questions.questions)
+        question_ids, sizes = tokenizer.encode_many(questions.questions)
         ids, lengths, offsets = tokenizer.encode_with_offsets(list(distinct))
         which = np.array([distinct[passage] for passage in questions.passages], dtype=np.int64)
-        starts = np.stack([np.cumsum(sizes) - sizes, len(asked) + (np.cumsum(lengths) - lengths)[which]], 1)
-        flat = np.concatenate([asked, ids])
-        begins, ends = (np.concatenate([np.zeros(len(asked), dtype=np.int64), side]) for side in offsets.T)
+        starts = np.stack([np.cumsum(sizes) - sizes, len(question_ids) + (np.cumsum(lengths) - lengths)[which]], 1)
+        flat = np.concatenate([question_ids, ids])
+        begins, ends = (np.concatenate([np.zeros(len(question_ids), dtype=np.int64), side]) for side in offsets.T)
         rows = TokenRows(flat, tokenizer.word_starts(flat), starts, np.stack([sizes, lengths[which]], 1))
         counts = np.concatenate([sizes, lengths])
         rows.spell_unknown([*questions.questions, *distinct], np.cumsum(counts) - counts, tokenizer)
         return cls(rows, begins, ends)
 
     def spans(self, answers: Sequence[Sequence[Span]]) -> Array:
-        """(questions, 2) the first and the last token of the first answer to each, counted from its passage's first one.
+        """Return the first and last token, (questions, 2), of each question's first answer, relative to its passage.
 
-        NO_ANSWER where there is none, NO_TOKENS where it has none.
+        NO_ANSWER marks unanswerable questions, NO_TOKENS answers without tokens.
         """
         found = np.full((len(answers), 2), NO_ANSWER, dtype=np.int64)
         for row, spans in enumerate(answers):
@@ -122,10 +122,11 @@ def read_questions(
     answers: bool = True,
     drop_bad: bool = False,
 ) -> Questions:
-    """Read questions. `columns` says which field is the `text` (question), the `pair` (passage) and the `label` (answers).
+    """Read questions, passages and answers.
 
-    Answers that do not stand in their passage where they should are refused with a list; with `drop_bad`, questions that
-    have no other answer are left out.
+    `columns` names the `text` (question), `pair` (passage) and `label` (answers) fields. Answers that are not in their
+    passage at the given position are an error, which lists them; with `drop_bad`, questions that have no other answer
+    are left out.
 
     >>> read_questions("dev-v2.0.json").answers[0][0].text  # doctest: +SKIP
     'France'
@@ -159,33 +160,35 @@ def read_questions(
         if found.answers is not None:
             found.answers.append(kept)
     if bad:
-        what = f"{path}: {len(bad)} answers in {names['label']!r} do not stand in their passage where they should"
+        what = f"{path}: {len(bad)} answers in {names['label']!r} are not at the given position of their passage"
         drop_or_refuse(what, bad, drop_bad)
     if not found.questions:
-        raise PretuneError(f"{path}: no questions in it")
+        raise PretuneError(f"{path}: the file contains no questions")
     return found
 
 
 def question_rows(file: str | Path) -> Iterator[tuple[int, Row]]:
-    """Questions with the line each stands on, as rows; of SQuAD's .json with its number, and its passage as `context`."""
+    """Yield questions as rows with their line numbers; SQuAD's are numbered and have their passage as `context`."""
     path = Path(file)
     if path.is_dir() or not path.exists():
-        raise PretuneError(f"{path}: {'a folder, not a file' if path.is_dir() else 'no such file'}")
+        raise PretuneError(f"{path}: {'expected a file, but this is a folder' if path.is_dir() else 'no such file'}")
     if ending(path) == ".json":
         return enumerate(_squad(path), 1)
     if file_format(path) not in FORMATS:
-        raise PretuneError(f"{path}: unknown kind of file; questions are in SQuAD's .json, or {', '.join(FORMATS)}")
+        raise PretuneError(f"{path}: unsupported file format; expected SQuAD's .json, or {', '.join(FORMATS)}")
     return table_rows(path)
 
 
 def _squad(path: Path) -> Iterator[Row]:
-    """SQuAD 1.1 (Rajpurkar et al., 2016) and 2.0 (2018)."""
+    """Yield the questions of SQuAD 1.1 (Rajpurkar et al., 2016) and 2.0 (2018) files."""
     with open_stream(path) as stream:
         raw = b"".join(iter(lambda: stream.read(1 << 20), b""))
     try:
         content = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise PretuneError(f"{path}: not valid JSON ({error}); questions a line each go into a .jsonl file") from error
+        raise PretuneError(
+            f"{path}: not valid JSON ({error}); if it has one question per line, rename it to .jsonl"
+        ) from error
     here = "at the top"
     try:
         for number, article in enumerate(content["data"]):
@@ -194,7 +197,7 @@ def _squad(path: Path) -> Iterator[Row]:
                 for row in paragraph["qas"]:
                     yield {**row, "context": paragraph["context"]}
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise PretuneError(f"{path}: not in SQuAD's layout, {SQUAD} ({here}: {error!r})") from error
+        raise PretuneError(f"{path}: not in SQuAD's format, {SQUAD} ({here}: {error!r})") from error
 
 
 def _place(number: int, row: Row) -> str:
@@ -202,7 +205,7 @@ def _place(number: int, row: Row) -> str:
 
 
 def _names(path: Path, row: Row, given: Mapping[str, str], answers: bool, quiet: bool) -> dict[str, str]:
-    """Role → field: what is given, then what is usual."""
+    """Return role → field: the given field, else the first usual name that the row has."""
     roles = {"text": QUESTIONS, "pair": PASSAGES} | ({"label": ANSWERS} if answers else {})
     names = {role: given.get(role) or next((n for n in usual if n in row), usual[0]) for role, usual in roles.items()}
     if names.keys() - given.keys() and not quiet:
@@ -214,24 +217,24 @@ def _names(path: Path, row: Row, given: Mapping[str, str], answers: bool, quiet:
 def _text(row: Row, name: str, place: str) -> str:
     if not isinstance(value := row.get(name), str):
         if name in row:
-            raise PretuneError(f"{place}: no text in {name!r}, but {quote(value)}")
+            raise PretuneError(f"{place}: expected text in {name!r}, but found {quote(value)}")
         known = ", ".join(map(repr, row)) or "none"
         hint = nearest(name, row) if row else ""
-        raise PretuneError(f"{place}: no text {name!r} among {known}; {hint}")
+        raise PretuneError(f"{place}: no field {name!r}; the fields are {known}; {hint}")
     return checked(value, f"{place}: {name!r}")
 
 
 def _spans(row: Row, name: str, place: str) -> list[tuple[str, int | None]]:
-    """A text, or several, each alone or with its place; null and an empty list are no answer."""
+    """Return the answers of a row as (text, start or None); null and an empty list mean that there is none."""
     if name not in row:
         known = ", ".join(map(repr, row)) or "none"
-        raise PretuneError(f"{place}: no field {name!r} among {known}; a question that nothing answers has []")
+        raise PretuneError(f"{place}: no field {name!r}; the fields are {known}; unanswerable questions need []")
     value = row[name]
     if value is None or value == "" or row.get("is_impossible"):
         return []
     if not isinstance(value, str | list) and not (isinstance(value, Mapping) and "text" in value):
-        raise PretuneError(f"{place}: no answers in {name!r}, but {quote(value)}")
-    if isinstance(value, Mapping):  # as Hugging Face's datasets have it, or a single one
+        raise PretuneError(f"{place}: expected answers in {name!r}, but found {quote(value)}")
+    if isinstance(value, Mapping):  # as in Hugging Face datasets, or a single answer
         texts, starts = value["text"], value.get("answer_start", value.get("start"))
         if isinstance(texts, str):
             value = [value]
@@ -243,6 +246,8 @@ def _spans(row: Row, name: str, place: str) -> list[tuple[str, int | None]]:
         whole = answer if isinstance(answer, Mapping) else {"text": answer}
         text, start = whole.get("text"), whole.get("answer_start", whole.get("start"))
         if not isinstance(text, str) or not isinstance(start, int | None):
-            raise PretuneError(f'{place}: an answer is a text, or {{"text": "…", "start": 17}}, not {quote(answer)}')
+            raise PretuneError(
+                f'{place}: an answer must be a text or {{"text": "…", "start": 17}}, not {quote(answer)}'
+            )
         found.append((text, start))
     return found

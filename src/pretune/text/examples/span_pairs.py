@@ -1,4 +1,4 @@
-"""Rows with two marked places: where they stand in characters, and in tokens."""
+"""Read rows with two marked spans, and locate the spans in characters and in tokens (WiC, WSC)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.text.corpus.files import Errors
 from pretune.text.examples.labeled import Excerpt, Labeled, drop_or_refuse, read_labeled, with_options
 from pretune.text.packing.sequences import Arrangement
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Array = np.ndarray[Any, np.dtype[Any]]
-Span = tuple[int, int]  # characters, the second not included
+Span = tuple[int, int]  # start and end in characters; the end is exclusive
 
 ROLES: dict[str, Sequence[str]] = {
     "start1": ("start1",),
@@ -40,12 +40,12 @@ def read_marked(
     labels: bool = True,
     drop_bad: bool = False,
 ) -> Labeled:
-    """Rows with a span in each of two texts, or two in one; `more["spans"]` has both of a row, in characters.
+    """Read rows with one span in each of two texts, or two in one text; `more["spans"]` has both spans of a row.
 
-    Spans are given by offsets (`start1`, `end1`, `start2`, `end2`), or by their words: `word` for both, or `word1` and
-    `word2`. Of several places where the words stand, it is the first, or the one nearest to the word of number `place1`,
-    `place2` (from 0, words are what stands between spaces). Spans that are not in their texts are refused with a list; with
-    `drop_bad`, rows that have such are left out.
+    Spans are given by character offsets (`start1`, `end1`, `start2`, `end2`) or by their words: `word` for both, or
+    `word1` and `word2`. If the words occur several times, the span is the first occurrence, or the one nearest to the
+    whitespace-separated word with the index `place1` or `place2`. Spans that are not in their texts are an error, which
+    lists them; with `drop_bad`, such rows are left out.
     """
     rows = read_labeled(file, columns, errors=errors, labels=labels, roles=ROLES, drop_bad=drop_bad and labels)
     for which in (1, 2):
@@ -53,8 +53,10 @@ def read_marked(
             {f"start{which}", f"end{which}"} <= rows.columns.keys() or {"word", f"word{which}"} & rows.columns.keys()
         ):
             raise PretuneError(
-                f"{rows.file}: cannot tell where span {which} is"
-                + with_options("name its bounds, or its words,", [f"start{which}", f"end{which}", f"word{which}"])
+                f"{rows.file}: no columns locate span {which}"
+                + with_options(
+                    "choose those with its bounds or its words", [f"start{which}", f"end{which}", f"word{which}"]
+                )
             )
     spans: dict[int, tuple[Span, Span]] = {}
     bad = []
@@ -64,23 +66,23 @@ def read_marked(
         except ValueError as error:
             bad.append(f"{rows.place(row).removeprefix(f'{rows.file}, ')}: {error}")
     if bad:
-        what = f"{rows.file}: the spans of {len(bad)} of {len(rows)} rows are not in their texts"
+        what = f"{rows.file}: {len(bad)} of {len(rows)} rows have spans that are not in their texts"
         drop_or_refuse(what, bad, drop_bad if labels else None)
     if not spans:
-        raise PretuneError(f"{rows.file}: no row has its spans")
+        raise PretuneError(f"{rows.file}: no row has both of its spans")
     rows = rows.take(spans)
     rows.more = {"spans": list(spans.values())}
     return rows
 
 
 def find_span(rows: Labeled, row: int, which: int) -> Span:
-    """The first or second span of a row; a ValueError says what is wrong with it."""
+    """Return the first or second span of a row; a ValueError describes what is wrong with it."""
     text = rows.texts[row] if which == 1 or rows.pairs is None else rows.pairs[row]
     start, end, place = (_whole(rows, row, f"{role}{which}") for role in ("start", "end", "place"))
     if start is not None and end is not None:
         if not 0 <= start < end <= len(text):
             raise ValueError(
-                f"no characters {start} to {end} in a text of {len(text)} "
+                f"characters {start} to {end} are outside the text of {len(text)} characters "
                 f"({rows.columns[f'start{which}']!r}, {rows.columns[f'end{which}']!r})"
             )
         return start, end
@@ -100,7 +102,7 @@ def find_span(rows: Labeled, row: int, which: int) -> Span:
 
 
 def find_words(words: str, text: str) -> list[Span]:
-    """Where words stand in a text, whole ones if there are any, whatever their case and the white space between them.
+    """Return the spans of a phrase in a text, ignoring case and whitespace; whole words only, if there are any.
 
     >>> find_words("art", "Start with Art")
     [(11, 14)]
@@ -115,13 +117,15 @@ def _whole(rows: Labeled, row: int, role: str) -> int | None:
     if cell is None or cell == "":
         return None
     if not re.fullmatch(r"\d+", str(cell).strip()):
-        raise ValueError(f"{cell!r} is not a number of characters in {rows.columns[role]!r}")
+        raise ValueError(f"{cell!r} in {rows.columns[role]!r} is not a number of characters")
     return int(cell)
 
 
 def mark_tokens(rows: Labeled, starts: Array, total: int, tokenizer: Tokenizer) -> Array:
-    """(total,) for the tokens of the rows' texts, which begin at `starts` (rows, 1 or 2): 1 in the first span, 2 in the
-    second, 3 in both."""
+    """Return a mark per token, (total,): 1 in the first span of its row, 2 in the second, 3 in both.
+
+    `starts` (rows, 1 or 2) is where the tokens of each text begin.
+    """
     mark = np.zeros(total, dtype=np.int64)
     sides = [rows.texts] if rows.pairs is None else [rows.texts, rows.pairs]
     offsets = [token_offsets(texts, tokenizer) for texts in sides]
@@ -131,23 +135,25 @@ def mark_tokens(rows: Labeled, starts: Array, total: int, tokenizer: Tokenizer) 
             begins, ends = offsets[side][row].T
             inside = np.flatnonzero((begins < end) & (ends > start))
             if not len(inside):
-                raise PretuneError(f"{rows.place(row)}: {sides[side][row][start:end]!r} has no token of its own")
+                raise PretuneError(
+                    f"{rows.place(row)}: {sides[side][row][start:end]!r} has no tokens; correct its span"
+                )
             mark[starts[row, side] + inside] |= 1 << which
     return mark
 
 
 def token_offsets(texts: Sequence[str], tokenizer: Tokenizer) -> list[Array]:
-    """For each text, (tokens, 2) the characters that each token stands for."""
+    """Return the character offsets of the tokens of each text, (tokens, 2)."""
     _, lengths, offsets = tokenizer.encode_with_offsets(texts)
     return np.split(offsets, np.cumsum(lengths)[:-1])
 
 
 def keep_spans(laid: Arrangement, rows: Labeled, length: int) -> Arrangement:
-    """The same with a column `span`; of texts that are cut, those tokens are left that have their spans in the middle."""
+    """Return the arrangement with a column `span`, where truncated texts are cut around their spans."""
     source: Any = laid.source
     mark = mark_tokens(rows, source.starts, len(source.ids), laid.tokenizer)
     marked = np.flatnonzero(mark)
-    starts = source.starts.T.ravel()  # texts lie end to end, the second ones after all the first
+    starts = source.starts.T.ravel()  # all first texts, then all second texts
     owner = np.searchsorted(starts, marked, side="right") - 1
     first, last = np.full(len(starts), np.iinfo(np.int64).max), np.full(len(starts), -1)
     np.minimum.at(first, owner, marked - starts[owner])
@@ -157,7 +163,7 @@ def keep_spans(laid: Arrangement, rows: Labeled, length: int) -> Arrangement:
     if over.any():
         row = int(np.argmax(over))
         raise PretuneError(
-            f"{rows.place(row)}: its spans do not fit into a sequence of {length} tokens; ask for longer ones "
+            f"{rows.place(row)}: the spans do not fit into a sequence of {length} tokens; choose a larger length "
             "with --set batch.length=…"
         )
     middle = (first + last + 1 - laid.spans) // 2

@@ -1,9 +1,8 @@
-"""Tags that mark stretches of words, and what they mark: BIO, IOB1, BIOES, each of which says the same.
+"""Convert between tagging schemes that mark spans of words: BIO, IOB1 and BIOES.
 
-words    Alex is going to Los Angeles County
-BIO      B-PER O O O B-LOC I-LOC I-LOC       B begins a stretch, I goes on with it
-IOB1     I-PER O O O I-LOC I-LOC I-LOC       B only where it follows another of its kind
-BIOES    S-PER O O O B-LOC I-LOC E-LOC       E ends it, S is a word alone
+words    Alex is going to Los Angeles County BIO      B-PER O O O B-LOC I-LOC I-LOC       B begins a span, I continues
+it IOB1     I-PER O O O I-LOC I-LOC I-LOC       B only directly after another span of the same type BIOES    S-PER O O O
+B-LOC I-LOC E-LOC       E ends a span, S is a span of one word
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-Scheme = Literal["plain", "BIO", "IOB1", "BIOES"]  # plain tags mark words, and no stretches of them
+Scheme = Literal["plain", "BIO", "IOB1", "BIOES"]  # plain tags mark single words, not spans
 PREFIXES = {"BIO": "BI", "IOB1": "BI", "BIOES": "BIES"}
 OUTSIDE = "O"
 _TAG = re.compile(r"O|[BIES](-.+)?", re.DOTALL)
 
 
 class Entity(NamedTuple):
-    """A stretch of words of some kind, the last one included."""
+    """A span of words with a type; the last word is inclusive."""
 
     kind: str
     first: int
@@ -28,9 +27,9 @@ class Entity(NamedTuple):
 
 
 def find_entities(tags: Sequence[str]) -> list[Entity]:
-    """The stretches that tags of any scheme mark; where they break its rules, those that conlleval sees.
+    """Return the spans that tags of any scheme mark; invalid tags are read as conlleval reads them.
 
-    A stretch begins with B or S, wherever the kind changes, and after O, E or S; it ends with E or S, and where the next
+    A span begins with B or S, where the type changes, and after O, E or S; it ends with E or S, and where the next one
     begins.
 
     >>> find_entities(["O", "I-PER", "I-PER", "B-PER", "I-LOC"])
@@ -39,7 +38,7 @@ def find_entities(tags: Sequence[str]) -> list[Entity]:
     found: list[Entity] = []
     if not any(tag != OUTSIDE for tag in tags):
         return found
-    first: int | None = None  # of the stretch that is under way
+    first: int | None = None  # first word of the current span
     before, kind_before = OUTSIDE, ""
     for place, tag in enumerate([*tags, OUTSIDE]):
         prefix, _, kind = tag.partition("-")
@@ -54,7 +53,7 @@ def find_entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def write_tags(entities: Iterable[Entity], words: int, scheme: str) -> list[str]:
-    """Tags for so many words that mark stretches, which do not overlap and come in order.
+    """Return the tags of `words` words that mark the given spans, which must be sorted and must not overlap.
 
     >>> write_tags([Entity("LOC", 1, 3), Entity("PER", 4, 4)], 6, "BIOES")
     ['O', 'B-LOC', 'I-LOC', 'E-LOC', 'S-PER', 'O']
@@ -74,7 +73,7 @@ def write_tags(entities: Iterable[Entity], words: int, scheme: str) -> list[str]
 
 
 def convert(tags: Sequence[str], scheme: str) -> list[str]:
-    """The same stretches in another scheme, or in the same with nothing broken; plain tags stay.
+    """Return tags for the same spans in another scheme, or corrected in the same one; plain tags are unchanged.
 
     >>> convert(["O", "I-PER", "I-PER"], "BIO")
     ['O', 'B-PER', 'I-PER']
@@ -83,25 +82,25 @@ def convert(tags: Sequence[str], scheme: str) -> list[str]:
 
 
 def find_scheme(sentences: Iterable[Sequence[str]]) -> Scheme:
-    """The scheme of some tags; where they break its rules, the one they break less often.
+    """Return the scheme of some tags; if they violate every scheme, the one they violate less often.
 
     >>> find_scheme([["I-PER", "O"]]), find_scheme([["B-PER", "O"]]), find_scheme([["NOUN"]])
     ('IOB1', 'BIO', 'plain')
     """
-    singles, first = False, {"B": 0, "I": 0}  # what stretches begin with that follow none of their kind
+    has_ends, first = False, {"B": 0, "I": 0}  # prefixes of spans that do not follow one of the same type
     for tags in sentences:
         for before, tag in pairwise([OUTSIDE, *tags]):
             if _TAG.fullmatch(tag) is None:
                 return "plain"
             if tag[0] in "ES":
-                singles = True
+                has_ends = True
             elif tag != OUTSIDE and (before == OUTSIDE or before[1:] != tag[1:]):
                 first[tag[0]] += 1
-    return "BIOES" if singles else "BIO" if first["B"] and first["B"] >= first["I"] else "IOB1"
+    return "BIOES" if has_ends else "BIO" if first["B"] and first["B"] >= first["I"] else "IOB1"
 
 
 def all_tags(kinds: Iterable[str], scheme: str) -> list[str]:
-    """Every tag that can come up for some kinds.
+    """Return every tag of a scheme for the given types.
 
     >>> all_tags(["LOC"], "BIO")
     ['O', 'B-LOC', 'I-LOC']

@@ -1,4 +1,4 @@
-"""Files of tagged words: CoNLL's columns, CoNLL-U, and .jsonl or .parquet with lists of words and of tags."""
+"""Read tagged words: CoNLL columns, CoNLL-U, and .jsonl or .parquet with lists of words and tags."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from typing import Any
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError, nearest
 from pretune.runtime.progress import say
 from pretune.text.corpus.documents import read_jsonl, read_parquet
 from pretune.text.corpus.files import Errors, checked, ending, file_format, read_lines
 from pretune.text.examples.labeled import Excerpt, Row, with_options
-from pretune.text.examples.row_source import TokenRows
+from pretune.text.packing.token_rows import TokenRows
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Array = np.ndarray[Any, np.dtype[Any]]
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 WORDS = ("words", "tokens", "form", "sentence", "text", "1")
 TAGS = ("tags", "ner_tags", "labels", "label", "pos_tags", "upos", "pos", "ner")
-NO_PREDICATE = ("-", "_", "O", "0")  # what stands in a column of predicates beside all other words
+NO_PREDICATE = ("-", "_", "O", "0")  # values that mark words other than the predicate
 DOCUMENT = "-DOCSTART-"
 
 
 @dataclass
 class Tagged:
-    """The sentences of a file, in order: words, and a tag for each where they are known."""
+    """The sentences of a file, in order: their words, and one tag per word if tags are known."""
 
     file: Path
-    columns: dict[str, str]  # role → column; of CoNLL's those that were asked for
+    columns: dict[str, str]  # role → column; for CoNLL files only the given ones
     words: list[list[str]] = field(default_factory=list)
     tags: list[list[str]] | None = None
-    predicates: list[int] | None = None  # in each sentence the word whose roles the tags are
-    lines: list[int] = field(default_factory=list)  # where each sentence begins in the file
+    predicates: list[int] | None = None  # index of each sentence's predicate, for semantic role labeling
+    lines: list[int] = field(default_factory=list)  # line on which each sentence begins
 
     def __len__(self) -> int:
         return len(self.words)
 
     @property
     def texts(self) -> list[str]:
-        """The sentences, for people."""
+        """Return the sentences as texts."""
         return [" ".join(words) for words in self.words]
 
     def take(self, rows: Iterable[int]) -> Tagged:
-        """Some of the sentences."""
+        """Return the sentences at the given indices."""
         chosen = list(rows)
         tags = None if self.tags is None else [self.tags[row] for row in chosen]
         predicates = None if self.predicates is None else [self.predicates[row] for row in chosen]
@@ -55,39 +55,39 @@ class Tagged:
         return Tagged(self.file, self.columns, words, tags, predicates, lines)
 
     def asked(self, row: int) -> str:
-        """What a sentence asks, whatever its tags: two that ask the same are one."""
+        """Return a key of a sentence, ignoring its tags, that is equal for duplicates."""
         about = "" if self.predicates is None else f"\0{self.predicates[row]}"
         return f"{' '.join(self.words[row])}{about}".casefold()
 
     def show(self, row: int) -> dict[str, Any]:
-        """What of a sentence stands beside its answer."""
+        """Return the input of a sentence, to be shown beside its tags."""
         about = {} if self.predicates is None else {"predicate": self.words[row][self.predicates[row]]}
         return {"text": " ".join(self.words[row]), **about}
 
     def place(self, row: int) -> str:
-        """Where a sentence begins, for messages."""
+        """Return the file and line of a sentence, for messages."""
         return f"{self.file}, line {self.lines[row]}"
 
     def tokenize(self, tokenizer: Tokenizer) -> TokenWords:
-        """Every word as the ids it has in running text."""
+        """Tokenize the sentences, with the tokens of each word."""
         return TokenWords.make(self, tokenizer)
 
 
 @dataclass
 class TokenWords:
-    """The ids of all words end to end, and which word each is of."""
+    """The concatenated token ids of all words, and the word that each token belongs to."""
 
-    rows: TokenRows  # a sentence a row
-    word: Array  # (n,) the number of the word that begins with this token, among all words; -1: inside a word
-    units: Array  # (words + 1,) where each word begins among the tokens, and the end
-    bounds: Array  # (sentences + 1,) where each sentence begins among the words
-    predicates: Array | None = None  # (sentences, 2) first token of each predicate, and how many it has
+    rows: TokenRows  # one row per sentence
+    word: Array  # (n,) index of the word that begins at this token; -1 inside words
+    units: Array  # (words + 1,) first token of each word
+    bounds: Array  # (sentences + 1,) first word of each sentence
+    predicates: Array | None = None  # (sentences, 2) first token and number of tokens of each predicate
 
     @classmethod
     def make(cls, tagged: Tagged, tokenizer: Tokenizer) -> TokenWords:
-        """Sentences are tokenized whole, a space between two words; an id is of the word in which it begins.
+        """Tokenize whole sentences, with a space between words; a token belongs to the word in which it begins.
 
-        A predicate stands between two separators.
+        Predicates are surrounded by two separators.
         """
         counts = np.array([len(words) for words in tagged.words], dtype=np.int64)
         bounds = np.concatenate([[0], np.cumsum(counts)])
@@ -97,7 +97,9 @@ class TokenWords:
         for row, words in enumerate(tagged.words):
             start, stop = stop, stop + int(lengths[row])
             ends = np.cumsum([len(word) + 1 for word in words], dtype=np.int64) - 1
-            owner = np.searchsorted(ends, places[start:stop, 0], side="right")  # the space before a word is the word's
+            owner = np.searchsorted(
+                ends, places[start:stop, 0], side="right"
+            )  # the space before a word belongs to the word
             sizes[bounds[row] : bounds[row + 1]] = np.bincount(owner.clip(max=len(words) - 1), minlength=len(words))
         units = np.concatenate([[0], np.cumsum(sizes)])
         first, marked = units[:-1].copy(), None
@@ -115,15 +117,15 @@ class TokenWords:
         word[first[sizes > 0]] = np.flatnonzero(sizes)
         begins = units[bounds]
         rows = TokenRows(ids, word >= 0, begins[:-1, None], np.diff(begins)[:, None])
-        if tagged.predicates is None:  # which have tokens of their own among the text's
+        if tagged.predicates is None:  # the separators shift the tokens
             rows.spell_unknown(tagged.texts, begins[:-1], tokenizer)
         return cls(rows, word, units, bounds, marked)
 
     def windows(self, rooms: Array, overlap: int) -> tuple[Array, Array, Array, int]:
-        """Windows of whole words, at most `rooms` (sentences,) tokens each: sentence, first token and tokens of each.
+        """Return windows of whole words (sentence, first token, length), and how many sentences have cut words.
 
-        Where a sentence takes several, they have about `overlap` tokens in common with the one before. Sentences without
-        tokens have none. A word that is longer than a window is cut; how many sentences have such comes last.
+        A window has at most `rooms` (sentences,) tokens. Consecutive windows of a sentence share about `overlap`
+        tokens; sentences without tokens have no window. A word that is longer than a window is cut.
         """
         lengths = self.rows.lengths[:, 0]
         fits = np.flatnonzero((lengths > 0) & (lengths <= rooms))
@@ -141,7 +143,7 @@ class TokenWords:
 
 
 def _windows(edges: Array, room: int, overlap: int) -> Iterator[tuple[int, int]]:
-    """Begin and size of windows over units with these edges, each as far as it goes, and no two that end alike."""
+    """Yield start and length of maximal windows over units with the given edges; no two windows end at the same edge."""
     first, count = 0, len(edges) - 1
     while True:
         stop = int(np.searchsorted(edges, edges[first] + room, side="right")) - 1
@@ -149,7 +151,7 @@ def _windows(edges: Array, room: int, overlap: int) -> Iterator[tuple[int, int]]
         yield int(edges[first]), min(int(edges[stop] - edges[first]), room)
         if stop == count:
             return
-        # Back by the overlap, but not so far that the next unit does not fit.
+        # Step back by the overlap, but not so far that the next unit does not fit.
         back = max(int(edges[stop]) - overlap, int(edges[stop + 1]) - room)
         first = min(stop, max(first + 1, int(np.searchsorted(edges, back))))
 
@@ -162,11 +164,11 @@ def read_tagged(
     predicate: str | None = None,
     errors: Errors = "strict",
 ) -> Tagged:
-    """Read tagged words.
+    """Read sentences of tagged words.
 
-    `columns` says which column is the `text` (words) and which the `label` (tags): of CoNLL's by number, the first and the
-    last by default; of CoNLL-U's by number or name, form and upos; of .jsonl's and .parquet's by name. `predicate` is a column
-    with the number of a word, or with a mark beside one.
+    `columns` names the `text` (words) and `label` (tags) columns: by number for CoNLL files (by default the first and
+    the last), by number or name for CoNLL-U (form and upos), by name for .jsonl and .parquet. `predicate` names a
+    column with the index of the predicate, or with a mark next to it.
 
     >>> read_tagged("train.conllu", {"label": "xpos"}).tags[0]  # doctest: +SKIP
     ['DT', 'NN']
@@ -175,44 +177,44 @@ def read_tagged(
     given = {role: str(name) for role, name in (columns or {}).items() if name}
     for role in given:
         if role not in ("text", "label"):
-            raise PretuneError(f"{path}: tagged words have a text and a label for each, and no {role!r}")
-    asked = {role: name for role, name in given.items() if tags or role != "label"}
+            raise PretuneError(f"{path}: tagged data has only the columns 'text' and 'label', not {role!r}")
+    requested = {role: name for role, name in given.items() if tags or role != "label"}
     names: dict[str, str] = {}
-    found = Tagged(path, asked, tags=[] if tags else None, predicates=[] if predicate is not None else None)
+    found = Tagged(path, requested, tags=[] if tags else None, predicates=[] if predicate is not None else None)
     for line, row in rows:
         if not names:
-            names = _names(path, row, asked, tags, predicate, quiet=isinstance(file, Excerpt))
+            names = _names(path, row, requested, tags, predicate, quiet=isinstance(file, Excerpt))
             if not _in_columns(row):
                 found.columns = {role: name for role, name in names.items() if role != "predicate"}
         place = f"{path}, line {line}"
         words = _list(row, names["text"], place)
         if found.tags is not None:
-            said = _list(row, names["label"], place)
-            if len(said) != len(words):
+            word_tags = _list(row, names["label"], place)
+            if len(word_tags) != len(words):
                 raise PretuneError(
-                    f"{place}: {len(words)} words in {names['text']!r}, but {len(said)} tags in {names['label']!r}; "
-                    "each word has one"
+                    f"{place}: {len(words)} words in {names['text']!r}, but {len(word_tags)} tags in {names['label']!r}; "
+                    "every word needs one tag"
                 )
-            if "" in said:
-                raise PretuneError(f"{place}: the tag of word {said.index('') + 1} in {names['label']!r} is empty")
-            found.tags.append(said)
+            if "" in word_tags:
+                raise PretuneError(f"{place}: the tag of word {word_tags.index('') + 1} in {names['label']!r} is empty")
+            found.tags.append(word_tags)
         if found.predicates is not None:
             found.predicates.append(_predicate(row, names["predicate"], len(words), place))
         found.words.append(words)
         found.lines.append(line)
     if not found.words:
-        raise PretuneError(f"{path}: no sentences in it")
+        raise PretuneError(f"{path}: the file contains no sentences")
     return found
 
 
 def tagged_rows(file: str | Path, errors: Errors = "strict") -> Iterator[tuple[int, Row]]:
-    """Sentences with the line each begins on, as rows: .jsonl's and .parquet's own, or a list for each of CoNLL's columns.
+    """Yield sentences as rows with the line on which each begins; for CoNLL files, with one list per column.
 
-    These are called 1, 2, 3 …, or as CoNLL-U has it id, form, lemma …
+    The columns of CoNLL files are named 1, 2, 3, …, those of CoNLL-U id, form, lemma, …
     """
     path = Path(file)
     if path.is_dir() or not path.exists():
-        raise PretuneError(f"{path}: {'a folder, not a file' if path.is_dir() else 'no such file'}")
+        raise PretuneError(f"{path}: {'expected a file, but this is a folder' if path.is_dir() else 'no such file'}")
     match file_format(path):
         case ".jsonl":
             return read_jsonl(path, errors)
@@ -223,14 +225,14 @@ def tagged_rows(file: str | Path, errors: Errors = "strict") -> Iterator[tuple[i
 
 
 def _in_columns(row: Row) -> bool:
-    """Whether a row was made of CoNLL's columns."""
+    """Return whether a row comes from a CoNLL file."""
     return "1" in row or tuple(row) == CONLLU
 
 
 def _names(
     path: Path, row: Row, given: Mapping[str, str], tags: bool, predicate: str | None, quiet: bool
 ) -> dict[str, str]:
-    """Role → column: what is given, then what is usual."""
+    """Return role → column: the given column, else the usual one."""
     usual = {"text": next((name for name in WORDS if name in row), WORDS[0])}
     if tags:
         usual["label"] = str(len(row)) if "1" in row else next((name for name in TAGS if name in row), TAGS[0])
@@ -242,11 +244,11 @@ def _names(
         for role, name in names.items():
             if name not in row:
                 known = f"1 to {len(row)}" if "1" in row else f"{', '.join(CONLLU)} or 1 to {len(CONLLU)}"
-                raise PretuneError(f"{path}: no column {name!r} for the {role}; give {known}")
+                raise PretuneError(f"{path}: no column {name!r} for the {role}; choose {known}")
         if tags and len(row) == 1:
-            raise PretuneError(f"{path}: a single column; tagged words have a tag beside each")
+            raise PretuneError(f"{path}: the file has a single column; expected words and tags")
         if tags and "label" not in given and not quiet:
-            say(f"{path}: tags are column {names['label']}{with_options('override', ['label'])}")
+            say(f"{path}: the tags are in column {names['label']}{with_options('override', ['label'])}")
     elif usual.keys() - given.keys():
         listed = ", ".join(f"{role} = {name!r}" for role, name in names.items())
         say(f"{path}: {listed}{with_options('override', ('text', 'label'))}")
@@ -256,35 +258,35 @@ def _names(
 def _list(row: Row, name: str, place: str) -> list[str]:
     if name not in row:
         known = ", ".join(map(repr, row)) or "none"
-        raise PretuneError(f"{place}: no field {name!r} among {known}; {nearest(name, row)}")
+        raise PretuneError(f"{place}: no field {name!r}; the fields are {known}; {nearest(name, row)}")
     value = row[name]
     if isinstance(value, str):
         value = value.split()
     if not isinstance(value, list) or not {type(item) for item in value} <= {str, int, bool}:
-        raise PretuneError(f"{place}: {name!r} is no list of words")
+        raise PretuneError(f"{place}: expected a list of words in {name!r}")
     words = list(map(str, value))
     checked(" ".join(words), f"{place}: {name!r}")
     return words
 
 
 def _predicate(row: Row, name: str, words: int, place: str) -> int:
-    """The word that is marked, or has the number that is given."""
+    """Return the index of the marked word, or the index that is given."""
     value = row.get(name)
     if isinstance(value, list):
         marked = [number for number, mark in enumerate(value) if mark not in NO_PREDICATE]
         if len(marked) != 1:
             raise PretuneError(
-                f"{place}: {len(marked)} predicates marked in column {name}; "
-                "a sentence has one, and is there again for another"
+                f"{place}: {len(marked)} predicates are marked in column {name}; "
+                "mark one, and repeat the sentence for every other predicate"
             )
         return marked[0]
     if not isinstance(value, int) or not 0 <= value < words:
-        raise PretuneError(f"{place}: {name!r} is {value!r}, not the number of a word, 0 to {words - 1}")
+        raise PretuneError(f"{place}: {name!r} is {value!r}, but must be the index of a word, 0 to {words - 1}")
     return value
 
 
 def _sentences(path: Path, errors: Errors) -> Iterator[tuple[int, Row]]:
-    """The sentences of a file in CoNLL's columns."""
+    """Yield the sentences of a CoNLL file, with the line on which each begins."""
     universal = ending(path) in (".conllu", ".conllup")
     width = len(CONLLU) if universal else _width(path, errors)
     names = CONLLU if universal else [str(number + 1) for number in range(width)]
@@ -300,21 +302,21 @@ def _sentences(path: Path, errors: Errors) -> Iterator[tuple[int, Row]]:
         if cells[0] == DOCUMENT or (not rows and cells[0].startswith("#") and (universal or _is_comment(cells, width))):
             continue
         if len(cells) != width:
-            raise PretuneError(f"{path}, line {number}: {len(cells)} columns where there should be {width}")
-        if universal and not cells[0].isdigit():  # a word that is written as one with others, or not at all
+            raise PretuneError(f"{path}, line {number}: expected {width} columns, but found {len(cells)}")
+        if universal and not cells[0].isdigit():  # a multiword token or an empty node
             continue
         start = start if rows else number
         rows.append(cells)
 
 
 def _cells(line: str, universal: bool) -> list[str]:
-    """Other white space than blanks and tabs can be words."""
+    """Split a line at spaces and tabs; other whitespace may be part of words."""
     line = line.strip(" \t")
     return [] if not line else line.split("\t") if universal and "\t" in line else re.split(r"[ \t]+", line)
 
 
 def _width(path: Path, errors: Errors) -> int:
-    """How many columns there are, from the first line that is certainly no comment."""
+    """Return the number of columns, from the first line that is certainly not a comment."""
     doubtful = 0
     for _, line in read_lines(path, errors):
         cells = _cells(line, False)
@@ -326,5 +328,5 @@ def _width(path: Path, errors: Errors) -> int:
 
 
 def _is_comment(cells: list[str], width: int) -> bool:
-    """Of a line that begins with #: a # can be a word, with as many columns as others, but not in `# text = …`."""
+    """Return whether a line that begins with # is a comment: it may also be a word, unless it reads `# text = …`."""
     return len(cells) != width or cells[2:3] == ["="]

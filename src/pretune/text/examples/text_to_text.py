@@ -1,4 +1,4 @@
-"""Tables of texts and what shall be written for each: source and target, text and summary, text and label."""
+"""Read text-to-text data: source and target, text and summary, or text and label."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TRIPLES = (("question", "context", "answer"), ("question", "context", "answers")
 def read_text_to_text(
     file: str | Path | Excerpt, columns: Mapping[str, str], *, answered: bool = True, drop_bad: bool = False
 ) -> Labeled:
-    """Rows whose labels are texts to write. Columns have usual names, are the only two, or those of any labeled file.
+    """Read rows whose labels are target texts; columns are inferred from usual names, or are the only two of the table.
 
     >>> rows = read_text_to_text("articles.csv", {"text": "body", "label": "headline"})  # doctest: +SKIP
     """
@@ -45,13 +45,13 @@ def read_text_to_text(
 
 
 def guess_sides(names: Sequence[str], answered: bool = True) -> dict[str, str]:
-    """Which columns are read and which is written, where their names tell.
+    """Return the source and target columns by role, if their names reveal them; else an empty dictionary.
 
     >>> guess_sides(["id", "Article", "Highlights"])
     {'text': 'Article', 'label': 'Highlights'}
     """
     lower = {name.lower(): name for name in names}
-    for roles in TRIPLES:  # all of them, or all but the answer
+    for roles in TRIPLES:  # all three, or without the answer
         if set(roles[: 3 if answered else 2]) <= lower.keys():
             found = dict(zip(("text", "pair", "label"), (lower.get(role, "") for role in roles), strict=True))
             return found if answered else {role: found[role] for role in ("text", "pair")}

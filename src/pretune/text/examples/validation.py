@@ -1,4 +1,4 @@
-"""Checks of labeled rows before anything learns from them: texts and labels that are missing, and labels that are no classes."""
+"""Check labeled rows before training: missing texts, missing labels, and labels that are not classes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pretune.runtime.errors import PretuneError, if_option
 from pretune.runtime.progress import say
 from pretune.text.examples.labeled import LISTED, NOTHING, Labeled
 
-FEWEST = 10  # rows, below which any number of classes is a try
-DISTINCT = 0.9  # classes per row, above which labels name rows and not classes
-NUMBERS = 10  # classes that are all numbers, above which they may be amounts
+FEWEST = 10  # rows below which any number of classes is accepted
+DISTINCT = 0.9  # distinct labels per row above which labels are not classes
+NUMBERS = 10  # numeric classes above which labels may be quantities
 
 
 def check_texts(rows: Labeled) -> None:
-    """Report rows without a text; refuse them where they are more than half."""
+    """Log rows without a text; raise an error if they are more than half."""
     empty = rows.empty()
     if not empty:
         return
@@ -24,35 +24,35 @@ def check_texts(rows: Labeled) -> None:
     if 2 * len(empty) > len(rows):
         column = if_option("text", "; choose another column with --text")
         raise PretuneError(f"{what} ({where}){column}{if_option('drop-bad', ', or leave them out with --drop-bad')}")
-    say(f"{what} ({where}); they are kept{if_option('drop-bad', ', or left out with --drop-bad')}")
+    say(f"{what} ({where}); they are kept{if_option('drop-bad', '; leave them out with --drop-bad')}")
 
 
 def check_classes(rows: Labeled) -> None:
-    """Refuse labels that are nearly all different; report those that may be numbers, missing values or mistakes."""
+    """Raise an error if nearly all labels are distinct; log labels that may be quantities, missing values or mistakes."""
     labels: Sequence[str] = rows.labels or ()
     counts, column = Counter(labels), rows.columns.get("label", "label")
     numbers = all(map(is_number, counts))
     if len(labels) >= FEWEST and len(counts) > DISTINCT * len(labels):
-        regress = if_option("objective", "; for numbers use --objective regress") if numbers else ""
+        regress = if_option("objective", "; for regression use --objective regress") if numbers else ""
         raise PretuneError(
-            f"{rows.file}: {len(labels)} rows have {len(counts)} different labels in {column!r}, too many to be classes{regress}"
+            f"{rows.file}: {len(labels)} rows have {len(counts)} distinct labels in {column!r}, too many for classes{regress}"
             f"{if_option('label', '; choose another column with --label')}"
         )
     if numbers and len(counts) > NUMBERS:
         say(
-            f"{rows.file}: the {len(counts)} classes in {column!r} are all numbers; if they are amounts"
-            f"{if_option('objective', ', use --objective regress')}, so that near misses count for something"
+            f"{rows.file}: the {len(counts)} classes in {column!r} are all numbers; if they are quantities"
+            f"{if_option('objective', ', use --objective regress')}, which takes the size of errors into account"
         )
     for label in (label for label in counts if label.casefold() in NOTHING):
         say(
-            f"{rows.file}: {counts[label]} of {len(labels)} labels are {label!r}, which is a class like any other; if it stands for "
-            f"a missing label, leave these cells empty{if_option('drop-bad', ', and the rows out with --drop-bad')}"
+            f"{rows.file}: {counts[label]} of {len(labels)} labels are {label!r}, which is treated as a class; if it stands for "
+            f"a missing label, leave these cells empty{if_option('drop-bad', ' and drop the rows with --drop-bad')}"
         )
     single = sorted(label for label, count in counts.items() if count == 1)
     if single:
         say(
-            f"{rows.file}: {len(single)} of {len(counts)} classes {'have' if len(single) > 1 else 'has'} a single row ({listed(map(repr, single))}), too little to "
-            "both learn a class and judge it"
+            f"{rows.file}: {len(single)} of {len(counts)} classes {'have' if len(single) > 1 else 'has'} a single row ({listed(map(repr, single))}), too few for "
+            "training and validation"
         )
 
 
@@ -66,7 +66,7 @@ def is_number(label: str) -> bool:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return the first few names.
+    """Return the first few names, separated by commas.
 
     >>> listed("abcde")
     'a, b, c …'

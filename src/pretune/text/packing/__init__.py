@@ -1,1 +1,6 @@
-"""From tokenized texts to packs: sequences, their parts, and the plan that says which sequences share a pack."""
+"""Arrange tokenized texts into sequences and pack sequences into batches.
+
+`sequences` fills templates with texts and collates packs, `plan` decides which sequences share a pack, `document_spans`
+cuts stored documents into sequences, `token_rows` holds tokenized rows in memory, and `sequence_parts` joins several
+texts to one sequence.
+"""

@@ -1,26 +1,24 @@
-"""Plans: which sequences make up which pack, as pure functions of lengths, seed and epoch.
+"""Plan which sequences share a pack, as pure functions of lengths, seed and epoch.
 
-A pack is the unit of data. A step of training is a range of packs; processes and micro-batches share them out, so that
-the order of the data never depends on how many of them there are.
+A pack is the unit of data. A training step consumes a range of packs, which processes and micro-batches share, so the
+order of the data does not depend on their number.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import Draws, permutation
-from pretune.text.store.store import spans_to_indices
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from pretune.text.spans import spans_to_indices
 
 
 @dataclass(frozen=True)
 class Plan:
-    """An epoch's packs: pack k holds the sequences order[bounds[k] : bounds[k + 1]]."""
+    """The packs of an epoch: pack k has the sequences order[bounds[k] : bounds[k + 1]]."""
 
     order: Array  # (sequences,)
     bounds: Array  # (packs + 1,)
@@ -29,7 +27,7 @@ class Plan:
         return len(self.bounds) - 1
 
     def pack(self, index: int) -> Array:
-        """The sequences of a pack."""
+        """Return the indices of the sequences in a pack."""
         if not 0 <= index < len(self):
             raise IndexError(f"pack {index} of {len(self)}")
         return self.order[self.bounds[index] : self.bounds[index + 1]]
@@ -47,10 +45,18 @@ def make_plan(
     rows: int | None = None,
     groups: Array | None = None,
 ) -> Plan:
-    """Fill packs one after the other with shuffled sequences: at most `tokens` and at most `sequences` in each.
+    """Fill packs one after another with shuffled sequences, at most `tokens` tokens and `sequences` sequences in each.
 
-    With `filler`, what a pack leaves of its tokens counts as sequences too, of that many tokens each; `rows` is then how
-    many that are not filler there may be. Sequences of the same number in `groups` stay together, in their order.
+    Parameters
+    ----------
+    lengths
+        The number of tokens of each sequence, (sequences,).
+    filler
+        For packs of fixed shapes: the length of the padding sequences that fill up a pack and count toward `sequences`.
+    rows
+        With `filler`, the maximum number of sequences that are not padding.
+    groups
+        (sequences,) Sequences with equal numbers stay in one pack, in their order.
 
     >>> plan = make_plan(np.array([3, 5, 2]), tokens=8, sequences=4, shuffle=False)
     >>> [plan.pack(i).tolist() for i in range(len(plan))]
@@ -59,28 +65,31 @@ def make_plan(
     >>> [plan.pack(i).tolist() for i in range(len(plan))]
     [[0, 2], [1]]
     """
-    lengths, most = np.asarray(lengths, dtype=np.int64), min(sequences, rows or sequences)
-    members, sizes, totals = np.arange(len(lengths)), np.ones_like(lengths), lengths  # every sequence is a group
+    lengths, limit = np.asarray(lengths, dtype=np.int64), min(sequences, rows or sequences)
+    members, sizes, totals = np.arange(len(lengths)), np.ones_like(lengths), lengths  # one group per sequence
     if groups is not None:
         _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
         members = np.argsort(group, kind="stable")
         totals = np.bincount(group, lengths, len(sizes)).astype(np.int64)
-    if len(totals) and (int(totals.max()) > tokens or int(sizes.max()) > most):
+    if len(totals) and (int(totals.max()) > tokens or int(sizes.max()) > limit):
         largest = int(np.argmax(totals)) if int(totals.max()) > tokens else int(np.argmax(sizes))
-        what = "a sequence" if sizes[largest] == 1 else f"a group of {sizes[largest]} sequences"
-        limit = f"{tokens}" if sizes[largest] <= most else f"{tokens} in {most} sequences"
-        raise PretuneError(f"{what} of {int(totals[largest])} tokens does not fit a pack of {limit}")
+        what = "A sequence" if sizes[largest] == 1 else f"A group of {sizes[largest]} sequences"
+        size = f"{tokens} tokens" if sizes[largest] <= limit else f"{tokens} tokens in {limit} sequences"
+        raise PretuneError(
+            f"{what} with {int(totals[largest])} tokens does not fit into a pack of {size}; enlarge the packs"
+        )
     order = permutation(len(totals), seed, "plan", epoch) if shuffle else np.arange(len(totals))
-    ends, counts = (np.concatenate([[0], np.cumsum(x[order])]) for x in (totals, sizes))  # of tokens, of sequences
+    # Running totals of tokens and of sequences.
+    ends, counts = (np.concatenate([[0], np.cumsum(x[order])]) for x in (totals, sizes))
     bounds = [0]
     while bounds[-1] < len(order):
         first = bounds[-1]
         fits = min(
-            int(np.searchsorted(x, x[first] + limit, side="right")) - 1 for x, limit in ((ends, tokens), (counts, most))
+            int(np.searchsorted(x, x[first] + most, side="right")) - 1 for x, most in ((ends, tokens), (counts, limit))
         )
         if filler is not None:
             left = tokens - (ends[first + 1 : fits + 1] - ends[first])
-            # Sequences and filler together, which grow with each sequence, for none is longer than one of filler.
+            # The total of sequences and padding grows with each sequence, since none is longer than a padding sequence.
             slots = counts[first + 1 : fits + 1] - counts[first] + -(-left // filler)
             fits = first + max(1, int(np.searchsorted(slots, sequences, side="right")))
         bounds.append(fits)
@@ -90,24 +99,24 @@ def make_plan(
 
 @dataclass(frozen=True)
 class Window:
-    """One batch of lanes: spans of the store, lane after lane; a lane's spans follow one another in time."""
+    """One batch of contiguous streams: spans of the store, ordered by stream and, within a stream, by time."""
 
     starts: Array  # (spans,) first token
     lengths: Array  # (spans,)
-    lane: Array  # (spans,)
-    fresh: Array  # (spans,) True where a document begins here, so that the state must be reset
+    lane: Array  # (spans,) index of the stream
+    fresh: Array  # (spans,) True where a document begins, so the recurrent state must be reset
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """Stateful data: lane i of batch t + 1 goes on where lane i of batch t ended.
+    """Streams of contiguous text for stateful training: each stream of a batch continues that of the batch before.
 
-    The documents, in shuffled order and end to end, are cut into equally long lanes, and these into windows of about the
-    same length, none longer than `window`.
+    The documents, shuffled and concatenated, are cut into equally long streams, and these into windows of about the
+    same length, at most `window` tokens.
     """
 
-    starts: Array  # (documents,) where each document starts in the store, in the order of the stream
-    stream: Array  # (documents + 1,) where each starts in the stream
+    starts: Array  # (documents,) first token of each document in the store, in shuffled order
+    stream: Array  # (documents + 1,) where each document starts in the concatenation
     lanes: int
     window: int
 
@@ -117,11 +126,11 @@ class Lanes:
 
     @property
     def shortest(self) -> int:
-        """Tokens that every window has."""
+        """Return the number of tokens that every window has at least."""
         return int(self.stream[-1]) // self.lanes // max(1, len(self))
 
     def batch(self, index: int) -> Window:
-        """The windows of all lanes at one time."""
+        """Return the windows of all streams at one time step."""
         if not 0 <= index < len(self):
             raise IndexError(f"batch {index} of {len(self)}")
         starts, lengths, lanes, fresh = [], [], [], []
@@ -142,7 +151,7 @@ class Lanes:
 
 
 def make_lanes(starts: Array, lengths: Array, *, lanes: int, window: int, draws: Draws) -> Lanes:
-    """Lanes over documents that start at `starts` in the store and are `lengths` long."""
+    """Build streams from shuffled documents that begin at `starts` in the store and have `lengths` tokens."""
     order = draws.permutation(len(lengths), "lanes")
     order = order[lengths[order] > 0]
     stream = np.concatenate([[0], np.cumsum(lengths[order])])

@@ -1,25 +1,25 @@
-"""Sequences put together from parts: texts of rows, and tokens between them that are the same for all."""
+"""Compose sequences from several texts per row and fixed tokens between them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.text.examples.row_source import TokenRows
-from pretune.text.packing.sequences import Arrangement, Template
+from pretune.text.packing.sequences import Arrangement
+from pretune.text.packing.token_rows import TokenRows
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Array = np.ndarray[Any, np.dtype[Any]]
-Part = list[str] | tuple[int, ...]  # a text a row, or tokens that all rows have
+Part = list[str] | tuple[int, ...]  # one text per row, or token ids that are the same in all rows
 
 
 def compose(parts: Sequence[Part], tokenizer: Tokenizer, frame: tuple[str, ...], length: int) -> Arrangement:
-    """A sequence a row: its parts one after the other, in place of the A of a frame such as ("start", "A", "end").
+    """Return one sequence per row: its parts, concatenated, in place of "A" in a frame such as ("start", "A", "end").
 
-    What is longer than `length` is cut: the longest texts lose their ends, the tokens between them stay.
+    Rows longer than `length` are truncated: the longest texts lose tokens at their end, the tokens between them stay.
     """
     place = frame.index("A")
     template = Template(single=frame[: place + 1], pair=("B",), segments=False, last=frame[place + 1 :])
@@ -40,7 +40,7 @@ def compose(parts: Sequence[Part], tokenizer: Tokenizer, frame: tuple[str, ...],
     fixed = np.array([token for part in parts if isinstance(part, tuple) for token in part], dtype=ids.dtype)
     room = length - template.overhead(pair=False) - len(fixed)
     if room < len(texts):
-        raise PretuneError(f"sequences of {length} tokens leave no room for text; ask for longer ones")
+        raise PretuneError(f"A maximum length of {length} tokens leaves no room for text; choose a larger one")
     whole = spans[:, is_text]
     spans[:, is_text] = share_room(whole, room)
     rows = TokenRows(
@@ -50,7 +50,7 @@ def compose(parts: Sequence[Part], tokenizer: Tokenizer, frame: tuple[str, ...],
 
 
 def share_room(lengths: Array, room: int) -> Array:
-    """(rows, texts) how much of each text stays, so that a row has at most `room` tokens: the longest give way.
+    """Return how many tokens of each text to keep, (rows, texts), at most `room` per row; the longest texts are cut.
 
     >>> share_room(np.array([[9, 2], [9, 8], [1, 2]]), 10).tolist()
     [[8, 2], [5, 5], [1, 2]]

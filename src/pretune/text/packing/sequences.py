@@ -1,7 +1,7 @@
-"""Sequences: what an objective arranges from text and corrupts; numpy on the host, end to end like a Packed.
+"""Sequences of token ids on the host, from arrangement to batch, as NumPy arrays.
 
-A Template says what stands around the texts (BERT's [CLS] A [SEP] B [SEP]); an Arrangement says which spans of a source make
-up each sequence; `take` puts some of them together; `collate` makes the Batch that a model takes.
+An Arrangement lists which spans of a token source make up each sequence of an epoch; `Arrangement.take` fills the
+template with the tokens of some of them; `collate` builds the Batch that a model takes.
 """
 
 from __future__ import annotations
@@ -9,97 +9,37 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from pretune.packed import Batch, Capacity, make_targets, pack
+from pretune.runtime.arrays import Array
 from pretune.text.packing.plan import Plan, make_plan
-from pretune.text.store.store import spans_to_indices
+from pretune.text.spans import spans_to_indices
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from pretune.nn.attention.patterns import Pattern
     from pretune.runtime.randomness import Draws
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
 
 class Source(Protocol):
-    """Tokens that spans point into: a Store, or labeled rows in memory."""
+    """Tokens that spans refer to: a Store, or tokenized rows in memory."""
 
-    def gather(self, starts: Array, lengths: Array) -> Array: ...
+    def gather(self, starts: Array, lengths: Array) -> Array:
+        """Return the concatenated ids of spans."""
 
-    def gather_words(self, starts: Array, lengths: Array) -> Array: ...
+    def gather_words(self, starts: Array, lengths: Array) -> Array:
+        """Return the concatenated word-start masks of spans."""
 
     def odd_words(self, starts: Array, lengths: Array) -> tuple[Array, Array]:
-        """Words that are spelled otherwise than their tokens: which of the tokens of some spans, and their spellings."""
-
-
-@dataclass(frozen=True)
-class Template:
-    """Roles and texts in order: `single` always, `pair` after it where there is a second text, `last` at the end of either.
-
-    `target` is the decoder's side of an encoder-decoder: it reads all of it but the last and writes all but the first.
-
-    `document` is what running text stands in, where that is something else (GPT-2 ends documents, but no other texts).
-
-    >>> BERT = Template(single=("start", "A", "separator"), pair=("B", "separator"))
-    >>> BERT.overhead(pair=True)
-    3
-    """
-
-    single: tuple[str, ...]
-    pair: tuple[str, ...]
-    segments: bool = True  # whether what `pair` adds is a segment of its own, and `last` a third; else all is segment 0
-    target: tuple[str, ...] = ()
-    document: tuple[str, ...] | None = None
-    last: tuple[str, ...] = ()
-
-    @property
-    def for_documents(self) -> Template:
-        """The template of running text."""
-        return self if self.document is None else replace(self, single=self.document, document=None)
-
-    @property
-    def opening(self) -> str:
-        """The role before a text, on the decoder's side if there is one; else the role between running texts.
-
-        >>> Template(single=("A",), pair=("B",), document=("A", "end")).opening
-        'end'
-        """
-        frame = self.target or self.single
-        before = frame[: frame.index("A")] or [role for role in self.for_documents.single if role != "A"]
-        return before[-1] if before else ""
-
-    def overhead(self, pair: bool) -> int:
-        """Tokens that are not the texts' own."""
-        return len(self.single) - 1 + (len(self.pair) - 1 if pair else 0) + len(self.last)
-
-    def items(self, texts: int) -> list[tuple[str, int, int]]:
-        """Roles and texts in order; the number of the text that each stands with, and its segment."""
-        further = [(item, part, 1) for part in range(1, texts) for item in self.pair]
-        items = [*((item, 0, 0) for item in self.single), *further, *((item, 0, 2) for item in self.last)]
-        return [(item, part, segment if self.segments else 0) for item, part, segment in items]
-
-    def sizes(self, spans: Array) -> Array:
-        """(m, items) tokens of each item, for texts of so many tokens, (m, texts).
-
-        >>> Template(single=("start", "A", "separator"), pair=("B", "separator")).sizes(np.array([[3, 2]])).tolist()
-        [[1, 3, 1, 2, 1]]
-        """
-        items = self.items(spans.shape[1])
-        sizes = np.ones((len(spans), len(items)), dtype=np.int64)
-        for number, (item, part, _) in enumerate(items):
-            if item in "AB":
-                sizes[:, number] = spans[:, part]
-            elif part:
-                sizes[:, number] = spans[:, part] > 0
-        return sizes
+        """Return the positions of out-of-vocabulary words among the tokens of spans, and their character ids."""
 
 
 class Columns(dict[str, Array]):
-    """Columns by name; `late` ones are made when somebody asks for them first."""
+    """Columns by name, of which `late` ones are computed on first access."""
 
     def __init__(self, ready: Mapping[str, Array], **late: Callable[[], Array]) -> None:
         super().__init__(ready)
@@ -112,68 +52,69 @@ class Columns(dict[str, Array]):
 
 @dataclass
 class Sequences:
-    """Some sequences end to end, and what has been decided about them so far."""
+    """A batch of concatenated sequences, with the columns and targets determined so far."""
 
     ids: Array  # (n,) int64
     lengths: Array  # (b,)
-    index: Array  # (b,) which sequences of the epoch these are: a coordinate of every draw
-    columns: dict[str, Array] = field(default_factory=dict)  # (n,) special, word, segment …
-    labels: dict[str, Array] = field(default_factory=dict)  # (b,) what an arrangement knows of a sequence
-    targets: dict[str, tuple[Array, ...]] = field(default_factory=dict)  # term → at, target, and weight if it is not 1
+    index: Array  # (b,) index of each sequence in the epoch, which seeds its random draws
+    columns: dict[str, Array] = field(default_factory=dict)  # (n,) per token: special, word, segment, …
+    labels: dict[str, Array] = field(default_factory=dict)  # (b,) per sequence
+    targets: dict[str, tuple[Array, ...]] = field(
+        default_factory=dict
+    )  # loss term → positions, targets, optional weights
     pattern: Pattern | None = None
     positions: Array | None = None
     second: Sequences | None = None  # the target side of an encoder-decoder
-    frame: tuple[str, ...] = ()  # the template's `target`, for an objective that makes that side
-    pooled: bool = False  # the decoder looks at one vector a source sequence, not at all its states
+    frame: tuple[str, ...] = ()  # the template's `target`, for objectives that build the target side
 
     @cached_property
     def offsets(self) -> Array:
-        """(b + 1,) where each sequence starts."""
+        """Return where each sequence starts, (b + 1,)."""
         return np.concatenate([[0], np.cumsum(self.lengths)])
 
     @cached_property
     def owner(self) -> Array:
-        """(n,) the place in `index` of the sequence each token belongs to."""
+        """Return the index in the batch of each token's sequence, (n,)."""
         return np.repeat(np.arange(len(self.lengths)), self.lengths)
 
     @property
     def place(self) -> Array:
-        """(n,) position inside the sequence."""
+        """Return the position of each token in its sequence, (n,)."""
         return np.arange(len(self.ids)) - np.repeat(self.offsets[:-1], self.lengths)
 
 
 @dataclass
 class Arrangement:
-    """An epoch's sequences as spans of a source: A, and B where there is one; further texts stand as B does."""
+    """The sequences of an epoch, as one span of a token source per text."""
 
     source: Source
     tokenizer: Tokenizer
     template: Template
-    starts: Array  # (m, k)
-    spans: Array  # (m, k) lengths; 0 where there is no such text, which only later ones may lack
-    labels: dict[str, Array] = field(default_factory=dict)  # (m,)
-    truncated: int = 0  # how many texts were cut to fit
-    columns: dict[str, Array] = field(default_factory=dict)  # (m, k) what a column says of each text and its template
-    tokens: dict[str, Array] = field(default_factory=dict)  # (tokens of the source,) what it says of each; else -1
+    starts: Array  # (m, k) first token of each text
+    spans: Array  # (m, k) length of each text; 0 for missing texts, which must come last
+    labels: dict[str, Array] = field(default_factory=dict)  # (m,) per sequence
+    truncated: int = 0  # number of truncated texts
+    columns: dict[str, Array] = field(default_factory=dict)  # (m, k) value of a column per text
+    tokens: dict[str, Array] = field(default_factory=dict)  # (source tokens,) value per token; -1 for special tokens
 
     def __len__(self) -> int:
         return len(self.starts)
 
     @property
     def lengths(self) -> Array:
-        """(m,) tokens of each sequence, those of the template included."""
+        """Return the number of tokens of each sequence, (m,), including special tokens."""
         total = self.spans.sum(1) + self.template.overhead(pair=False)
         if self.spans.shape[1] > 1:
             total = total + (self.spans[:, 1:] > 0).sum(1) * (len(self.template.pair) - 1)
         return np.asarray(total)
 
     def choose(self, chosen: Array) -> Arrangement:
-        """Some of the sequences, in that order, some of them perhaps again."""
+        """Return an arrangement of the sequences at the given indices, which may repeat."""
         labels, columns = ({name: x[chosen] for name, x in known.items()} for known in (self.labels, self.columns))
         return replace(self, starts=self.starts[chosen], spans=self.spans[chosen], labels=labels, columns=columns)
 
     def take(self, chosen: Array) -> Sequences:
-        """Put some sequences together."""
+        """Build the sequences at the given indices."""
         starts, spans = self.starts[chosen], self.spans[chosen]
         count = len(chosen)
         texts = 1 + max((part for part in range(1, spans.shape[1]) if (spans[:, part] > 0).any()), default=0)
@@ -185,7 +126,7 @@ class Arrangement:
         total = int(ends[-1, -1]) if count else 0
         ids = np.empty(total, dtype=np.int64)
         special = np.zeros(total, dtype=bool)
-        places = []  # where each text goes, and its spans in the source
+        places = []  # target positions of each text, and its spans in the source
         for number, (item, part, _) in enumerate(items):
             if item in "AB":
                 at = spans_to_indices(begins[:, number], sizes[:, number])
@@ -227,10 +168,10 @@ class Arrangement:
             labels={name: values[chosen] for name, values in self.labels.items()},
         )
         if self.template.target:
-            # A decoder reads the same, one step late, unless an objective has something else for it.
-            late = np.concatenate([ids[:1], ids[:-1]])
-            late[sequences.offsets[:-1]] = self.tokenizer.role(self.template.target[0])
-            sequences.second = Sequences(late, sequences.lengths, sequences.index)
+            # By default the decoder reads the same tokens, shifted by one.
+            shifted = np.concatenate([ids[:1], ids[:-1]])
+            shifted[sequences.offsets[:-1]] = self.tokenizer.role(self.template.target[0])
+            sequences.second = Sequences(shifted, sequences.lengths, sequences.index)
         return sequences
 
 
@@ -238,35 +179,36 @@ UNLIMITED = 1 << 30
 
 
 class Epoch(Protocol):
-    """An epoch's packs."""
+    """The packs of an epoch."""
 
     def __len__(self) -> int: ...
 
     def sizes(self) -> Array:
-        """(packs,) how many sequences each has."""
+        """Return the number of sequences of each pack, (packs,)."""
 
-    def pack(self, index: int) -> Sequences: ...
+    def pack(self, index: int) -> Sequences:
+        """Return the sequences of a pack."""
 
 
 @dataclass(frozen=True)
 class Packing:
-    """How sequences are put into packs."""
+    """The limits within which sequences are packed."""
 
-    tokens: int  # in a pack
-    length: int  # of a sequence, at most
-    sequences: int = UNLIMITED  # in a pack, at most
-    lanes: int = 1  # packs that go through time together, for stateful data
-    fixed: bool = False  # shapes are fixed: filler counts among the sequences
-    rows: int | None = None  # sequences in a pack that are not filler, at most
+    tokens: int  # maximum per pack
+    length: int  # maximum tokens of a sequence
+    sequences: int = UNLIMITED  # maximum per pack
+    lanes: int = 1  # parallel streams of contiguous text, for stateful training
+    fixed: bool = False  # whether packs have fixed shapes; padding then counts toward `sequences`
+    rows: int | None = None  # maximum sequences per pack that are not padding
 
     def capacity(self, targets: Mapping[str, int]) -> Capacity | None:
-        """The packs' shapes; None where every pack has its own."""
+        """Return the fixed shapes of packs; None if shapes vary."""
         return Capacity(self.tokens, self.sequences, self.length, dict(targets)) if self.fixed else None
 
 
 @dataclass
 class PlannedEpoch:
-    """Arranged sequences in shuffled packs."""
+    """An epoch of arranged sequences in shuffled packs."""
 
     arrangement: Arrangement
     plan: Plan
@@ -275,16 +217,16 @@ class PlannedEpoch:
         return len(self.plan)
 
     def sizes(self) -> Array:
-        """(packs,) how many sequences each has."""
+        """Return the number of sequences of each pack, (packs,)."""
         return np.diff(self.plan.bounds)
 
     def pack(self, index: int) -> Sequences:
-        """The sequences of a pack."""
+        """Return the sequences of a pack."""
         return self.arrangement.take(self.plan.pack(index))
 
 
 def plan_epoch(arrangement: Arrangement, packing: Packing, draws: Draws, shuffle: bool = True) -> PlannedEpoch:
-    """Shuffle an arrangement into packs; those of one `group`, where it knows of groups, stay together."""
+    """Shuffle an arrangement into packs; sequences with the same `group` label stay together."""
     groups = arrangement.labels.get("group")
     return PlannedEpoch(arrangement, plan_lengths(arrangement.lengths, packing, draws, shuffle, groups))
 
@@ -292,7 +234,7 @@ def plan_epoch(arrangement: Arrangement, packing: Packing, draws: Draws, shuffle
 def plan_lengths(
     lengths: Array, packing: Packing, draws: Draws, shuffle: bool = True, groups: Array | None = None
 ) -> Plan:
-    """Shuffle sequences of some lengths into packs."""
+    """Shuffle sequences of the given lengths into packs."""
     return make_plan(
         lengths,
         tokens=packing.tokens,
@@ -318,17 +260,17 @@ MODEL_COLUMNS = (
     "global",
     "characters",
     "prompt",
-)  # those a model looks at; the others are ours
+)  # columns that models read; the others are used on the host only
 
 
 def with_global_starts(sequences: Sequences) -> Sequences:
-    """The first token of each sequence sees all of it and is seen by all, in models that tell such tokens from others."""
+    """Give the first token of each sequence global attention, in models that distinguish global tokens."""
     sequences.columns["global"] = sequences.place == 0
     return sequences
 
 
 def collate(sequences: Sequences, capacity: Capacity | None = None, filler: int = 0) -> Batch:
-    """A Batch of the sequences; with a capacity, of fixed shapes."""
+    """Build a Batch from sequences; with a capacity, one of fixed shapes."""
     sides = [sequences] if sequences.second is None else [sequences, sequences.second]
     capacities = [capacity] if capacity is None or capacity.second is None else [capacity, capacity.second]
     packed = tuple(
@@ -346,9 +288,9 @@ def collate(sequences: Sequences, capacity: Capacity | None = None, filler: int 
     targets, counts = {}, {"tokens": float(sum(len(side.ids) for side in sides))}
     for side in sides:
         for term, (at, target, *weights) in side.targets.items():
-            room = None if capacity is None else capacity.targets.get(term, capacity.tokens)
+            size = None if capacity is None else capacity.targets.get(term, capacity.tokens)
             weight = weights[0] if weights else None
-            targets[term] = make_targets(at, target, weight, room)
+            targets[term] = make_targets(at, target, weight, size)
             counts[term] = float(len(at) if weight is None else weight.sum())
     lengths = tuple(side.lengths for side in sides)
-    return Batch(packed, targets, counts, rows=sequences.index, lengths=lengths, pooled=sequences.pooled)
+    return Batch(packed, targets, counts, rows=sequences.index, lengths=lengths)

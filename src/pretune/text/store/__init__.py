@@ -1,1 +1,1 @@
-"""The token store: a tokenized corpus in memory-mapped shards, and the builder that writes it."""
+"""Build and read token stores: tokenized corpora on disk, as memory-mapped shards; and mine phrases in them."""

@@ -1,7 +1,8 @@
-"""Making a token store: documents into shards, in several processes, resumable, the same bytes whatever happens.
+"""Build token stores from documents, in several processes, resumably and reproducibly.
 
-What goes into which shard depends on the input alone. A store grows in `NAME.partial`; each shard there is whole and names
-what it was made from, so that a second start finds what is done; when all are there, the folder takes its name.
+The content of each shard depends on the input alone. A store is built in `NAME.partial`; each finished shard there is
+complete and records a digest of its input, so that a second run continues where the first one stopped. When all shards
+are finished, the folder gets its final name.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import remove_temporaries, sync_folder, write_bytes
 from pretune.runtime.errors import PretuneError, if_option
 from pretune.runtime.parsing import write_sealed_json
@@ -51,32 +53,32 @@ from pretune.text.store.store import (
 )
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Array = np.ndarray[Any, np.dtype[Any]]
-SHARD_BYTES = 32 << 20  # of text in a shard
-PART_BYTES = 1 << 20  # of text handed to a worker at once
-UNIT_BYTES = 8 << 20  # on disk: small files are read together, shards never cross the end of such a unit
+SHARD_BYTES = 32 << 20  # text per shard
+PART_BYTES = 1 << 20  # text passed to a worker at once
+UNIT_BYTES = 8 << 20  # size on disk of a unit of files; shards do not cross units
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides the contents of a store besides the files and the tokenizer."""
+    """The settings that determine the content of a store, in addition to the files and the tokenizer."""
 
-    language: str = "en"  # of the sentence splitter; "lines": a sentence a line
+    language: str = "en"  # of the sentence splitter; "lines": one sentence per line
     layout: TextLayout = "auto"
     column: str | None = None
     errors: Errors = "strict"
     shard_bytes: int = SHARD_BYTES
-    spans: str | None = None  # a field of annotated spans, each of which counts as one word
+    spans: str | None = None  # a field with annotated spans, each of which counts as one word
 
     def describe(self) -> dict[str, Any]:
-        """What a store says of them, and knows itself by."""
+        """Return the settings as they are recorded in the manifest, which identifies the store."""
         return {key: value for key, value in asdict(self).items() if key != "spans" or value}
 
 
 class Builder(Protocol):
-    """Whatever turns packed texts into a part of a shard."""
+    """An object that builds a part of a shard from packed texts."""
 
-    def build(self, packed_texts: bytes) -> dict[str, Array]: ...
+    def build(self, packed_texts: bytes) -> dict[str, Array]:
+        """Return the arrays of the part for packed texts."""
 
 
 def make_store(
@@ -87,9 +89,10 @@ def make_store(
     processes: int | None = None,
     engine: Engine = "local",
 ) -> Store:
-    """Tokenize files into a store at `out`; one that is already there and made from the same is returned as it is.
+    """Tokenize files into a store at `out`; return the existing store if it was built from the same input.
 
-    Here, in so many processes, or on a cluster, so many units of files at once.
+    `engine` is "local", with `processes` worker processes, or "ray", with at most `processes` jobs at a time on a
+    cluster.
 
     >>> make_store([Path("a.txt")], tokenizer, Path("store"), Settings())  # doctest: +SKIP
     """
@@ -101,11 +104,15 @@ def make_store(
     if (out / MANIFEST).is_file():
         store = Store(out)
         if all(store.manifest[key] == value for key, value in identity.items()):
-            say(f"{out}: already prepared from these files")
+            say(f"{out}: the store was already prepared from these files")
             return store
-        raise PretuneError(f"{out}: holds another store; delete it{if_option('out', ', or choose another --out')}")
+        raise PretuneError(
+            f"{out}: the folder contains a store prepared from other input; delete it{if_option('out', ', or choose another --out')}"
+        )
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise PretuneError(f"{out}: exists and is not empty{if_option('out', '; choose another --out')}")
+        raise PretuneError(
+            f"{out}: the path exists and is not an empty folder{if_option('out', '; choose another --out')}"
+        )
     partial = partial_folder(out)
     resumed = partial.is_dir()
     partial.mkdir(parents=True, exist_ok=True)
@@ -120,7 +127,7 @@ def make_store(
         empty = sum(entry.pop("empty_documents") for entry in shards)
         totals = {key: sum(entry[key] for entry in shards) for key in ("documents", "sentences", "tokens", "bytes")}
         if not totals["tokens"]:
-            raise PretuneError(f"{', '.join(map(str, files[:3]))}: no text found; nothing to prepare")
+            raise PretuneError(f"{', '.join(map(str, files[:3]))}: the files contain no text to prepare")
         tokenizer.save(partial)
         manifest = {
             "format": FORMAT,
@@ -132,15 +139,15 @@ def make_store(
             "empty_documents": empty,
             "shards": shards,
         }
-        remove_temporaries(partial)  # of workers that were lost
-        _remove_strangers(partial, {entry["file"] for entry in shards})
+        remove_temporaries(partial)  # of workers that were killed
+        _remove_stale_shards(partial, {entry["file"] for entry in shards})
         write_sealed_json(partial / MANIFEST, manifest)
     except KeyboardInterrupt:
-        say(f"stopped; finished shards stay in {partial}: run the same command again to go on")
+        say(f"interrupted; finished shards are kept in {partial}: run the same command again to continue")
         raise
     except BaseException:
         if resumed or any(partial.glob("*.safetensors")):
-            say(f"finished shards stay in {partial}: run again to go on from there, or delete it")
+            say(f"finished shards are kept in {partial}: run the same command again to continue, or delete the folder")
         else:
             shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -158,12 +165,12 @@ def _cores() -> int:
 def _build_on_cluster(
     files: Sequence[Path], tokenizer: Tokenizer, folder: Path, settings: Settings, most: int | None, bar: Bar
 ) -> list[dict[str, Any]]:
-    """The same, a unit a job; workers write the shards, into a folder that all share."""
+    """Build all shards on a Ray cluster, one job per unit of files; workers write to a shared folder."""
     from pretune.runtime.ray_jobs import everywhere, on_cluster
 
-    made, entries, done = tokenizer.state(), list[dict[str, Any]](), 0
+    state, entries, done = tokenizer.state(), list[dict[str, Any]](), 0
     jobs = (
-        (number, [everywhere(file) for file in unit], made, everywhere(folder), asdict(settings))
+        (number, [everywhere(file) for file in unit], state, everywhere(folder), asdict(settings))
         for number, unit in enumerate(_units(files))
     )
     for job, shards in on_cluster(build_unit, jobs, most):
@@ -174,7 +181,7 @@ def _build_on_cluster(
 
 
 def build_unit(number: int, files: list[str], tokenizer: str, folder: str, settings: dict[str, Any]) -> Any:
-    """A job of the cluster: the shards of a unit of files. Those that are there already stay."""
+    """Build the shards of a unit of files that do not exist yet, as a job on a cluster; return their manifest entries."""
     from pretune.runtime.ray_jobs import check_seen
 
     for path in (folder, *files):
@@ -196,8 +203,8 @@ def _build_all(
     processes: int,
     bar: Bar,
 ) -> list[dict[str, Any]]:
-    """Build every shard that is not there yet; entries for the manifest, in order."""
-    made_with = hashlib.sha256(json.dumps([tokenizer.digest, settings.describe()]).encode()).digest()
+    """Build every shard that does not exist yet; return the manifest entries in order."""
+    build_digest = hashlib.sha256(json.dumps([tokenizer.digest, settings.describe()]).encode()).digest()
     meter = Meter()
     entries: list[dict[str, Any]] = []
     waiting: deque[tuple[str, str, Array, list[Future[dict[str, Array]]]]] = deque()
@@ -206,7 +213,7 @@ def _build_all(
     with ExitStack() as stack:
         builders: queue.SimpleQueue[Builder] = queue.SimpleQueue()
         if processes == 1:
-            builders.put(_Here(tokenizer, settings.language))
+            builders.put(_LocalBuilder(tokenizer, settings.language))
         else:
             for _ in range(processes):
                 builders.put(stack.enter_context(Worker(tokenizer, settings.language)))
@@ -231,13 +238,13 @@ def _build_all(
 
         try:
             for name, packed, files in _cut(units, settings, meter):
-                digest = hashlib.sha256(made_with)
+                digest = hashlib.sha256(build_digest)
                 for part in (*packed, files.tobytes()):
                     digest.update(part)
                 source = digest.hexdigest()
                 done = _is_done(folder / name, source)
                 waiting.append((name, source, files, [] if done else [pool.submit(build, part) for part in packed]))
-                if len(waiting) > 2:  # one being built, one in reserve
+                if len(waiting) > 2:  # one shard in progress, one queued
                     finish_first()
                 bar.update(meter.bytes, f"{tokens:,} tokens")
             while waiting:
@@ -248,8 +255,8 @@ def _build_all(
     return entries
 
 
-class _Here:
-    """Builds parts in this process."""
+class _LocalBuilder:
+    """A builder that runs in the current process."""
 
     def __init__(self, tokenizer: Tokenizer, language: str) -> None:
         self.tokenizer, self.language = tokenizer, language
@@ -262,9 +269,9 @@ class _Here:
 def _cut(
     units: Iterable[tuple[int, list[Path]]], settings: Settings, meter: Meter
 ) -> Iterator[tuple[str, list[bytes], Array]]:
-    """Name and packed texts, in parts, of every shard, and which of its documents begin a file.
+    """Yield the name, the packed texts of its parts, and a mask of the documents that begin a file, for every shard.
 
-    The cut depends on files and settings alone.
+    The division into shards depends on files and settings alone.
     """
     for unit, group in units:
         last: Path | None = None
@@ -290,7 +297,7 @@ def _pack(documents: Sequence[Document]) -> bytes:
 
 
 def _units(files: Iterable[Path]) -> Iterator[list[Path]]:
-    """Consecutive files in groups of some size on disk."""
+    """Yield consecutive files in groups of at least UNIT_BYTES on disk."""
     group: list[Path] = []
     size = 0
     for file in files:
@@ -304,32 +311,33 @@ def _units(files: Iterable[Path]) -> Iterator[list[Path]]:
 
 
 def _by_size(documents: Iterable[Document], size: int) -> Iterator[list[Document]]:
-    """Documents in groups of about `size` bytes of text; never fewer than one."""
+    """Yield documents in groups of about `size` bytes of text, at least one document each."""
     group: list[Document] = []
-    room = size
+    left = size
     for document in documents:
         group.append(document)
-        room -= len(document.text.encode())
-        if room <= 0:
+        left -= len(document.text.encode())
+        if left <= 0:
             yield group
-            group, room = [], size
+            group, left = [], size
     if group:
         yield group
 
 
 def _is_done(path: Path, source: str) -> bool:
-    """Whether a shard is there, made from the same text in the same way, and intact."""
+    """Return whether a shard exists, was built from the same text with the same settings, and is intact."""
     if not path.is_file():
         return False
     try:
         header, _ = read_header(path)
-        made = json.loads(header["__metadata__"]["pretune"])
-        return bool(made["source"] == source and made["content"] == content_digest(map_shard(path)))
+        recorded = json.loads(header["__metadata__"]["pretune"])
+        return bool(recorded["source"] == source and recorded["content"] == content_digest(map_shard(path)))
     except (ValueError, KeyError, OSError, PretuneError):
         return False
 
 
 def _entry(path: Path) -> dict[str, Any]:
+    """Return the manifest entry of a shard."""
     arrays = map_shard(path)
     return {
         "file": path.name,
@@ -343,8 +351,8 @@ def _entry(path: Path) -> dict[str, Any]:
     }
 
 
-def _remove_strangers(folder: Path, known: set[str]) -> None:
-    """Shards of an earlier start with other input."""
+def _remove_stale_shards(folder: Path, known: set[str]) -> None:
+    """Delete shards of an earlier run with other input."""
     for path in folder.glob("*.safetensors"):
         if path.name not in known:
             path.unlink()

@@ -1,7 +1,7 @@
-"""Building shards: texts to sentences to ids. Worker processes build parts, which are then joined to a shard.
+"""Build shards: split texts into sentences and tokenize them, in worker processes whose parts are then joined.
 
-A worker reads frames of texts from its stdin, answers each with a part on its stdout, and ends when its parent does: nothing
-goes on in the background after a kill, and only the parent writes files.
+A worker reads frames of texts from stdin, answers each with a part on stdout, and ends when its parent does: nothing
+keeps running in the background after a kill, and only the parent writes files.
 """
 
 from __future__ import annotations
@@ -15,48 +15,48 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Self
 
 import numpy as np
 from safetensors.numpy import load, save
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError, if_option
 from pretune.text.corpus.annotations import inside
 from pretune.text.corpus.sentences import split_sentences
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-DOCUMENTS_AT_ONCE = 32  # few enough to stay in the cache
-Array = np.ndarray[Any, np.dtype[Any]]
+DOCUMENTS_AT_ONCE = 32  # few enough to stay in the CPU cache
 NO_SPANS = np.empty((0, 3), dtype=np.int64)
 
 
 def build_part(texts: Sequence[str], tokenizer: Tokenizer, language: str, spans: Array = NO_SPANS) -> dict[str, Array]:
-    """Tokens of some texts, lengths of their sentences, and the number of sentences and of bytes of each text.
+    """Tokenize texts; return token ids, word starts, sentence lengths, and the sentences and bytes of each text.
 
-    A sentence's ids include the white space before it, as tokenizers that keep spaces have it in running text. `spans` (k, 3)
-    are texts, in order, and starts and ends in them of what counts as one word within a sentence.
+    The ids of a sentence include the whitespace before it, as in running text for tokenizers that keep spaces. `spans`
+    (k, 3) lists the text index, start and end, sorted by text, of spans that count as one word within a sentence.
     """
     ids, lengths, sentences = [], [], []
-    cut: list[list[str]] = []
+    split: list[list[str]] = []
     for start in range(0, len(texts), DOCUMENTS_AT_ONCE):
         documents = [cut_sentences(text, language) for text in texts[start : start + DOCUMENTS_AT_ONCE]]
         flat, counts = tokenizer.encode_parts(documents)
         owners = np.repeat(np.arange(len(documents)), [len(sentences) for sentences in documents])
-        real = counts > 0  # a sentence of control characters alone may have no tokens
+        real = counts > 0  # a sentence of only control characters may have no tokens
         ids.append(flat)
         lengths.append(counts[real])
         sentences.append(np.bincount(owners[real], minlength=len(documents)))
-        cut += documents
+        split += documents
     tokens, counts = np.concatenate(ids), np.concatenate(lengths)
     per_text = np.concatenate(sentences)
     words = tokenizer.word_starts(tokens)
     if len(spans):
-        first = np.append(0, np.cumsum(counts))[np.append(0, np.cumsum(per_text))]  # token of each text
+        first = np.append(0, np.cumsum(counts))[np.append(0, np.cumsum(per_text))]  # first token of each text
         bounds = np.searchsorted(spans[:, 0], np.arange(len(texts) + 1))
         for i in np.flatnonzero(np.diff(bounds)).tolist():
-            later = inside(tokenizer.places(cut[i]), spans[bounds[i] : bounds[i + 1], 1:])
+            later = inside(tokenizer.places(split[i]), spans[bounds[i] : bounds[i + 1], 1:])
             words[first[i] : first[i + 1]] &= ~later
-    words[np.cumsum(counts) - counts] = True  # a sentence starts a word
+    words[np.cumsum(counts) - counts] = True  # every sentence starts a word
     return {
         "tokens": tokens,
         "words": words,
@@ -67,7 +67,7 @@ def build_part(texts: Sequence[str], tokenizer: Tokenizer, language: str, spans:
 
 
 def join_parts(parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
-    """The arrays of a shard (pretune.text.store.store describes them)."""
+    """Join parts to the arrays of a shard, which pretune.text.store.store describes."""
     whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     whole["words"] = np.packbits(whole["words"], bitorder="little")
     for name in ("sentences", "documents"):
@@ -76,19 +76,19 @@ def join_parts(parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
 
 
 def cut_sentences(text: str, language: str) -> list[str]:
-    """The sentences of a text, each with the white space before it."""
+    """Return the sentences of a text, each with the whitespace before it."""
     bounds = [0, *(end for _, end in split_sentences(text, language))]
     return [text[start:end] for start, end in pairwise(bounds)]
 
 
 def shard_file(arrays: dict[str, Array], source: str) -> bytes:
-    """The bytes of a shard file. Its header has a digest of what it was made from and one of its own content."""
-    # One metadata key: the library writes several in an order of its own, different each time.
+    """Return the bytes of a shard file, whose header contains the digest of its input and one of its content."""
+    # A single metadata key, because the library writes several in an unpredictable order.
     return save(arrays, metadata={"pretune": json.dumps({"source": source, "content": content_digest(arrays)})})
 
 
 def content_digest(arrays: dict[str, Array]) -> str:
-    """A digest of a shard's arrays."""
+    """Return a digest of the arrays of a shard."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         digest.update(np.ascontiguousarray(arrays[name]).data)
@@ -96,14 +96,14 @@ def content_digest(arrays: dict[str, Array]) -> str:
 
 
 def pack_texts(texts: Sequence[str], spans: Array = NO_SPANS) -> bytes:
-    """Texts as bytes: how many, the length of each, then all of them; last their spans (k, 3), if any."""
+    """Serialize texts: their number, the length of each, all texts, and the annotated spans (k, 3), if any."""
     encoded = [text.encode() for text in texts]
     sizes = np.array([len(encoded), *map(len, encoded)], dtype=np.uint64)
     return b"".join([sizes.tobytes(), *encoded, spans.tobytes()])
 
 
 def unpack_texts(content: bytes) -> tuple[list[str], Array]:
-    """The inverse of `pack_texts`."""
+    """Return the texts and spans that `pack_texts` serialized."""
     count = int.from_bytes(content[:8], "little")
     sizes = np.frombuffer(content, dtype=np.uint64, count=count, offset=8).astype(np.int64)
     ends = 8 * (count + 1) + np.cumsum(sizes)
@@ -113,7 +113,7 @@ def unpack_texts(content: bytes) -> tuple[list[str], Array]:
 
 
 class Worker:
-    """A process that builds parts; `build` blocks until the part is there.
+    """A process that builds parts of shards.
 
     >>> with Worker(tokenizer, "en") as worker:  # doctest: +SKIP
     ...     part = worker.build(pack_texts(["A text."]))
@@ -123,8 +123,8 @@ class Worker:
         source = str(Path(__file__).parents[2])
         path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "PYTHONPATH": path, "TOKENIZERS_PARALLELISM": "false"}
-        # A plain process and not a fork: the caller's threads and main module do not matter to it.
-        # A session of its own keeps Ctrl-C with the parent.
+        # A new process, not a fork: it does not depend on the caller's threads and main module.
+        # In a separate session, Ctrl-C reaches only the parent.
         self.process = subprocess.Popen(
             [sys.executable, "-c", "from pretune.text.store.shards import serve; serve()"],
             stdin=subprocess.PIPE,
@@ -138,7 +138,7 @@ class Worker:
         self._send(json.dumps({"tokenizer": tokenizer.state(), "language": language}).encode())
 
     def build(self, packed_texts: bytes) -> dict[str, Array]:
-        """The part for some packed texts."""
+        """Return the part for packed texts, waiting until it is built."""
         self._send(packed_texts)
         answer = _read_frame(self.back)
         if answer is None:
@@ -154,7 +154,7 @@ class Worker:
     def _ended(self) -> PretuneError:
         code = self.process.wait()
         return PretuneError(
-            f"a tokenizing process ended early (exit {code}); out of memory{if_option('processes', '? Try fewer --processes')}"
+            f"A tokenizer process ended with exit code {code}, perhaps out of memory{if_option('processes', '; try fewer --processes')}"
         )
 
     def __enter__(self) -> Self:
@@ -169,7 +169,7 @@ class Worker:
 
 
 def serve() -> None:
-    """The worker's side: a tokenizer and a language, then texts to answer until stdin ends."""
+    """Run a worker: read a tokenizer and a language from stdin, then answer frames of texts until stdin ends."""
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     setting = json.loads(_read_frame(source) or b"{}")
     tokenizer, language = Tokenizer.from_state(setting["tokenizer"]), setting["language"]

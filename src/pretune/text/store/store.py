@@ -1,14 +1,14 @@
-"""The token store: a corpus as memory-mapped token ids, with documents and sentences addressable.
+"""Read a token store: a corpus as memory-mapped token ids, with addressable documents and sentences.
 
-manifest.json           what is inside, with a checksum for each shard
-tokenizer.json …        the tokenizer that made the ids
+manifest.json           contents of the store, with a checksum of each shard
+tokenizer.json …        the tokenizer that produced the ids
 00000.safetensors …     shards, each with
-    tokens     (t,)      ids, uint16 while the vocabulary fits, else uint32
-    words      (t/8,)    bit k of byte j: token 8j + k starts a word (an annotated span is one)
-    sentences  (s+1,)    where each sentence starts in tokens
-    documents  (d+1,)    where each document starts in sentences
+    tokens     (t,)      token ids, uint16 if the vocabulary fits, else uint32
+    words      (t/8,)    bit k of byte j: token 8j + k starts a word (an annotated span counts as one word)
+    sentences  (s+1,)    first token of each sentence
+    documents  (d+1,)    first sentence of each document
     bytes      (d,)      UTF-8 bytes of each document, for bits per byte
-    files      (d,)      1 where a document is the first of its file, else 0
+    files      (d,)      1 if a document is the first of its file, else 0
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ import numpy as np
 from annotated_types import Ge, Len
 from typing_extensions import TypedDict
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError, quote
 from pretune.runtime.parsing import conform, is_file_name, parse_json, read_mapping, read_sealed_json
+from pretune.text.spans import spans_to_indices
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
 FORMAT = "pretune-store"
-VERSION = 2  # 2: the manifest has a checksum of itself, and shards name the files of their documents
+VERSION = 2  # 2: the manifest has a checksum, and shards mark the first document of each file
 MANIFEST = "manifest.json"
-VERIFY_UP_TO = 8 << 30  # bytes; larger stores are checked for size only when opened
+VERIFY_UP_TO = 8 << 30  # bytes; of larger stores only the file sizes are checked on opening
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Count = Annotated[int, Ge(0)]
 _DTYPES = {"U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64}
 
 
 class Shard(TypedDict):
-    """What the manifest says of a shard."""
+    """The entry of a shard in the manifest."""
 
     file: str
     documents: Count
@@ -51,7 +52,7 @@ class Shard(TypedDict):
 
 
 class Entry(TypedDict):
-    """What the header of a shard says of an array."""
+    """The entry of an array in the header of a shard."""
 
     dtype: Literal["U8", "U16", "U32", "U64"]
     shape: Annotated[list[Count], Len(1, 1)]
@@ -59,7 +60,7 @@ class Entry(TypedDict):
 
 
 class Manifest(TypedDict):
-    """What manifest.json holds."""
+    """The content of manifest.json."""
 
     format: str
     version: int
@@ -77,14 +78,14 @@ class Manifest(TypedDict):
 
 
 class Store:
-    """Read access to a token store. Shards are mapped, not loaded: a store larger than memory is normal.
+    """Read access to a token store, whose shards are memory-mapped, so that it may be larger than memory.
 
     >>> store = Store("store/")  # doctest: +SKIP
     >>> store.tokenizer.decode(store.document(0))  # doctest: +SKIP
     """
 
     def __init__(self, folder: str | Path, verify: bool | None = None) -> None:
-        """Open a store. Its checksums are verified unless it is larger than 8 GB or `verify` says otherwise."""
+        """Open a store; checksums are verified if `verify` is set, by default for stores of at most 8 GB."""
         self.folder = Path(folder)
         self.manifest = read_manifest(self.folder)
         self.shards = self.manifest["shards"]
@@ -95,80 +96,84 @@ class Store:
         self._maps = [map_shard(self.folder / shard["file"]) for shard in self.shards]
         for shard, arrays in zip(self.shards, self._maps, strict=True):
             check_arrays(self.folder / shard["file"], arrays, shard, self.manifest["vocabulary"] if verify else None)
-        self.spoken = [(str(self.manifest["settings"]["language"]), self.documents)]  # (language, documents) in turn
+        self.spoken = [
+            (str(self.manifest["settings"]["language"]), self.documents)
+        ]  # (language, number of documents), in the order of the documents
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that made the ids."""
+        """Return the tokenizer that produced the ids."""
         tokenizer = Tokenizer.load(self.folder / "tokenizer.json")
         if tokenizer.digest != self.manifest["tokenizer"]:
-            raise PretuneError(f"{self.folder}: tokenizer.json is not the one that made this store; prepare it again")
+            raise PretuneError(
+                f"{self.folder}: tokenizer.json is not the tokenizer that produced this store; prepare the store again"
+            )
         return tokenizer
 
     @property
     def tokens(self) -> int:
-        """Number of tokens."""
+        """Return the number of tokens."""
         return int(self.manifest["tokens"])
 
     @property
     def documents(self) -> int:
-        """Number of documents."""
+        """Return the number of documents."""
         return int(self.manifest["documents"])
 
     @property
     def sentences(self) -> int:
-        """Number of sentences."""
+        """Return the number of sentences."""
         return int(self.manifest["sentences"])
 
     @cached_property
     def _token_bounds(self) -> Array:
-        return _running([shard["tokens"] for shard in self.shards])
+        return _running_totals([shard["tokens"] for shard in self.shards])
 
     @cached_property
     def sentence_offsets(self) -> Array:
-        """(sentences + 1,) int64: where each sentence starts, counted over all shards."""
+        """Return the first token of each sentence, counted over all shards, as int64 of shape (sentences + 1,)."""
         parts = [m["sentences"][:-1].astype(np.int64) + start for m, start in self._with_start(self._token_bounds)]
-        return _rising(np.concatenate([*parts, [self.tokens]]), f"{self.folder}: sentences")
+        return _check_offsets(np.concatenate([*parts, [self.tokens]]), f"{self.folder}: sentences")
 
     @cached_property
     def document_offsets(self) -> Array:
-        """(documents + 1,) int64: the first sentence of each document, counted over all shards."""
-        bounds = _running([shard["sentences"] for shard in self.shards])
+        """Return the first sentence of each document, counted over all shards, as int64 of shape (documents + 1,)."""
+        bounds = _running_totals([shard["sentences"] for shard in self.shards])
         parts = [m["documents"][:-1].astype(np.int64) + start for m, start in self._with_start(bounds)]
-        return _rising(np.concatenate([*parts, [self.sentences]]), f"{self.folder}: documents")
+        return _check_offsets(np.concatenate([*parts, [self.sentences]]), f"{self.folder}: documents")
 
     @cached_property
     def document_bytes(self) -> Array:
-        """(documents,) int64: UTF-8 bytes of each document."""
+        """Return the UTF-8 bytes of each document, as int64 of shape (documents,)."""
         return np.concatenate([m["bytes"].astype(np.int64) for m in self._maps])
 
     @cached_property
     def document_files(self) -> Array:
-        """(documents,) int64: the number of the file that each document comes from, counted over all stores joined."""
+        """Return the index of each document's file, counted over all joined stores, as int64 of shape (documents,)."""
         return np.cumsum(np.concatenate([m["files"] for m in self._maps]), dtype=np.int64) - 1
 
     @property
     def languages(self) -> list[str]:
-        """The languages of its documents, in the order of the alphabet."""
+        """Return the languages of the documents, sorted."""
         return sorted({language for language, _ in self.spoken})
 
     @cached_property
     def document_languages(self) -> Array:
-        """(documents,) which of the languages each document is in."""
+        """Return the index in `languages` of each document's language, (documents,)."""
         numbers = {language: number for number, language in enumerate(self.languages)}
         return np.repeat([numbers[language] for language, _ in self.spoken], [count for _, count in self.spoken])
 
     def in_language(self, language: str) -> Store:
-        """The same documents, said to be in a language."""
+        """Return the same store with all documents declared to be in one language."""
         store = copy(self)
         store.__dict__.pop("document_languages", None)
         store.spoken = [(language, self.documents)]
         return store
 
     def cut_at(self, sentences: Array) -> Store:
-        """Return the same text in more documents: a new one begins at each of these sentences, too.
+        """Return the same text divided into more documents: one also begins at each of the given sentences.
 
-        How many bytes each part of a document has is not kept: they are shared out by its tokens.
+        The bytes of a divided document are distributed over its parts in proportion to their tokens.
         """
         old = self.document_offsets
         offsets = np.sort(np.concatenate([old, np.setdiff1d(sentences, old)]))
@@ -187,40 +192,40 @@ class Store:
         return zip(self._maps, bounds[:-1], strict=True)
 
     def document(self, index: int) -> Array:
-        """Ids of a document."""
+        """Return the ids of a document."""
         first, last = self.document_offsets[index], self.document_offsets[index + 1]
         return self.read(int(self.sentence_offsets[first]), int(self.sentence_offsets[last]))
 
     def sentence(self, index: int) -> Array:
-        """Ids of a sentence."""
+        """Return the ids of a sentence."""
         return self.read(int(self.sentence_offsets[index]), int(self.sentence_offsets[index + 1]))
 
     def read(self, start: int, end: int) -> Array:
-        """Ids of the tokens from start to end, which may lie in several shards."""
+        """Return the ids of the tokens from `start` to `end`, which may lie in several shards."""
         return self.gather(np.array([start]), np.array([end - start]))
 
     def gather(self, starts: Array, lengths: Array) -> Array:
-        """Ids of many spans end to end: (sum of lengths,)."""
+        """Return the concatenated ids of spans, (sum of lengths,)."""
         return self._gather("tokens", starts, lengths)
 
     def gather_words(self, starts: Array, lengths: Array) -> Array:
-        """Word starts of many spans end to end, True where a token begins a word: (sum of lengths,)."""
+        """Return the concatenated word-start masks of spans, (sum of lengths,)."""
         return self._gather("words", starts, lengths)
 
     def odd_words(self, starts: Array, lengths: Array) -> tuple[Array, Array]:
-        """None: how unknown words were spelled is not kept."""
+        """Return no out-of-vocabulary words: a store does not keep their spelling."""
         return np.empty(0, dtype=np.int64), np.empty((0, self.tokenizer.characters), dtype=np.int16)
 
     def _gather(self, name: str, starts: Array, lengths: Array) -> Array:
         starts, lengths = np.asarray(starts, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
         if len(starts) and (starts.min() < 0 or (starts + lengths).max() > self.tokens):
-            raise IndexError("a span lies outside the store")
+            raise IndexError("span outside the store")
         bounds = self._token_bounds
         out = np.empty(int(lengths.sum()), dtype=bool if name == "words" else self._maps[0]["tokens"].dtype)
-        places = np.cumsum(lengths) - lengths  # where each span goes
+        places = np.cumsum(lengths) - lengths  # position of each span in the output
         first = np.searchsorted(bounds, starts, side="right") - 1
         crossing = (lengths > 0) & (starts + lengths > bounds[np.minimum(first + 1, len(bounds) - 1)])
-        while crossing.any():  # cut spans at the end of their shard
+        while crossing.any():  # split spans at the end of their shard
             room = bounds[first[crossing] + 1] - starts[crossing]
             starts = np.concatenate([starts, starts[crossing] + room])
             places = np.concatenate([places, places[crossing] + room])
@@ -239,7 +244,7 @@ class Store:
         return out
 
     def describe(self) -> dict[str, Any]:
-        """What there is to say about it, for reports."""
+        """Return a summary for reports."""
         names = ("documents", "sentences", "tokens", "bytes", "dtype", "vocabulary", "empty_documents", "settings")
         size = sum(shard["size"] for shard in self.shards)
         return {
@@ -253,7 +258,7 @@ class Store:
 
 
 def join_stores(stores: Sequence[Store]) -> Store:
-    """Several stores, made with one tokenizer, as one: their documents in turn, each in its own language.
+    """Return several stores that share a tokenizer as one store, with their documents in order.
 
     >>> join_stores([Store("english/"), Store("russian/")]).languages  # doctest: +SKIP
     ['en', 'ru']
@@ -262,7 +267,7 @@ def join_stores(stores: Sequence[Store]) -> Store:
     for store in stores[1:]:
         if store.manifest["tokenizer"] != first.manifest["tokenizer"]:
             raise PretuneError(
-                f"{first.folder} and {store.folder} were made with different tokenizers; prepare one again"
+                f"{first.folder} and {store.folder} have different tokenizers; prepare one of them again with the other's"
             )
     if len(stores) == 1:
         return first
@@ -277,80 +282,73 @@ def join_stores(stores: Sequence[Store]) -> Store:
     return joined
 
 
-def spans_to_indices(starts: Array, lengths: Array) -> Array:
-    """Every index that some spans cover, span after span.
-
-    >>> spans_to_indices(np.array([5, 0]), np.array([2, 3])).tolist()
-    [5, 6, 0, 1, 2]
-    """
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    shift = np.repeat(np.asarray(starts, dtype=np.int64) - (ends - lengths), lengths)
-    indices: Array = np.arange(total, dtype=np.int64) + shift
-    return indices
-
-
-def _running(counts: list[int]) -> Array:
+def _running_totals(counts: list[int]) -> Array:
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 
-def _rising(offsets: Array, what: str) -> Array:
-    """Return offsets if they start at 0 and never fall."""
+def _check_offsets(offsets: Array, what: str) -> Array:
+    """Return offsets if they start at 0 and never decrease; raise an error otherwise."""
     if offsets[0] != 0 or (np.diff(offsets) < 0).any():
-        raise PretuneError(f"{what} begin outside the text, or before those in front of them; prepare the store again")
+        raise PretuneError(f"{what} are not in increasing order; the store is damaged: prepare it again")
     return offsets
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a store, or a clear word on what the folder is instead."""
+    """Read and check the manifest of a store; raise an error if the folder is not a complete store."""
     path = folder / MANIFEST
     if not path.is_file():
         if partial_folder(folder).is_dir():
-            raise PretuneError(f"{folder}: this store is unfinished; run the same `pretune prepare` again to finish it")
-        raise PretuneError(f"{folder}: no token store here (no {MANIFEST}); make one with `pretune prepare`")
+            raise PretuneError(
+                f"{folder}: the store is incomplete; run the same `pretune prepare` command again to finish it"
+            )
+        raise PretuneError(f"{folder}: not a token store (no {MANIFEST}); create one with `pretune prepare`")
     content = read_mapping(path, "the manifest of a token store")
     if content.get("format") != FORMAT:
-        raise PretuneError(f"{path}: not the manifest of a token store; make one with `pretune prepare`")
+        raise PretuneError(f"{path}: not the manifest of a token store; create one with `pretune prepare`")
     if content.get("version") != VERSION:
         raise PretuneError(
-            f"{path}: version {quote(content.get('version'))} of the format, but this pretune reads {VERSION}; "
-            "prepare the store again"
+            f"{path}: the store has format version {quote(content.get('version'))}, but this version of pretune reads "
+            f"{VERSION}; prepare the store again"
         )
     manifest = conform(read_sealed_json(path, "the manifest of a token store"), Manifest, str(path))
     for key in ("documents", "sentences", "tokens", "bytes"):
         if manifest[key] != sum(shard[key] for shard in manifest["shards"]):  # type: ignore[literal-required]
-            raise PretuneError(f"{path}: the number of {key} is not that of the shards; prepare the store again")
+            raise PretuneError(f"{path}: the number of {key} is not the sum over the shards; prepare the store again")
     conform(manifest["settings"].get("language"), str, f"{path}: settings.language")
     for shard in manifest["shards"]:
         if not is_file_name(shard["file"]):
-            raise PretuneError(f"{path}: names {quote(shard['file'])}, which is not a file beside it")
+            raise PretuneError(
+                f"{path}: the shard {quote(shard['file'])} is not the name of a file in the same folder; prepare the store again"
+            )
     return dict(manifest)
 
 
 def partial_folder(folder: Path) -> Path:
-    """Where a store grows until it is whole."""
+    """Return the folder in which a store is built until it is complete."""
     return folder.with_name(folder.name + ".partial")
 
 
 def check_shard(path: Path, entry: Mapping[str, Any], whole: bool) -> None:
-    """Refuse a shard that is missing, cut off or altered."""
+    """Raise an error if a shard is missing or truncated or, if `whole`, does not match its checksum."""
     again = "restore it, or prepare the store again"
     if not path.is_file():
-        raise PretuneError(f"{path}: this shard is missing; {again}")
+        raise PretuneError(f"{path}: the shard is missing; {again}")
     if path.stat().st_size != entry["size"]:
-        raise PretuneError(f"{path}: {path.stat().st_size} bytes where the manifest has {entry['size']}; {again}")
+        raise PretuneError(
+            f"{path}: the shard has {path.stat().st_size} bytes, but {entry['size']} in the manifest; {again}"
+        )
     if whole and file_digest(path) != entry["sha256"]:
-        raise PretuneError(f"{path}: the contents do not match the checksum in the manifest; {again}")
+        raise PretuneError(f"{path}: the shard does not match its checksum in the manifest; {again}")
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file."""
+    """Return the SHA-256 digest of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def map_shard(path: Path) -> dict[str, Array]:
-    """Return the arrays of a safetensors file as memory maps."""
+    """Return the arrays of a shard as memory maps."""
     header, start = read_header(path)
     room = path.stat().st_size - start
     header.pop("__metadata__", None)
@@ -358,7 +356,9 @@ def map_shard(path: Path) -> dict[str, Array]:
     for name, entry in conform(header, dict[str, Entry], str(path)).items():
         kind, (rows,), (begin, end) = np.dtype(_DTYPES[entry["dtype"]]), entry["shape"], entry["data_offsets"]
         if not begin <= end <= room or end - begin != rows * kind.itemsize:
-            raise PretuneError(f"{path}: {name} is not inside the file; the shard is damaged: prepare the store again")
+            raise PretuneError(
+                f"{path}: the array {name} is outside the file; the shard is damaged: prepare the store again"
+            )
         arrays[name] = (
             np.memmap(path, dtype=kind, mode="r", offset=start + begin, shape=(rows,))
             if rows
@@ -368,26 +368,24 @@ def map_shard(path: Path) -> dict[str, Array]:
 
 
 def check_arrays(path: Path, arrays: Mapping[str, Array], entry: Mapping[str, Any], vocabulary: int | None) -> None:
-    """Refuse arrays that are not as long as the manifest says, or with ids outside the vocabulary, if that is given."""
+    """Raise an error if arrays do not have the lengths in the manifest, or contain ids outside the given vocabulary."""
     tokens, sentences, documents = entry["tokens"], entry["sentences"], entry["documents"]
     wanted = {"tokens": tokens, "words": -(-tokens // 8), "sentences": sentences + 1, "documents": documents + 1}
     wanted |= {"bytes": documents, "files": documents}
     for name, length in wanted.items():
         if name not in arrays or len(arrays[name]) != length:
             raise PretuneError(
-                f"{path}: {name} does not have the {length} entries that the manifest says; prepare it again"
+                f"{path}: the array {name} does not have {length} entries as in the manifest; prepare the store again"
             )
     if vocabulary is not None and tokens and int(arrays["tokens"].max()) >= vocabulary:
-        raise PretuneError(
-            f"{path}: a token's id is not below the size of the vocabulary, {vocabulary}; prepare it again"
-        )
+        raise PretuneError(f"{path}: a token id is not below the vocabulary size {vocabulary}; prepare the store again")
 
 
 def read_header(path: Path) -> tuple[dict[str, Any], int]:
-    """The JSON header of a safetensors file, and where its data start."""
+    """Return the JSON header of a safetensors file, and the offset of its data."""
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         if size > 1 << 20:
-            raise PretuneError(f"{path}: damaged shard; restore it, or prepare the store again")
+            raise PretuneError(f"{path}: the shard is damaged; restore it, or prepare the store again")
         header = parse_json(file.read(size).decode("utf-8", "replace"), str(path))
     return conform(header, dict[str, Any], str(path)), 8 + size

@@ -1,4 +1,6 @@
-"""Tokenizers: training, every published file format, and the vocabularies behind them.
+"""Train, load, save and inspect tokenizers, in every published file format.
 
-What is done with token ids belongs to `text.store` and `text.packing`.
+Everything that maps text to token ids and back lives here, with what is read off the vocabulary: word starts, phrases,
+shared tokens, and the template of special tokens around texts. What is done with token ids belongs to `text.store` and
+`text.packing`.
 """

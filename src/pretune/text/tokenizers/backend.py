@@ -1,8 +1,8 @@
-"""Calls into the `tokenizers` library with files that may be damaged.
+"""Call the `tokenizers` library safely on files that may be damaged.
 
-The library is written in Rust. It reports most problems as bare `Exception`s, some as panics, which Python sees as a
-`BaseException`, and ends the process where a table of ids does not fit into memory. So ids are checked before they get there, and
-everything else becomes one error here.
+The library is written in Rust. It reports most problems as bare `Exception`s and some as panics, which Python sees as
+`BaseException`s, and it ends the process if a table of ids does not fit into memory. So ids are checked before they
+reach the library, and everything else becomes a PretuneError here.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import tokenizers
 from pretune.runtime.errors import PretuneError, quote
 from pretune.runtime.parsing import conform, read_text
 
-LARGEST = 1 << 30  # bytes of a vocabulary file; those of millions of words have a hundred megabytes
-MOST_IDS = 1 << 24  # the library and we keep tables with one entry per id, gaps included
+LARGEST = 1 << 30  # bytes of a vocabulary file; one with millions of words has some 100 MB
+MOST_IDS = 1 << 24  # tables have one entry per id, gaps included
 Content = dict[str, Any]
 
 
 @contextmanager
 def library_errors(where: str | Path, problem: str) -> Iterator[None]:
-    """Turn the exceptions and panics of the library inside the block into an error of one line.
+    """Convert exceptions and panics of the library inside the block to one-line PretuneErrors.
 
     >>> with library_errors("vocab.json", "not a vocabulary"):
     ...     tokenizers.models.BPE({"a": -1}, [])
@@ -38,29 +38,29 @@ def library_errors(where: str | Path, problem: str) -> Iterator[None]:
         raise
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise  # an interrupt
+            raise  # such as KeyboardInterrupt
         raise PretuneError(f"{where}: {problem} ({str(error)[:300]})") from error
 
 
 def parse_content(text: str, where: str | Path) -> Content:
-    """Return the object in a JSON text that may be very large, as vocabularies are."""
+    """Parse a JSON text that may be very large and must be an object, such as a tokenizer.json."""
     try:
-        content = json.loads(text)  # depth fails here or in the library; scanning megabytes for it would take seconds
+        content = json.loads(
+            text
+        )  # excessive nesting fails here or in the library; checking for it first would take seconds
     except (ValueError, RecursionError) as error:
         line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise PretuneError(
-            f"{where}{line}: not valid JSON, so not a tokenizer file; is it damaged or incomplete?"
-        ) from error
+        raise PretuneError(f"{where}{line}: not valid JSON; the tokenizer file may be damaged or incomplete") from error
     return conform(content, dict[str, Any], str(where))
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
-    """Return the ids by token that a vocab.json has."""
+    """Read the token-to-id mapping of a vocab.json."""
     return check_vocabulary(parse_content(read_text(path, LARGEST), path), str(path))
 
 
 def check_vocabulary(vocabulary: Any, where: str) -> dict[str, int]:
-    """Return ids by token; refuse ids that are not whole numbers, that two tokens share, or that are far too large."""
+    """Return a token-to-id mapping after checking that ids are distinct integers within bounds."""
     vocabulary = conform(vocabulary, dict[str, int], where)
     check_ids(vocabulary, where)
     if len(set(vocabulary.values())) < len(vocabulary):
@@ -68,41 +68,41 @@ def check_vocabulary(vocabulary: Any, where: str) -> dict[str, int]:
         for token, identity in vocabulary.items():
             if identity in tokens:
                 raise PretuneError(
-                    f"{where}: the tokens {quote(tokens[identity])} and {quote(token)} both have id {identity}"
+                    f"{where}: the tokens {quote(tokens[identity])} and {quote(token)} both have id {identity}; ids must be unique"
                 )
             tokens[identity] = token
     return vocabulary
 
 
 def check_ids(vocabulary: Mapping[str, int], where: str) -> None:
-    """Refuse negative ids, and ids that no vocabulary has."""
+    """Raise an error if an id is negative or implausibly large."""
     for bound in (min, max):
         token = bound(vocabulary, key=vocabulary.__getitem__, default=None)
         if token is not None and not 0 <= vocabulary[token] < MOST_IDS:
             raise PretuneError(
-                f"{where}: token {quote(token)} has id {quote(vocabulary[token])}; ids lie between 0 and {MOST_IDS:,}"
+                f"{where}: token {quote(token)} has id {quote(vocabulary[token])}; ids must be at least 0 and less than {MOST_IDS:,}"
             )
 
 
 def build_backend(text: str, where: str | Path) -> tokenizers.Tokenizer:
-    """Return the tokenizer that the text of a tokenizer.json describes; `where` names its source in errors."""
+    """Build a tokenizer of the `tokenizers` library from the text of a tokenizer.json; errors refer to it as `where`."""
     content = parse_content(text, where)
     model = content.get("model")
     if not isinstance(model, dict):
-        raise PretuneError(f"{where}: not a tokenizer file (it has no model)")
+        raise PretuneError(f'{where}: not a tokenizer file, because it has no "model"')
     if isinstance(model.get("vocab"), dict):
         check_vocabulary(model["vocab"], str(where))
     added = conform(content.get("added_tokens") or [], list[dict[str, Any]], f"{where}: added_tokens")
     ids = {str(token.get("content")): token.get("id") for token in added}
     check_ids(conform(ids, dict[str, int], f"{where}: added_tokens"), str(where))
-    with library_errors(where, "not a tokenizer file that can be used"):
-        # Not the parsed contents written anew: the library reads numbers spelled otherwise as slightly other numbers.
+    with library_errors(where, "the tokenizer file is not usable"):
+        # The original text, not the parsed content serialized again: different digits would give slightly different scores.
         return tokenizers.Tokenizer.from_str(text)
 
 
 def check_usable(backend: tokenizers.Tokenizer, where: str | Path) -> None:
-    """Refuse a tokenizer that fails on texts with characters that its vocabulary does not have."""
-    with library_errors(where, "a tokenizer that fails on some texts; does its vocabulary have an unknown token?"):
+    """Raise an error if a tokenizer fails on text with characters that are not in its vocabulary."""
+    with library_errors(where, "the tokenizer fails on some texts; its vocabulary may lack an unknown token"):
         for text in ("a", "Zoë’s naïve café \U0001f600 \u1100\u1161 ﬁ \U0010fffd"):
             backend.decode(backend.encode(text, add_special_tokens=False).ids)
         backend.encode("a", "b")

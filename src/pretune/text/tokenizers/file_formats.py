@@ -1,11 +1,11 @@
-"""Reading the vocabulary layouts in which published models come."""
+"""Load tokenizers from the vocabulary file formats of published models."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
@@ -17,13 +17,11 @@ from pretune.text.tokenizers import sentencepiece
 from pretune.text.tokenizers import transformers_classes as classes
 from pretune.text.tokenizers.backend import LARGEST, build_backend, check_usable, library_errors, read_vocabulary
 from pretune.text.tokenizers.settings import Settings, Token, read_settings
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.transformers_classes import NAMES, TokenizerClass
 
-if TYPE_CHECKING:
-    from pretune.text.packing.sequences import Template
-
 BPE_PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
-# Usual special tokens, for vocabularies without any settings.
+# Usual special tokens, for vocabularies without a configuration file.
 SPELLINGS = {
     "pad_token": ("[PAD]", "<pad>"),
     "unk_token": ("[UNK]", "<unk>"),
@@ -58,18 +56,18 @@ def load_backend(path: Path) -> Loaded:
 
 
 def _find_file(folder: Path, settings: Settings) -> Path:
-    """Return the vocabulary file in a folder: tokenizer.json, else the one that the class reads, else any other."""
+    """Return the vocabulary file in a folder: tokenizer.json, else the one its tokenizer class reads, else any other."""
     if (folder / "tokenizer.json").is_file():
         return folder / "tokenizer.json"
     if (folder / "source.spm").is_file():
         raise PretuneError(
-            f"{folder}: no tokenizer here that fits both sides: source.spm and target.spm cut texts each in its own way"
+            f"{folder}: source.spm and target.spm are two different tokenizers, so the folder has no single one to load"
         )
     usual = [folder / name for name in ("vocab.txt", "vocab.json", "encoder.json") if (folder / name).is_file()]
     candidates = [*usual, *sorted(folder.glob("*.model"))]
     if not candidates:
         raise PretuneError(
-            f"{folder}: no tokenizer here (looked for tokenizer.json, vocab.txt, vocab.json + merges.txt, *.model)"
+            f"{folder}: no tokenizer found; expected tokenizer.json, vocab.txt, vocab.json + merges.txt, or *.model"
         )
     if settings.kind is None:
         return candidates[0]
@@ -78,19 +76,19 @@ def _find_file(folder: Path, settings: Settings) -> Path:
         return next((file for file in own if file.name == settings.kind.file), own[0])
     if settings.declared:
         raise PretuneError(
-            f"{folder}: tokenizer_class {settings.kind.name} reads {settings.kind.file}, which is not here "
-            f"(there is {candidates[0].name}); correct tokenizer_class"
+            f"{folder}: tokenizer_class {settings.kind.name} reads {settings.kind.file}, which is missing "
+            f"(found {candidates[0].name}); correct tokenizer_class"
         )
     return candidates[0]
 
 
 def _fits(kind: TokenizerClass, file: Path) -> bool:
-    """Return whether a class reads files of this kind."""
+    """Return whether a tokenizer class reads files with this suffix."""
     return Path(kind.file).suffix == (".json" if file.name in ("merges.txt", "vocab.bpe") else file.suffix)
 
 
 def _load_file(path: Path, settings: Settings) -> tuple[TokenizerClass | None, tokenizers.Tokenizer]:
-    """Load a vocabulary file; return its tokenizer class, inferred from the vocabulary if no file names it, and tokenizer."""
+    """Load a vocabulary file; return its tokenizer class, inferred from the vocabulary if necessary, and the tokenizer."""
     kind = settings.kind if settings.kind is not None and _fits(settings.kind, path) else None
     if path.suffix == ".model":
         return _load_sentencepiece(path, kind, settings)
@@ -101,7 +99,9 @@ def _load_file(path: Path, settings: Settings) -> tuple[TokenizerClass | None, t
             return _load_bpe(path.with_name(vocabulary), path.with_name(merges), kind, settings)
     if path.suffix == ".json":
         return settings.kind, _load_full(path, settings)
-    raise PretuneError(f"{path}: not a tokenizer file (tokenizer.json, vocab.txt, vocab.json, merges.txt or *.model)")
+    raise PretuneError(
+        f"{path}: not a tokenizer file; expected tokenizer.json, vocab.txt, vocab.json, merges.txt or *.model"
+    )
 
 
 # -- vocab.txt ----------------------------------------------------------------------------------------------------------
@@ -150,29 +150,31 @@ def _load_bpe(
     """Load byte-level BPE (GPT-2, RoBERTa), or BPE with </w> at word ends (GPT, XLM)."""
     for file in (vocabulary_file, merges_file):
         if not file.is_file():
-            raise PretuneError(f"{file}: missing; a BPE vocabulary comes with its merges")
+            raise PretuneError(
+                f"{file}: the file is missing; a BPE vocabulary needs both {vocabulary_file.name} and {merges_file.name}"
+            )
     vocabulary = read_vocabulary(vocabulary_file)
     merges = []
     for line in read_text(merges_file, LARGEST).split("\n"):
-        pair = tuple(line.rstrip("\r").split(" ")[:2])  # XLM's have a count after them
+        pair = tuple(line.rstrip("\r").split(" ")[:2])  # in XLM's files a count follows the pair
         if len(pair) == 2 and pair[1] and not line.startswith("#version"):
             merges.append(pair)
     kind = kind or _bpe_class(vocabulary)
     values = settings.complete(kind)
     if kind is classes.XLM:
         say(
-            f"{vocabulary_file}: XLM was trained with the Moses tokenizer; punctuation is split here as in BERT, so ids differ "
+            f"{vocabulary_file}: XLM was trained with the Moses tokenizer, but punctuation is split as in BERT here, so ids differ "
             "around hyphens, quotes, apostrophes and abbreviations"
         )
-    word_ends = kind in (classes.GPT, classes.XLM)
+    marks_word_ends = kind in (classes.GPT, classes.XLM)
     unknown = str(settings.tokens.get("unk_token") or kind.tokens["unk_token"])
-    options: dict[str, Any] = {"end_of_word_suffix": "</w>"} if word_ends else {}
-    if word_ends and unknown in vocabulary:
+    options: dict[str, Any] = {"end_of_word_suffix": "</w>"} if marks_word_ends else {}
+    if marks_word_ends and unknown in vocabulary:
         options["unk_token"] = unknown
-    with library_errors(merges_file, f"does not fit {vocabulary_file.name}; copy both files again"):
+    with library_errors(merges_file, f"the merges do not match {vocabulary_file.name}; copy both files again"):
         model = models.BPE(vocabulary, merges, fuse_unk=False, **options)
     backend = tokenizers.Tokenizer(model)
-    if word_ends:
+    if marks_word_ends:
         uncased = bool(values.get("do_lowercase_and_remove_accent", True))
         backend.normalizer = normalizers.BertNormalizer(lowercase=uncased, strip_accents=uncased)
         backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -197,7 +199,7 @@ def _bpe_class(vocabulary: Mapping[str, int]) -> TokenizerClass:
 def _load_sentencepiece(
     path: Path, kind: TokenizerClass | None, settings: Settings
 ) -> tuple[TokenizerClass | None, tokenizers.Tokenizer]:
-    """Load a .model file, with the normalizers and the order of pieces of its tokenizer class."""
+    """Load a SentencePiece .model file, with the normalizers and the order of pieces of its tokenizer class."""
     model = sentencepiece.read_model(path)
     names = [piece for piece, _, _ in model.pieces]
     if kind is None:
@@ -208,18 +210,20 @@ def _load_sentencepiece(
     if kind is classes.ALBERT and not settings.declared and "do_lower_case" not in settings.given:
         values["do_lower_case"] = _is_uncased(names)
     if values.get("split_by_punct"):
-        raise PretuneError(f"{settings.folder}: split_by_punct=true is not supported; save a tokenizer.json")
+        raise PretuneError(
+            f"{settings.folder}: split_by_punct=true is not supported; convert the tokenizer to a tokenizer.json"
+        )
     if settings.given.get("add_prefix_space") is False and model.dummy_prefix:
         raise PretuneError(
             f"{settings.folder}: add_prefix_space=false contradicts {path.name}, which was trained with add_dummy_prefix; "
-            "remove it"
+            "remove it from tokenizer_config.json"
         )
     model.pieces = kind.order(model.pieces, values)
     return kind, sentencepiece.build_backend(model, path, kind.before(values))
 
 
 def _sentencepiece_class(path: Path, names: list[str]) -> TokenizerClass | None:
-    """Infer the tokenizer class from the file name and the first pieces; None if it is unknown."""
+    """Infer the tokenizer class from the file name and the first pieces; return None if it is unknown."""
     if path.name == classes.XLM_ROBERTA.file:
         return classes.XLM_ROBERTA
     for first, kind in (
@@ -236,7 +240,7 @@ def _sentencepiece_class(path: Path, names: list[str]) -> TokenizerClass | None:
 
 
 def _load_full(path: Path, settings: Settings) -> tokenizers.Tokenizer:
-    """Load tokenizer.json, overridden by the settings in tokenizer_config.json."""
+    """Load a tokenizer.json and apply the settings in tokenizer_config.json, which override it."""
     backend = build_backend(read_text(path, LARGEST), path)
     kind = settings.kind
     if kind is None:
@@ -247,14 +251,14 @@ def _load_full(path: Path, settings: Settings) -> tokenizers.Tokenizer:
     elif kind in (classes.ROBERTA, classes.DEBERTA, classes.GPT2):
         backend = _with_prefix_space(path, backend, kind, values)
     elif kind in (classes.ALBERT, classes.XLNET, classes.DEBERTA_V2):
-        backend = _with_tidying(path, backend, kind, values)
+        backend = _with_case_settings(path, backend, kind, values)
     if kind.file.endswith(".model") and settings.given.get("add_prefix_space") is False:
         _check_no_prefix(path, backend)
     return backend
 
 
 def _steps(part: Any, inside: str) -> list[Content]:
-    """Return the steps of a normalizer or pre-tokenizer in tokenizer.json."""
+    """Return the list of steps of a normalizer or pre-tokenizer in tokenizer.json."""
     if part is None:
         return []
     return list(part[inside]) if part["type"] == "Sequence" else [part]
@@ -298,10 +302,10 @@ def _with_prefix_space(
     return backend
 
 
-def _with_tidying(
+def _with_case_settings(
     path: Path, backend: tokenizers.Tokenizer, kind: TokenizerClass, values: Mapping[str, Any]
 ) -> tokenizers.Tokenizer:
-    """Return the tokenizer of ALBERT, XLNet or DeBERTa-v2 with the given treatment of case and accents."""
+    """Return the tokenizer of ALBERT, XLNet or DeBERTa-v2 with the given settings for case and accents."""
     content = json.loads(backend.to_str())
     steps = _steps(content["normalizer"], "normalizers")
     types = [step["type"] for step in steps]
@@ -310,19 +314,19 @@ def _with_tidying(
     cuts = [step["type"] for step in _steps(content["pre_tokenizer"], "pretokenizers")]
     if wanted.get("split_by_punct", False) != ("Punctuation" in cuts) and kind is classes.DEBERTA_V2:
         raise PretuneError(
-            f"{path}: its pre-tokenizer contradicts split_by_punct={wanted.get('split_by_punct', False)} of "
-            "tokenizer_config.json; change the one or the other"
+            f"{path}: the pre-tokenizer contradicts split_by_punct={wanted.get('split_by_punct', False)} in "
+            "tokenizer_config.json; change one of them"
         )
     if (wanted["do_lower_case"], wanted["keep_accents"]) == ("Lowercase" in types, "StripAccents" not in types):
         return backend
-    rest = [step for step in steps if not _tidies(step)]
+    rest = [step for step in steps if not _is_class_normalizer(step)]
     made = [json.loads(step.__getstate__()) for step in kind.before(wanted)]
     content["normalizer"] = {"type": "Sequence", "normalizers": [*made, *rest]}
     return build_backend(json.dumps(content), path)
 
 
-def _tidies(step: Content) -> bool:
-    """Return whether a normalizer is one of those that a tokenizer class puts before the sentencepiece model's."""
+def _is_class_normalizer(step: Content) -> bool:
+    """Return whether a normalizer is one that a tokenizer class puts before those of the SentencePiece model."""
     quotes = step["type"] == "Replace" and step["pattern"].get("String") in QUOTES
     return quotes or step["type"] in ("NFKD", "NFD", "StripAccents", "Lowercase")
 
@@ -332,7 +336,7 @@ def _check_no_prefix(path: Path, backend: tokenizers.Tokenizer) -> None:
     own = backend.pre_tokenizer.pre_tokenize_str(made) if backend.pre_tokenizer is not None else [(made, (0, 0))]
     if own[0][0] != "a":
         raise PretuneError(
-            f"{path}: adds a space before texts, but add_prefix_space=false in tokenizer_config.json; make them agree"
+            f"{path}: the tokenizer prepends a space to texts, but tokenizer_config.json has add_prefix_space=false; change one of them"
         )
 
 
@@ -343,14 +347,14 @@ def _check_same(
     normalizer: normalizers.Normalizer | None,
     cut: pre_tokenizers.PreTokenizer,
 ) -> None:
-    """Raise an error if tokenizer.json normalizes or splits texts differently from the class of tokenizer_config.json."""
+    """Raise an error if tokenizer.json normalizes or splits text differently from the class in tokenizer_config.json."""
     made = normalizer.normalize_str(PROBE) if normalizer is not None else PROBE
     found = backend.normalizer.normalize_str(PROBE) if backend.normalizer is not None else PROBE
     own = backend.pre_tokenizer.pre_tokenize_str(found) if backend.pre_tokenizer is not None else [(found, (0, 0))]
     if [text for text, _ in own] != [text for text, _ in cut.pre_tokenize_str(made)]:
         raise PretuneError(
-            f"{path}: normalizes or splits texts differently from {kind.name}, the class in tokenizer_config.json; to use "
-            'tokenizer.json as it is, set "tokenizer_class": "PreTrainedTokenizerFast"'
+            f"{path}: the tokenizer normalizes or splits text differently from {kind.name}, the class in tokenizer_config.json; to use "
+            'tokenizer.json unchanged, set "tokenizer_class": "PreTrainedTokenizerFast"'
         )
 
 
@@ -358,7 +362,7 @@ def _check_same(
 
 
 def _add_tokens(backend: tokenizers.Tokenizer, settings: Settings) -> None:
-    """Add the added tokens that files list; raise an error if one does not get the listed id."""
+    """Add the listed added tokens to the tokenizer; raise an error if one does not get its listed id."""
     for identity, token in sorted(settings.added.items()):
         add = backend.add_special_tokens if token.special else backend.add_tokens
         add([token])
@@ -371,7 +375,7 @@ def _add_tokens(backend: tokenizers.Tokenizer, settings: Settings) -> None:
 
 
 def _find_names(backend: tokenizers.Tokenizer, kind: TokenizerClass | None, settings: Settings) -> dict[str, str]:
-    """Return the named special tokens (cls_token, …) that are in the vocabulary."""
+    """Return the special tokens by name (cls_token, …), restricted to those in the vocabulary."""
     found: dict[str, str] = {}
     for name in NAMES:
         if name in settings.tokens:
@@ -388,9 +392,10 @@ def _find_names(backend: tokenizers.Tokenizer, kind: TokenizerClass | None, sett
 def _mark_specials(
     backend: tokenizers.Tokenizer, names: Mapping[str, str], settings: Settings, kind: TokenizerClass | None
 ) -> None:
-    """Mark the special tokens of the vocabulary as special, as class `kind` does unless a file lists them as added tokens.
+    """Mark the special tokens of the vocabulary as special, unless a file lists them as added tokens.
 
-    Special tokens without an id are left out: no text contains them.
+    `kind` is the tokenizer class that decides whether the mask token strips the space before it. Special tokens without
+    an id are left out: no text contains them.
     """
     known = backend.get_added_tokens_decoder()
     listed = {token.content for token in (known if kind is None else settings.added).values()}
@@ -417,12 +422,14 @@ def _mark_specials(
 
 
 def with_template(backend: tokenizers.Tokenizer, roles: Mapping[str, str], template: Template) -> tokenizers.Tokenizer:
-    """The same tokenizer, which puts around texts what a template says; where it already does, the tokenizer itself."""
+    """Return a tokenizer that adds a template's special tokens around texts; the given one if it already does so."""
     used = {item for item, *_ in template.items(texts=2) if item not in "AB"}
     if not used <= roles.keys():
         return backend
     names = {"A": "$A", "B": "$B"}
-    names |= {role: roles[role].replace(":", "_") for role in used}  # in a template a colon comes before a segment
+    names |= {
+        role: roles[role].replace(":", "_") for role in used
+    }  # in the library's templates, a colon introduces the segment
     single, pair = ([f"{names[item]}:{own}" for item, _, own in template.items(texts)] for texts in (1, 2))
     copy = tokenizers.Tokenizer.from_str(backend.to_str())
     copy.post_processor = processors.TemplateProcessing(
@@ -433,13 +440,13 @@ def with_template(backend: tokenizers.Tokenizer, roles: Mapping[str, str], templ
             for role in sorted(used)
         ],
     )
-    return backend if _around(backend) == _around(copy) else copy
+    return backend if _encode_probes(backend) == _encode_probes(copy) else copy
 
 
 def frames(backend: tokenizers.Tokenizer) -> list[str]:
-    """Return the special tokens that a tokenizer puts around a text A and a pair A and B, such as "[CLS] A [SEP]".
+    """Return the special tokens that a tokenizer adds around a text A and a pair A and B, such as "[CLS] A [SEP]".
 
-    Without a post-processor that adds special tokens, the list is empty.
+    The list is empty if the tokenizer has no post-processor that adds special tokens.
     """
     found = []
     for made in (backend.encode("a"), backend.encode("a", "b")):
@@ -453,6 +460,6 @@ def frames(backend: tokenizers.Tokenizer) -> list[str]:
     return found if any(frame not in ("A", "A B") for frame in found) else []
 
 
-def _around(backend: tokenizers.Tokenizer) -> list[tuple[list[int], list[int]]]:
-    """What a tokenizer makes of a text and of a pair."""
+def _encode_probes(backend: tokenizers.Tokenizer) -> list[tuple[list[int], list[int]]]:
+    """Return the ids and segment ids that a tokenizer gives a probe text and a probe pair."""
     return [(made.ids, made.type_ids) for made in (backend.encode("a"), backend.encode("a", "b"))]

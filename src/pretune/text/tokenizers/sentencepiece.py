@@ -1,6 +1,6 @@
-"""Reading a sentencepiece .model file, a protocol buffer, without the library that wrote it.
+"""Read SentencePiece .model files, which are protocol buffers, without the SentencePiece library.
 
-Every field of sentencepiece_model.proto is read, known not to change the ids of a text, or refused by name.
+Every field of sentencepiece_model.proto is read, known not to affect the ids of a text, or rejected by name.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pretune.text.tokenizers.sentencepiece_normalizer import normalization
 UNIGRAM, BPE, WORD, CHARACTER = 1, 2, 3, 4
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 MARK = "▁"
-PROTECTED = 0xE100  # first of the private-use characters that replace user-defined symbols during normalization
+PROTECTED = 0xE100  # first private-use character that stands in for user-defined symbols during normalization
 
 # Fields that are read here.
 MODEL_TYPE, SUFFIX, BYTE_FALLBACK = 3, 24, 35
 RULES_NAME, CHARSMAP, DUMMY_PREFIX, EXTRA_SPACES, ESCAPE = 1, 2, 3, 4, 5
-# Fields about training or decoding, which do not change the ids of a text.
+# Fields about training or decoding, which do not affect the ids of a text.
 TRAINING = {
     1: "input", 2: "model_prefix", 4: "vocab_size", 5: "accept_language", 6: "self_test_sample_size", 7: "input_format",
     10: "character_coverage", 11: "input_sentence_size", 12: "mining_sentence_size", 13: "training_sentence_size",
@@ -43,7 +43,7 @@ TRAINING = {
     51: "differential_privacy_noise_level", 52: "differential_privacy_clipping_threshold",
     53: "pretokenization_delimiter", 54: "seed_sentencepieces_file", 55: "auto_character_coverage",
 }  # fmt: skip
-COMPILED = {6: "normalization_rule_tsv"}  # the rules that the compiled map was made of
+COMPILED = {6: "normalization_rule_tsv"}  # the source of the compiled rules
 AROUND = {4: "self_test_data", 5: "denormalizer_spec"}
 
 Field = tuple[int, bytes | int]
@@ -52,28 +52,28 @@ Piece = tuple[str, float, int]  # text, score, type
 
 @dataclass
 class SentencePieceModel:
-    """What a .model file holds: pieces with scores and types, and how text is normalized first."""
+    """The contents of a .model file: pieces with scores and types, and the text normalization."""
 
     pieces: list[Piece] = field(default_factory=list)
     algorithm: int = UNIGRAM
     byte_fallback: bool = False
-    suffix: bool = False  # the space mark ends words instead of starting them
+    suffix: bool = False  # the space marker ends words instead of starting them
     rules: str = ""  # name of the normalization rules
     charsmap: bytes = b""
     dummy_prefix: bool = True
     remove_extra_spaces: bool = True
 
     def of_type(self, *types: int) -> list[str]:
-        """Return the pieces of some types."""
+        """Return the pieces of the given types."""
         return [piece for piece, _, kind in self.pieces if kind in types]
 
 
 def read_model(path: Path) -> SentencePieceModel:
-    """Parse a .model file; raise an error that names any unsupported setting that would change ids."""
+    """Parse a .model file; raise an error for any unsupported setting that would change ids."""
     try:
         model = _parse(path.read_bytes())
     except (IndexError, struct.error, UnicodeDecodeError, ValueError) as error:
-        raise PretuneError(f"{path}: damaged or not a sentencepiece model") from error
+        raise PretuneError(f"{path}: damaged, or not a SentencePiece model") from error
     except PretuneError as error:
         raise PretuneError(f"{path}: {error}") from error
     return model
@@ -137,7 +137,7 @@ def _read_normalizer(model: SentencePieceModel, data: bytes) -> None:
             model.remove_extra_spaces = bool(value)
         elif number == ESCAPE:
             if not value:
-                raise PretuneError("a model with escape_whitespaces=false is not supported; train it with true")
+                raise PretuneError("models with escape_whitespaces=false are not supported; train the model with true")
         else:
             _check_known(number, COMPILED, "normalizer_spec")
 
@@ -145,12 +145,12 @@ def _read_normalizer(model: SentencePieceModel, data: bytes) -> None:
 def _check_known(number: int, harmless: Mapping[int, str], where: str) -> None:
     if number not in harmless:
         raise PretuneError(
-            f"unknown field {number} of {where}; it may change how text is tokenized, so it is not ignored"
+            f"unknown field {number} in {where}; it cannot be ignored, as it may change how text is tokenized"
         )
 
 
 def _fields(data: bytes) -> Iterator[Field]:
-    """(number, value) of each field: an int for varints, the raw bytes for everything else."""
+    """Yield the number and value of each field: an int for varints, raw bytes for all other types."""
     position = 0
     while position < len(data):
         key, position = _varint(data, position)
@@ -166,7 +166,7 @@ def _fields(data: bytes) -> Iterator[Field]:
         else:
             raise ValueError(f"wire type {wire}")
         if position + size > len(data):
-            raise ValueError("cut off")
+            raise ValueError("truncated")
         yield number, data[position : position + size]
         position += size
 
@@ -185,15 +185,15 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 def build_backend(
     model: SentencePieceModel, path: Path, before: Sequence[normalizers.Normalizer] = ()
 ) -> tokenizers.Tokenizer:
-    """Return a tokenizer of the `tokenizers` library that tokenizes text as the model, which `path` holds, does.
+    """Build a tokenizer of the `tokenizers` library that tokenizes text exactly as the SentencePiece model does.
 
-    `before` are the normalizers that a published tokenizer applies before the model.
+    `path` is the model's file, for error messages; `before` are normalizers that a published tokenizer applies first.
     """
     try:
         content = _content(model, before)
     except PretuneError as error:
         raise PretuneError(f"{path}: {error}") from error
-    # Built from JSON so that scores equal those of a saved copy to the last bit.
+    # Built from JSON so that scores equal those of a saved copy exactly.
     backend = tokenizers_library.build_backend(json.dumps(content), path)
     backend.add_special_tokens(
         [AddedToken(piece, special=True, normalized=False) for piece in model.of_type(UNKNOWN, CONTROL)]
@@ -202,22 +202,22 @@ def build_backend(
 
 
 def _content(model: SentencePieceModel, before: Sequence[normalizers.Normalizer]) -> dict[str, Any]:
-    """Return the contents of the tokenizer.json of a model."""
-    around = tokenizers.Tokenizer(models.BPE())
-    with library_errors("its rules or pieces", "not usable; is the file damaged?"):
-        around.normalizer = normalizers.Sequence([*before, *_normalizers(model)])
+    """Return the content of a tokenizer.json for a SentencePiece model."""
+    shell = tokenizers.Tokenizer(models.BPE())
+    with library_errors("its rules or pieces", "not usable; the file may be damaged"):
+        shell.normalizer = normalizers.Sequence([*before, *_normalizers(model)])
         if cuts := _pre_tokenizers(model):
-            around.pre_tokenizer = pre_tokenizers.Sequence(cuts)
-    around.decoder = _decoder(model)
-    content: dict[str, Any] = json.loads(around.to_str())
+            shell.pre_tokenizer = pre_tokenizers.Sequence(cuts)
+    shell.decoder = _decoder(model)
+    content: dict[str, Any] = json.loads(shell.to_str())
     return content | {"model": _segmentation(model)}
 
 
 def _segmentation(model: SentencePieceModel) -> dict[str, Any]:
-    """Return the segmentation model in the format of tokenizer.json."""
+    """Return the segmentation model, Unigram or BPE, as an object of tokenizer.json."""
     unknown = next((i for i, (_, _, kind) in enumerate(model.pieces) if kind == UNKNOWN), None)
     if model.algorithm == UNIGRAM:
-        # The library's own score for user-defined symbols, with which they almost always win.
+        # SentencePiece's score for user-defined symbols, with which they almost always win.
         best = max((score for _, score, kind in model.pieces if kind == NORMAL), default=0.0)
         scores = [
             (piece, len(piece.encode()) * best - 0.1 if kind == USER_DEFINED else score)
@@ -225,7 +225,7 @@ def _segmentation(model: SentencePieceModel) -> dict[str, Any]:
         ]
         return {"type": "Unigram", "unk_id": unknown, "vocab": scores, "byte_fallback": model.byte_fallback}
     if model.algorithm not in (BPE, CHARACTER):
-        raise PretuneError("sentencepiece word models are not supported; train a unigram, BPE or character model")
+        raise PretuneError("SentencePiece word models are not supported; train a unigram, BPE or character model")
     return {
         "type": "BPE",
         "vocab": {piece: i for i, (piece, _, _) in enumerate(model.pieces)},
@@ -238,7 +238,7 @@ def _segmentation(model: SentencePieceModel) -> dict[str, Any]:
 
 
 def _merges(model: SentencePieceModel) -> list[tuple[str, str]]:
-    """BPE merges in the order of the merged pieces' scores (sentencepiece merges the best-scored pair first)."""
+    """Return the BPE merges, sorted by the score of the merged piece: SentencePiece merges the best-scored pair first."""
     ranks = {piece: i for i, (piece, _, _) in enumerate(model.pieces)}
     merges = []
     for piece, score, kind in model.pieces:
@@ -252,12 +252,12 @@ def _merges(model: SentencePieceModel) -> list[tuple[str, str]]:
 
 
 def _normalizers(model: SentencePieceModel) -> list[normalizers.Normalizer]:
-    """Return the library's normalization: rules, whitespace removal, the dummy prefix, and space marks."""
+    """Return SentencePiece's normalization steps: rules, whitespace removal, the dummy prefix, and space markers."""
     steps = normalization(model.rules, model.charsmap)
     if model.remove_extra_spaces:
         steps.append(normalizers.Replace(Regex(rf"\A +| +(?= |\z)|[ {MARK}]+\z"), ""))
     whole = normalizers.Sequence(steps)
-    # The library does not normalize user-defined symbols.
+    # SentencePiece does not normalize user-defined symbols.
     symbols = sorted(model.of_type(USER_DEFINED), key=len, reverse=True)
     changed = [symbol for symbol in symbols if whole.normalize_str(symbol) != symbol]
     protected = {symbol: chr(PROTECTED + number) for number, symbol in enumerate(changed)}
@@ -270,7 +270,7 @@ def _normalizers(model: SentencePieceModel) -> list[normalizers.Normalizer]:
 
 
 def _pre_tokenizers(model: SentencePieceModel) -> list[pre_tokenizers.PreTokenizer]:
-    """Return splits that no piece crosses; the library itself does not split, which is slower and gives the same ids."""
+    """Return splits that no piece crosses: SentencePiece itself does not split, which is slower and gives the same ids."""
     cuts: list[pre_tokenizers.PreTokenizer] = []
     inside = slice(None, -1) if model.suffix else slice(1, None)
     names = [piece for piece, _, _ in model.pieces]

@@ -1,10 +1,11 @@
-"""Normalization as the sentencepiece library does it, composed of the normalizers of the `tokenizers` library.
+"""Reproduce SentencePiece's normalization with the normalizers of the `tokenizers` library.
 
-A .model file holds its rules as a compiled map from character sequences to replacements; the longest match is applied. `normalizers.Precompiled` reads that map but applies it to grapheme clusters of up to five bytes: it leaves
-Hangul Jamo and kana with combining marks decomposed, and loses the mark in "Ａ" + U+0301. So it sees one character at a
-time here, because a separator is inserted before every character that would extend a grapheme cluster, and canonical composition
-(NFC) replaces the rules for several characters. Where the library does not compose (after precomposed characters, after ligatures,
-and where marks are not in canonical order), a second separator stays until NFC is done.
+A .model file contains its rules as a compiled map from character sequences to replacements; the longest match is
+applied. `normalizers.Precompiled` reads that map but applies it to grapheme clusters of up to five bytes: it leaves
+Hangul Jamo and kana with combining marks decomposed, and loses the mark in "Ａ" + U+0301. So a separator is inserted
+before every character that would extend a grapheme cluster, which makes it see one character at a time, and canonical
+composition (NFC) replaces the rules for several characters. Where SentencePiece does not compose (after precomposed
+characters, after ligatures, and where marks are not in canonical order), a second separator stays until NFC is done.
 """
 
 from __future__ import annotations
@@ -20,22 +21,20 @@ from tokenizers import Regex, normalizers
 
 from pretune.runtime.errors import PretuneError
 
-OPEN, CLOSED = (
-    "\ue0f3",
-    "\ue0f4",
-)  # private-use separators: NFC may compose across the first, not across the second
+# Private-use separators: NFC may compose across the first, not across the second.
+OPEN, CLOSED = "\ue0f3", "\ue0f4"
 EXTENDING = r"\p{M}\u200c\u200d\uff9e\uff9f\U000e0020-\U000e007f"  # characters that extend a grapheme cluster
 FINALS = r"\u11a8-\u11c2"  # the last consonants of Hangul syllables
-LONGEST_KEY, MOST_KEYS = 256, 1 << 16  # bytes of a character sequence in rules, and sequences with a common length
-# The library's built-in rules; their multi-character sequences are those that NFC composes.
+LONGEST_KEY, MOST_KEYS = 256, 1 << 16  # maximum bytes of a rule's source, and maximum number of sources of one length
+# SentencePiece's built-in rules; their multi-character sequences are those that NFC composes.
 COMPOSING = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf")
 
 
 def normalization(name: str, charsmap: bytes) -> list[normalizers.Normalizer]:
-    """Return the normalizers that apply a compiled map of rules; `name` is that of the rules ("nmt_nfkc")."""
+    """Return normalizers that apply a compiled map of rules; `name` is the name of the rules, such as "nmt_nfkc"."""
     if not charsmap:
         return []
-    # Testing for non-ASCII first is a large speedup: the full character class is slow to test.
+    # Testing for non-ASCII characters first is much faster: the full character class is slow to test.
     before = rf"(?=[^\x00-\x7f])(?=[{EXTENDING}{FINALS}])(?<!\A)(?<!{OPEN})"
     apart = [normalizers.Replace("\r\n", f"\r{CLOSED}\n"), normalizers.Replace(Regex(before), CLOSED)]
     rules, together = normalizers.Precompiled(charsmap), normalizers.Replace(CLOSED, "")
@@ -46,11 +45,11 @@ def normalization(name: str, charsmap: bytes) -> list[normalizers.Normalizer]:
 
 
 def _composes(charsmap: bytes) -> bool:
-    """Return whether custom rules replace multi-character sequences; raise an error for any that NFC does not cover."""
+    """Return whether rules replace multi-character sequences; raise an error for those that NFC does not cover."""
     try:
         rules = read_rules(charsmap)
     except (IndexError, ValueError, struct.error) as error:
-        raise PretuneError("its normalization rules are damaged; fetch the file again") from error
+        raise PretuneError("the normalization rules are damaged; download the file again") from error
     several = {source: target for source, target in rules.items() if len(source) > 1}
     for source, target in several.items():
         mapped = "".join(rules.get(character, character) for character in source)
@@ -64,10 +63,10 @@ def _composes(charsmap: bytes) -> bool:
 
 
 def read_rules(charsmap: bytes) -> dict[str, str]:
-    """Return the rules of a compiled map: character sequences and their replacements.
+    """Return the rules of a compiled map as a dictionary from character sequences to replacements.
 
-    The map consists of the size of a double-array trie (Darts), the trie, whose values are offsets into a table, and the
-    table of null-terminated replacements.
+    The map consists of the size of a double-array trie (Darts), the trie, whose values are offsets into a table, and
+    the table of null-terminated replacements.
     """
     (size,) = struct.unpack("<I", charsmap[:4])
     units, table = np.frombuffer(charsmap[4 : 4 + size], "<u4"), charsmap[4 + size :]
@@ -93,8 +92,8 @@ def read_rules(charsmap: bytes) -> dict[str, str]:
 
 @cache
 def _composable() -> str:
-    """Return a pattern that matches before each mark that the library composes with the characters before it."""
-    # A fixed version of the Unicode data, so that a .model file gives the same tokenizer with every version of Python.
+    """Return a pattern that matches before each mark that SentencePiece composes with the characters before it."""
+    # A fixed version of the Unicode data, so that a .model file gives the same tokenizer on every version of Python.
     characters = unicodedata.ucd_3_2_0
     whole, marks = set[str](), set[str]()  # characters that are not composed further; marks that are composed
     signs = set[str]()  # vowel signs: marks that other marks are composed with
@@ -119,7 +118,7 @@ def _composable() -> str:
 
 
 def _character_class(characters: Iterable[str]) -> str:
-    """Return characters as the inside of a regular expression's character class, with ranges.
+    """Return characters as the content of a regular expression's character class, with ranges.
 
     >>> _character_class("abcx")
     'a-cx'

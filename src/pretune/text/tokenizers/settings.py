@@ -1,8 +1,8 @@
-"""Settings of a tokenizer from tokenizer_config.json, special_tokens_map.json, added_tokens.json and config.json.
+"""Read tokenizer settings from tokenizer_config.json, special_tokens_map.json, added_tokens.json and config.json.
 
-Every key is honored, known not to change ids, or refused by name. Contradictions between files are resolved as `transformers` does:
-tokenizer_config.json overrides tokenizer.json, and special_tokens_map.json overrides tokenizer_config.json, unless the latter lists
-the added tokens.
+Every key is honored, known not to affect ids, or rejected by name. Contradictions between files are resolved as
+`transformers` does: tokenizer_config.json overrides tokenizer.json, and special_tokens_map.json overrides
+tokenizer_config.json, unless the latter lists the added tokens.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CHARACTERS = "max_characters_per_token"  # as ELMo's options.json calls it
 CONFIG, SPECIALS_MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 SETTINGS = {key for kind in KNOWN for key in kind.settings}
 SOURCE_LANGUAGE = "src_lang"
-ENGLISH = "en_XX"  # the language of mBART's texts in `transformers`, where src_lang names no other
+ENGLISH = "en_XX"  # mBART's default src_lang in `transformers`
 TOKEN_LISTS = ("additional_special_tokens", "extra_special_tokens")
 
 LENGTHS = "about sequence lengths, padding and model inputs, not about the ids of a text"
@@ -43,7 +43,7 @@ AROUND = "about the tokens around a text, which the model family defines"
 DECODING = "about decoding"
 PROVENANCE = "about where the tokenizer comes from or how it was loaded"
 CHAT = "about formatting conversations"
-# Keys of tokenizer_config.json that do not change the ids of a text → why.
+# Keys of tokenizer_config.json that do not affect the ids of a text → the reason.
 HARMLESS = {
     **dict.fromkeys(
         (
@@ -79,7 +79,7 @@ HARMLESS = {
     "legacy": "about text after special tokens, which texts do not contain",
     CHARACTERS: "about spelling words by characters",
 }  # fmt: skip
-# Keys that only older versions of `transformers` honor → the values at which they have no effect.
+# Keys that only older versions of `transformers` honor → the values for which they have no effect.
 ONLY: dict[str, tuple[Any, ...]] = {
     "do_basic_tokenize": (True, None),
     "clean_text": (True, None),
@@ -111,19 +111,16 @@ class Settings:
 
     folder: Path
     kind: TokenizerClass | None = None  # the tokenizer class, if known
-    declared: bool = (
-        False  # whether a file names the class; else it follows from model_type, and its defaults do not apply
-    )
-    generic: bool = False  # whether a file names a class without settings
-    given: Mapping[str, Any] = field(default_factory=dict)  # explicit settings that change ids
+    declared: bool = False  # whether a file names the class; if it follows from model_type, its defaults do not apply
+    given: Mapping[str, Any] = field(default_factory=dict)  # explicit settings that affect ids
     tokens: Mapping[str, Token | None] = field(default_factory=dict)  # special tokens by name
     extra: tuple[Token, ...] = ()  # further special tokens
     added: Mapping[int, AddedToken] = field(default_factory=dict)  # added tokens by id
-    characters: int = 0
+    characters: int = 0  # characters per token, for models that read characters (ELMo)
     language: str = ""  # the language of texts, for models whose template names it (mBART)
 
     def complete(self, kind: TokenizerClass) -> dict[str, Any]:
-        """Return all settings of a class: the explicit ones, and its defaults for the rest."""
+        """Return all settings of a tokenizer class: the explicit ones, and the class's defaults for the rest."""
         return {**kind.settings, **{key: self.given[key] for key in kind.settings if key in self.given}}
 
 
@@ -153,7 +150,6 @@ def read_settings(folder: Path) -> Settings:
         folder,
         kind,
         declared,
-        generic,
         {key: config[key] for key in SETTINGS if key in config},
         tokens,
         tuple(token for token in extra if token is not None),
@@ -164,18 +160,20 @@ def read_settings(folder: Path) -> Settings:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file, or an empty one if the file does not exist."""
+    """Return the object in a JSON file; an empty one if the file does not exist."""
     return read_mapping(path, "settings of a tokenizer") if path.is_file() else {}
 
 
 def _read_typed(path: Path) -> dict[str, Any]:
-    """Return the object in a file of settings; refuse values of other types than their keys have."""
+    """Return the object in a settings file; raise an error for values of the wrong type."""
     config = read_json(path)
     for key in config.keys() & TYPES.keys():
         conform(config[key], TYPES[key], f"{path}: {key}")
     for key in (CHARACTERS, "extra_ids"):
         if not 0 <= (config.get(key) or 0) <= MOST:
-            raise PretuneError(f"{path}: {key}={quote(config[key])}: expected a number between 0 and {MOST:,}")
+            raise PretuneError(
+                f"{path}: {key}={quote(config[key])} is out of range; expected a number between 0 and {MOST:,}"
+            )
     return config
 
 
@@ -210,14 +208,14 @@ def _read_added(listed: Any, path: Path) -> dict[int, AddedToken]:
         token = _token(content, path)
         if not isinstance(token, AddedToken) or not (identity.isascii() and identity.isdigit()):
             raise PretuneError(
-                f"{path}: added_tokens_decoder maps ids to tokens, not {quote(identity)} to {quote(content)}"
+                f"{path}: added_tokens_decoder must map ids to tokens, but maps {quote(identity)} to {quote(content)}"
             )
         found[int(identity[:20])] = token
     return found
 
 
 def _token(value: Any, where: Path) -> Token | None:
-    """Return a token that is a string or an object in a file; None for anything else."""
+    """Return a special token given as a string or an object in a file; None for anything else."""
     if not isinstance(value, Mapping):
         return checked(value, f"{where}: a special token") if isinstance(value, str) else None
     flags = {
@@ -227,7 +225,7 @@ def _token(value: Any, where: Path) -> Token | None:
 
 
 def _check_keys(path: Path, config: Mapping[str, Any], ignored: bool) -> None:
-    """Raise an error for keys that may change ids and are not honored; `ignored` accepts unknown keys."""
+    """Raise an error for keys that may affect ids and are not honored; `ignored` accepts unknown keys."""
     for key, value in config.items():
         if key in ONLY:
             if value not in ONLY[key]:
@@ -242,12 +240,12 @@ def _check_keys(path: Path, config: Mapping[str, Any], ignored: bool) -> None:
         elif key == "sp_model_kwargs":
             if (value or {}).get("enable_sampling") or set(value or {}) - {"enable_sampling", "nbest_size", "alpha"}:
                 raise PretuneError(
-                    f"{path}: sp_model_kwargs={quote(value)} is not supported; remove it, as tokenization is never sampled"
+                    f"{path}: sp_model_kwargs={quote(value)} is not supported, as tokenization is never sampled; remove it"
                 )
         elif key == "auto_map":
             if not ignored and (config.get("tokenizer_class") or "").removesuffix("Fast") not in CLASSES:
                 raise PretuneError(
-                    f"{path}: auto_map names custom code, which is not run; convert the tokenizer to a tokenizer.json"
+                    f"{path}: auto_map refers to custom code, which is never executed; convert the tokenizer to a tokenizer.json"
                 )
         elif not (
             ignored
@@ -258,5 +256,5 @@ def _check_keys(path: Path, config: Mapping[str, Any], ignored: bool) -> None:
             or key.endswith("_token")
         ):
             raise PretuneError(
-                f"{path}: unknown key {quote(key)}; it may change how texts are tokenized, so remove it if it does not"
+                f"{path}: unknown key {quote(key)}, which may change how text is tokenized; remove it if it does not"
             )

@@ -1,4 +1,4 @@
-"""Which tokens two vocabularies share, whatever marks each of them puts on words."""
+"""Match the tokens of two vocabularies, independently of how each marks word boundaries."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.word_starts import surface
 
 Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
-Marks = tuple[str | None, str | None, bool]  # of continuations, of word ends, and whether tokens are bytes
+Marks = tuple[
+    str | None, str | None, bool
+]  # continuation prefix, end-of-word suffix, and whether tokens are byte-level
 
 
 def match_tokens(old: Tokenizer, new: Tokenizer) -> Ids:
-    """(size of the new vocabulary,) the id that each token has in the old one, -1 where it has none.
+    """Return the id in the old vocabulary of each token of the new one, (new size,); -1 for tokens it does not have.
 
-    Tokens that play a role match by that role, [MASK] and <mask>; the others if they are the same text at the same place in a
-    word: Ġthe, ▁the and the of a WordPiece that continues words with ##. Where punctuation stands does not matter.
+    Special tokens match by role ([MASK] and <mask>). Other tokens match if they are the same text at the same position
+    in a word: Ġthe, ▁the, and "the" of a WordPiece vocabulary that marks continuations with ##. For tokens without
+    letters or digits, such as punctuation, the position does not matter.
     """
     before, after = (_marks(tokenizer) for tokenizer in (old, new))
     same = before == after
@@ -42,11 +45,11 @@ def _marks(tokenizer: Tokenizer) -> Marks:
 
 
 def _key(tokenizer: Tokenizer, number: int, token: str, marks: Marks | None) -> Any:
-    """What a token must share with another: without marks, its spelling; else its text, and whether that starts a word."""
+    """Return what two matching tokens have in common: the token itself if `marks` is None, else text and word start."""
     if marks is None or tokenizer.specials[number]:
         return token
     prefix, suffix, byte_level = marks
-    if suffix:  # whether it starts a word cannot be told
+    if suffix:  # such a vocabulary does not mark word starts
         return token
     if prefix:
         starts, text = not token.startswith(prefix), token.removeprefix(prefix)

@@ -1,4 +1,4 @@
-"""Texts that are tokenized again and again, by one process after another, are tokenized once."""
+"""Cache tokenized texts on disk, for texts that several processes tokenize one after another."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes
 
-Array = np.ndarray[Any, np.dtype[Any]]
-FEWEST = 1000  # texts that are worth a file
-_FOLDER: ContextVar[Path | None] = ContextVar("remembered", default=None)
+FEWEST = 1000  # texts below which caching does not pay
+_FOLDER: ContextVar[Path | None] = ContextVar("token_cache", default=None)
 
 
 @contextmanager
 def remembering(folder: Path) -> Iterator[None]:
-    """While the block runs, what is tokenized is kept in a folder, and looked up there first."""
+    """Cache tokenized texts in a folder while the block runs."""
     token = _FOLDER.set(folder)
     try:
         yield
@@ -31,7 +30,10 @@ def remembering(folder: Path) -> Iterator[None]:
 
 
 def remember(digest: str, texts: Sequence[str], make: Callable[[], tuple[Array, Array]]) -> tuple[Array, Array]:
-    """What `make` makes of some texts with the tokenizer of that digest: from the folder, where it is there."""
+    """Return `make()`, the ids and lengths of tokenized texts; from the cache folder if they are there.
+
+    `digest` identifies the tokenizer.
+    """
     folder = _FOLDER.get()
     if folder is None or len(texts) < FEWEST:
         return make()
@@ -43,7 +45,7 @@ def remember(digest: str, texts: Sequence[str], make: Callable[[], tuple[Array, 
     try:
         with np.load(path, allow_pickle=False) as found:
             return found["ids"], found["lengths"]
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # not there, or damaged: it is made again
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # missing or damaged: tokenize again
         pass
     ids, lengths = make()
     content = io.BytesIO()

@@ -1,4 +1,4 @@
-"""Sets of texts as trees of tokens: what may follow, if one of them is to be written."""
+"""Store token sequences in a prefix tree, for constrained decoding."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 
 class Trie:
-    """The texts that may be written, token by token.
+    """A prefix tree of token sequences, which returns the tokens that may follow a prefix.
 
     >>> sorted(Trie([[5, 7], [5, 8, 9]]).after([5]))
     [7, 8]
@@ -14,12 +14,12 @@ class Trie:
 
     def __init__(self, texts: Iterable[Sequence[int]]) -> None:
         self.next: dict[tuple[int, ...], set[int]] = {}
-        self.longest = 0  # tokens
+        self.longest = 0  # tokens of the longest sequence
         for text in texts:
             self.longest = max(self.longest, len(text))
             for place, token in enumerate(text):
                 self.next.setdefault(tuple(text[:place]), set()).add(token)
 
     def after(self, ids: Sequence[int]) -> set[int]:
-        """What may follow on some tokens."""
+        """Return the tokens that may follow a prefix; an empty set if the prefix is complete or unknown."""
         return self.next.get(tuple(ids), set())

@@ -1,6 +1,7 @@
-"""A tokenizer: Hugging Face `tokenizers` underneath, with roles and word starts on top.
+"""The tokenizer: a Hugging Face `tokenizers` backend plus roles of special tokens and word starts.
 
-Roles are what objectives and families speak of (start, separator, mask …); strings such as [CLS] or </s> stay here.
+Objectives and model families refer to special tokens by role (start, separator, mask, …); strings such as [CLS] or </s>
+appear only in this package.
 """
 
 from __future__ import annotations
@@ -12,24 +13,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, count, takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tokenizers
 
 from pretune.models.bundled import boxed_folder, boxed_names
+from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes, write_json
 from pretune.runtime.errors import PretuneError
 from pretune.text.tokenizers.backend import library_errors
 from pretune.text.tokenizers.character_ids import spell_vocabulary
+from pretune.text.tokenizers.file_formats import frames, load_backend, with_template
 from pretune.text.tokenizers.settings import CHARACTERS, SOURCE_LANGUAGE
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.token_cache import remember
 from pretune.text.tokenizers.word_starts import WordStarts
 
-if TYPE_CHECKING:
-    from pretune.text.packing.sequences import Template
-
-# role → the names it has in Hugging Face's tokenizer_config.json, the first that is there counts
+# role → its names in Hugging Face's tokenizer_config.json, in order of preference
 ROLE_NAMES = {
     "padding": ("pad_token",),
     "unknown": ("unk_token",),
@@ -46,24 +47,20 @@ TRAINED_SPECIALS = {
     "mask": "[MASK]",
     "end": "[SEP]",
 }
-SEPARATOR = "<sep>"  # what is added to a vocabulary without a separator
+SEPARATOR = "<sep>"  # added to vocabularies without a separator
 PRIVATE = "\ue000\ue0f0"  # private-use characters
-JOINT, HIDDEN = (
-    f"{PRIVATE}\ue000",
-    f"{PRIVATE}{{}}",
-)  # between parts of a text; in place of special tokens
-FAILED = ("the tokenizer", "fails on a text; are its files damaged?")
-SOME = 1000  # texts tokenized at once where places are kept, which take memory
-TARGET = "target_tokenizer"  # the folder inside, of the tokenizer of second texts
+JOINT, HIDDEN = f"{PRIVATE}\ue000", f"{PRIVATE}{{}}"  # between parts of a text; in place of special tokens
+FAILED = ("the tokenizer", "tokenization of a text failed; the tokenizer files may be damaged")
+SOME = 1000  # texts tokenized at once with offsets, which take memory
+TARGET = "target_tokenizer"  # subfolder with the tokenizer of the target side
 SENTINELS = ("<extra_id_{}>", "▁<extra_id_{}>")  # T5's tokens, mT5's pieces
-LANGUAGE = re.compile(r"<lang:([\w-]+)>|([a-z]{2,3}_[A-Z]{2})")  # our own, mBART's
+LANGUAGE = re.compile(r"<lang:([\w-]+)>|([a-z]{2,3}_[A-Z]{2})")  # language tokens of trained vocabularies, and mBART's
 
 Ids = np.ndarray[tuple[int], np.dtype[Any]]
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Tokenizer:
-    """Text to ids and back.
+    """A tokenizer, which maps text to token ids and back.
 
     >>> tokenizer = Tokenizer.load("bert-base-uncased/")  # doctest: +SKIP
     >>> tokenizer.decode(tokenizer.encode("Hello, world!"))  # doctest: +SKIP
@@ -77,9 +74,17 @@ class Tokenizer:
         characters: int = 0,
         names: Mapping[str, str] | None = None,
     ) -> None:
-        """`roles` maps role names to token strings of the vocabulary; `characters` is how many symbols of bytes spell a
-        word for models that read words by their letters (ELMo); 0: none. `names` are the tokens that a published
-        tokenizer_config.json names (bos_token, …); without it, they follow from the roles."""
+        """Wrap a backend of the `tokenizers` library.
+
+        Parameters
+        ----------
+        roles
+            Token string of each role; all of them must be in the vocabulary.
+        characters
+            Character ids per word, for models that read words by their characters (ELMo); 0 for all others.
+        names
+            Special tokens by the names in a published tokenizer_config.json (bos_token, …); by default they follow from the roles.
+        """
         backend.no_truncation()
         backend.no_padding()
         self.backend = backend
@@ -90,25 +95,29 @@ class Tokenizer:
         for role, token in roles.items():
             identity = backend.token_to_id(token)
             if identity is None:
-                raise PretuneError(f"the tokenizer's {role} token {token!r} is not in its vocabulary")
+                raise PretuneError(
+                    f"The tokenizer's {role} token {token!r} is not in its vocabulary; correct the tokenizer files"
+                )
             self.roles[role] = identity
         self.report: dict[str, Any] = {}
         self._target: Tokenizer | None = None
 
     @property
     def target(self) -> Tokenizer:
-        """The tokenizer of second texts, of translations, where they have another vocabulary; else itself."""
+        """Return the tokenizer of target texts, such as translations, if it differs; else this tokenizer."""
         return self._target or self
 
     def with_target(self, target: Tokenizer) -> Tokenizer:
-        """The same, with another vocabulary for second texts, whose special tokens have the same numbers."""
+        """Set a different tokenizer for target texts, whose special tokens must have the same ids, and return this one."""
         if target.roles != self.roles:
-            raise PretuneError("the tokenizers of two sides must number their special tokens alike; train both here")
+            raise PretuneError(
+                "Source and target tokenizers must give special tokens the same ids; train both with pretune"
+            )
         self._target = target
         return self
 
     def with_separator(self) -> Tokenizer:
-        """Return a copy with a token added as separator, which is the end of texts too where the vocabulary has none.
+        """Return a copy with an added separator token, which is also the end token if the vocabulary has none.
 
         >>> tokenizer.with_separator().size - tokenizer.size  # doctest: +SKIP
         1
@@ -122,12 +131,12 @@ class Tokenizer:
 
     @property
     def size(self) -> int:
-        """Number of ids, added tokens included; published vocabularies with a token twice have gaps."""
+        """Return the number of ids, including added tokens and unused ids (gaps in published vocabularies)."""
         return len(self.vocabulary)
 
     @cached_property
     def vocabulary(self) -> list[str]:
-        """Token strings by id; an id without a token is an empty string."""
+        """Return the token strings by id; an empty string for ids without a token."""
         vocabulary = self.backend.get_vocab(with_added_tokens=True)
         tokens = [""] * (max(vocabulary.values()) + 1)
         for token, identity in vocabulary.items():
@@ -136,7 +145,7 @@ class Tokenizer:
 
     @cached_property
     def specials(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """(size,) True for ids that are roles or otherwise special: never masked, never drawn at random."""
+        """Return a mask, (size,), of the special tokens, which are never masked and never sampled at random."""
         table = np.zeros(self.size, dtype=bool)
         table[list(self.roles.values())] = True
         for identity, token in self.backend.get_added_tokens_decoder().items():
@@ -145,26 +154,26 @@ class Tokenizer:
 
     @cached_property
     def spelling(self) -> Array:
-        """(size, characters) the symbols of every token."""
+        """Return the character ids of every token, (size, characters)."""
         return spell_vocabulary(self.vocabulary, self.roles, self.characters)
 
     @property
     def kind(self) -> str:
-        """The model underneath: WordPiece, BPE, Unigram or WordLevel."""
+        """Return the name of the backend's model: WordPiece, BPE, Unigram or WordLevel."""
         return type(self.backend.model).__name__
 
     @cached_property
     def digest(self) -> str:
-        """A fingerprint of everything that decides what ids a text gets."""
+        """Return a hash of everything that determines the ids of a text."""
         content = json.loads(self.backend.to_str())
-        del content["post_processor"]  # what others put around texts: a model's template, and not the text's own
+        del content["post_processor"]  # special tokens around texts, which do not affect the text's own ids
         everything = [content, self.role_tokens, *([self._target.digest] if self._target else [])]
         return hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()
 
     # -- roles --------------------------------------------------------------------------------------------------
 
     def role(self, name: str) -> int:
-        """The id that plays a role; a missing one is refused by its name.
+        """Return the id of the special token with a role; raise an error if the tokenizer has none.
 
         >>> tokenizer.role("mask")  # doctest: +SKIP
         103
@@ -172,25 +181,28 @@ class Tokenizer:
         if name == "language" and name not in self.roles:
             known = [role.removeprefix("language ") for role in self.roles if role.startswith("language ")]
             raise PretuneError(
-                f"this model's texts name their language, and the tokenizer does not say which one that is; write "
-                f"{SOURCE_LANGUAGE} into its tokenizer_config.json (languages: {', '.join(sorted(known)) or 'none'}). "
-                "mBART-50, whose texts begin with the language, is supported for generation only"
+                f"The model's inputs contain a language token, but the tokenizer does not define the language; set "
+                f"{SOURCE_LANGUAGE} in tokenizer_config.json (languages: {', '.join(sorted(known)) or 'none'}). "
+                "mBART-50, whose inputs begin with the language token, is supported for generation only"
             )
         if name not in self.roles:
             plain = sorted(role for role in self.roles if not role.startswith("sentinel "))
             sentinels = [f"{len(self.roles) - len(plain)} sentinels"] if len(self.roles) > len(plain) else []
             has = ", ".join(plain + sentinels) or "none"
-            raise PretuneError(f"this tokenizer has no {name!r} token (it has: {has}); train or choose one that has it")
+            raise PretuneError(f"The tokenizer has no {name!r} token (it has: {has}); train or choose one that does")
         return self.roles[name]
 
     def has(self, name: str) -> bool:
-        """Whether a role is filled."""
+        """Return whether the tokenizer has a token with this role."""
         return name in self.roles
 
     # -- text and ids -------------------------------------------------------------------------------------------
 
     def encode(self, text: str, *, marked: bool = False) -> list[int]:
-        """Ids of a text, without start or separator. With `marked`, spelled-out roles such as [MASK] count as such."""
+        """Return the ids of a text, without special tokens around it.
+        With `marked`, special tokens spelled out in the text, such as [MASK], are recognized; otherwise they are plain
+        text.
+        """
         if marked:
             with library_errors(*FAILED):
                 return self._marked.encode(text, add_special_tokens=False).ids
@@ -198,14 +210,14 @@ class Tokenizer:
         return [int(i) for i in ids]
 
     def encode_many(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
-        """Ids of many texts end to end, and the number of ids of each."""
+        """Return the concatenated ids of many texts, and the number of ids of each text."""
         return remember(self.digest, texts, lambda: self.encode_parts([[text] for text in texts]))
 
     def encode_parts(self, documents: Sequence[Sequence[str]]) -> tuple[Ids, Ids]:
-        """Ids of texts that come in parts (sentences), end to end, and the number of ids of each part.
+        """Return the concatenated ids of texts that are given in parts (sentences), and the number of ids of each part.
 
-        Each part gets the ids it would get alone. Handing the library whole documents, with a joint token between the
-        parts, is a third faster than handing it the parts.
+        Each part gets the ids that it would get alone. Passing whole documents to the library, with a separator token
+        between the parts, is a third faster than passing the parts.
         """
         joined = [JOINT.join(map(_without_private, parts)) for parts in documents if parts]
         joint = self._joint
@@ -220,7 +232,7 @@ class Tokenizer:
         return flat[~is_joint].astype(self.dtype), lengths
 
     def places(self, parts: Sequence[str]) -> Array:
-        """(n, 2) where the ids of a text in parts, as `encode_parts` has them, begin and end in it, in characters."""
+        """Return the start and end character, (n, 2), of each id that `encode_parts` gives a text in parts."""
         origin: list[Ids] = []
         start = 0
         for part in parts:
@@ -233,9 +245,9 @@ class Tokenizer:
         return found
 
     def encode_with_offsets(self, texts: Sequence[str]) -> tuple[Ids, Ids, Ids]:
-        """As `encode_many`, and where each id begins and ends in its text, in characters, (n, 2).
+        """Return ids and lengths as `encode_many` does, and the start and end character of each id in its text, (n, 2).
 
-        A mark of a space has the place of that space; what a character becomes has all of its place.
+        A space marker has the offsets of the space; the tokens of one character all have the offsets of that character.
         """
         empty = np.empty((0, 2), dtype=np.int64)
         ids, lengths, offsets = [empty[:, 0]], list[int](), [empty]
@@ -255,7 +267,7 @@ class Tokenizer:
 
     @cached_property
     def _plain(self) -> tokenizers.Tokenizer:
-        """The tokenizer for plain text: "[MASK]" spelled out is text, and JOINT separates the parts of a text."""
+        """Return the backend for plain text: "[MASK]" spelled out is text, and JOINT separates the parts of a text."""
         with library_errors(*FAILED):
             plain = tokenizers.Tokenizer.from_str(json.dumps(self._without_specials()))
         plain.encode_special_tokens = True
@@ -263,7 +275,7 @@ class Tokenizer:
         return plain
 
     def _without_specials(self) -> dict[str, Any]:
-        """Return the backend with its special tokens renamed so that no text matches them; ids do not change.
+        """Return the backend's JSON with special tokens renamed so that no text matches them; ids do not change.
 
         Most models list special tokens in their vocabularies, where text could match them.
         """
@@ -289,22 +301,22 @@ class Tokenizer:
         return content
 
     def decode(self, ids: Iterable[int], *, specials: bool = False) -> str:
-        """The text of some ids; special tokens are left out unless asked for."""
+        """Return the text of token ids; special tokens are left out unless `specials` is set."""
         numbers = [int(i) for i in ids]
         with library_errors(*FAILED):
             return self.backend.decode(numbers, skip_special_tokens=not specials)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """The token strings of some ids."""
+        """Return the token strings of ids."""
         return [self.vocabulary[int(i)] for i in ids]
 
     def word_starts(self, ids: Ids) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """(n,) True where an id begins a word; the first always does."""
+        """Return a mask, (n,), of the ids that begin a word; the first id always does."""
         return self._words(ids)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The smallest type that holds the ids."""
+        """Return the smallest integer type that holds all ids."""
         return np.dtype(np.uint16 if self.size <= 1 << 16 else np.uint32)
 
     @cached_property
@@ -320,20 +332,18 @@ class Tokenizer:
     # -- files --------------------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path, template: Template | None = None, longest: int | None = None) -> None:
-        """Write tokenizer.json and tokenizer_config.json, as `transformers.PreTrainedTokenizerFast` loads them.
+        """Write tokenizer.json and tokenizer_config.json, which `transformers.PreTrainedTokenizerFast` can load.
 
-        With the `template` of a model, other programs add the special tokens that the model expects; `longest` is the
-        maximum sequence length of the model, if it has one.
+        With a model's `template`, other programs add the special tokens that the model expects; `longest` is the
+        model's maximum sequence length, if it has one.
         """
-        from pretune.text.tokenizers.file_formats import with_template
-
         folder = Path(folder)
         backend, config = self.backend, self._config(template)
         if template is not None:
             backend = with_template(backend, self.role_tokens, template)
             segments = ["token_type_ids"] if template.segments else []
             config["model_input_names"] = ["input_ids", *segments, "attention_mask"]
-            if template.last:  # the last token is looked for at the end
+            if template.last:  # models with such a template read the last token
                 config["padding_side"] = "left"
         if longest is not None:
             config["model_max_length"] = longest
@@ -343,15 +353,13 @@ class Tokenizer:
             self._target.save(folder / TARGET, template, longest)
 
     def other_frames(self, template: Template) -> list[tuple[str, str]]:
-        """Return the special tokens around texts and pairs in the tokenizer's files and in a template, where they differ.
+        """Return the special tokens around texts in the tokenizer's files and in a template, where the two differ.
 
         >>> tokenizer.other_frames(ROBERTA.template)  # doctest: +SKIP
         [('[CLS] A [SEP] B [SEP]', '[CLS] A [SEP] [SEP] B [SEP]')]
         """
-        from pretune.text.tokenizers.file_formats import frames, with_template
-
-        own, ours = frames(self.backend), frames(with_template(self.backend, self.role_tokens, template))
-        return [pair for pair in zip(own, ours, strict=False) if pair[0] != pair[1]]
+        published, expected = frames(self.backend), frames(with_template(self.backend, self.role_tokens, template))
+        return [pair for pair in zip(published, expected, strict=False) if pair[0] != pair[1]]
 
     def _config(self, template: Template | None) -> dict[str, Any]:
         config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
@@ -369,8 +377,8 @@ class Tokenizer:
     def special_names(self, template: Template | None = None) -> dict[str, str]:
         """Return special tokens by their names in tokenizer_config.json (bos_token, …).
 
-        These are the published names if there are any; else they follow from the roles, and the token with which the
-        template begins a text, or running text, is the bos_token.
+        These are the published names if there are any. Otherwise they follow from the roles, and the bos_token is the
+        token with which the template begins a text or running text.
         """
         found = {names[0]: self.role_tokens[role] for role, names in ROLE_NAMES.items() if role in self.role_tokens}
         opening = "start" if template is None else template.opening
@@ -380,12 +388,10 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> Tokenizer:
-        """Read a tokenizer from a folder or one of its files, in any of the usual layouts; or that of a model of the box.
+        """Load a tokenizer from a folder or file in any common format, or the tokenizer of a bundled model by its name.
 
-        tokenizer.json; vocab.txt; vocab.json + merges.txt; a sentencepiece .model.
+        Supported are tokenizer.json, vocab.txt, vocab.json + merges.txt, and SentencePiece .model files.
         """
-        from pretune.text.tokenizers.file_formats import load_backend
-
         folder = Path(path)
         if not folder.exists() and str(path) in boxed_names():
             folder = boxed_folder(str(path))
@@ -395,31 +401,31 @@ class Tokenizer:
 
     @classmethod
     def from_state(cls, state: str) -> Tokenizer:
-        """The inverse of `state`, for handing a tokenizer to another process."""
+        """Rebuild a tokenizer from `state()`, for example in another process."""
         content = json.loads(state)
         backend = tokenizers.Tokenizer.from_str(content["backend"])
         return cls(backend, content["roles"], content["characters"], content["names"])
 
     def state(self) -> str:
-        """Everything of the tokenizer as one JSON string."""
+        """Return everything about the tokenizer as one JSON string."""
         content = {"backend": self.backend.to_str(), "roles": self.role_tokens, "characters": self.characters}
         return json.dumps(content | {"names": self.names})
 
     def describe(self) -> dict[str, Any]:
-        """What there is to say about it, for reports."""
+        """Return a summary for reports: the training report, or kind, size and roles."""
         return self.report or {"kind": self.kind, "size": self.size, "roles": sorted(self.roles)}
 
 
 def _without_private(text: str) -> str:
-    """Return a text with our private-use characters replaced by spaces, of the same length."""
+    """Replace the private-use characters that are reserved here by spaces, keeping the length of the text."""
     return text.replace(PRIVATE, " " * len(PRIVATE)) if PRIVATE in text else text
 
 
 def find_roles(backend: tokenizers.Tokenizer, names: Mapping[str, str], language: str = "") -> dict[str, str]:
-    """Return which token plays which role, given the names of special tokens (cls_token, …).
+    """Return the token string of each role, given the named special tokens (cls_token, …).
 
-    `language` is the one whose token has the role `language`: the language of texts, where a template names it (mBART). By
-    default that is the only one, if there is one.
+    `language` selects the token with the role `language`, for templates that contain the language of a text (mBART). By
+    default it is the only language token of the vocabulary, if there is exactly one.
     """
     named = dict(names)
     if "bos_token" in named and named.get("cls_token") == named.get("sep_token"):

@@ -1,11 +1,11 @@
-"""Training tokenizers on a stream of documents, in bounded memory.
+"""Train tokenizers on a stream of documents, in bounded memory.
 
-The `tokenizers` trainers keep every distinct word they see. Here words are counted first, rare ones pruned when there
-are too many, and the trainer is fed the table.
+The trainers of the `tokenizers` library keep every distinct word in memory. Here words are counted first, rare ones are
+dropped when there are too many, and the trainer gets the resulting table.
 
-A departure to know: the library trains WordPiece by pair frequency, as BPE, and not by the likelihood gain
-f(ab) / (f(a) f(b)) of the original; only the way a word is cut (longest piece first) is WordPiece's own. Its Unigram
-trainer adds up in an order that changes from run to run: two trainings may differ in the last pieces.
+Two properties of the library to know: it trains WordPiece by pair frequency, like BPE, and not by the likelihood gain
+f(ab) / (f(a) f(b)) of the original; only encoding (longest match first) is WordPiece's. And its Unigram trainer adds
+numbers in an order that changes from run to run, so two trainings may differ in the last pieces.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from pretune.text.tokenizers.tokenizer import TRAINED_SPECIALS, Tokenizer
 
 Kind = Literal["wordpiece", "bpe", "byte-bpe", "unigram", "raw-bpe", "raw-unigram", "items", "words", "characters"]
 
-DISTINCT = 1_000_000  # words kept while counting
-OCCURRENCES = 30_000_000  # words shown to the trainer
-HELD_OUT = 2_000_000  # characters set aside for the report, at most
-HELD_OUT_EVERY = 50  # one line of so many
-CHARACTER_COVERAGE = 0.9995  # share of the text whose characters get into the alphabet …
-SMALL_ALPHABET = 1000  # … and at least so many, where the vocabulary has room
+DISTINCT = 1_000_000  # distinct words kept while counting
+OCCURRENCES = 30_000_000  # word occurrences passed to the trainer
+HELD_OUT = 2_000_000  # maximum held-out characters, for the report
+HELD_OUT_EVERY = 50  # every 50th line is held out
+CHARACTER_COVERAGE = 0.9995  # share of the text that the characters of the alphabet cover
+SMALL_ALPHABET = 1000  # minimum size of the alphabet, if the vocabulary is large enough
 MERGES_SHOWN = 10
 
 
@@ -50,19 +50,33 @@ def train(
     fit: bool = False,
     note: Callable[[str], None] = lambda _: None,
 ) -> Tokenizer:
-    """Train a tokenizer; its `report` says what it saw and how well it does on lines held out.
+    """Train a tokenizer; its `report` has statistics of the training text and of held-out lines.
 
-    Of items and whole words those seen less than `least` times are left out. With `fit`, a size too small for the text's
-    characters is raised to what is needed instead of refused.
+    Parameters
+    ----------
+    kind
+        The algorithm. `raw-` variants do not pre-tokenize, as SentencePiece; `items`, `words` and `characters` have whole words.
+    size
+        The number of tokens, including special tokens.
+    sentinels, languages
+        The number of sentinel tokens (<extra_id_0>, …) and the languages that get a token (<lang:en>).
+    least
+        The minimum count of a word, for the kinds with whole words.
+    distinct, occurrences
+        The maximum number of distinct words kept while counting, and of word occurrences passed to the trainer.
+    fit
+        Whether to increase a size that is too small for the characters of the text instead of raising an error.
+    note
+        A callback for progress messages.
 
     >>> tokenizer = train(read_documents([Path("corpus.txt")]), "wordpiece", 30_000)  # doctest: +SKIP
     """
     if kind not in get_args(Kind):
-        raise PretuneError(f"there is no kind {kind!r} of tokenizer; {nearest(kind, get_args(Kind))}")
+        raise PretuneError(f"Unknown kind of tokenizer {kind!r}; {nearest(kind, get_args(Kind))}")
     started = time.monotonic()
     roles = dict(TRAINED_SPECIALS)
     if kind == "byte-bpe":
-        del roles["unknown"]  # bytes spell everything
+        del roles["unknown"]  # bytes can represent any text
     roles |= {f"sentinel {i}": f"<extra_id_{i}>" for i in range(sentinels)}
     roles |= {f"language {name}": f"<lang:{name}>" for name in languages}
     specials = list(dict.fromkeys(roles.values()))
@@ -72,33 +86,33 @@ def train(
     words = WordCounts(limit=distinct)
     held_out = _count(documents, words, note)
     if not words.table:
-        raise PretuneError("the corpus is empty: no words to train a tokenizer on")
+        raise PretuneError("The corpus contains no words to train a tokenizer on; pass files with text")
     backend = _untrained(kind, lowercase)
     alphabet, left_out = _alphabet(backend, words.table, min(SMALL_ALPHABET, size // 8))
     table = words.table
-    if kind in ("unigram", "raw-unigram") and left_out:  # this trainer knows no limit on its alphabet
+    if kind in ("unigram", "raw-unigram") and left_out:  # this trainer cannot limit its alphabet
         table = Counter({word: n for word, n in table.items() if left_out.isdisjoint(word)}) or table
-    # Handed over as if special, so that their order does not depend on a hash map's; taken back below.
+    # Passed as special tokens, so that their order does not depend on a hash map; made normal tokens again below.
     continuations = _continuations(backend, table, alphabet) if kind in ("wordpiece", "bpe") else []
     trainer = _trainer(kind, size, specials + continuations, sorted(alphabet))
     note(f"{words.seen:,} words, {len(words.table):,} distinct; learning pieces")
-    if kind in ("raw-bpe", "raw-unigram"):  # pieces do not cross words, so that counting words is enough
+    if kind in ("raw-bpe", "raw-unigram"):  # pieces do not cross words, so word counts suffice
         backend.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
     try:
         backend.train_from_iterator(_feed(table, occurrences), trainer)
-    except BaseException as error:  # the library panics with an exception type of its own
+    except BaseException as error:  # the library's panics are not Exceptions
         if isinstance(error, KeyboardInterrupt):
             raise
         raise PretuneError(
-            f"training a {kind} tokenizer of {size} failed: {error}; try another size or more text"
+            f"Training a {kind} tokenizer of size {size} failed ({error}); try another size or more text"
         ) from error
     if kind in ("raw-bpe", "raw-unigram"):
         backend.pre_tokenizer = None  # type: ignore[assignment]
     backend = _only_special(backend, specials)
     if backend.get_vocab_size() > size and not fit:
         raise PretuneError(
-            f"a {kind} tokenizer of {size} is too small for this text: specials and single characters alone are "
-            f"{backend.get_vocab_size()}; ask for more"
+            f"A {kind} tokenizer of size {size} is too small for this text: special tokens and single characters alone "
+            f"are {backend.get_vocab_size()}; choose a larger size"
         )
     backend.post_processor = _template(backend)
     tokenizer = Tokenizer(backend, roles)
@@ -112,7 +126,7 @@ def train(
         "pruned_words": words.dropped_words,
         "pruned_share": words.dropped_occurrences / words.seen,
         "sampled_share": min(1.0, occurrences / max(1, sum(table.values()))),
-        "held_out": _evaluate(tokenizer, held_out or _some(words.table), bool(held_out)),
+        "held_out": _evaluate(tokenizer, held_out or _most_common(words.table), bool(held_out)),
         "first_merges": first_merges(tokenizer),
         "seconds": round(time.monotonic() - started, 1),
     }
@@ -129,26 +143,26 @@ def _train_words(
     lowercase: bool,
     least: int,
 ) -> Tokenizer:
-    """The most frequent words first; nothing is held out, as nothing is learned.
+    """Build a tokenizer of the most frequent whole words; nothing is held out, as nothing is learned.
 
-    Whatever stands between spaces is an item; words are cut from punctuation too. `characters` are words that are spelled
-    byte by byte, in ELMo's 262 symbols, whether they are in the vocabulary or not.
+    Items are separated by spaces; words are also split from punctuation. With `characters`, every word is encoded by
+    its bytes, in ELMo's 262 symbols, whether it is in the vocabulary or not.
     """
     counts = WordCounts(limit=distinct, longest=None)
     for document in documents:
         counts.add(document.text)
     if not counts.table:
-        raise PretuneError("no words to make a vocabulary of: the text is empty")
-    cut, table = _word_cutter(kind, lowercase), counts.table
+        raise PretuneError("The corpus contains no words to build a vocabulary from; pass files with text")
+    splitter, table = _word_splitter(kind, lowercase), counts.table
     if kind != "items":
         table = Counter()
         for item, count in counts.table.items():
-            for word, _ in cut.pre_tokenizer.pre_tokenize_str(cut.normalizer.normalize_str(item)):
+            for word, _ in splitter.pre_tokenizer.pre_tokenize_str(splitter.normalizer.normalize_str(item)):
                 table[word] += count
     ranked = sorted(table.items(), key=lambda item: (-item[1], item[0]))
     wanted = [item for item, count in ranked if item not in specials and count >= least]
     items = wanted[: max(1, size - len(specials))]
-    tokenizer = _word_level(cut, items, roles, characters=LONGEST if kind == "characters" else 0)
+    tokenizer = _word_level(splitter, items, roles, characters=LONGEST if kind == "characters" else 0)
     names = ("items", "events") if kind == "items" else ("distinct_words", "words")
     total = counts.seen if kind == "items" else table.total()
     tokenizer.report = {
@@ -163,30 +177,30 @@ def _train_words(
 
 
 def words_tokenizer(words: Iterable[str], *, spelled: bool = False, lowercase: bool = False) -> Tokenizer:
-    """A tokenizer of some words, in that order; `spelled`, all others are told by their letters too.
+    """Build a whole-word tokenizer from a list of words; with `spelled`, words are also encoded by their characters.
 
     >>> words_tokenizer(["a", "cat"]).encode("a cat")
     [5, 6]
     """
     roles = dict(TRAINED_SPECIALS)
-    cut = _word_cutter("words", lowercase)
-    return _word_level(cut, [w for w in words if w not in roles.values()], roles, LONGEST if spelled else 0)
+    splitter = _word_splitter("words", lowercase)
+    return _word_level(splitter, [w for w in words if w not in roles.values()], roles, LONGEST if spelled else 0)
 
 
 def _word_level(
-    cut: tokenizers.Tokenizer, words: Iterable[str], roles: dict[str, str], characters: int = 0
+    splitter: tokenizers.Tokenizer, words: Iterable[str], roles: dict[str, str], characters: int = 0
 ) -> Tokenizer:
-    """What cuts texts into words, with a vocabulary of specials and of these."""
+    """Give a word splitter a vocabulary of special tokens and words, and return it as a tokenizer."""
     specials = list(dict.fromkeys(roles.values()))
     vocabulary = {token: number for number, token in enumerate(dict.fromkeys([*specials, *words]))}
-    cut.model = models.WordLevel(vocabulary, unk_token=roles["unknown"])
-    backend = _only_special(cut, specials)
+    splitter.model = models.WordLevel(vocabulary, unk_token=roles["unknown"])
+    backend = _only_special(splitter, specials)
     backend.post_processor = _template(backend)
     return Tokenizer(backend, roles, characters)
 
 
-def _word_cutter(kind: Kind, lowercase: bool) -> tokenizers.Tokenizer:
-    """What cuts a text into words, with no vocabulary yet."""
+def _word_splitter(kind: Kind, lowercase: bool) -> tokenizers.Tokenizer:
+    """Return a backend that splits text into words and has no vocabulary yet."""
     backend = tokenizers.Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
     if kind == "items":
         backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -197,37 +211,37 @@ def _word_cutter(kind: Kind, lowercase: bool) -> tokenizers.Tokenizer:
 
 
 def _count(documents: Iterable[Document], words: WordCounts, note: Callable[[str], None]) -> list[str]:
-    """Count the words of all lines but those held out, which are returned."""
+    """Count the words of all lines except the held-out ones, which are returned."""
     held_out: list[str] = []
-    room, number = HELD_OUT, 0
+    left, number = HELD_OUT, 0
     for document in documents:
         for line in document.text.splitlines():
             if not line or line.isspace():
                 continue
             number += 1
-            if number % HELD_OUT_EVERY == 0 and room > 0:
-                held_out.append(line[:room])
-                room -= len(line)
+            if number % HELD_OUT_EVERY == 0 and left > 0:
+                held_out.append(line[:left])
+                left -= len(line)
             else:
                 words.add(line)
         note(f"{words.seen:,} words, {len(words.table):,} distinct")
     return held_out
 
 
-def _some(table: Counter[str]) -> list[str]:
-    """A stand-in for held-out text where the corpus has too few lines: the counted words themselves."""
+def _most_common(table: Counter[str]) -> list[str]:
+    """Return the most common words, to evaluate on if the corpus has too few lines to hold any out."""
     return [word for word, _ in table.most_common(10_000)]
 
 
 def _untrained(kind: Kind, lowercase: bool) -> tokenizers.Tokenizer:
-    """The parts around the model: normalizer, pre-tokenizer, decoder."""
+    """Return a backend with normalizer, pre-tokenizer and decoder, and an untrained model."""
     lower = [normalizers.Lowercase()] if lowercase else []
     if kind in ("wordpiece", "bpe"):
         if kind == "wordpiece":
             backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))  # type: ignore[call-arg]
         else:
             backend = tokenizers.Tokenizer(models.BPE(unk_token="[UNK]", continuing_subword_prefix="##"))
-        # Accents stay: stripping them would break й, ё and every Korean syllable apart.
+        # Accents are kept: stripping them would decompose й, ё and every Korean syllable.
         backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
         backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         backend.decoder = decoders.WordPiece(prefix="##", cleanup=False)
@@ -250,7 +264,7 @@ def _untrained(kind: Kind, lowercase: bool) -> tokenizers.Tokenizer:
                     pre_tokenizers.Punctuation(behavior="isolated"),
                 ]
             )
-        else:  # as SentencePiece: the text as it is, spaces written as ▁, no pre-tokenizer
+        else:  # as SentencePiece: spaces are replaced by ▁, and there is no pre-tokenizer
             marks = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
             backend.normalizer = normalizers.Sequence([*tidy, *marks])
         backend.decoder = decoders.Metaspace(prepend_scheme="always")
@@ -262,7 +276,7 @@ def _trainer(kind: Kind, size: int, specials: list[str], alphabet: list[str]) ->
         return trainers.UnigramTrainer(vocab_size=size, special_tokens=specials, unk_token="[UNK]", show_progress=False)
     if kind == "byte-bpe":
         alphabet = pre_tokenizers.ByteLevel.alphabet()
-    # Named one by one and not only limited in number: a limit alone breaks ties by chance.
+    # The characters are listed, not only limited in number: a limit alone breaks ties at random.
     common: dict[str, Any] = {
         "vocab_size": size,
         "special_tokens": specials,
@@ -279,7 +293,7 @@ def _trainer(kind: Kind, size: int, specials: list[str], alphabet: list[str]) ->
 
 
 def _alphabet(backend: tokenizers.Tokenizer, table: Counter[str], least: int) -> tuple[set[str], set[str]]:
-    """The characters that make up 99.95 % of the text, and the rare rest, which will be unknown."""
+    """Return the characters that cover 99.95 % of the text, and the rare remaining ones, which become unknown."""
     normalize = backend.normalizer.normalize_str if backend.normalizer else str
     characters: Counter[str] = Counter()
     for word, count in table.items():
@@ -296,7 +310,7 @@ def _alphabet(backend: tokenizers.Tokenizer, table: Counter[str], least: int) ->
 
 
 def _continuations(backend: tokenizers.Tokenizer, table: Counter[str], alphabet: set[str]) -> list[str]:
-    """##c for every character of the alphabet that stands inside a word, sorted."""
+    """Return ##c, sorted, for every character c of the alphabet that occurs inside a word."""
     inside: set[str] = set()
     for word in table:
         for piece, _ in backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(word)):
@@ -305,11 +319,11 @@ def _continuations(backend: tokenizers.Tokenizer, table: Counter[str], alphabet:
 
 
 def _only_special(backend: tokenizers.Tokenizer, specials: list[str]) -> tokenizers.Tokenizer:
-    """The same tokenizer with these special tokens and no others."""
+    """Return the same tokenizer with only the given special tokens."""
     content = json.loads(backend.to_str())
     content["added_tokens"] = []
     clean = tokenizers.Tokenizer.from_str(json.dumps(content))
-    # A masked token includes the space before it, so the mask token strips that space, as RoBERTa's does.
+    # A masked token includes the space before it, so the mask token strips that space, as in RoBERTa.
     mask = TRAINED_SPECIALS["mask"]
     clean.add_special_tokens(
         [AddedToken(token, special=True, normalized=False, lstrip=token == mask) for token in specials]
@@ -318,7 +332,7 @@ def _only_special(backend: tokenizers.Tokenizer, specials: list[str]) -> tokeniz
 
 
 def _feed(table: Counter[str], occurrences: int) -> Iterator[str]:
-    """The table as text: each word as often as it counts, with a space before it, in lines of some 1,000 words."""
+    """Yield the word counts as text: each word repeated by its count, after a space, in lines of about 1,000 words."""
     line: list[str] = []
     for word, count in scale(table, occurrences):
         while count > 0:
@@ -333,7 +347,7 @@ def _feed(table: Counter[str], occurrences: int) -> Iterator[str]:
 
 
 def _template(backend: tokenizers.Tokenizer) -> processors.TemplateProcessing:
-    """What other programs put around texts by default: BERT's [CLS] A [SEP] B [SEP]."""
+    """Return the default post-processor for other programs, BERT's [CLS] A [SEP] B [SEP]."""
     start, separator = TRAINED_SPECIALS["start"], TRAINED_SPECIALS["separator"]
     ids = [(token, backend.token_to_id(token)) for token in (start, separator)]
     return processors.TemplateProcessing(
@@ -342,14 +356,14 @@ def _template(backend: tokenizers.Tokenizer) -> processors.TemplateProcessing:
 
 
 def _evaluate(tokenizer: Tokenizer, texts: list[str], held_out: bool) -> dict[str, Any]:
-    """Fertility: tokens a word. Coverage: share of words without an unknown piece. Unknown rate: share of tokens."""
+    """Return fertility (tokens per word), coverage (share of words without unknown tokens), and the unknown token rate."""
     words = [word for text in texts for word in text.split()]
     ids, lengths = tokenizer.encode_many([" " + word for word in words])
     unknown = ids == tokenizer.roles.get("unknown", -1)
     owner = [i for i, n in enumerate(lengths) for _ in range(n)]
     bad_words = len({owner[i] for i in unknown.nonzero()[0]})
     return {
-        "text": "lines held out" if held_out else "the training words (too few lines to hold any out)",
+        "text": "held-out lines" if held_out else "training words (too few lines to hold any out)",
         "words": len(words),
         "tokens": len(ids),
         "fertility": len(ids) / max(1, len(words)),
@@ -359,7 +373,7 @@ def _evaluate(tokenizer: Tokenizer, texts: list[str], held_out: bool) -> dict[st
 
 
 def first_merges(tokenizer: Tokenizer, count: int = MERGES_SHOWN) -> list[str]:
-    """The first pieces a tokenizer joined; for Unigram, which joins nothing, its likeliest pieces of several letters."""
+    """Return the first merges of a tokenizer; for Unigram, its most likely pieces of several characters."""
     merges = json.loads(tokenizer.backend.to_str())["model"].get("merges")
     if merges:
         return [left + right.removeprefix("##") for left, right in merges[:count]]

@@ -1,6 +1,6 @@
 """The tokenizer classes of `transformers`: the files they read, their settings and their special tokens.
 
-tokenizer_config.json names one of them (`tokenizer_class`); settings that it leaves out have the defaults of that class.
+tokenizer_config.json names one of them (`tokenizer_class`); settings that it omits have the defaults of that class.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ ANGLES = {
     "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "sep_token": "</s>", "pad_token": "<pad>",
     "cls_token": "<s>", "mask_token": "<mask>",
 }  # fmt: skip
-T5_SPECIALS = ["<pad>", "</s>", "<unk>"]  # the first pieces of T5 and its kin
+T5_SPECIALS = ["<pad>", "</s>", "<unk>"]  # the first pieces of T5 and its variants
 ALBERT_SPECIALS = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
 XLNET_SPECIALS = ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]
-# mBART's languages, which are not in its files; the first 25 are those of cc25.
+# mBART's languages, which its files do not list; the first 25 are those of mbart-large-cc25.
 LANGUAGES = [
     "ar_AR", "cs_CZ", "de_DE", "en_XX", "es_XX", "et_EE", "fi_FI", "fr_XX", "gu_IN", "hi_IN", "it_IT", "ja_XX",
     "kk_KZ", "ko_KR", "lt_LT", "lv_LV", "my_MM", "ne_NP", "nl_XX", "ro_RO", "ru_RU", "si_LK", "tr_TR", "vi_VN",
@@ -45,7 +45,7 @@ Pieces = list[Piece]
 
 
 def as_published(pieces: Pieces, settings: Values) -> Pieces:
-    """Return the pieces as a .model file has them."""
+    """Return the pieces unchanged, as in the .model file."""
     return pieces
 
 
@@ -88,7 +88,7 @@ def in_camembert_order(pieces: Pieces, settings: Values) -> Pieces:
 
 
 def without_commas(pieces: Pieces, settings: Values) -> Pieces:
-    """Lower the scores of pieces that end in a digit and a comma, which ALBERT and XLNet split before the comma."""
+    """Lower the scores of pieces that end in a digit and a comma: ALBERT and XLNet split before such a comma."""
     found: Pieces = []
     for piece, score, kind in pieces:
         penalty = COMMA_PENALTY if kind == NORMAL and piece[-1:] == "," and piece[-2:-1].isdigit() else 0.0
@@ -97,7 +97,7 @@ def without_commas(pieces: Pieces, settings: Values) -> Pieces:
 
 
 def tidied(settings: Values) -> list[normalizers.Normalizer]:
-    """Return the normalizers of ALBERT and XLNet: plain quotes, no accents, lowercase, as the settings say."""
+    """Return the normalizers of ALBERT and XLNet (plain quotes, no accents, lowercase), as configured by the settings."""
     steps: list[normalizers.Normalizer] = []
     if settings["remove_space"]:
         steps += [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
@@ -119,15 +119,17 @@ def untouched(settings: Values) -> list[normalizers.Normalizer]:
 
 @dataclass(frozen=True)
 class TokenizerClass:
-    """A tokenizer class: the vocabulary file it reads, the settings that change ids, and its special tokens."""
+    """A tokenizer class of `transformers`: its vocabulary file, its settings that affect ids, and its special tokens."""
 
     name: str
-    file: str  # the vocabulary file that is read if there is no tokenizer.json
+    file: str  # vocabulary file, used if there is no tokenizer.json
     tokens: Mapping[str, str] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)  # settings that change ids, with their defaults
-    mask_takes_space: bool = False  # lstrip of the mask token
+    settings: Mapping[str, Any] = field(default_factory=dict)  # settings that affect ids, with their defaults
+    mask_takes_space: bool = False  # whether the mask token strips the space before it
     order: Callable[[Pieces, Values], Pieces] = as_published  # order of the pieces of a .model file
-    before: Callable[[Values], list[normalizers.Normalizer]] = untouched  # normalizers before those of a .model file
+    before: Callable[[Values], list[normalizers.Normalizer]] = (
+        untouched  # normalizers applied before those of a .model file
+    )
 
 
 BERT_SETTINGS = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
@@ -240,11 +242,11 @@ OF_MODEL = {
     "albert": ALBERT, "xlnet": XLNET, "t5": T5, "mt5": T5, "xlm-roberta": XLM_ROBERTA, "mbart": MBART,
     "camembert": CAMEMBERT, "deberta-v2": DEBERTA_V2, "big_bird": BIG_BIRD, "reformer": REFORMER,
 }  # fmt: skip
-# Classes without settings: tokenizer.json is complete.
+# Classes without settings, for which tokenizer.json is complete.
 GENERIC = {"PreTrainedTokenizerFast", "TokenizersBackend", "PreTrainedTokenizer", "PythonBackend"}
 # Model types for which `transformers` ignores the class that tokenizer_config.json names.
 MISNAMED = {"modernbert"}
-# Classes that process texts in Python code, which no tokenizer.json holds.
+# Classes that process text in Python code, which a tokenizer.json cannot represent.
 PROGRAMS = {
     "BartphoTokenizer", "BertGenerationTokenizer", "BertJapaneseTokenizer", "BertweetTokenizer", "BioGptTokenizer",
     "BlenderbotSmallTokenizer", "ByT5Tokenizer", "CanineTokenizer", "CpmAntTokenizer", "CpmTokenizer", "CTRLTokenizer",

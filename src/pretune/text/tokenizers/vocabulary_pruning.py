@@ -1,9 +1,10 @@
-"""A tokenizer without the tokens that some texts do not need; it cuts those texts as it did before."""
+"""Prune a tokenizer's vocabulary to the tokens that given texts need, keeping their tokenization unchanged."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -12,92 +13,87 @@ import tokenizers
 from pretune.runtime.errors import PretuneError
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-SOME = 1000  # texts tokenized at once
+BATCH = 1000  # texts tokenized at once
 
 
 def used_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> set[int]:
-    """The ids that texts are cut into."""
+    """Return the set of token ids that occur in the tokenized texts."""
     used: set[int] = set()
-    some: list[str] = []
-
-    def look() -> None:
-        ids, _ = tokenizer.encode_parts([[text] for text in some])
+    remaining = iter(texts)
+    while batch := list(islice(remaining, BATCH)):
+        ids, _ = tokenizer.encode_parts([[text] for text in batch])
         used.update(np.unique(ids).tolist())
-        some.clear()
-
-    for text in texts:
-        some.append(text)
-        if len(some) == SOME:
-            look()
-    if some:
-        look()
     return used
 
 
 def trim(tokenizer: Tokenizer, texts: Iterable[str]) -> Tokenizer:
-    """The same with only the tokens that texts are cut into, what these are made of, single letters, and all special ones.
+    """Return a tokenizer with only the tokens that the texts need, their parts, single characters, and special tokens.
 
-    Other texts are still cut, into shorter pieces.
+    Other texts can still be tokenized, into shorter pieces.
     """
     used = used_tokens(tokenizer, texts)
     if not used - set(np.flatnonzero(tokenizer.specials).tolist()):
-        raise PretuneError("no text to trim the vocabulary to: nothing of it would be left")
+        raise PretuneError("No text was given to select the vocabulary; pruning would remove all tokens")
     content = json.loads(tokenizer.backend.to_str())
     model = content["model"]
-    spared = {token["content"] for token in content["added_tokens"]} | set(tokenizer.role_tokens.values())
-    spared |= {tokenizer.vocabulary[number] for number in used}
+    kept_tokens = {token["content"] for token in content["added_tokens"]} | set(tokenizer.role_tokens.values())
+    kept_tokens |= {tokenizer.vocabulary[number] for number in used}
     match model["type"]:
         case "Unigram":
             pieces = model["vocab"]
             number = model.get("unk_id")
             unknown = pieces[number][0] if number is not None else None
-            kept = [piece for piece in pieces if piece[0] in spared | {unknown} or single(piece[0], "")]
+            kept = [piece for piece in pieces if piece[0] in kept_tokens | {unknown} or _is_character(piece[0], "")]
             model["vocab"] = kept
             model["unk_id"] = next((place for place, piece in enumerate(kept) if piece[0] == unknown), None)
             names = [piece[0] for piece in kept]
         case "WordPiece" | "BPE" | "WordLevel":
-            marks = model.get("continuing_subword_prefix") or ""
+            prefix = model.get("continuing_subword_prefix") or ""
             if model["type"] != "WordLevel":
-                spared |= {token for token in model["vocab"] if single(token, marks)}
+                kept_tokens |= {token for token in model["vocab"] if _is_character(token, prefix)}
             if model["type"] == "BPE":
-                spared = with_parts(model["merges"], spared, marks)
-                model["merges"] = [pair for pair in model["merges"] if {*parts(pair), joined(pair, marks)} <= spared]
-            names = [token for token, _ in sorted(model["vocab"].items(), key=lambda item: item[1]) if token in spared]
+                kept_tokens = _with_parts(model["merges"], kept_tokens, prefix)
+                model["merges"] = [
+                    pair for pair in model["merges"] if {*_sides(pair), _merged(pair, prefix)} <= kept_tokens
+                ]
+            names = [
+                token for token, _ in sorted(model["vocab"].items(), key=lambda item: item[1]) if token in kept_tokens
+            ]
             model["vocab"] = {token: place for place, token in enumerate(names)}
         case kind:
-            raise PretuneError(f"a vocabulary of the kind {kind} cannot be trimmed")
+            raise PretuneError(
+                f"Vocabularies of {kind} tokenizers cannot be pruned; use WordPiece, BPE, Unigram or WordLevel"
+            )
     numbers = {token: place for place, token in enumerate(names)}
     for token in content["added_tokens"]:
         token["id"] = numbers.setdefault(token["content"], len(numbers))
-    content["post_processor"] = (
-        None  # it has ids of before; whoever saves the tokenizer with a model puts its own there
-    )
+    content["post_processor"] = None  # its ids are the old ones; saving the tokenizer with a model adds a new one
     backend = tokenizers.Tokenizer.from_str(json.dumps(content))
     return Tokenizer(backend, tokenizer.role_tokens, tokenizer.characters, tokenizer.names)
 
 
-def single(token: str, mark: str) -> bool:
-    """Whether a token is one letter, with or without what marks it as the inside of a word."""
-    return len(token.removeprefix(mark)) <= 1 or (token.startswith("<0x") and len(token) == 6)
+def _is_character(token: str, prefix: str) -> bool:
+    """Return whether a token is one character or byte, with or without the prefix of word continuations."""
+    return len(token.removeprefix(prefix)) <= 1 or (token.startswith("<0x") and len(token) == 6)
 
 
-def parts(pair: Any) -> tuple[str, str]:
-    """The two sides of a merge, which older files have as one string."""
+def _sides(pair: Any) -> tuple[str, str]:
+    """Return the two sides of a merge, which older files write as one string."""
     first, second = pair.split(" ") if isinstance(pair, str) else pair
     return first, second
 
 
-def joined(pair: Any, mark: str) -> str:
-    """What a merge makes of its sides."""
-    first, second = parts(pair)
-    return first + second.removeprefix(mark)
+def _merged(pair: Any, prefix: str) -> str:
+    """Return the token that a merge produces."""
+    first, second = _sides(pair)
+    return first + second.removeprefix(prefix)
 
 
-def with_parts(merges: Iterable[Any], tokens: set[str], mark: str) -> set[str]:
-    """Tokens and all that they are merged from."""
+def _with_parts(merges: Iterable[Any], tokens: set[str], prefix: str) -> set[str]:
+    """Return the tokens and all tokens that they are merged from."""
     made: dict[str, list[tuple[str, str]]] = {}
     for pair in merges:
-        made.setdefault(joined(pair, mark), []).append(parts(pair))
+        made.setdefault(_merged(pair, prefix), []).append(_sides(pair))
     found, waiting = set(tokens), list(tokens)
     while waiting:
         for token in (part for pair in made.get(waiting.pop(), []) for part in pair):

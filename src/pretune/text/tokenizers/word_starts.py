@@ -1,9 +1,9 @@
-"""Where words start in a row of token ids, for whole-word masking with every kind of tokenizer.
+"""Find word starts in token ids, for whole-word masking with any kind of tokenizer.
 
 Tokenizers mark words in three ways: a prefix on continuations (WordPiece's ##), a suffix on the last piece (</w>), or a
 space kept in the first piece (Ġ of byte-level BPE, ▁ of SentencePiece) or in the last one (SentencePiece trained with
-`treat_whitespace_as_suffix`). With kept spaces, punctuation, digits and letters that touch are words of their own, as BERT's
-pre-tokenizer has it, and so is every Chinese character or kana.
+`treat_whitespace_as_suffix`). With kept spaces, adjacent runs of punctuation, digits and letters are separate words, as
+in BERT's pre-tokenizer, and so is every Chinese character or kana.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-# ANY: a lone space mark, which the next piece continues; SPACE: a space after a word, which nothing continues
+# ANY: a lone space marker, which the next piece continues; SPACE: a space after a word, which nothing continues
 LETTER, DIGIT, OTHER, ANY, SPACE = 0, 1, 2, 3, 4
 Ids = np.ndarray[tuple[int], np.dtype[Any]]
 Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 class WordStarts:
-    """A table-driven function from ids (n,) to True where a word starts (n,)."""
+    """A table-driven function from ids, (n,), to a mask of the ids that start a word, (n,)."""
 
     def __init__(
         self, backend: tokenizers.Tokenizer, vocabulary: list[str], specials: Mask, unknown: int | None
@@ -32,7 +32,7 @@ class WordStarts:
         content = json.loads(backend.to_str())
         prefix = content["model"].get("continuing_subword_prefix")
         suffix = content["model"].get("end_of_word_suffix")
-        self.always = specials.copy()  # starts a word whatever comes before
+        self.always = specials.copy()  # starts a word regardless of the previous token
         self.first = np.full(size, ANY, dtype=np.int8)  # class of the first character
         self.last = np.full(size, ANY, dtype=np.int8)  # class of the last one; a word starts where the two differ
         if content["model"]["type"] == "WordLevel":
@@ -57,13 +57,13 @@ class WordStarts:
                 if spaces_end and text.endswith(" "):
                     self.last[identity] = SPACE
             self.first[specials] = self.last[specials] = OTHER
-            if unknown is not None:  # a character that the vocabulary lacks, inside a word more often than not
+            if unknown is not None:  # an unknown character, which usually is inside a word
                 self.always[unknown] = False
                 self.first[unknown] = LETTER
                 self.last[unknown] = ANY
 
     def __call__(self, ids: Ids) -> Mask:
-        """True where a word starts; the first id always starts one."""
+        """Return a mask of the ids that start a word; the first id always does."""
         starts = self.always[ids]
         last = self.last[ids[:-1]]
         first = self.first[ids[1:]]
@@ -79,12 +79,12 @@ def _character_class(character: str) -> int:
 
 
 def _stands_alone(character: str) -> bool:
-    """Chinese characters and kana are words by themselves; Hangul and the rest are not."""
+    """Return whether a character is a word by itself: Chinese characters and kana are, Hangul and others are not."""
     return bool(character) and ("㐀" <= character <= "鿿" or "぀" <= character <= "ヿ" or character >= "\U00020000")
 
 
 def surface(token: str, byte_level: bool) -> str:
-    """The text a token stands for; half characters of byte-level tokens become the replacement character."""
+    """Return the text of a token; incomplete characters of byte-level tokens become the replacement character."""
     if byte_level:
         table = _byte_table()
         if all(character in table for character in token):
@@ -94,7 +94,7 @@ def surface(token: str, byte_level: bool) -> str:
 
 @cache
 def _byte_table() -> dict[str, int]:
-    """GPT-2's printable stand-ins: bytes that print stand for themselves, the others follow from U+0100 on."""
+    """Return GPT-2's character-to-byte table: printable bytes stand for themselves, the others start at U+0100."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}

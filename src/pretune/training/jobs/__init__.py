@@ -1,1 +1,1 @@
-"""Jobs: what a training command does from start to finish, around the one loop of `training.loop`."""
+"""Training jobs: everything a training verb does from start to finish around the training loop."""

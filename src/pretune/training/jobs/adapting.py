@@ -1,4 +1,4 @@
-"""Adapting: pretraining that goes on with a model, on text of one's own, and what it was worth."""
+"""Domain adaptation: continue the pretraining of a model on new text, and compare it with the original."""
 
 from __future__ import annotations
 
@@ -10,31 +10,33 @@ from typing import Any
 import numpy as np
 
 from pretune.inference.fill import MASK, Filler
-from pretune.models.model import load_model
+from pretune.models.loading import load_model
 from pretune.objectives import parse_objective
 from pretune.runtime.randomness import Draws
 from pretune.text.store.store import Store
 from pretune.training.held_out import hold_out
-from pretune.training.jobs.pretraining import Plan, get_store, pretrain
+from pretune.training.jobs.pretraining import pretrain
+from pretune.training.jobs.pretraining_data import get_store
+from pretune.training.jobs.pretraining_settings import Plan
 from pretune.training.run_folder import Run
 from pretune.training.settings import Budget, Watching, fill
 
-# Gentler than from scratch, in steps small enough that minutes on a CPU are many of them.
+# A lower learning rate than from scratch, and batches small enough for many steps in minutes on a CPU.
 SETTINGS: dict[str, dict[str, Any]] = {
     "budget": {"seconds": 300.0},
     "optimizer": {"lr": 3e-4, "betas": (0.9, 0.98)},
     "batch": {"tokens": 4096},
 }
-SHORT = 60.0  # seconds, below which steps are smaller
-SMALL = 1024  # tokens of these
+SHORT = 60.0  # seconds below which batches are smaller
+SMALL = 1024  # tokens of these batches
 SHOWN = 5  # held-out sentences to fill before and after
-SENTENCE = (8, 24)  # their lengths in tokens
-WORD = 4  # letters of a hidden word, at least
+SENTENCE = (8, 24)  # minimum and maximum tokens of these sentences
+WORD = 4  # minimum letters of a masked word
 
 
 @dataclass(frozen=True)
 class Adapted:
-    """A run that went on from a model, and that model and the new one on held-out text."""
+    """The result of an adaptation: the run, and both models compared on held-out text."""
 
     run: Run
     before: dict[str, float]
@@ -45,11 +47,11 @@ class Adapted:
         return str(self.run.folder)
 
     def describe(self) -> dict[str, Any]:
-        """For programs."""
+        """Return all facts, for programs."""
         return {**self.run.describe(), "before": self.before, "after": self.after, "fills": self.fills}
 
     def table(self) -> dict[str, Any]:
-        """For people."""
+        """Return a comparison, for people."""
         facts = {key: value for key, value in self.run.table().items() if not key.startswith("dev/")}
         rows = [{"measure": name, "before": self.before[name], "after": self.after[name]} for name in self.after]
         compared = {name: part for name, part in (("held_out_text", rows), ("fills", self.fills)) if part}
@@ -57,10 +59,10 @@ class Adapted:
 
 
 def usual_settings(budget: Budget | None) -> dict[str, dict[str, Any]]:
-    """Return the settings that go with a budget.
+    """Return the default settings for a budget.
 
-    A short one is divided into smaller steps, so that the last of them ends soon after it does, at a learning rate in
-    proportion. Evaluation, before and after, is not counted: one pack per minute of training keeps it short.
+    A short budget has smaller batches, so that the last step does not exceed it by much, and a learning rate in proportion.
+    Evaluation, before and after, is not part of the budget: one pack per minute of training keeps it short.
     """
     seconds = SETTINGS["budget"]["seconds"] if budget is None or not budget.limits else budget.seconds
     if seconds is None:
@@ -73,7 +75,7 @@ def usual_settings(budget: Budget | None) -> dict[str, dict[str, Any]]:
 
 
 def adapt(plan: Plan, store: Store | None = None, resume: bool = False) -> Adapted:
-    """Carry out a plan that starts from a model, and compare."""
+    """Run a job that continues from a model, and compare the two."""
     run = pretrain(plan, store, resume, compared=True)
     evaluations = [line for line in run.metrics() if any(name.startswith("dev/") for name in line)]
     before, after = (measures(evaluations[place]) if evaluations else {} for place in (0, -1))
@@ -84,7 +86,7 @@ def adapt(plan: Plan, store: Store | None = None, resume: bool = False) -> Adapt
 
 
 def measures(line: dict[str, float]) -> dict[str, float]:
-    """Losses of an evaluation, and the perplexities they are the logarithms of."""
+    """Return the losses of an evaluation, and their perplexities."""
     found = {name.removeprefix("dev/"): value for name, value in line.items() if name.startswith("dev/")}
     perplexities = {f"{name}/perplexity": math.exp(value) for name, value in found.items() if "/" not in name}
     return dict(sorted({**found, **perplexities}.items()))
@@ -93,7 +95,7 @@ def measures(line: dict[str, float]) -> dict[str, float]:
 def compare_fills(
     before: str, after: Path, store: Store, documents: Any, partial: bool = False
 ) -> list[dict[str, Any]]:
-    """Return what both models put into gaps of held-out sentences; the first is left out where it had no head for that."""
+    """Return the words that both models predict for masks in held-out sentences; without the old model if it has no head."""
     gaps = hide_words(store, documents)
     fillers = {"after": Filler.load(after)}
     old = load_model(before, parse_objective("mlm"), partial=partial)
@@ -109,7 +111,7 @@ def compare_fills(
 
 
 def hide_words(store: Store, documents: Any) -> list[tuple[list[int], int, str]]:
-    """Some held-out sentences with a word hidden: ids, where, and which. The same ones every time."""
+    """Return a few held-out sentences with one word to mask: token ids, its position, and the word; always the same ones."""
     tokenizer = store.tokenizer
     offsets = store.document_offsets
     spans = [np.arange(offsets[document], offsets[document + 1]) for document in documents]

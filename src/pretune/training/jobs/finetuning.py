@@ -1,4 +1,4 @@
-"""Fine-tuning: a pretrained model and examples of a task in, a model for that task out."""
+"""Fine-tuning: train a pretrained model on the labeled examples of one task."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ from torch import Tensor
 from pretune.backbones.onnx_runtime import OnnxBackbone
 from pretune.inference.predict import Answerer
 from pretune.inference.word_vector_models import fill_in
-from pretune.metrics import choose, constant, has_classes, positive_class, score
+from pretune.metrics import constant, positive_class, score
 from pretune.models.adapt_vocabulary import add_separator
-from pretune.models.model import Model, embedding_of, family_of, load_model, make_model, random_twin
+from pretune.models.checkpoint_heads import embedding_of
+from pretune.models.create_model import make_model, random_twin
+from pretune.models.loading import load_model
+from pretune.models.model import Model
 from pretune.models.presets import is_preset
+from pretune.models.references import family_of
 from pretune.nn.recurrent import asks_the_host
 from pretune.nn.text_embedding import TextEmbedding
-from pretune.objectives import OBJECTIVES, Data, Mixture, Named, Task, parse_objective
+from pretune.objectives import Data, Mixture, Named, Task, parse_objective, task_names
 from pretune.objectives.distillation.distill_logits import Soft, Teaching
-from pretune.objectives.task import Answer, knowing
+from pretune.objectives.task import Answer
 from pretune.objectives.tasks.classify import Pooling
 from pretune.objectives.tasks.layer_features import On
-from pretune.objectives.tasks.renamed_task import kind_of
 from pretune.runtime.atomic_io import write_bytes, write_json
 from pretune.runtime.devices import choose_device, deterministic
 from pretune.runtime.errors import PretuneError, if_option
@@ -40,34 +43,33 @@ from pretune.text.examples.validation import check_classes, check_texts
 from pretune.text.packing.sequences import Arrangement, Packing
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.training.data_streams import Streams, make_streams
+from pretune.training.interrupts import Stopped
 from pretune.training.jobs.finetuning_strategies import Strategy, choose_strategy
-from pretune.training.jobs.pretraining import ROUND_VOCABULARY, check_length
-from pretune.training.loop import Stopped, Training, train
+from pretune.training.jobs.pretraining_model import ROUND_VOCABULARY, check_length
+from pretune.training.loop import Training, train
 from pretune.training.optim.optimizers import scale_rates
 from pretune.training.run_folder import Run, finish_run, start_run
 from pretune.training.settings import ON_TEXT, Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
 
-ANSWERS = "dev_answers.jsonl"  # to the examples for judging, in their order
-SPLIT = "split.json"  # which rows of the file these were
-ENOUGH = 512  # tokens, to lay out an example and see what stands around its texts
+ANSWERS = "dev_answers.jsonl"  # predictions for the dev examples, in their order
+SPLIT = "split.json"  # which rows of the training file are the dev examples
+ENOUGH = 512  # maximum length, in tokens, of the example by which the template of a task is found
 RANGES = "activation_ranges.json"  # learned by quantization-aware training, for `quantize`
-# Devlin et al. (2019): 2e-5 to 5e-5, 2 to 4 epochs, batches of 16 or 32; smaller models take larger rates.
+# Devlin et al. (2019): 2e-5 to 5e-5, 2 to 4 epochs, batches of 16 or 32; smaller models need larger learning rates.
 SETTINGS: dict[str, dict[str, Any]] = {
     "optimizer": {"lr": 5e-5, "decay": 0.01, "clip": 1.0},
     "schedule": {"kind": "linear", "warmup": 0.1},
     "batch": {"sequences": 32, "length": 128},
     "watching": {"save": 0, "log": 10},
 }
-# What some tasks have otherwise: passages are read in windows of so many tokens (Devlin et al., 2019).
-SETTINGS_OF: dict[str, dict[str, Any]] = {"answer": {"batch": {"sequences": 32, "length": 384}}}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A fine-tuning, all settings resolved."""
+    """A fine-tuning job with all settings resolved."""
 
     model: str
-    train: str | Mapping[str, str]  # of several tasks, by name
+    train: str | Mapping[str, str]  # for several tasks, by task name
     dev: str | Mapping[str, str] | None
     out: Path
     columns: Mapping[str, str]
@@ -85,17 +87,17 @@ class Plan:
     tokenizer: str | None
     scratch: bool
     device: str | None
-    shots: int | None = None  # examples of each class; None: all there are
-    sampling: str = "proportional"  # whose turn it is, of several tasks
-    unlabeled: str | None = None  # texts that a teacher labels
-    confident: float = 0.9  # how sure it must be
-    soft: float | None = None  # the temperature of its probabilities, if these are learned; None: labels are
-    teacher: tuple[str, ...] | None = None  # runs that label together; None: one is trained
-    partial: bool = False  # whether the model may lack tensors, or have too many
-    drop_bad: bool = False  # whether examples whose spans are not in their texts are left out
-    vectors: str | None = None  # a file of word vectors for words to start from
-    dropout: Mapping[str, float] | None = None  # instead of the model's, under the names of its config
-    devices: int = 1  # which seeds are shared out to
+    shots: int | None = None  # examples per class; None: all
+    sampling: str = "proportional"  # how several tasks are sampled
+    unlabeled: str | None = None  # texts for a teacher to label
+    confident: float = 0.9  # minimum confidence of the teacher
+    soft: float | None = None  # temperature of the teacher's probabilities as soft labels; None: hard labels
+    teacher: tuple[str, ...] | None = None  # runs that label as an ensemble; None: train one
+    partial: bool = False  # load the model even if tensors are missing or unexpected
+    drop_bad: bool = False  # skip examples whose spans are not in their texts
+    vectors: str | None = None  # a file of word vectors to initialize embeddings from
+    dropout: Mapping[str, float] | None = None  # overrides the model's, under the names of its config
+    devices: int = 1  # over which seeds are distributed
 
     def __post_init__(self) -> None:
         check_number("epochs", self.epochs, NOT_NEGATIVE)
@@ -105,7 +107,7 @@ class Plan:
             check_number(f"dropout.{name}", rate, BELOW_1)
 
     def recipe(self) -> dict[str, Any]:
-        """Everything that decides the outcome, under the names of the verb's options."""
+        """Return all settings that determine the result, under the names of the verb's options."""
         content = as_recipe(self, leave_out=("out", "device", "devices", "columns"))
         own = {role: name for role, name in self.columns.items() if role in ROLES}
         further = {role: name for role, name in self.columns.items() if role not in ROLES}
@@ -113,7 +115,7 @@ class Plan:
 
 
 def make_plan(model: str, given: dict[str, Any]) -> Plan:
-    """What is given, then the usual settings."""
+    """Resolve all settings: given options, then the defaults for fine-tuning."""
     sections: dict[str, type[Any]] = {
         "optimizer": Optimizer,
         "schedule": Schedule,
@@ -122,46 +124,46 @@ def make_plan(model: str, given: dict[str, Any]) -> Plan:
     }
     usual = dict(SETTINGS)
     for task in tasks_in(parse_objective(given["objective"])):
-        usual |= SETTINGS_OF.get(kind_of(task), {})
+        usual |= task.settings
     filled = {name: fill(kind, given.pop(name, None), usual[name], ON_TEXT) for name, kind in sections.items()}
     return Plan(model=model, **given, **filled)
 
 
 @dataclass(frozen=True)
 class Material:
-    """What a fine-tuning learns from: the task, fitted to its examples, among its objectives."""
+    """The data of a fine-tuning job: the objectives, with the task fitted to its examples, and the examples."""
 
     mixture: Mixture
     asked: Task  # before it was fitted
     task: Task
-    rows: Any  # examples to learn from
-    dev: Any  # examples to judge by; None: none
-    taken: list[int]  # rows of the file that were taken for judging, where there was no file for that
-    teaching: Teaching | None = None  # what to learn from the rows instead of their labels
-    imitation: Any = None  # an Imitate: what else a teacher shows, beside the task
+    rows: Any  # training examples
+    dev: Any  # dev examples, or None
+    taken: list[int]  # rows of the training file that became dev examples, if there was no dev file
+    teaching: Teaching | None = None  # soft labels to learn instead of the labels of the rows
+    imitation: Any = None  # an Imitate: other outputs of a teacher to imitate besides the task
 
     @property
     def size(self) -> int:
-        """Examples to learn from."""
+        """The number of training examples."""
         return len(self.rows)
 
     @property
     def judged(self) -> bool:
-        """Whether there are examples to judge by."""
+        """Whether there are dev examples."""
         return self.dev is not None
 
     @property
     def decides(self) -> str:
-        """The metric by which runs are compared."""
+        """The primary metric, by which runs are compared."""
         return self.task.decides
 
     def floor(self) -> float:
-        """That metric of whoever does not look at the text."""
+        """Return the primary metric of the majority-class baseline."""
         return constant(self.task, self.rows, self.dev)
 
 
 def read_material(plan: Plan) -> Material:
-    """Read the examples; those to judge by are a file, or taken from the others."""
+    """Read the training and dev examples; without a dev file, dev examples are split off the training file."""
     mixture = asked_for(plan, plan.objective)
     asked = find_task(mixture)
     assert isinstance(plan.train, str) and not isinstance(plan.dev, Mapping)
@@ -171,14 +173,14 @@ def read_material(plan: Plan) -> Material:
 
 
 def own_embedding(plan: Plan) -> TextEmbedding | None:
-    """Return how the model of a plan computes vectors of texts, where its folder says so."""
+    """Return how the model of a job computes text embeddings, or None if its folder does not say."""
     return None if is_preset(plan.model) else embedding_of(plan.model)
 
 
 def start_of(plan: Plan, objective: str, asked: Task) -> Task:
-    """Return a task with the pooling of the model's text embeddings, unless another was asked for.
+    """Return the task with the pooling of the model's text embeddings, unless the objective names another pooling.
 
-    What gave good vectors of texts is a good start for classifying them, too.
+    A pooling that gives good text embeddings is also a good start for classification.
     """
     embedding = own_embedding(plan)
     mode = next((mode for mode in (embedding.pooling if embedding else ()) if mode in get_args(Pooling)), None)
@@ -188,22 +190,22 @@ def start_of(plan: Plan, objective: str, asked: Task) -> Task:
 
 
 def asked_for(plan: Plan, objective: str, pooling: str | None = None) -> Mixture:
-    """Return the objectives of a plan, which know nothing of their examples yet.
+    """Return the objectives of a job, not yet fitted to examples.
 
-    `pooling` is that of tasks for which none is given; by default the family's.
+    `pooling` is for tasks that do not set one; the default is the model family's.
     """
     usual: dict[str, Any] = {"pooling": pooling or family_of(plan.model).poolings.get("", "start")}
     if (embedding := own_embedding(plan)) is not None:
         usual["embedding"] = embedding
     usual |= {"drop_bad": True} if plan.drop_bad else {}
     mixture = parse_objective(objective, **usual)
-    if plan.drop_bad and not any(hasattr(task, "drop_bad") for task in tasks_in(mixture)):
-        raise PretuneError(f"--drop-bad: {mixture} leaves none of its examples out; mend those that are bad")
+    if plan.drop_bad and not any(task.has_option("drop_bad") for task in tasks_in(mixture)):
+        raise PretuneError(f"--drop-bad: {mixture} cannot skip bad examples; correct them instead")
     return mixture
 
 
 def read_examples(plan: Plan, task: Task, train: str, judged: str | None) -> tuple[Any, Any, list[int]]:
-    """Examples to learn from, those to judge by, and which rows these were where they had no file."""
+    """Return the training examples, the dev examples, and which rows of the training file those are."""
     rows = task.read(train, plan.columns)
     check_rows(task, rows, classes=plan.shots is None)
     dev, taken = None, list[int]()
@@ -213,41 +215,43 @@ def read_examples(plan: Plan, task: Task, train: str, judged: str | None) -> tup
     elif len(rows) >= FEWEST:
         kept, taken = split(rows, seed=plan.seed)
         if taken:
-            others = if_option("dev", "; name others with --dev")
-            say(f"{rows.file}: {len(taken)} of {len(rows)} examples are for judging, not for learning{others}")
+            others = if_option("dev", "; to use others, give --dev")
+            say(f"{rows.file}: {len(taken)} of {len(rows)} examples are held out for evaluation{others}")
             rows, dev = rows.take(kept), rows.take(taken)
     if plan.shots is not None:
-        rows = draw_few(rows, plan.shots, plan.seed, classes=bool(getattr(task.fit(rows), "labels", ())))
+        rows = draw_few(rows, plan.shots, plan.seed, classes=bool(task.fit(rows).labels))
     return rows, dev, taken
 
 
 def check_rows(task: Task, rows: Any, classes: bool) -> None:
-    """Report, or refuse, rows that a task can learn little from: without texts, or, where it has `classes`, without any."""
+    """Report or refuse rows that a task cannot learn from: without texts, or, if `classes` is set, with too few classes."""
     if not isinstance(rows, Labeled):
         return
     check_texts(rows)
-    if classes and has_classes(task):
+    if classes and task.single_label:
         check_classes(rows)
 
 
 def finetune(plan: Plan, material: Material | None = None, resume: bool = False) -> Run:
-    """Carry out a plan, with one seed."""
+    """Run a fine-tuning job with one seed, and return its run."""
     material = material or read_material(plan)
     mixture, task, rows, dev = material.mixture, material.task, material.rows, material.dev
     if material.imitation is not None:
         mixture = mixture.joined(material.imitation)
     device = choose_device(plan.device)
     model = with_roles(starting_model(plan, mixture), task, rows)
-    task = knowing(task, model.need_tokenizer())
+    task = task.knowing(model.need_tokenizer())
     learned: Any = task if material.teaching is None else Soft(task, material.teaching)
     mixture = mixture.with_part(learned)
-    labels = list(getattr(task, "labels", ()))
+    labels = list(task.labels)
     model.labels, model.tasks, model.objective = labels, {}, plan.objective
     length = check_length(min(plan.batch.length or 128, model.longest or 1 << 30), model)
     strategy = strategy_of(plan, model, [task], len(rows), dev is not None)
     starts = strategy.prepare(model, plan.seed)
-    answer = Answerer(model, task, dev, length).say_cut() if dev is not None else None  # refuses unknown labels
-    going_on = start_run(plan.out, "finetune", plan.recipe(), resume)
+    answer = (
+        Answerer(model, task, dev, length).say_cut() if dev is not None else None
+    )  # raises an error for unknown labels
+    resuming = start_run(plan.out, "finetune", plan.recipe(), resume)
     if material.taken:
         write_json(plan.out / SPLIT, {"file": str(rows.file), "judged": material.taken})
     data, packing, truncated = lay_out(plan, model, task, rows, length, device)
@@ -256,9 +260,9 @@ def finetune(plan: Plan, material: Material | None = None, resume: bool = False)
     )
     epoch = len(streams.streams[0].epoch_plan(0))
     evaluate = evaluator(answer, device) if answer is not None else None
-    last = learn(plan, model, strategy, starts, streams, epoch, evaluate, task.decides, device, going_on)
+    last = learn(plan, model, strategy, starts, streams, epoch, evaluate, task.decides, device, resuming)
     if material.imitation is not None:
-        del model.root.heads[material.imitation.name]  # its projections were for learning alone
+        del model.root.heads[material.imitation.name]  # its projections are used only in training
     task, answers = conclude(model, material.asked, task, answer, device)
     model.options = found_out(material.asked, task)
     model.save(plan.out)
@@ -281,9 +285,9 @@ def learn(
     evaluate: Callable[[], dict[str, float]] | None,
     decides: str,
     device: torch.device,
-    going_on: bool,
+    resuming: bool,
 ) -> dict[str, float]:
-    """Train a model that is ready for it; the last metrics. An `epoch` is so many steps."""
+    """Train a prepared model, and return the last metrics; `epoch` is the number of steps per epoch."""
     steps = max(1, round(plan.epochs * epoch))
     watching = plan.watching
     if watching.patience and not watching.evaluate:
@@ -302,15 +306,17 @@ def learn(
         starts=starts,
         after=strategy.after(model),
         recompute=bool(plan.batch.recompute),
-        # The model that is saved answers once more anyway.
+        # The final model is evaluated after training anyway.
         evaluate=evaluate if watching.evaluate else None,
         decides=decides,
     )
     try:
         with deterministic(plan.deterministic):
-            last = train(training, resume=going_on)
+            last = train(training, resume=resuming)
     except Stopped:
-        say(f"stopped and saved in {plan.out}{if_option('resume', '; go on with the same command and --resume')}")
+        say(
+            f"stopped, with a checkpoint in {plan.out}{if_option('resume', '; resume with the same command and --resume')}"
+        )
         raise KeyboardInterrupt from None
     if ranges := strategy.finish(model):
         write_json(plan.out / RANGES, ranges)
@@ -321,37 +327,36 @@ def learn(
 def lay_out(
     plan: Plan, model: Model, task: Task, rows: Any, length: int, device: torch.device
 ) -> tuple[Data, Packing, int]:
-    """Examples for a model, how they are packed, and how many of their texts are cut."""
+    """Return the tokenized examples of a task, how they are packed, and how many texts are truncated."""
     data = Data(model.need_tokenizer(), model.family.template, rows=rows)
     laid = task.lay_out(data, length)
     if laid.truncated:
-        say(f"{rows.file}: {laid.truncated} of {len(laid)} texts are longer than {length} tokens and were cut")
+        say(f"{rows.file}: {laid.truncated} of {len(laid)} texts were truncated to {length} tokens")
     return data, row_packing(laid, plan.batch.sequences or 32, length, device.type == "cuda"), laid.truncated
 
 
 def conclude(
     model: Model, asked: Task, task: Task, answer: Answerer | None, device: torch.device
 ) -> tuple[Task, list[Answer]]:
-    """A task that has learned, and its answers to the examples for judging, with the options that are best for these.
+    """Return the trained task, with options such as thresholds tuned on the dev examples, and its predictions for them.
 
-    What was asked for stays as it is.
+    Options that the user has set are not tuned.
     """
-    if hasattr(task, "finish"):
-        task = task.finish(model.root.heads[task.name])
+    task = task.finish(model.root.heads[task.name])
     if answer is None:
         return task, []
     answer.task = task
     outputs = answer.outputs(device)
     answers = task.answers(outputs, answer.laid, answer.examples)
-    best = choose(task, answers, answer.examples)
-    if best := {name: value for name, value in best.items() if getattr(asked, name) is None}:
+    best = task.best_options(answers, answer.examples)
+    if best := {name: value for name, value in best.items() if getattr(asked.unwrapped, name) is None}:
         answer.task = task = with_options(task, best)
         answers = task.answers(outputs, answer.laid, answer.examples)
     return task, answers
 
 
 def found_out(asked: Task, task: Task) -> dict[str, Any]:
-    """The options that a task did not get from whoever asked for it, but from its examples; what is `fitted` is none."""
+    """Return the options that a task took from its examples rather than from the user, except fields marked as fitted."""
     if isinstance(task, On | Named):
         return found_out(asked.task, task.task)  # type: ignore[attr-defined]
     names = [option.name for option in fields(task) if not option.metadata.get("fitted")]  # type: ignore[arg-type]
@@ -359,18 +364,18 @@ def found_out(asked: Task, task: Task) -> dict[str, Any]:
 
 
 def with_options(task: Any, options: Mapping[str, Any]) -> Task:
-    """A task with other options."""
+    """Return a task with some options replaced."""
     if isinstance(task, On | Named):
         return replace(task, task=with_options(task.task, options))  # type: ignore[return-value]
     return replace(task, **options)
 
 
 def strategy_of(plan: Plan, model: Model, tasks: Iterable[Task], examples: int, judged: bool) -> Strategy:
-    """The strategy of a plan, which must go with the rest of it."""
+    """Return the strategy of a job; raise an error if it does not fit the model, the optimizer, or the data."""
     bare = next((task.name for task in tasks if not any(True for _ in model.root.heads[task.name].parameters())), "")
     strategy = choose_strategy(plan.strategy, examples, bare, has_head=not bare)
     if plan.optimizer.name == "muon" and {"gradual", "lora"} & strategy.parts.keys():
-        raise PretuneError(f"strategy {plan.strategy}: muon moves all matrices alike; choose another optimizer")
+        raise PretuneError(f"strategy {plan.strategy}: muon cannot train only some matrices; choose another optimizer")
     if not judged:
         for key in ("patience", "evaluate"):
             if getattr(plan.watching, key):
@@ -380,29 +385,29 @@ def strategy_of(plan: Plan, model: Model, tasks: Iterable[Task], examples: int, 
 
 
 def write_answers(file: Path, answers: Sequence[Answer]) -> None:
-    """Answers, a line each."""
+    """Write predictions as JSON lines."""
     write_bytes(file, "".join(json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers).encode())
 
 
 def tasks_in(mixture: Mixture) -> list[Task]:
-    """The tasks among some objectives."""
+    """Return the tasks among the objectives of a mixture."""
     return [part for part in mixture.objectives if isinstance(part, Task)]
 
 
 def find_task(mixture: Mixture) -> Task:
-    """The task among some objectives."""
+    """Return the only task of a mixture; raise an error if it has none or several."""
     tasks = tasks_in(mixture)
     if len(tasks) != 1:
-        known = ", ".join(name for name, kind in OBJECTIVES.items() if hasattr(kind, "answers"))
+        known = ", ".join(task_names())
         raise PretuneError(
-            f"{mixture}: fine-tuning is for one task, and what else helps it, or for several with a file each (NAME=FILE); "
-            f"tasks are {known}"
+            f"{mixture}: fine-tuning needs one task, optionally with auxiliary objectives, or several tasks with one file "
+            f"each (NAME=FILE); tasks are {known}"
         )
     return tasks[0]
 
 
 def starting_model(plan: Plan, mixture: Mixture) -> Model:
-    """Return the model to fine-tune, with heads for all objectives, and word vectors where the plan names some."""
+    """Return the model to fine-tune, with heads for all objectives, and with word vectors if the job names some."""
     model = model_with_heads(plan, mixture)
     if plan.vectors is not None:
         fill_in(model, read_vectors(plan.vectors), plan.vectors)
@@ -410,11 +415,11 @@ def starting_model(plan: Plan, mixture: Mixture) -> Model:
 
 
 def model_with_heads(plan: Plan, mixture: Mixture) -> Model:
-    """Return the pretrained model; or a preset with random weights, which needs a tokenizer."""
+    """Return the pretrained model, or a preset with random weights, with heads for all objectives."""
     if is_preset(plan.model):
         if plan.tokenizer is None:
             raise PretuneError(
-                f"{plan.model} is a preset without weights{if_option('tokenizer', '; give --tokenizer to train it from scratch')}"
+                f"{plan.model} is a preset without weights{if_option('tokenizer', '; to train it from scratch, give --tokenizer')}"
             )
         tokenizer = Tokenizer.load(plan.tokenizer)
         size = -(-tokenizer.size // ROUND_VOCABULARY) * ROUND_VOCABULARY
@@ -426,12 +431,14 @@ def model_with_heads(plan: Plan, mixture: Mixture) -> Model:
         model = load_model(plan.model, mixture, plan.seed, plan.partial, plan.dropout)
         model.say_left_out(plan.model)
         if isinstance(model.backbone, OnnxBackbone):
-            raise PretuneError(f"{plan.model}: a graph can be used, not trained; fine-tune the model it was made of")
+            raise PretuneError(
+                f"{plan.model}: an ONNX model cannot be trained; fine-tune the model it was exported from"
+            )
         if model.shape.linear:
-            raise PretuneError(f"{plan.model}: matrices of 8 bits do not move; fine-tune the model they were made of")
+            raise PretuneError(f"{plan.model}: int8 weights cannot be trained; fine-tune the model before quantization")
         for task in tasks_in(mixture):
-            own = f"heads.{getattr(task, 'head_of', task.name)}."
-            if hasattr(task, "begin") and not any(name.startswith(own) for name in model.untrained):
+            own = f"heads.{task.head_of}."
+            if not any(name.startswith(own) for name in model.untrained):
                 task.begin(model.root.heads[task.name])
         return model
     model.add_heads(mixture.objectives, plan.seed)
@@ -439,21 +446,21 @@ def model_with_heads(plan: Plan, mixture: Mixture) -> Model:
 
 
 def with_roles(model: Model, task: Task, rows: Any) -> Model:
-    """Return a model whose tokenizer has a separator, if the task needs one: a vocabulary that lacks it gets one more token."""
+    """Return a model whose tokenizer has a separator token, if the task needs one; a missing token is added."""
     tokenizer, template = model.need_tokenizer(), model.family.template
     if tokenizer.has("separator"):
         return model
-    first = knowing(task, tokenizer).lay_out(Data(tokenizer, template, rows=rows.take([0])), ENOUGH)
+    first = task.knowing(tokenizer).lay_out(Data(tokenizer, template, rows=rows.take([0])), ENOUGH)
     if "separator" not in {item for item, *_ in first.template.items(first.spans.shape[1])}:
         return model
-    say("the tokenizer has no separator to stand between two texts; a token is added for it, and learned")
+    say("the tokenizer has no separator for pairs of texts; adding a new token for it")
     return add_separator(model)
 
 
 def row_packing(laid: Arrangement, rows: int, length: int, fixed: bool) -> Packing:
-    """So many sequences to a pack, or a group that has more of them.
+    """Return the packing for `rows` sequences per pack, or for a whole group of sequences that has more.
 
-    Fixed shapes have room for almost every draw of sequences; a rare one has a sequence fewer.
+    Fixed shapes are large enough for almost every sample of sequences; rarely, a pack holds one sequence fewer.
     """
     lengths = laid.labels.get("tokens", laid.lengths)
     _, group = np.unique(laid.labels.get("group", np.arange(len(laid))), return_inverse=True)
@@ -468,7 +475,7 @@ def row_packing(laid: Arrangement, rows: int, length: int, fixed: bool) -> Packi
 
 
 def evaluator(answer: Answerer, device: torch.device) -> Callable[[], dict[str, float]]:
-    """Metrics on the examples that are ready to be answered."""
+    """Return a function that computes the metrics of the current model on the dev examples."""
     return lambda: score(answer.task, answer(device), answer.examples)
 
 

@@ -1,17 +1,17 @@
-"""Strategies: which parameters of a pretrained model move, and from when on.
+"""Fine-tuning strategies: which parameters of a pretrained model are trained, and from when.
 
-frozen            the backbone stays as it is; features for a head
-top(4)            its four upper layers move
-gradual(0.5)      layer by layer from the top, all of them after half of the training (Howard and Ruder, 2018, ULMFiT)
-reset(2)          the two upper layers start anew (Zhang et al., 2021)
-lora(8)           matrices of rank 8 beside all others move instead of them (Hu et al., 2022)
-sparse(0.8)       four fifths of all weights become 0, little by little (Zhu and Gupta, 2017)
-int8              numbers are rounded as if they had 8 bits (Zafrir et al., 2019, Q8BERT)
-freelb(3)         three adversarial pushes of the token vectors at each step (Zhu et al., 2020)
+frozen            freeze the backbone; train only the head
+top(4)            train the four upper layers
+gradual(0.5)      unfreeze layer by layer from the top, until half of the training (Howard and Ruder, 2018, ULMFiT)
+reset(2)          reinitialize the two upper layers (Zhang et al., 2021)
+lora(8)           train low-rank adapters of rank 8 instead of the matrices (Hu et al., 2022)
+sparse(0.8)       prune four fifths of all weights gradually by magnitude (Zhu and Gupta, 2017)
+int8              quantization-aware training (Zafrir et al., 2019, Q8BERT)
+freelb(3)         adversarial training with three perturbations of the embeddings per step (Zhu et al., 2020)
 gradual+reset(1)  several together
-auto              frozen or full, by how many examples there are
+auto              frozen or full, depending on the number of examples
 
-How fast each layer moves is the optimizer's layer_decay.
+The learning rate of each layer is set by the optimizer's layer_decay.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ DEFAULTS = {
     "int8": 0.0,
     "freelb": 3.0,
 }
-# Examples below which `auto` leaves the backbone as it is. The boxed model on the example messages, mean accuracy of two seeds,
+# Examples below which `auto` freezes the backbone. The bundled model on the example messages, mean accuracy of two seeds,
 # frozen and full: 20 labels 0.45 and 0.42, 40 labels 0.44 and 0.53, 80 labels 0.54 and 0.63, 160 labels 0.58 and 0.64.
 FEW = 30
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """Parts by name, each with its number.
+    """A fine-tuning strategy: its parts by name, each with its argument.
 
     >>> parse_strategy("gradual+reset(2)").parts
     {'gradual': 0.5, 'reset': 2.0}
@@ -61,10 +61,10 @@ class Strategy:
     parts: dict[str, float]
 
     def prepare(self, model: Model, seed: int = 0) -> dict[Tensor, float]:
-        """Change a model before its training; the share of it from which on each parameter moves, if not at once."""
+        """Prepare a model for training, and return the share of the training after which each delayed parameter is trained."""
         starts: dict[Tensor, float] = {}
         groups = model.backbone.groups()
-        # New parameters come before others beside them.
+        # Layers are reinitialized before adapters are added to them.
         for name, value in sorted(self.parts.items(), key=lambda part: part[0] != "reset"):
             match name:
                 case "frozen":
@@ -90,79 +90,81 @@ class Strategy:
         return starts
 
     def wrap(self, mixture: Mixture, task: Task) -> Mixture:
-        """The objectives as they are trained."""
+        """Return the objectives to train with: adversarial ones for freelb."""
         if "freelb" in self.parts:
             pushed: Any = Adversarial(task, steps=int(self.parts["freelb"]))
             return mixture.with_part(pushed)
         return mixture
 
     def after(self, model: Model) -> Callable[[float], None] | None:
-        """What happens to the parameters after each step, given the share of the training that is over."""
+        """Return a function to call after each update with the share of the training completed, or None."""
         return Sparsifier(model.backbone, self.parts["sparse"]) if "sparse" in self.parts else None
 
     def finish(self, model: Model) -> dict[str, float]:
-        """Make a trained model one like any other, and return the ranges of activations that int8 learned, if it did."""
+        """Merge adapters into a trained model, and return the activation ranges of quantization-aware training, if any."""
         merge_low_rank(model.backbone)
         model.sparse = model.sparse or "sparse" in self.parts
         return keep_rounded(model.backbone)
 
 
 def parse_strategy(text: str) -> Strategy:
-    """Read an expression."""
+    """Parse an expression such as "gradual+reset(1)"."""
     parts: dict[str, float] = {}
     for part in text.split("+"):
         found = _PART.fullmatch(part)
         if found is None or found["name"] not in DEFAULTS:
             name = found["name"] if found else part.strip()
-            raise PretuneError(f"unknown strategy {name!r}; {nearest(name, [*DEFAULTS, 'auto'])}")
+            raise PretuneError(f"there is no strategy {name!r}; {nearest(name, [*DEFAULTS, 'auto'])}")
         parts[found["name"]] = float(found["value"]) if found["value"] else DEFAULTS[found["name"]]
     if len({"frozen", "full", "top", "gradual", "lora"} & parts.keys()) > 1:
-        raise PretuneError(f"strategy {text!r}: only one of full, frozen, top, gradual and lora can say what moves")
+        raise PretuneError(f"strategy {text!r}: full, frozen, top, gradual, and lora exclude one another; choose one")
     check_share("sparse", parts.get("sparse", 0.5))
     if "int8" in parts and {"frozen", "lora", "sparse"} & parts.keys():
-        raise PretuneError(f"strategy {text!r}: matrices are rounded while all of them move; leave out the other part")
+        raise PretuneError(f"strategy {text!r}: int8 needs all weights to be trained; remove the other part")
     if "sparse" in parts and {"frozen", "top", "lora"} & parts.keys():
-        raise PretuneError(f"strategy {text!r}: weights become 0 while all of them move; leave out the other part")
+        raise PretuneError(f"strategy {text!r}: sparse needs all weights to be trained; remove the other part")
     return Strategy(parts)
 
 
 def choose_strategy(text: str, examples: int, task: str = "it", has_head: bool = True) -> Strategy:
-    """The strategy of an expression; of `auto`, by the number of examples. A task without a head needs something else to move."""
+    """Return the strategy of an expression; `auto` depends on the number of examples and on whether the task has a head."""
     if text != "auto":
         strategy = parse_strategy(text)
         if "frozen" in strategy.parts and not has_head:
-            raise PretuneError(f"strategy {text}: {task} has no parameters of its own, and nothing else would move")
+            raise PretuneError(f"strategy {text}: {task} has no head, so that nothing would be trained; use full")
         return strategy
     if not has_head:
-        say(f"strategy: full, as {task} has no parameters of its own")
+        say(f"strategy: full, because {task} has no head")
         return parse_strategy("full")
     chosen = "frozen" if examples < FEW else "full"
     why = f"fewer than {FEW}" if examples < FEW else f"{FEW} or more"
-    say(f"strategy: {chosen}, as there are {examples:,} examples ({why})")
+    say(f"strategy: {chosen}, for {examples:,} examples ({why})")
     return parse_strategy(chosen)
 
 
 def freeze(module: nn.Module) -> None:
-    """Nothing in it moves, and nothing is dropped out."""
+    """Freeze the parameters of a module, and turn its dropout off."""
     module.requires_grad_(False)
     stop_dropout(module)
 
 
 def start_anew(model: Model, layers: int, seed: int) -> None:
-    """Give the upper layers the parameters of a model that was never trained."""
-    fresh = model.fresh(seed + 1)  # a preset's own parameters were drawn from the seed itself
+    """Reinitialize the upper layers of a model."""
+    fresh = model.random_backbone(seed + 1)  # the seed itself has initialized the parameters of a preset
     for (_, old), (_, new) in zip(model.backbone.groups()[-layers:], fresh.groups()[-layers:], strict=True):
         for module, twin in zip(old, new, strict=True):
             module.load_state_dict(twin.state_dict())
 
 
 def check_share(name: str, share: float) -> None:
-    """Refuse to leave nothing, or everything."""
+    """Raise an error unless a share of weights is above 0 and below 1."""
     if not 0 < share < 1:
-        raise PretuneError(f"{name}({share:g}): a share of the weights is above 0 and below 1, say 0.8")
+        raise PretuneError(f"{name}({share:g}): the share of weights must be above 0 and below 1, for example 0.8")
 
 
 def check_layers(name: str, wanted: float, known: int) -> None:
-    """Refuse more layers than there are."""
+    """Raise an error if a strategy names more layers than the model has."""
     if not 1 <= wanted <= known or wanted != int(wanted):
-        raise PretuneError(f"strategy {name}({wanted:g}): this model has {known} layers; name 1 to {known} of them")
+        raise PretuneError(
+            f"strategy {name}({wanted:g}): this model has {known} layers; choose a number from 1 to {known}"
+        )

@@ -1,12 +1,12 @@
-"""Looking for the settings that suit a task: trial after trial, each a run, until a budget is spent.
+"""Hyperparameter search: run trials of settings for a task until a budget is spent.
 
-    DIR/recipe.yaml    what all trials have in common
-    DIR/trials.json    what each tried and what came of it: all that a second start needs to go on
-    DIR/trials/000     a run folder for each, without weights
-    DIR/best           the run folder of the best, with them
+    DIR/recipe.yaml    the settings that all trials share
+    DIR/trials.json    the settings and the result of each trial: all that is needed to resume the search
+    DIR/trials/000     the run folder of each trial, without weights
+    DIR/best           the run folder of the best trial, with weights
 
-What a trial tries follows from the seed, its number and the trials before it, so that a search that was stopped and went on
-comes to the same settings as one that was not.
+The settings of a trial are a function of the seed, its number, and the trials before it, so that an interrupted and resumed
+search tries the same settings as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from pretune.training.checkpoints import FOLDER
 from pretune.training.run_folder import RECIPE, Run
 
 TRIALS, BEST = "trials.json", "best"
-STARTUP = 5  # trials by chance, before the others are drawn near the better ones
-ENOUGH = 6  # finished trials, to say which settings mattered
+STARTUP = 5  # random trials before settings are sampled near the best ones
+ENOUGH = 6  # finished trials needed to estimate the importance of settings
 
 Settings = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from `low` to `high`: whole ones if these are, else in steps, or evenly by their logarithms."""
+    """Numbers from `low` to `high`: integers if both bounds are, otherwise in steps, or uniform on a log scale."""
 
     low: float
     high: float
@@ -49,40 +49,40 @@ class Range:
     log: bool = False
 
 
-Space = Mapping[str, Range | tuple[Any, ...]]  # setting → what it can be
+Space = Mapping[str, Range | tuple[Any, ...]]  # setting → its possible values
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What was tried, and what came of it."""
+    """One trial of a search: its settings and its result."""
 
     number: int
     settings: Settings
-    value: float | None = None  # of the metric that decides
+    value: float | None = None  # of the primary metric
     seconds: float = 0.0
     error: str | None = None
 
     @property
     def over(self) -> bool:
-        """Whether it came to an end, good or bad."""
+        """Whether the trial is complete, with a result or an error."""
         return self.value is not None or self.error is not None
 
 
 def read_trials(path: Path) -> list[Trial]:
-    """Return the trials that a search wrote."""
+    """Read the trials that a search has written."""
     types = get_type_hints(Trial)
     found = []
     for number, trial in enumerate(conform(read_json(path), list[dict[str, Any]], str(path))):
         where = f"{path}: trial {number}"
         if not {"number", "settings"} <= trial.keys() <= types.keys():
-            raise PretuneError(f"{where}: not a trial of a search; the file is damaged")
+            raise PretuneError(f"{where} is not a trial of a search; the file is damaged")
         found.append(Trial(**{key: conform(value, types[key], f"{where}: {key}") for key, value in trial.items()}))
     return found
 
 
 @dataclass
 class Search:
-    """Trials of settings in a space, kept in a folder."""
+    """A hyperparameter search: the trials of settings in a space, saved in a folder."""
 
     out: Path
     space: Space
@@ -102,9 +102,10 @@ class Search:
         seconds: float | None = None,
         at_once: int = 1,
     ) -> None:
-        """Go on until there are so many trials, or another would take more than so many seconds in all.
+        """Run trials until their number is reached, or until another one would exceed the time limit.
 
-        With several at once, each follows from those before it that are over whatever happens: all but the last `at_once` - 1.
+        With several trials at once, the settings of each depend on all trials before it except the last `at_once` - 1, so that
+        they do not depend on the order in which trials finish.
         """
         remove_temporaries(self.out)
         going: deque[Callable[[], tuple[Trial, PretuneError | None]]] = deque()
@@ -117,43 +118,46 @@ class Search:
                     if not going:
                         return
                     trial, error = going.popleft()()
-                    if error is not None and not self.finished:  # more likely the data than the settings
+                    if (
+                        error is not None and not self.finished
+                    ):  # the first trial failed: more likely the data than the settings
                         raise error
                     self._finish(trial)
             except KeyboardInterrupt:
-                say(f"{self.out}: the command that began this search goes on with it, from this trial")
+                say(f"{self.out}: to continue this search, run the same command again")
                 raise
 
     def _try(self, attempt: Callable[[Settings, Path], Run], trial: Trial) -> tuple[Trial, PretuneError | None]:
-        """A trial, and what it came to."""
+        """Run or resume a trial, and return it with its result and the error, if any."""
         folder = self.folder(trial)
-        began = time.monotonic()
+        started = time.monotonic()
         try:
             run = Run(folder) if (folder / RECIPE).is_file() else None
             run = run if run is not None and run.finished else attempt(trial.settings, folder)
             value = float(run.results[f"dev/{self.metric}"])
-            return replace(trial, value=value, seconds=time.monotonic() - began), None
+            return replace(trial, value=value, seconds=time.monotonic() - started), None
         except PretuneError as error:
-            return replace(trial, error=str(error), seconds=time.monotonic() - began), error
+            return replace(trial, error=str(error), seconds=time.monotonic() - started), error
 
     @property
     def finished(self) -> list[Trial]:
-        """The trials that give an answer."""
+        """The trials with a result."""
         return [trial for trial in self.trials if trial.value is not None]
 
     @property
     def best(self) -> Trial:
-        """The one with the highest value; of several, the first."""
-        return max(self.finished, key=_worth)
+        """The trial with the highest value; of several, the first."""
+        return max(self.finished, key=_objective_value)
 
     def folder(self, trial: Trial) -> Path:
-        """The run folder of a trial."""
+        """Return the run folder of a trial."""
         return self.out / "trials" / f"{trial.number:03d}"
 
     def mattered(self) -> list[dict[str, Any]]:
-        """The share of the differences between trials that each setting explains, and whether more of it is better.
+        """Return, per setting, the share of the variance between trials it explains, and its correlation with the metric.
 
-        Functional analysis of variance (Hutter et al., 2014), and rank correlation. Empty where there is too little to tell.
+        The shares are a functional analysis of variance (Hutter et al., 2014), the correlations are rank correlations. The list
+        is empty if there are too few trials.
         """
         from scipy.stats import spearmanr
 
@@ -163,7 +167,7 @@ class Search:
         optuna = need_optuna()
         study = self._study(numbers)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what optuna calls experimental, and of settings that never changed
+            warnings.simplefilter("ignore")  # about experimental parts of optuna, and settings that never changed
             judge = optuna.importance.FanovaImportanceEvaluator(seed=self.seed)
             shares = optuna.importance.get_param_importances(study, evaluator=judge)
             values = [trial.value for trial in numbers]
@@ -181,7 +185,7 @@ class Search:
         return seconds is not None and bool(over) and used + (going + 1) * used / len(over) > seconds * at_once
 
     def _next(self, going: int = 0, at_once: int = 1) -> Trial:
-        """The next trial, so many being under way: one that was begun and did not end, or a new one."""
+        """Return the next trial while `going` others run: one that was interrupted, or a new one."""
         begun = [trial for trial in self.trials if not trial.over]
         if len(begun) > going:
             return begun[going]
@@ -196,17 +200,17 @@ class Search:
         return dict(study.ask(self._distributions()).params)
 
     def _study(self, trials: Sequence[Trial], number: int = 0) -> Any:
-        """These trials as optuna sees them."""
+        """Return an optuna study of these trials."""
         optuna = need_optuna()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         seed = int(hashed(self.seed, "tune", number)) & 0x7FFFFFFF
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP)
         study = optuna.create_study(direction="maximize", sampler=sampler)
         for trial in trials:
-            worth = _worth(trial)
-            came = {"value": worth} if math.isfinite(worth) else {"state": optuna.trial.TrialState.FAIL}
+            value = _objective_value(trial)
+            outcome = {"value": value} if math.isfinite(value) else {"state": optuna.trial.TrialState.FAIL}
             known = self._distributions()
-            study.add_trial(optuna.trial.create_trial(params=trial.settings, distributions=known, **came))
+            study.add_trial(optuna.trial.create_trial(params=trial.settings, distributions=known, **outcome))
         return study
 
     def _distributions(self) -> dict[str, Any]:
@@ -222,9 +226,9 @@ class Search:
         return found
 
     def _finish(self, trial: Trial) -> None:
-        """Keep the model if it is the best, then write down what came out, then drop the weights: a kill harms nothing."""
+        """Copy the model if it is the best, write the result, then delete the trial's weights: safe to kill at any time."""
         folder = self.folder(trial)
-        if trial.value is not None and (not self.finished or _worth(trial) > _worth(self.best)):
+        if trial.value is not None and (not self.finished or _objective_value(trial) > _objective_value(self.best)):
             copy = self.out / f"{TEMPORARY}{os.getpid()}-{BEST}"
             shutil.copytree(folder, copy, ignore=shutil.ignore_patterns(FOLDER))
             shutil.rmtree(self.out / BEST, ignore_errors=True)
@@ -234,23 +238,25 @@ class Search:
         for weights in folder.glob("*.safetensors"):
             weights.unlink()
         shutil.rmtree(folder / FOLDER, ignore_errors=True)
-        came = f"{self.metric} {trial.value:.4g}" if trial.value is not None else trial.error
+        outcome = f"{self.metric} {trial.value:.4g}" if trial.value is not None else trial.error
         tried = ", ".join(f"{name} {value:.3g}" for name, value in trial.settings.items())
-        say(f"trial {trial.number}: {came} ({tried}; {trial.seconds:.0f} s)")
+        say(f"trial {trial.number}: {outcome} ({tried}; {trial.seconds:.0f} s)")
 
     def _write(self) -> None:
         write_json(self.out / TRIALS, [asdict(trial) for trial in self.trials])
 
 
-def _worth(trial: Trial) -> float:
-    """What a trial is compared by; one that failed, or came to no number, is worth the least."""
+def _objective_value(trial: Trial) -> float:
+    """Return the value by which trials are compared; failed trials are the worst."""
     return -math.inf if trial.value is None or math.isnan(trial.value) else trial.value
 
 
 def need_optuna() -> Any:
-    """The library that proposes settings, which is no part of a plain installation."""
+    """Import and return optuna, which is an optional dependency."""
     try:
         import optuna
     except ImportError as error:
-        raise PretuneError("tuning needs optuna; install it with: pip install 'pretune[tune]'") from error
+        raise PretuneError(
+            "hyperparameter search needs optuna; install it with: pip install 'pretune[tune]'"
+        ) from error
     return optuna

@@ -1,6 +1,6 @@
-"""Several tasks at once (Caruana, 1997; Liu et al., 2019, MT-DNN): one backbone, a head a task, a batch of one task each step.
+"""Multitask fine-tuning (Caruana, 1997; Liu et al., 2019, MT-DNN): one backbone, one head per task, one task per step.
 
-Each task has its own files, under its name; text-to-text tasks share the head too, and are told apart by their prefixes.
+Each task has its own files, given by its name. Text-to-text tasks share the head too, and differ in their prefixes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from pretune.inference.predict import Answerer
 from pretune.metrics import positive_class, score
 from pretune.objectives import Joint, Mixture, Named, parse_objective
-from pretune.objectives.task import Answer, knowing
+from pretune.objectives.task import Answer
 from pretune.runtime.atomic_io import write_json
 from pretune.runtime.devices import choose_device
 from pretune.runtime.errors import PretuneError, nearest
@@ -34,14 +34,14 @@ from pretune.training.jobs.finetuning import (
     with_roles,
     write_answers,
 )
-from pretune.training.jobs.pretraining import check_length
+from pretune.training.jobs.pretraining_model import check_length
 from pretune.training.jobs.task_sampling import parse_sampling
 from pretune.training.run_folder import Run, finish_run, start_run
 
 
 @dataclass(frozen=True)
 class Tasks:
-    """What several tasks learn from, by their names; each is fitted to its examples."""
+    """The data of several tasks, by task name; each task is fitted to its examples."""
 
     objective: str  # with names
     mixture: Mixture
@@ -49,26 +49,26 @@ class Tasks:
 
     @property
     def size(self) -> int:
-        """Examples to learn from."""
+        """The number of training examples of all tasks."""
         return sum(part.size for part in self.parts.values())
 
     @property
     def judged(self) -> bool:
-        """Whether there are examples to judge by."""
+        """Whether there are dev examples."""
         return any(part.judged for part in self.parts.values())
 
     @property
     def decides(self) -> str:
-        """The sum of the metrics that decide, as the decaScore of McCann et al. (2018)."""
+        """The name of the metric by which runs are compared: the sum of primary metrics (the decaScore of McCann et al., 2018)."""
         return "score"
 
     def floor(self) -> float:
-        """That sum for whoever does not look at the text."""
+        """Return this sum for majority-class baselines."""
         return sum(part.floor() for part in self.parts.values() if part.judged)
 
 
 def read_tasks(plan: Plan) -> Tasks:
-    """Read the examples of all tasks; those to judge by are files, or taken from the others."""
+    """Read the training and dev examples of all tasks; without dev files, they are split off the training files."""
     assert isinstance(plan.train, Mapping)
     objective = name_tasks(plan.objective, plan.train)
     mixture = asked_for(plan, objective)
@@ -83,23 +83,23 @@ def read_tasks(plan: Plan) -> Tasks:
 
 
 def finetune_tasks(plan: Plan, material: Tasks, resume: bool = False) -> Run:
-    """Carry out a plan for several tasks, with one seed."""
+    """Run a fine-tuning job for several tasks with one seed, and return its run."""
     parts, mixture = material.parts, material.mixture
     model = starting_model(plan, mixture)
     for part in parts.values():
         model = with_roles(model, part.task, part.rows)
-    tasks = {name: knowing(part.task, model.need_tokenizer()) for name, part in parts.items()}
+    tasks = {name: part.task.knowing(model.need_tokenizer()) for name, part in parts.items()}
     for task in tasks.values():
         mixture = mixture.with_part(task)
     model.labels, model.options, model.tasks, model.objective = [], {}, {}, material.objective
-    labels = {name: list(getattr(task, "labels", ())) for name, task in tasks.items()}
+    labels = {name: list(task.labels) for name, task in tasks.items()}
     device = choose_device(plan.device)
     length = check_length(min(plan.batch.length or 128, model.longest or 1 << 30), model)
     strategy = strategy_of(plan, model, tasks.values(), material.size, material.judged)
     starts = strategy.prepare(model, plan.seed)
     judges = {n: Answerer(model, tasks[n], part.dev, length).say_cut() for n, part in parts.items() if part.judged}
     sampling = parse_sampling(plan.sampling)
-    going_on = start_run(plan.out, "finetune", plan.recipe(), resume)
+    resuming = start_run(plan.out, "finetune", plan.recipe(), resume)
     if taken := {n: {"file": str(p.rows.file), "judged": p.taken} for n, p in parts.items() if p.taken}:
         write_json(plan.out / SPLIT, taken)
     names = [task_of(joint).name for joint in mixture.joints]
@@ -113,7 +113,7 @@ def finetune_tasks(plan: Plan, material: Tasks, resume: bool = False) -> Run:
     shared = Streams(mixture, streams, [Stage(1.0, 0, 1)], shares=lambda t: sampling.until(sizes, weights, t).tolist())
     epoch = sum(len(stream.epoch_plan(0)) for stream in streams)
     evaluate = (lambda: judge(judges, {n: answer(device) for n, answer in judges.items()})) if judges else None
-    last = learn(plan, model, strategy, starts, shared, epoch, evaluate, material.decides, device, going_on)
+    last = learn(plan, model, strategy, starts, shared, epoch, evaluate, material.decides, device, resuming)
     answers = {}
     for name, part in parts.items():
         task, answers[name] = conclude(model, part.asked, tasks[name], judges.get(name), device)
@@ -133,7 +133,7 @@ def finetune_tasks(plan: Plan, material: Tasks, resume: bool = False) -> Run:
 
 
 def name_tasks(objective: str, files: Mapping[str, str]) -> str:
-    """An objective with a task for each file: one without names is that of all of them.
+    """Return an objective with one named task per file; a single unnamed task applies to all files.
 
     >>> name_tasks("classify+0.5*lm", {"sst": "a.csv", "rte": "b.csv"})
     'sst: classify+0.5*lm|rte: classify+0.5*lm'
@@ -142,41 +142,39 @@ def name_tasks(objective: str, files: Mapping[str, str]) -> str:
     if any(isinstance(part, Named) for part in mixture.objectives):
         return objective
     if len(mixture.shares) > 1:
-        raise PretuneError(
-            f"{objective}: name the tasks as their files are named: {' | '.join(f'{n}: …' for n in files)}"
-        )
+        raise PretuneError(f"{objective}: name each task like its file, as in {' | '.join(f'{n}: …' for n in files)}")
     return "|".join(f"{name}: {objective}" for name in files)
 
 
 def task_of(joint: Joint) -> Any:
-    """The task of a joint."""
+    """Return the named task of a joint objective."""
     tasks = [part for part in joint.objectives if isinstance(part, Named)]
     if len(tasks) != 1:
-        raise PretuneError(
-            f"{joint}: of several tasks that take turns, each has a name of its own, as in sst: classify"
-        )
+        raise PretuneError(f"{joint}: each of several tasks needs a name, as in sst: classify")
     return tasks[0]
 
 
 def find_tasks(mixture: Mixture, plan: Plan) -> list[Any]:
-    """The tasks of a mixture, in order, which are those that files are named for."""
+    """Return the tasks of a mixture, in order; raise an error unless they match the names of the files."""
     tasks = [task_of(joint) for joint in mixture.joints]
     names = [task.name for task in tasks]
     if len(set(names)) < len(names):
-        raise PretuneError(f"{mixture}: two tasks have one name")
+        raise PretuneError(f"{mixture}: two tasks have the same name; rename one")
     for what, files in (("train", plan.train), ("dev", plan.dev)):
         if isinstance(files, str):
-            raise PretuneError(f"--{what} {files}: there are several tasks; say whose it is, as in {names[0]}={files}")
+            raise PretuneError(
+                f"--{what} {files}: there are several tasks; name the one it is for, as in {names[0]}={files}"
+            )
         for name in files or ():
             if name not in names:
                 raise PretuneError(f"--{what} {name}=…: no task has this name; {nearest(name, names)}")
     if lacking := [name for name in names if name not in plan.train]:
-        raise PretuneError(f"--train: no file for {', '.join(lacking)}; give {lacking[0]}=FILE")
+        raise PretuneError(f"--train: there is no file for {', '.join(lacking)}; give {lacking[0]}=FILE")
     return tasks
 
 
 def answers_file(name: str) -> str:
-    """Where the answers of a task to the examples for judging stand.
+    """Return the name of the file with the predictions of a task for its dev examples.
 
     >>> answers_file("sst")
     'dev_answers-sst.jsonl'
@@ -186,7 +184,7 @@ def answers_file(name: str) -> str:
 
 
 def judge(judges: Mapping[str, Answerer], answers: Mapping[str, Sequence[Answer]]) -> dict[str, float]:
-    """The metrics of each task, and the sum of those that decide."""
+    """Return the metrics of each task, and the sum of the primary ones."""
     found: dict[str, float] = {}
     total = 0.0
     for name, ready in judges.items():

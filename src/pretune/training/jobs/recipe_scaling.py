@@ -1,8 +1,8 @@
-"""A published recipe on a smaller budget: fewer steps, and smaller ones where few would be left.
+"""Scaling a published recipe down to a smaller budget: fewer steps, and smaller batches if few steps would be left.
 
-Warm-up, stages of lengths and the like are shares of the budget, and stay what they are. Batches are halved until there are
-LEAST_STEPS steps; rates follow the batch, with its square root for optimizers that divide by the gradient's size (Krizhevsky,
-2014; You et al., 2020; Malladi et al., 2022, arXiv:2205.10287), in proportion for plain SGD (Goyal et al., 2017).
+Warmup, sequence length stages, and the like are shares of the budget, and do not change. Batches are halved until there are
+LEAST_STEPS steps. Learning rates are scaled with the batch: with its square root for adaptive optimizers (Krizhevsky, 2014;
+You et al., 2020; Malladi et al., 2022, arXiv:2205.10287), in proportion for SGD (Goyal et al., 2017).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 from pretune.runtime.errors import PretuneError, quote
 from pretune.training.settings import Batching, Budget, Optimizer, Schedule
 
-LEAST_STEPS = 1000  # a batch is halved while there would be fewer steps …
-LEAST_SEQUENCES = 8  # … and it has room for more sequences than this
-GUESS = 1e11  # operations a second of a device that nobody has measured, at best
-UTILIZATION = 0.3  # of a device's peak, as a guess of how far seconds go
+LEAST_STEPS = 1000  # the batch is halved while there would be fewer steps …
+LEAST_SEQUENCES = 8  # … and the batch would still hold this many sequences
+GUESS = 1e11  # peak FLOPs per second of a device that was not measured
+UTILIZATION = 0.3  # of the peak, to estimate how many tokens a time limit allows
 LINEAR = ("sgd", "asgd")
 
 UNITS: dict[str, tuple[str, float]] = {
@@ -34,7 +34,7 @@ UNITS: dict[str, tuple[str, float]] = {
 
 @dataclass(frozen=True)
 class Course:
-    """What of a recipe follows the budget."""
+    """The parts of a recipe that are scaled to a budget."""
 
     budget: Budget
     optimizer: Optimizer
@@ -43,7 +43,7 @@ class Course:
 
 
 def parse_budget(text: str) -> Budget:
-    """A budget in words: a number and what it counts.
+    """Parse a budget such as "10min": a number and its unit.
 
     >>> parse_budget("10min").seconds, parse_budget("1e9 tokens").tokens
     (600.0, 1000000000.0)
@@ -56,7 +56,7 @@ def parse_budget(text: str) -> Budget:
         match = None
     if match is None or not math.isfinite(amount):
         raise PretuneError(
-            f"--scale-to {quote(text)}: expected a budget such as 10min, 2h, 500steps, 1e9tokens or 1e15flops"
+            f"--scale-to {quote(text)} is not a budget; give one such as 10min, 2h, 500steps, 1e9tokens, or 1e15flops"
         )
     return _budget({unit: amount})
 
@@ -69,22 +69,22 @@ def _budget(limits: dict[str, float]) -> Budget:
 def scale_to(
     limit: Budget, course: Course, *, flops_per_token: float, flops_per_second: float, batch: int | None = None
 ) -> tuple[Course, str]:
-    """A course under another limit, never more than its own, and how that came about, in a line or two.
+    """Scale a recipe to a limit, but never beyond its own budget, and return it with a description of the changes.
 
-    What a token and a second are worth decides only how small batches become: the limit itself is kept in what it counts.
-    A `batch` that is given stays.
+    The FLOPs per token and per second determine only how small batches become; the limit is kept in its own unit. A given
+    `batch` is not changed.
 
     >>> bert = Course(Budget(steps=1_000_000), Optimizer("adamw", lr=1e-4), Schedule("linear", 0.01), Batching(131072, 128))
     >>> scale_to(Budget(tokens=1e7), bert, flops_per_token=1.0, flops_per_second=1.0)[0].batch.tokens
     8192
     """
-    whole = course.batch.tokens or 1  # tokens of a step
+    whole = course.batch.tokens or 1  # tokens per step
     own = course.budget.limits
-    if "steps" in own:  # of smaller steps there would be more
+    if "steps" in own:  # counted as tokens, because smaller batches need more steps
         own["tokens"] = min(own.get("tokens", float("inf")), own.pop("steps") * whole)
     most = own.get("tokens", float("inf"))
     (name, amount), *_ = limit.limits.items()
-    worth = {
+    tokens_per_unit = {
         "tokens": 1.0,
         "flops": 1 / flops_per_token,
         "seconds": flops_per_second / flops_per_token,
@@ -94,13 +94,13 @@ def scale_to(
         amount = max(1, min(amount, most // (batch or whole)))
         own.pop("tokens", None)
     amount = min(amount, own.pop(name, amount))
-    tokens = min(amount * worth[name], most)
+    tokens = min(amount * tokens_per_unit[name], most)
     share = batch or whole
     if name != "steps" and batch is None:
         longest = max([length for _, length in course.batch.stages or ()] or [course.batch.length or 1])
         while tokens / share < LEAST_STEPS and share // 2 >= LEAST_SEQUENCES * longest:
             share //= 2
-    optimizer, rates = _slower(course.optimizer, share / whole)
+    optimizer, rates = _scale_rates(course.optimizer, share / whole)
     budget = _budget({name: amount} | own)
     made = replace(course, budget=budget, optimizer=optimizer, batch=replace(course.batch, tokens=share))
     steps = max(1, round(tokens / share))
@@ -109,19 +109,19 @@ def scale_to(
     before = f"{round(most / whole):,} of " if most < float("inf") else ""
     return made, (
         f"scaled to {amount:,g} {name}: {about}{steps:,} steps of {share:,} tokens (the recipe has {before}{whole:,}), "
-        f"of which {about}{round(warmup * steps):,} of warm-up ({warmup:.3g} of all, as there)" + rates
+        f"of which {about}{round(warmup * steps):,} are warmup (a share of {warmup:.3g}, as in the recipe)" + rates
     )
 
 
-def _slower(optimizer: Optimizer, factor: float) -> tuple[Optimizer, str]:
-    """Rates for a batch so many times as large; those that say which batch they are meant for follow it anyway."""
+def _scale_rates(optimizer: Optimizer, factor: float) -> tuple[Optimizer, str]:
+    """Scale learning rates to a batch `factor` times as large, unless the recipe names a reference batch for them."""
     if factor == 1 or optimizer.meant_for is not None:
         return optimizer, ""
-    rule = "in proportion" if optimizer.name in LINEAR else "with its square root"
+    rule = "in proportion to" if optimizer.name in LINEAR else "with the square root of"
     by = factor if optimizer.name in LINEAR else factor**0.5
     lr, matrix_lr = (
         None if rate is None else float(f"{rate * by:.3g}") for rate in (optimizer.lr, optimizer.matrix_lr)
     )
     return replace(optimizer, lr=lr, matrix_lr=matrix_lr), (
-        f"\nrates follow the batch {rule}: {by:.3g} times, lr {lr:g}" if lr is not None else ""
+        f"\nlearning rates are scaled {rule} the batch: by {by:.3g}, to lr {lr:g}" if lr is not None else ""
     )

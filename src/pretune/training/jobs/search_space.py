@@ -1,4 +1,4 @@
-"""Which settings of a fine-tuning are worth trying, and in which bounds."""
+"""The search space of `tune`: which fine-tuning settings are searched, and in which bounds."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 
-from pretune.models.model import family_of, find_folder, read_config
+from pretune.models.hf_config import read_config
 from pretune.models.presets import find_preset, is_preset
+from pretune.models.references import family_of, find_folder
 from pretune.runtime.errors import PretuneError
 from pretune.training.jobs.finetuning import SETTINGS
 from pretune.training.jobs.hyperparameter_search import Range, Settings, Space
 
-# Around what is usual (Devlin et al., 2019): small models take larger rates, small data more epochs.
+# Around the defaults (Devlin et al., 2019): small models need larger learning rates, small data more epochs.
 BOUNDS: dict[str, Range | tuple[Any, ...]] = {
     "lr": Range(1e-5, 1e-3, log=True),
     "epochs": Range(1, 10),
@@ -23,7 +24,7 @@ BOUNDS: dict[str, Range | tuple[Any, ...]] = {
 
 
 def make_space(layers: int, given: Mapping[str, Any]) -> tuple[Space, Settings]:
-    """What is searched, and the usual settings; what is given is not searched.
+    """Return the space to search, and the default settings; settings that are given are not searched.
 
     >>> make_space(2, {"lr": 1e-4, "epochs": 3, "batch": 8, "layer_decay": 1.0})
     ({'layers': Range(low=1, high=2, step=None, log=False)}, {'layers': 2})
@@ -38,12 +39,12 @@ def make_space(layers: int, given: Mapping[str, Any]) -> tuple[Space, Settings]:
     }
     fixed = {name for name, value in given.items() if value is not None} | ({"layers"} if layers == 1 else set())
     if not space.keys() - fixed:
-        raise PretuneError(f"{', '.join(space)} are all given; leave some open to search them")
+        raise PretuneError(f"{', '.join(space)} are all given; remove at least one, so that it can be searched")
     return {n: r for n, r in space.items() if n not in fixed}, {n: v for n, v in usual.items() if n not in fixed}
 
 
 def count_layers(reference: str) -> int:
-    """How many layers of a model can move or not, without reading any weights."""
+    """Return the number of layers of a model, without reading its weights."""
     if is_preset(reference):
         content = find_preset(reference)["config"]
     else:

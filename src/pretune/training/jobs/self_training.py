@@ -1,9 +1,9 @@
-"""Texts without labels: a teacher labels them, and a student learns from these too.
+"""Self-training and distillation with unlabeled texts: a teacher labels them, and a student trains on them too.
 
-In self-training (Yarowsky, 1995; Xie et al., 2020) the student learns the labels of texts that the teacher is sure of; in
-distillation (Hinton et al., 2015) its probabilities for all of them. The teacher learns from the labeled rows alone and is kept in
-OUT/intermediate/teacher; or it is another run, or several together, say of different prompts (Schick and Schütze, 2021, PET). What
-the student learns from is kept in OUT/intermediate/student.jsonl.
+In self-training (Yarowsky, 1995; Xie et al., 2020) the student learns the labels of texts about which the teacher is
+confident; in distillation (Hinton et al., 2015) its probabilities for all texts. The teacher is trained on the labeled rows
+and saved in OUT/intermediate/teacher; or it is another run, or an ensemble, for example of different prompts (Schick and
+Schütze, 2021, PET). The student's training data is saved in OUT/intermediate/student.jsonl.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from pretune.inference.teacher_labels import Array, ask, teachers_task
+from pretune.inference.teacher_labels import ask, teachers_task
 from pretune.objectives.distillation.distill_logits import Teaching
+from pretune.runtime.arrays import Array
 from pretune.runtime.atomic_io import write_bytes
 from pretune.runtime.errors import PretuneError, if_option
 from pretune.runtime.output_paths import INTERMEDIATE
@@ -32,21 +33,21 @@ Finetune = Callable[[Plan, Material, bool], Run]
 
 
 def self_train(plan: Plan, finetune: Finetune, resume: bool = False) -> tuple[Run, Material]:
-    """Let a teacher label texts as planned, and train a student on all.
+    """Label texts with a teacher, train a student on them and on the labeled rows, and return its run and data.
 
-    The student, and what it learned from: it is judged by the same examples as its teacher.
+    The student is evaluated on the same dev examples as its teacher.
     """
     assert plan.unlabeled is not None
     if not 0 < plan.confident <= 1:
-        raise PretuneError(f"--confident {plan.confident:g}: how sure a teacher must be is a probability, say 0.9")
+        raise PretuneError(f"--confident {plan.confident:g}: the confidence must be a probability, for example 0.9")
     if plan.soft is not None and not plan.soft > 0:
-        raise PretuneError(f"--soft {plan.soft:g}: a temperature is above 0; 1 leaves probabilities as they are")
-    material = read_material(plan)
-    rows, labels = material.rows, list(getattr(material.task, "labels", ()))
-    if material.task.name not in ("classify", "prompt") or getattr(material.task, "multi", False):
         raise PretuneError(
-            f"{plan.objective}: texts are labeled by tasks whose answers are one label each: classify, prompt"
+            f"--soft {plan.soft:g}: the temperature must be above 0; 1 keeps the probabilities as they are"
         )
+    material = read_material(plan)
+    rows, labels = material.rows, list(material.task.labels)
+    if material.task.name not in ("classify", "prompt") or material.task.multi:
+        raise PretuneError(f"{plan.objective}: only tasks with one label per text can label texts: classify, prompt")
     if plan.teacher:
         teachers_task(plan.teacher, labels)
     columns = {role: name for role, name in rows.columns.items() if role != "label"}
@@ -71,7 +72,7 @@ def self_train(plan: Plan, finetune: Finetune, resume: bool = False) -> tuple[Ru
 
 
 def train_teacher(plan: Plan, material: Material, finetune: Finetune, resume: bool) -> Run:
-    """A run with the labeled rows alone; one that is finished is taken when a student goes on."""
+    """Train the teacher on the labeled rows; a finished teacher is reused when a student is resumed."""
     folder = plan.out / INTERMEDIATE / "teacher"
     if resume and is_finished(folder):
         return Run(folder)
@@ -79,34 +80,34 @@ def train_teacher(plan: Plan, material: Material, finetune: Finetune, resume: bo
 
 
 def sure_of(plan: Plan, certainty: Array, labels: Sequence[str]) -> list[int]:
-    """The texts of which a teacher is sure enough; says how many."""
+    """Return the texts that the teacher labels with enough confidence, and report how many there are."""
     sure: list[int] = np.flatnonzero(certainty >= plan.confident).tolist()
     if not sure:
         raise PretuneError(
-            f"{plan.unlabeled}: the teacher is sure of none of {len(labels)} texts ({certainty.max():.2f} at most)"
+            f"{plan.unlabeled}: the teacher is confident about none of {len(labels)} texts (at most {certainty.max():.2f})"
             f"{if_option('confident', '; lower --confident')}"
         )
     counts = Counter(labels[row] for row in sure)
     say(
-        f"{plan.unlabeled}: the teacher is sure of {len(sure)} of {len(labels)} texts: "
+        f"{plan.unlabeled}: the teacher is confident about {len(sure)} of {len(labels)} texts: "
         + ", ".join(f"{count} {label}" for label, count in sorted(counts.items()))
     )
     return sure
 
 
 def read_texts(task: Any, file: str | Path, columns: Mapping[str, str]) -> Any:
-    """Examples without labels: a table, or a .txt file with a text a line."""
+    """Read examples without labels from a table, or from a .txt file with one text per line."""
     (path,) = find_files(file)[:1]
     if file_format(path) != ".txt":
         return task.read(file, columns, answered=False)
     found = [(line, text) for line, text in read_lines(path) if text.strip()]
     if not found:
-        raise PretuneError(f"{path}: no texts in it")
+        raise PretuneError(f"{path}: there are no texts in this file")
     return Labeled(path, {}, [text for _, text in found], lines=[line for line, _ in found])
 
 
 def joined(rows: Labeled, more: Labeled, labels: list[Any], file: Path) -> Labeled:
-    """Labeled rows, or none, then others with these labels, as those of one file."""
+    """Append rows with the given labels to labeled rows, which may be empty, as if they were of one file."""
     if len(rows) and (rows.pairs is None) != (more.pairs is None):
         raise PretuneError(f"{more.file}: labeled and unlabeled rows must both be single texts, or both pairs")
     pairs = None if more.pairs is None else [*(rows.pairs or []), *more.pairs]
@@ -115,7 +116,7 @@ def joined(rows: Labeled, more: Labeled, labels: list[Any], file: Path) -> Label
 
 
 def as_lines(rows: Labeled) -> list[str]:
-    """Rows with labels, a JSON object each."""
+    """Return labeled rows as JSON lines."""
     cells = {"text": rows.texts, "pair": rows.pairs, "label": rows.labels}
     named = {name: cells[role] or [] for role, name in rows.columns.items()}
     return [
@@ -124,7 +125,7 @@ def as_lines(rows: Labeled) -> list[str]:
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether a run came to its end there."""
+    """Return whether a folder holds a finished run."""
     try:
         return Run(folder).finished
     except PretuneError:

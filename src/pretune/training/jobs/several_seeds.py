@@ -1,4 +1,4 @@
-"""Several seeds: what small data sets are worth is known only from more than one run."""
+"""Fine-tuning with several seeds: on small data, results are reliable only over more than one run."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from pretune.training.jobs.finetuning import Plan, finetune
 from pretune.training.run_folder import RECIPE, RESULTS, Run, finish_run, new_run, start_run
 
 FOLDER = "seeds"
-MANY = 10_000  # examples, from which on one seed tells enough
-USUAL = 5  # seeds with fewer
+MANY = 10_000  # examples from which one seed is enough
+USUAL = 5  # default number of seeds for fewer examples
 
 Finetune = Callable[[Plan, Any, bool], Run]
 
 
 def finetune_seeds(plan: Plan, material: Any, resume: bool = False, finetune: Finetune = finetune) -> Run:
-    """Carry out a plan with as many seeds as it asks for; the run is that of the best one, and tells of all."""
+    """Run a fine-tuning job with several seeds, and return the best run, with a summary of all."""
     few = material.judged and material.size < MANY
     count = plan.seeds or (USUAL if few else 1)
     if count == 1:
         if plan.devices > 1 and plan.seeds is None:
             raise PretuneError(
-                f"--devices applies only to several seeds, and {material.size:,} examples get one; leave it out{if_option('seeds', ', or give --seeds')}"
+                f"--devices applies only to several seeds, but {material.size:,} examples are trained with one; remove it{if_option('seeds', ', or give --seeds')}"
             )
         return finetune(plan, material, resume)
     if not material.judged:
         raise PretuneError(
-            f"{plan.train}: {count} seeds are compared on examples for judging{if_option('dev', '; name a file with --dev')}"
+            f"{plan.train}: comparing {count} seeds needs dev examples{if_option('dev', '; give a file with --dev')}"
         )
     if plan.seeds is None:
         quicker = if_option("seeds", "; --seeds 1 is quicker")
-        say(f"{material.size:,} examples are few: {count} seeds, the best one kept{quicker}")
+        say(f"training {count} seeds, because {material.size:,} examples are few, and keeping the best{quicker}")
     new = not (plan.out / RECIPE).is_file()
     start_run(plan.out, "finetune", plan.recipe(), resume)
     jobs = {}
@@ -52,7 +52,7 @@ def finetune_seeds(plan: Plan, material: Any, resume: bool = False, finetune: Fi
 
 
 def run_seeds(jobs: Mapping[str, tuple[Any, ...]], devices: int) -> Iterator[Run | None]:
-    """What `one_seed` comes to with each of these arguments, in order; shared out, where there are several devices."""
+    """Yield the results of `one_seed` for each of these arguments, in order, in parallel on several devices."""
     if devices > 1:
         say(f"{len(jobs)} trainings on {devices} devices")
         yield from share_out(one_seed, jobs.values(), devices)
@@ -63,7 +63,7 @@ def run_seeds(jobs: Mapping[str, tuple[Any, ...]], devices: int) -> Iterator[Run
 
 
 def one_seed(plan: Plan, material: Any, finetune: Finetune = finetune) -> Run | None:
-    """A run, gone on with or finished already; None where its gradient was not a number."""
+    """Run, resume, or load the run of one seed; return None if its training diverged."""
     begun = (plan.out / RECIPE).is_file()
     if (plan.out / RESULTS).is_file():
         return Run(plan.out)
@@ -77,13 +77,13 @@ def one_seed(plan: Plan, material: Any, finetune: Finetune = finetune) -> Run | 
 
 
 def keep_best(plan: Plan, material: Any, runs: dict[int, Run | None]) -> Run:
-    """Copy the best run to the plan's folder, and write what all of them came to."""
+    """Copy the best run to the job's folder, and write a summary of all runs."""
     name = f"dev/{material.decides}"
     scores = {seed: run.results[name] for seed, run in runs.items() if run is not None}
     if not scores:
         raise PretuneError(f"{plan.out}: all {len(runs)} seeds failed; lower the learning rate")
     best = max(scores, key=lambda seed: scores[seed])
-    # A run that learned nothing answers as if it had not looked at the text.
+    # A run that has learned nothing is no better than the majority-class baseline.
     floor = material.floor()
     failed = len(runs) - sum(value > floor + 1e-9 for value in scores.values())
     chosen = runs[best]
@@ -92,7 +92,7 @@ def keep_best(plan: Plan, material: Any, runs: dict[int, Run | None]) -> Run:
         if path.is_file() and path.name not in (RECIPE, RESULTS):
             shutil.copy2(path, plan.out / path.name)
     summary = summarize([run.results for run in runs.values() if run is not None])
-    told: dict[str, Any] = {
+    seeds: dict[str, Any] = {
         "count": len(runs),
         "failed": failed,
         "best": best,
@@ -104,11 +104,11 @@ def keep_best(plan: Plan, material: Any, runs: dict[int, Run | None]) -> Run:
         f"{material.decides} over {len(runs)} seeds: {spread['mean']:.4g} ± {spread['sd']:.2g}, "
         f"{failed} failed; kept seed {best} with {scores[best]:.4g}"
     )
-    return finish_run(plan.out, {**chosen.results, "seeds": told})
+    return finish_run(plan.out, {**chosen.results, "seeds": seeds})
 
 
 def summarize(results: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Mean and standard deviation of everything that was measured on the examples for judging.
+    """Return the mean and standard deviation of each dev metric over runs.
 
     >>> summarize([{"dev/accuracy": 0.5}, {"dev/accuracy": 0.7}])["dev/accuracy"]["mean"]
     0.6
@@ -119,5 +119,5 @@ def summarize(results: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 def seed_runs(folder: Path) -> list[Run]:
-    """The runs of all seeds, if there were several."""
+    """Return the runs of all seeds, if there were several."""
     return [Run(path) for path in sorted((folder / FOLDER).glob("*"), key=lambda p: int(p.name))]

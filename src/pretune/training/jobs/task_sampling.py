@@ -1,11 +1,11 @@
-"""How often each of several tasks has its turn, by how many examples it has.
+"""Task sampling in multitask training, by the number of examples of each task.
 
-proportional      as often as it has examples
-uniform           all equally often
+proportional      in proportion to the examples
+uniform           equally often
 temperature(2)    by the number of examples to the power of 1/2; 1 is proportional, ∞ uniform (Raffel et al., 2020)
-annealed(0.2)     proportional at first, by the power of 0.2 in the end (Stickland and Murray, 2019)
+annealed(0.2)     proportional at first, to the power of 0.2 at the end (Stickland and Murray, 2019)
 
-Weights in the objective (0.5*…) come on top.
+The shares are multiplied by the weights in the objective (0.5*…).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pretune.runtime.errors import PretuneError, nearest
 
 _EXPRESSION = re.compile(r"\s*(?P<name>\w+)\s*(?:\(\s*(?P<value>[\d.]+)\s*\))?\s*")
 DEFAULTS = {"proportional": 1.0, "uniform": 0.0, "temperature": 2.0, "annealed": 0.2}
-POINTS = 64  # at which a share that changes is looked at
+POINTS = 64  # at which changing shares are integrated
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """The power of the number of examples, at the beginning and at the end.
+    """How often each task is sampled: by its number of examples to a power, which may change over the training.
 
     >>> parse_sampling("temperature(2)").shares([900, 100], [1, 1]).tolist()
     [0.75, 0.25]
@@ -35,13 +35,13 @@ class Sampling:
     last: float
 
     def shares(self, sizes: Sequence[int], weights: Sequence[float], progress: float = 0.0) -> np.ndarray:  # type: ignore[type-arg]
-        """(tasks,) of the turns at some time, 0 to 1."""
+        """Return the share of each task, (tasks,), at this progress from 0 to 1."""
         power = self.first + (self.last - self.first) * progress
         found = np.asarray(weights) * np.asarray(sizes, dtype=np.float64) ** power
         return np.asarray(found / found.sum())
 
     def until(self, sizes: Sequence[int], weights: Sequence[float], progress: float) -> np.ndarray:  # type: ignore[type-arg]
-        """(tasks,) of all turns up to some time."""
+        """Return the share of each task, (tasks,), of all steps up to this progress."""
         if self.first == self.last or progress <= 0:
             return self.shares(sizes, weights)
         times = (np.arange(POINTS) + 0.5) / POINTS * min(progress, 1.0)
@@ -49,15 +49,15 @@ class Sampling:
 
 
 def parse_sampling(text: str) -> Sampling:
-    """Read an expression."""
+    """Parse an expression such as "temperature(5)"."""
     found = _EXPRESSION.fullmatch(text)
     if found is None or found["name"] not in DEFAULTS:
-        raise PretuneError(f"unknown sampling {text!r}; {nearest(found['name'] if found else text, DEFAULTS)}")
+        raise PretuneError(f"there is no sampling {text!r}; {nearest(found['name'] if found else text, DEFAULTS)}")
     name, value = found["name"], float(found["value"]) if found["value"] else DEFAULTS[found["name"]]
     if found["value"] and name in ("proportional", "uniform"):
         raise PretuneError(f"sampling {text}: {name} takes no number")
     if name == "temperature" and not value > 0:
-        raise PretuneError(f"sampling {text}: a temperature is above 0")
+        raise PretuneError(f"sampling {text}: the temperature must be above 0")
     match name:
         case "temperature":
             return Sampling(1 / value, 1 / value)

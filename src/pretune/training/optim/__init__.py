@@ -1,1 +1,1 @@
-"""Optimizers, learning-rate schedules and weight averaging."""
+"""Optimizers, learning rate schedules, and weight averaging."""

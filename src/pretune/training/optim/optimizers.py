@@ -1,4 +1,4 @@
-"""Optimizers: torch's own where it has them, LAMB and a batched Muon where it has not."""
+"""Optimizers: those of PyTorch where it has them, and LAMB and a batched Muon."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Groups = list[dict[str, Any]]
 def make_optimizers(
     root: nn.Module, settings: Optimizer, starts: Mapping[Tensor, float] | None = None
 ) -> list[torch.optim.Optimizer]:
-    """Optimizers for all parameters that require a gradient; every group remembers its peak rate.
+    """Return optimizers for all parameters that require a gradient; every parameter group records its peak learning rate.
 
-    `starts` says from which share of the budget on a parameter moves, if not from the first step.
+    `starts` maps a parameter to the share of the budget after which it is trained, if not from the first step.
     """
     starts = starts or {}
     parameters = [p for p in root.parameters() if p.requires_grad]
     if settings.name == "adafactor" and any(is_shard(p) for p in parameters):
         raise PretuneError(
-            "adafactor takes means over whole rows and columns, which torch does not do on shards; "
+            "adafactor needs means over whole rows and columns, which PyTorch cannot compute on sharded parameters; "
             f"choose another optimizer{if_option('parallel', ', or --parallel replicate')}"
         )
     matrices = hidden_matrices(root) if settings.name == "muon" else {}
@@ -41,7 +41,7 @@ def make_optimizers(
         for p in plain:
             groups.setdefault((factors.get(p, 1.0), p.dim() > 1, starts.get(p, 0.0)), []).append(p)
         made: Groups = [
-            # Norms, biases and single vectors are not decayed (Devlin et al., 2019), nor is LAMB's step for them scaled.
+            # Norms and biases have no weight decay (Devlin et al., 2019), and LAMB does not scale their updates.
             {
                 "params": members,
                 "weight_decay": (settings.decay or 0.0) if matrix else 0.0,
@@ -66,8 +66,8 @@ def make_optimizers(
 def rate_factors(root: nn.Module, settings: Optimizer) -> dict[Tensor, float]:
     """Return the learning rates of parameters relative to the base rate, where they differ from it.
 
-    With `layer_decay`, lower layers move more slowly (Howard and Ruder, 2018): each group by that factor of the one above it.
-    The heads move `head_factor` times as fast as the backbone.
+    With `layer_decay`, each layer group has that factor times the rate of the group above it (Howard and Ruder, 2018).
+    Heads have `head_factor` times the rate of the backbone.
     """
     factors: dict[Tensor, float] = {}
     if settings.head_factor is not None:
@@ -83,32 +83,32 @@ def rate_factors(root: nn.Module, settings: Optimizer) -> dict[Tensor, float]:
 
 
 def _adamw(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
-    """Adam with decoupled decay (Loshchilov and Hutter, 2019)."""
+    """Build AdamW: Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
     return torch.optim.AdamW(groups, **_moments(settings), fused=_on_gpu(groups) or None)
 
 
 def _adam(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
-    """Adam (Kingma and Ba, 2015); decay is part of the gradient."""
+    """Build Adam (Kingma and Ba, 2015), with weight decay as part of the gradient."""
     return torch.optim.Adam(groups, **_moments(settings), fused=_on_gpu(groups) or None)
 
 
 def _radam(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
-    """Rectified Adam (Liu et al., 2020), with decoupled decay."""
+    """Build rectified Adam (Liu et al., 2020), with decoupled weight decay."""
     return torch.optim.RAdam(groups, **_moments(settings), decoupled_weight_decay=True)
 
 
 def _adafactor(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
-    """Adafactor (Shazeer and Stern, 2018): second moments by rows and columns; rates relative to the parameters' size."""
+    """Build Adafactor (Shazeer and Stern, 2018): factored second moments, and rates relative to the parameters' scale."""
     return torch.optim.Adafactor(groups, lr=settings.lr or 1e-2)
 
 
 def _sgd(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
-    """Stochastic gradient descent, with momentum where it is given."""
+    """Build stochastic gradient descent, with momentum if it is set."""
     return torch.optim.SGD(groups, lr=settings.lr or 1e-2, momentum=settings.momentum or 0.0)
 
 
 def _asgd(groups: Groups, settings: Optimizer, root: nn.Module) -> torch.optim.Optimizer:
-    """SGD that averages (Polyak and Juditsky, 1992), for AWD-LSTM; the rate stays what the schedule says."""
+    """Build averaged SGD (Polyak and Juditsky, 1992), as AWD-LSTM uses it, with the learning rate of the schedule."""
     return torch.optim.ASGD(groups, lr=settings.lr or 1e-2, lambd=0.0, t0=0.0)
 
 
@@ -123,7 +123,7 @@ KINDS: dict[str, Callable[[Groups, Optimizer, nn.Module], torch.optim.Optimizer]
     "radam": _radam,
     "adafactor": _adafactor,
     "lamb": _lamb,
-    "muon": _adamw,  # for what is not a hidden matrix
+    "muon": _adamw,  # for all parameters that are not hidden matrices
     "sgd": _sgd,
     "asgd": _asgd,
 }
@@ -138,7 +138,7 @@ def _on_gpu(groups: Groups) -> bool:
 
 
 def scale_rates(settings: Optimizer, batch: float) -> Optimizer:
-    """Rates in proportion to the batch (Goyal et al., 2017), where the settings say which batch they are meant for.
+    """Scale the learning rates in proportion to the batch size (Goyal et al., 2017) if the settings name a reference batch.
 
     >>> scale_rates(Optimizer(lr=1e-4, meant_for=256), 512).lr
     0.0002
@@ -147,15 +147,17 @@ def scale_rates(settings: Optimizer, batch: float) -> Optimizer:
         return settings
     factor = batch / settings.meant_for
     lr, matrix_lr = ((rate * factor if rate is not None else None) for rate in (settings.lr, settings.matrix_lr))
-    say(f"rates are meant for batches of {settings.meant_for:,}; for {batch:,.0f} they are {factor:g} times: lr {lr:g}")
+    say(
+        f"lr scaled by {factor:g} to {lr:g}: it is set for batches of {settings.meant_for:,}, and batches have {batch:,.0f}"
+    )
     return replace(settings, lr=lr, matrix_lr=matrix_lr)
 
 
 def hidden_matrices(root: nn.Module) -> dict[Tensor, int]:
-    """Return the weights of all hidden linear maps, and how many matrices each holds stacked.
+    """Return the weights of all hidden linear layers, each with the number of matrices it stacks.
 
-    They are those of the backbone and of the heads, among them layers that a head has (ELECTRA's generator): all but what
-    belongs to an embedding, and but the last map of a head, to logits.
+    They belong to the backbone and to heads (such as ELECTRA's generator): all linear layers except those of an embedding
+    and the last one of a head, which computes logits.
     """
     return {
         module.weight: module.stacked
@@ -165,13 +167,13 @@ def hidden_matrices(root: nn.Module) -> dict[Tensor, int]:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum made orthogonal (Jordan et al., 2024): every singular value of an update becomes about 1.
+    """Muon: momentum whose updates are orthogonalized, so that every singular value is about 1 (Jordan et al., 2024).
 
     Matrices of equal shape are orthogonalized together, in bf16 on an accelerator and fp32 on a CPU. The rate is scaled by
-    sqrt(max(1, rows / columns)), and by the `factors` of matrices that have one; decay is decoupled.
+    sqrt(max(1, rows / columns)), and by the `factors` of matrices that have one; weight decay is decoupled.
 
-    Of shards, momentum is kept and mixed row by row. To orthogonalize takes whole matrices: every process gathers the updates,
-    in the type they are orthogonalized in, does all of them, and moves its own rows.
+    With sharded parameters, momentum is updated row by row, but orthogonalization needs whole matrices: every process gathers
+    the updates, in the dtype in which they are orthogonalized, computes all of them, and applies its own rows.
     """
 
     def __init__(
@@ -193,7 +195,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Move every matrix."""
+        """Update every matrix that has a gradient."""
         for group in self.param_groups:
             by_shape: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = {}
             for parameter in group["params"]:
@@ -204,7 +206,7 @@ class Muon(torch.optim.Optimizer):
                     state["momentum"] = torch.zeros_like(parameter)
                 gradient = local(parameter.grad)
                 momentum = local(state["momentum"]).lerp_(gradient, 1 - group["momentum"])
-                update = gradient.lerp(momentum, group["momentum"])  # Nesterov's
+                update = gradient.lerp(momentum, group["momentum"])  # Nesterov momentum
                 if is_shard(parameter):
                     update = gathered(update.to(torch.bfloat16) if update.is_cuda else update, parameter)
                 rows = parameter.shape[0] // self.stacked[parameter]
@@ -220,13 +222,13 @@ class Muon(torch.optim.Optimizer):
 
 
 class Lamb(torch.optim.Optimizer):
-    """LAMB (You et al., 2020): Adam's step, scaled for each matrix so that its norm is rate · norm of the matrix.
+    """LAMB (You et al., 2020): Adam's update, scaled for each matrix to the norm rate · norm of the matrix.
 
-    Matrices that are stacked count one by one. Groups without `layer_adaptation`, those of norms and biases, take Adam's
-    step unscaled, as in the authors' code; whether there is weight decay makes no difference to that.
+    Stacked matrices are scaled separately. Groups without `layer_adaptation`, those of norms and biases, take Adam's update
+    unscaled, with and without weight decay, as in the authors' code.
 
-    Of shards, everything is done row by row but the lengths: squares are summed up over the rows here, then over all processes,
-    for all matrices of a group at once.
+    With sharded parameters, everything is computed row by row except the norms: squares are summed over the local rows, then
+    over all processes, for all matrices of a group at once.
     """
 
     def __init__(
@@ -238,7 +240,7 @@ class Lamb(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Move every parameter."""
+        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             moving = [p for p in group["params"] if p.grad is not None]
             if not moving:
@@ -273,7 +275,7 @@ class Lamb(torch.optim.Optimizer):
             torch._foreach_add_(rows, updates, alpha=-group["lr"])
 
     def _trust(self, parameters: list[Tensor], updates: tuple[Tensor, ...]) -> None:
-        """Give every update the length of its matrix."""
+        """Scale every update to the norm of its matrix."""
         pieces: list[Tensor] = []
         moves: list[Tensor] = []
         for parameter, update in zip(parameters, updates, strict=True):
@@ -286,12 +288,12 @@ class Lamb(torch.optim.Optimizer):
         torch._foreach_mul_(moves, ratios)  # type: ignore[arg-type]
 
     def _trust_rows(self, parameters: list[Tensor], updates: tuple[Tensor, ...]) -> None:
-        """The same where only some rows are here."""
+        """Scale every update to the norm of its matrix when this process holds only some of the rows."""
         owners, squares = [], []
         for parameter, update in zip(parameters, updates, strict=True):
             count = self.stacked.get(parameter, 1)
             numbers = first_row(parameter) + torch.arange(update.shape[0], device=update.device)
-            owners.append(numbers // (parameter.shape[0] // count))  # which of the stacked matrices a row is of
+            owners.append(numbers // (parameter.shape[0] // count))  # the stacked matrix to which each row belongs
             for x in (local(parameter), update):
                 sums = torch.zeros(count, device=update.device)
                 squares.append(sums.index_add_(0, owners[-1], x.square().flatten(1).sum(1)))
@@ -302,7 +304,7 @@ class Lamb(torch.optim.Optimizer):
 
 
 def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:
-    """(k, rows, columns) → nearly orthogonal ones, by a quintic Newton-Schulz iteration.
+    """Return nearly orthogonal matrices for (k, rows, columns), by a quintic Newton-Schulz iteration.
 
     >>> s = torch.linalg.svdvals(orthogonalize(torch.randn(1, 8, 16)))
     >>> bool(((s > 0.5) & (s < 1.5)).all())
@@ -321,7 +323,7 @@ def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:
 
 
 def set_rates(optimizers: Iterable[torch.optim.Optimizer], factor: float, progress: float = 1.0) -> None:
-    """Every group's rate is its peak times a factor, and 0 until its time has come."""
+    """Set the learning rate of every group to its peak times a factor, or to 0 before the group's start."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             rate = group["peak"] * factor if progress >= group["start"] else 0.0
@@ -332,7 +334,7 @@ def set_rates(optimizers: Iterable[torch.optim.Optimizer], factor: float, progre
 
 
 def make_replayable(optimizers: Iterable[torch.optim.Optimizer]) -> bool:
-    """Let optimizers read their rates from the device, so that a CUDA graph can hold their steps; whether all of them can."""
+    """Make optimizers read their rates from the device, so that a CUDA graph can record them; return False if one cannot."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     if not all(group.get("fused") for group in groups):
         return False

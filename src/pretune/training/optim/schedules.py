@@ -1,12 +1,12 @@
-"""How the learning rate follows the budget.
+"""Learning rate schedules over the budget, each with a linear warmup unless it says otherwise.
 
-linear         up, then down in a straight line
-cosine         up, then down along half a cosine
-constant       up, then level
-inverse-sqrt   up, then with one over the square root of the time (the Transformer; Vaswani et al., 2017)
-triangular     from the final share up and back again in straight lines (slanted; Howard and Ruder, 2018)
-one-cycle      from 1/25 up along a cosine, then down along another (Smith, 2018)
-stable         up, level, and down in a straight line at the end (warm-up, stable, decay)
+linear         linear decay
+cosine         cosine decay
+constant       no decay
+inverse-sqrt   decay with the inverse square root of the time (the Transformer; Vaswani et al., 2017)
+triangular     linear from the final rate to the peak and back (slanted triangular; Howard and Ruder, 2018)
+one-cycle      along a cosine from 1/25 of the peak, then cosine decay (Smith, 2018)
+stable         constant, with a linear decay at the end (warmup-stable-decay)
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import math
 
 from pretune.training.settings import Schedule
 
-START = 1 / 25  # of one-cycle
+START = 1 / 25  # initial rate of one-cycle, relative to the peak
 
 
 def rate_factor(schedule: Schedule, before: float, after: float) -> float:
-    """The factor on the peak rate for a step that takes the budget from the share `before` to `after`.
+    """Return the factor on the peak learning rate for a step that moves the budget from share `before` to `after`.
 
     >>> rate_factor(Schedule("linear", warmup=0.5, final=0.0), 0.0, 0.25)
     0.5
@@ -31,7 +31,7 @@ def rate_factor(schedule: Schedule, before: float, after: float) -> float:
             case "triangular":
                 return final + (1.0 - final) * up
             case "one-cycle":
-                return START + (1.0 - START) * _wave(1.0 - up)
+                return START + (1.0 - START) * _cosine(1.0 - up)
         return up
     left = min(1.0, (1.0 - before) / (1.0 - warmup)) if warmup < 1.0 else 0.0  # 1 at the peak, 0 at the end
     match schedule.kind:
@@ -40,13 +40,13 @@ def rate_factor(schedule: Schedule, before: float, after: float) -> float:
         case "inverse-sqrt":
             return math.sqrt(warmup / after) if warmup > 0.0 else 1.0
         case "cosine" | "one-cycle":
-            return final + (1.0 - final) * _wave(1.0 - left)
+            return final + (1.0 - final) * _cosine(1.0 - left)
         case "stable":
             decay = schedule.decay or 1.0
             return final + (1.0 - final) * min(1.0, (1.0 - before) / decay)
     return final + (1.0 - final) * left
 
 
-def _wave(way: float) -> float:
-    """From 1 to 0 along half a cosine."""
-    return 0.5 * (1.0 + math.cos(math.pi * way))
+def _cosine(share: float) -> float:
+    """Return the value at this share of a cosine decay from 1 to 0."""
+    return 0.5 * (1.0 + math.cos(math.pi * share))

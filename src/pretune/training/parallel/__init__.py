@@ -1,1 +1,1 @@
-"""Training in several processes: the process group, its rendezvous, consistency checks, sharded tensors."""
+"""Data-parallel training: the process group, rendezvous, consistency checks, and sharded tensors."""

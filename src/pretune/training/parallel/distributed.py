@@ -1,4 +1,7 @@
-"""Processes that train together. One process is the usual case, and a world of one."""
+"""Data-parallel training: the process group, collective operations, and model replicas or shards (DDP, FSDP).
+
+Training in one process is a world of size one.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +23,20 @@ from pretune.training.parallel.rendezvous import fresh_store
 Parallel = Literal["replicate", "shard"]
 Reduce = Literal["fp32", "bf16"]
 Made = TypeVar("Made")
-LOST = ("Connection", "connection", "gloo", "NCCL", "Broken pipe", "Timed out", "timed out")  # in what torch says then
+LOST = ("Connection", "connection", "gloo", "NCCL", "Broken pipe", "Timed out", "timed out")  # in torch's errors then
 
 
 @dataclass(frozen=True)
 class World:
-    """This process's place among all. What they tell each other travels as JSON and numbers, from host to host."""
+    """The rank of this process among all that train together, with collective operations on numbers and JSON values."""
 
     rank: int = 0
     size: int = 1
-    joined: bool = False  # whether torch's process group is there; a process that is alone needs none
+    joined: bool = False  # whether torch's process group is initialized; a single process needs none
 
     @classmethod
     def join(cls, device: torch.device) -> World:
-        """Join the processes that `torchrun` started; alone without it. Each one of a machine takes a GPU of its own."""
+        """Join the processes that `torchrun` started, each on its own GPU; without `torchrun`, return a world of one."""
         if int(os.environ.get("WORLD_SIZE", "1")) == 1:
             return cls()
         if not dist.is_initialized():
@@ -42,11 +45,11 @@ class World:
                 local = int(os.environ.get("LOCAL_RANK", "0"))
                 if local >= torch.cuda.device_count():
                     raise PretuneError(
-                        f"process {local} of this machine has no GPU: there are {torch.cuda.device_count()}; "
+                        f"process {local} of this machine has no GPU: the machine has {torch.cuda.device_count()}; "
                         "start fewer with `torchrun --nproc-per-node`"
                     )
                 torch.cuda.set_device(local)
-                # What hosts tell each other goes beside the GPUs: nobody waits for their queues.
+                # Host values travel over gloo, so that nothing waits for the kernels queued on the GPUs.
                 backend = "cpu:gloo,cuda:nccl"
             store = fresh_store()
             rank, size = (-1 if store is None else int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
@@ -55,11 +58,11 @@ class World:
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes."""
+        """Whether this is the process of rank 0, which writes files."""
         return self.rank == 0
 
     def add_up(self, values: dict[str, float]) -> dict[str, float]:
-        """Sums over all processes, which must all name the same things."""
+        """Return the sum of each value over all processes, which must all use the same names."""
         if self.size == 1:
             return values
         vector = torch.tensor([values[name] for name in sorted(values)], dtype=torch.float64)
@@ -67,7 +70,7 @@ class World:
         return dict(zip(sorted(values), vector.tolist(), strict=True))
 
     def gather(self, value: Any) -> list[Any]:
-        """What each process has to say, in their order; all know all of it then."""
+        """Return the values of all processes, in the order of their ranks; values must be JSON data."""
         if self.size == 1:
             return [value]
         content = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
@@ -79,11 +82,11 @@ class World:
         return [json.loads(place[: int(size)].numpy().tobytes()) for place, size in zip(places, sizes, strict=True)]
 
     def wait(self) -> None:
-        """Wait for all."""
+        """Wait until all processes have called this."""
         self.gather(None)
 
     def first_alone(self, act: Callable[[], Made]) -> Made:
-        """What the first process does and comes to, for all. Where it fails, it says why, and all end."""
+        """Run a function in the first process, and return its result in all; if it fails, all processes exit."""
         if self.size == 1:
             return act()
         made = None
@@ -98,7 +101,7 @@ class World:
         return made
 
     def first_before_others(self, act: Callable[[], Made]) -> Made:
-        """What all do, each for itself, the first before the others: these find what it left on the disk."""
+        """Run a function in all processes, in the first one before the others, which find the files it wrote."""
         if self.size == 1:
             return act()
         made: list[Made] = []
@@ -107,27 +110,27 @@ class World:
 
 
 def restarted() -> bool:
-    """Whether `torchrun` has started this process in the place of one that was lost."""
+    """Return whether `torchrun` started this process to replace one that was lost."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 @contextmanager
 def losses_told(world: World) -> Iterator[None]:
-    """Where another process ends while this one waits for it, say that."""
+    """Raise a clear error if another process dies while this one waits for it."""
     try:
         yield
     except RuntimeError as error:
         if world.size == 1 or not any(word in str(error) for word in LOST):
             raise
         raise PretuneError(
-            f"process {world.rank} lost another one; what that one said, or its machine, tells why. "
-            f"{if_option('resume', 'The same command with --resume goes on from the last checkpoint, and ')}"
-            "`torchrun --max-restarts` goes on by itself"
+            f"process {world.rank} lost the connection to another process, whose output or machine shows the cause. "
+            f"{if_option('resume', 'Resume from the last checkpoint with the same command and --resume, or start with ')}"
+            "`torchrun --max-restarts` to resume automatically"
         ) from error
 
 
 def parallelize(root: Root, world: World, how: Parallel, reduce: Reduce = "fp32") -> nn.Module:
-    """The module that steps go through: the root itself, a replica of it, or a shard.
+    """Return the module whose forward the steps call: the root itself, a replica of it, or a shard.
 
     Gradients are summed up in `reduce`: bf16 is half the traffic, and rounds each of them.
     """
@@ -137,7 +140,7 @@ def parallelize(root: Root, world: World, how: Parallel, reduce: Reduce = "fp32"
     if how == "replicate":
         from torch.nn.parallel import DistributedDataParallel
 
-        # XLNet has parameters that only some batches need: for queries, for segments.
+        # XLNet has parameters that only some batches use: for queries, for segments.
         idle = any(getattr(module, "idle", False) for module in root.modules())
         replica = DistributedDataParallel(root, find_unused_parameters=idle, gradient_as_bucket_view=True)
         if reduce == "bf16":
@@ -146,14 +149,14 @@ def parallelize(root: Root, world: World, how: Parallel, reduce: Reduce = "fp32"
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    # A shard is cut from what each process has: that must be the same, as replicas see to themselves.
+    # Shards are cut from each process's own copy, so the copies must be equal; replicas ensure this themselves.
     for tensor in root.tensors().values():
         dist.broadcast(tensor.detach(), src=0)
     mesh = init_device_mesh(next(root.parameters()).device.type, (world.size,))
     precision = MixedPrecisionPolicy(reduce_dtype=torch.bfloat16 if reduce == "bf16" else None)
     backbone: Any = root.backbone
     for name, modules in () if getattr(backbone, "whole", False) else backbone.groups():
-        if "embed" not in name:  # which tied heads read: it stays with the root, gathered throughout the forward
+        if "embed" not in name:  # read by tied heads: it stays with the root, gathered during the whole forward pass
             for module in modules:
                 if any(True for _ in module.parameters()):
                     fully_shard(module, mesh=mesh, mp_policy=precision)
@@ -162,7 +165,7 @@ def parallelize(root: Root, world: World, how: Parallel, reduce: Reduce = "fp32"
 
 
 def mean_in_bf16(size: int, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-    """The mean of a bucket of gradients over so many processes, on its way as bf16. (torch's own hook is for NCCL alone.)"""
+    """Return the mean of a bucket of gradients over all processes, sent as bf16 (torch's own hook needs NCCL)."""
     buffer = bucket.buffer()
     sent = buffer.to(torch.bfloat16).div_(size)
     going: Any = dist.all_reduce(sent, async_op=True)
@@ -171,7 +174,7 @@ def mean_in_bf16(size: int, bucket: Any) -> torch.futures.Future[torch.Tensor]:
 
 @contextmanager
 def synchronized(model: Any, last: bool) -> Iterator[None]:
-    """Gradients are exchanged in the last backward of a step alone."""
+    """Exchange gradients only in the last backward pass of a step."""
     if hasattr(model, "no_sync") and not last:
         with model.no_sync():
             yield

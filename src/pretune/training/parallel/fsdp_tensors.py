@@ -1,7 +1,6 @@
-"""Tensors whose rows are shared out to processes (FSDP2's): their parts here, and the whole of them.
+"""Tensors sharded over processes by rows (FSDP2): their local rows, and the whole tensors.
 
-A tensor of r rows over n processes is cut into pieces of ⌈r / n⌉ rows, in the order of the processes; the last ones may be short
-or empty.
+A tensor of r rows over n processes is cut into chunks of ⌈r / n⌉ rows, in rank order; the last ones may be short or empty.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from torch import Tensor, nn
 
 
 def is_shard(tensor: Tensor) -> bool:
-    """Whether only some of a tensor's rows are here."""
+    """Return whether a tensor is sharded over processes."""
     return hasattr(tensor, "to_local")
 
 
 def local(tensor: Any) -> Tensor:
-    """The rows that are here, not a copy of them."""
+    """Return the rows of a tensor that this process holds, without a copy."""
     return tensor.to_local() if is_shard(tensor) else tensor
 
 
 def first_row(tensor: Any) -> int:
-    """The number of the first row that is here."""
+    """Return the index of the first row that this process holds."""
     if not is_shard(tensor):
         return 0
     each = -(-tensor.shape[0] // tensor.device_mesh.size())
@@ -32,7 +31,7 @@ def first_row(tensor: Any) -> int:
 
 
 def own_rows(whole: Tensor, like: Tensor) -> Tensor:
-    """Of a whole tensor, the rows that `like` has here."""
+    """Return the rows of a whole tensor that this process holds of `like`."""
     if not is_shard(like):
         return whole
     start = first_row(like)
@@ -40,7 +39,7 @@ def own_rows(whole: Tensor, like: Tensor) -> Tensor:
 
 
 def gathered(rows: Tensor, like: Any) -> Tensor:
-    """The whole of what is cut as `like` is, of which these rows are here; all processes ask for it together."""
+    """Return the whole of a tensor sharded like `like`, given the local rows; all processes call this together."""
     if not is_shard(like):
         return rows
     from torch.distributed.tensor import DTensor
@@ -52,13 +51,18 @@ def gathered(rows: Tensor, like: Any) -> Tensor:
 
 
 def add_up(values: Tensor, like: Any) -> Tensor:
-    """Sums over the processes among which `like` is cut."""
+    """Sum values, in place, over the processes among which `like` is sharded, and return them."""
     dist.all_reduce(values, group=like.device_mesh.get_group())
     return values
 
 
+def whole_number(value: Any) -> Tensor:
+    """Return a scalar such as a gradient norm, computed by all processes together if it is sharded."""
+    return value.full_tensor() if is_shard(value) else value
+
+
 def cut_again(root: nn.Module) -> None:
-    """Let go of what a forward without a backward has gathered: what is done to the shards would pass it by."""
+    """Free parameters gathered by a forward pass without a backward pass, which would not see updates of the shards."""
     from torch.distributed.fsdp import FSDPModule
 
     for module in root.modules():
@@ -67,7 +71,7 @@ def cut_again(root: nn.Module) -> None:
 
 
 def make_whole(root: nn.Module) -> None:
-    """Give every process the whole of a model that was trained in shards; it is not trained on."""
+    """Gather all parameters of a sharded model in every process, after training."""
     from torch.distributed.fsdp import FSDPModule
 
     for module in root.modules():
@@ -76,6 +80,6 @@ def make_whole(root: nn.Module) -> None:
 
 
 def put_back(place: Tensor, whole: Tensor) -> None:
-    """Fill a tensor, or the rows of it that are here."""
+    """Copy a whole tensor into `place`, or the local rows of it if that is sharded."""
     with torch.no_grad():
         local(place).copy_(own_rows(whole, place))

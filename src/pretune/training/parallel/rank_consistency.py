@@ -1,4 +1,4 @@
-"""What processes that train together must have in common: the recipe, the data, the run folder. Checked before anything is done."""
+"""Checks before training that all processes have the same recipe, the same data, and the same run folder."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.training.data_streams import Streams
 from pretune.training.parallel.distributed import World
 
-PATIENCE = 10.0  # seconds until a new file has come around on a network's file system
+PATIENCE = 10.0  # seconds until a new file is visible on a network file system
 
 
 def agree(world: World, what: str, facts: Mapping[str, Any]) -> None:
-    """Refuse to begin where a process has other facts than the first; says which one, where it runs, and what differs."""
+    """Raise an error if the facts of a process differ from those of the first; it names the process, its host, and the keys."""
     if world.size == 1:
         return
-    told = world.gather([socket.gethostname(), {key: _digest(value) for key, value in _flat(facts).items()}])
-    first = told[0][1]
-    for rank, (host, own) in enumerate(told):
+    gathered = world.gather([socket.gethostname(), {key: _digest(value) for key, value in _flat(facts).items()}])
+    first = gathered[0][1]
+    for rank, (host, own) in enumerate(gathered):
         different = sorted(key for key in {*first, *own} if first.get(key) != own.get(key))
         if different:
             raise_once(
                 world,
-                f"process {rank} (on {host}) does not have the {what} of process 0 (on {told[0][0]}): "
-                f"these differ: {', '.join(different)}; start all with the same command, on the same files",
+                f"the {what} of process {rank} (on {host}) differs from that of process 0 (on {gathered[0][0]}) in "
+                f"{', '.join(different)}; start all processes with the same command and the same files",
             )
 
 
 def check_shared(world: World, folder: Path) -> None:
-    """Refuse a run folder that is another one on another machine."""
+    """Raise an error if the run folder is not the same folder on all machines."""
     if world.size == 1:
         return
     mark = folder / f"{TEMPORARY}shared-{os.getpid()}"
@@ -52,29 +52,29 @@ def check_shared(world: World, folder: Path) -> None:
     deadline = time.monotonic() + PATIENCE
     while not (seen := name in _names(folder)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    told = world.gather([socket.gethostname(), seen])
+    gathered = world.gather([socket.gethostname(), seen])
     if world.first:
         mark.unlink()
-        with suppress(OSError):  # where it was there before, and is not empty
+        with suppress(OSError):  # the folder existed before and is not empty
             folder.rmdir()
-    blind = [f"{rank} (on {host})" for rank, (host, sees) in enumerate(told) if not sees]
+    blind = [f"{rank} (on {host})" for rank, (host, sees) in enumerate(gathered) if not sees]
     if blind:
         raise_once(
             world,
-            f"{folder}: process {', '.join(blind)} does not see what process 0 (on {told[0][0]}) writes there; "
+            f"{folder}: process {', '.join(blind)} cannot see the files that process 0 (on {gathered[0][0]}) writes there; "
             "--out must be a folder that all machines share",
         )
 
 
 def raise_once(world: World, message: str) -> None:
-    """An error that all processes know of: one tells it, and all end."""
+    """Raise an error that all processes know of: the first one reports it, and all exit."""
     if world.first:
         raise PretuneError(message)
     raise SystemExit(1)
 
 
 def describe_data(tokenizer: Tokenizer, own: Mapping[str, Any]) -> dict[str, Any]:
-    """What there is to learn from, in short: by the checksums of a store's shards, and by the texts and labels of rows."""
+    """Return digests of the training data: of the tokenizer, a store's shards and documents, and the texts of rows."""
     facts: dict[str, Any] = {"tokenizer": tokenizer.digest}
     if "store" in own:
         facts["store"] = hashlib.sha256("".join(shard["sha256"] for shard in own["store"].shards).encode()).hexdigest()
@@ -89,16 +89,16 @@ def describe_data(tokenizer: Tokenizer, own: Mapping[str, Any]) -> dict[str, Any
 
 
 def say_idle(world: World, streams: Streams) -> None:
-    """Where packs cannot be dealt evenly, some processes wait for others: say so, and what to do."""
+    """Warn if the packs of a step cannot be divided evenly among the processes, and suggest a pack size."""
     stage = streams.stages[-1]
     rounds = -(-stage.packs // world.size)
     idle = 1 - stage.packs / (rounds * world.size)
     if idle > 0.05:
         tokens = streams.streams[stage.first].packing.tokens
         say(
-            f"a step has {stage.packs} pack{'s' if stage.packs > 1 else ''} of {tokens:,} tokens, for {world.size} processes: "
-            f"{100 * idle:.0f} % of their time they wait; with batch.pack={tokens * stage.packs // (rounds * world.size):,} "
-            "or less all have work"
+            f"a step has {stage.packs} pack{'s' if stage.packs > 1 else ''} of {tokens:,} tokens for {world.size} processes, "
+            f"which are idle {100 * idle:.0f} % of the time; to use all of them, set batch.pack to "
+            f"{tokens * stage.packs // (rounds * world.size):,} or less"
         )
 
 
@@ -115,5 +115,5 @@ def _digest(value: Any) -> str:
 
 
 def _names(folder: Path) -> set[str]:
-    """The names in a folder, asked for anew: to look for one name may find that it was not there before."""
+    """Return the names in a folder by listing it, because file systems may cache that a single name is missing."""
     return {path.name for path in folder.iterdir()} if folder.is_dir() else set()

@@ -1,4 +1,4 @@
-"""Where processes that torchrun started find each other, also after it has started them again."""
+"""Rendezvous of the processes that torchrun started, also after it has restarted them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ PAUSE = 0.02
 
 
 def fresh_store() -> Any:
-    """A store with nothing in it, for processes that join one another; None where torch's own way is good.
+    """Return an empty store through which processes can join one another, or None if torch's default works.
 
-    torchrun keeps one store over all restarts. What lost processes left there, their addresses above all, misleads those that
-    follow them (pytorch issue 135712), and how often each machine has restarted need not be the same. So the first process
-    gives the new store a name, and answers those alone that have called it since it began: names of the lost ones do not
-    count.
+    torchrun keeps one store over all restarts. Entries of lost processes, above all their addresses, mislead their successors
+    (pytorch issue 135712), and machines may have restarted a different number of times. So the first process names a new store,
+    and answers only processes that have called since it started: entries of lost ones are ignored.
     """
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None
@@ -34,7 +33,7 @@ def fresh_store() -> Any:
 
 
 def _invite(store: Any, size: int) -> str:
-    """The first process: tell who has called so far, until all have heard."""
+    """Publish, in the first process, which processes have called, until all have acknowledged; return the store's name."""
     name = uuid.uuid4().hex
     silent = set(range(1, size))
     deadline = time.monotonic() + PATIENCE
@@ -42,18 +41,18 @@ def _invite(store: Any, size: int) -> str:
         called = [store.get(f"pretune/call/{rank}").decode() for rank in range(1, size) if _has(store, f"call/{rank}")]
         store.set("pretune/answer", json.dumps({"name": name, "called": called}))
         silent = {rank for rank in silent if not _has(store, f"{name}/heard/{rank}")}
-        _pause(deadline, f"process 0 has not heard of {', '.join(map(str, sorted(silent)))}")
+        _pause(deadline, f"process 0 has had no answer from process {', '.join(map(str, sorted(silent)))}")
     return name
 
 
 def _follow(store: Any, rank: int) -> str:
-    """Every other one: call, until the answer is to this call."""
+    """Call the first process from another one until it answers this call; return the store's name."""
     own = uuid.uuid4().hex
     store.set(f"pretune/call/{rank}", own)
     answer: dict[str, Any] = {"called": []}
     deadline = time.monotonic() + PATIENCE
     while own not in answer["called"]:
-        _pause(deadline, f"process {rank} has not heard of process 0")
+        _pause(deadline, f"process {rank} has had no answer from process 0")
         if _has(store, "answer"):
             answer = json.loads(store.get("pretune/answer"))
     store.set(f"pretune/{answer['name']}/heard/{rank}", "")
@@ -66,5 +65,5 @@ def _has(store: Any, key: str) -> bool:
 
 def _pause(deadline: float, problem: str) -> None:
     if time.monotonic() > deadline:
-        raise PretuneError(f"{problem} for {PATIENCE:.0f} s; were all of them started?")
+        raise PretuneError(f"{problem} for {PATIENCE:.0f} s; check that all processes were started")
     time.sleep(PAUSE)

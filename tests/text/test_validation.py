@@ -32,46 +32,49 @@ def material(file: Path, objective: str = "classify", **options: Any) -> Any:
 @pytest.mark.parametrize(
     ("labels", "advice"),
     [
-        ([f"{number / 7:.4f}" for number in range(60)], "for numbers use --objective regress; choose another column"),
-        ([f"id{number}" for number in range(60)], "to be classes; choose another column with --label"),
-        ([f"id{number}" for number in range(57)] + ["a", "a", "a"], "60 rows have 58 different labels in 'label'"),
+        (
+            [f"{number / 7:.4f}" for number in range(60)],
+            "for regression use --objective regress; choose another column",
+        ),
+        ([f"id{number}" for number in range(60)], "too many for classes; choose another column with --label"),
+        ([f"id{number}" for number in range(57)] + ["a", "a", "a"], "60 rows have 58 distinct labels in 'label'"),
     ],
 )
-def test_labels_that_name_rows_are_refused_before_training(labels: list[str], advice: str, tmp_path: Path) -> None:
+def test_distinct_labels_raise_an_error_before_training(labels: list[str], advice: str, tmp_path: Path) -> None:
     file = write(tmp_path / "train.csv", TEXTS, labels)
     with pytest.raises(PretuneError, match=rf"train\.csv: (?=60 rows have).*{advice}"):
         pt.finetune("pretune-small-en", file, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_numbers_are_no_classes_where_they_are_to_be_regressed(tmp_path: Path) -> None:
+def test_regression_accepts_distinct_numbers(tmp_path: Path) -> None:
     file = write(tmp_path / "train.csv", TEXTS, [number / 7 for number in range(60)])
     made = material(file, "regress")
     assert len(made.rows) + len(made.dev) == 60
 
 
-def test_one_row_of_each_class_is_fine_where_few_are_asked_for(tmp_path: Path) -> None:
+def test_few_shot_training_accepts_one_row_per_class(tmp_path: Path) -> None:
     file = write(tmp_path / "train.csv", TEXTS[:12], [f"class{number}" for number in range(12)])
     assert len(material(file, shots=1).rows) == 12
     few = write(tmp_path / "few.csv", TEXTS[:3], ["a", "b", "c"])
     assert material(few).task.labels == ("a", "b", "c")
 
 
-def test_labels_that_nothing_can_be_set_aside_of_leave_all_rows_for_learning(tmp_path: Path) -> None:
+def test_all_rows_are_for_training_if_none_can_be_held_out(tmp_path: Path) -> None:
     """Half of the rows are one text, the others have a class each: no class has two texts."""
     labels = ["same"] * 30 + [f"class{number}" for number in range(30)]
     made = material(write(tmp_path / "train.csv", ["one text"] * 30 + TEXTS[:30], labels))
     assert len(made.rows) == 60 and made.dev is None and not made.taken
 
 
-def test_what_may_be_wrong_with_labels_is_reported(
+def test_suspicious_labels_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
     material(write(tmp_path / "a.csv", TEXTS, [number % 15 for number in range(60)]))
     assert "the 15 classes in 'label' are all numbers" in capsys.readouterr().err
     material(write(tmp_path / "b.csv", TEXTS, ["NaN"] * 6 + BOTH[6:]))
-    assert "6 of 60 labels are 'NaN', which is a class like any other" in capsys.readouterr().err
+    assert "6 of 60 labels are 'NaN', which is treated as a class" in capsys.readouterr().err
     material(write(tmp_path / "c.csv", TEXTS, ["lone", *BOTH[1:]]))
     assert "1 of 3 classes has a single row ('lone')" in capsys.readouterr().err
     material(write(tmp_path / "d.csv", TEXTS, BOTH))
@@ -79,18 +82,18 @@ def test_what_may_be_wrong_with_labels_is_reported(
 
 
 @pytest.mark.parametrize("objective", ["classify", "regress", "classify on mix"])
-def test_rows_without_a_label_are_refused_with_their_lines_or_left_out(objective: str, tmp_path: Path) -> None:
+def test_unlabeled_rows_are_listed_or_left_out(objective: str, tmp_path: Path) -> None:
     labels = [1, 2, 3] * 20 if objective == "regress" else BOTH
     file = write(tmp_path / "train.csv", TEXTS, ["", " ", *labels[2:]])
     with pytest.raises(
-        PretuneError, match=r"2 of 60 rows have no label in 'label': line 2, line 3; mend .* --drop-bad"
+        PretuneError, match=r"2 of 60 rows have no label in 'label': line 2, line 3; correct .* --drop-bad"
     ):
         material(file, objective)
     made = material(file, objective, drop_bad=True)
     assert len(made.rows) + len(made.dev) == 58 and "" not in getattr(made.task, "labels", ())
 
 
-def test_what_tables_of_numbers_have_instead_of_a_value_is_no_label(tmp_path: Path) -> None:
+def test_nan_is_a_missing_label(tmp_path: Path) -> None:
     import pyarrow
     from pyarrow.parquet import write_table
 
@@ -104,7 +107,7 @@ def test_what_tables_of_numbers_have_instead_of_a_value_is_no_label(tmp_path: Pa
         material(file, "regress")
 
 
-def test_empty_texts_are_reported_left_out_or_refused(
+def test_empty_texts_are_reported_or_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PRETUNE_PROGRESS", raising=False)
@@ -114,7 +117,7 @@ def test_empty_texts_are_reported_left_out_or_refused(
     assert "2 of 60 rows have no text in 'text' (line 2, line 3); they are kept" in capsys.readouterr().err
     made = material(file, drop_bad=True)
     assert len(made.rows) + len(made.dev) == 58
-    assert "2 of 60 rows have no text: line 2, line 3; they were left out" in capsys.readouterr().err
+    assert "2 of 60 rows have no text: line 2, line 3; these rows are left out" in capsys.readouterr().err
     file = write(tmp_path / "most.csv", [""] * 31 + TEXTS[31:], BOTH)
     with pytest.raises(
         PretuneError, match=r"31 of 60 rows have no text in 'text' .* choose another column with --text"
@@ -122,7 +125,7 @@ def test_empty_texts_are_reported_left_out_or_refused(
         material(file)
 
 
-def test_a_label_that_training_did_not_have_is_refused_by_its_line(tmp_path: Path) -> None:
+def test_an_unknown_label_raises_an_error_with_its_line(tmp_path: Path) -> None:
     train = write(tmp_path / "train.csv", TEXTS, BOTH)
     dev = write(tmp_path / "dev.csv", ["new", "other"], ["yes", "maybe"])
     with pytest.raises(PretuneError, match=r"dev\.csv, line 3: label 'maybe' was not in training; known: no, yes"):

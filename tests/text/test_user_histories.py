@@ -37,13 +37,17 @@ def test_dates_and_columns_of_other_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.csv", "person,thing\n1,a\n", r"a\.csv, line 2: no 'user' among 'person', 'thing'; name the right column"),
-        ("a.csv", "user,item\n1,two words\n", r"line 2: the item 'two words' is empty or has spaces in it"),
-        ("a.csv", "user,item\n1,a\n", "no user has 3 items or more among 1 users"),
-        ("a.txt", "1 2 3\n", r"a\.txt: unknown kind of file; expected one of"),
+        (
+            "a.csv",
+            "person,thing\n1,a\n",
+            r"a\.csv, line 2: no column 'user'; the columns are 'person', 'thing'; name the right one",
+        ),
+        ("a.csv", "user,item\n1,two words\n", r"line 2: the item 'two words' is empty or contains spaces"),
+        ("a.csv", "user,item\n1,a\n", "None of the 1 users has 3 or more items"),
+        ("a.txt", "1 2 3\n", r"a\.txt: unsupported file format; expected one of"),
     ],
 )
-def test_what_cannot_be_read_is_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
+def test_unreadable_rows_raise_errors(tmp_path: Path, name: str, text: str, message: str) -> None:
     with pytest.raises(PretuneError, match=message):
         pt.histories(write(tmp_path / name, text), out=tmp_path / "h.txt")
     assert not (tmp_path / "h.txt").exists()

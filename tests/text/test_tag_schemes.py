@@ -11,7 +11,7 @@ tags_strategy = st.lists(st.sampled_from(["O", *(f"{p}-{k}" for p in "BIES" for 
 
 
 @given(tags_strategy, st.sampled_from(SCHEMES))
-def test_any_tags_are_mended_and_mark_the_same_in_every_scheme(tags: list[str], scheme: str) -> None:
+def test_any_tags_are_corrected_and_mark_the_same_spans_in_every_scheme(tags: list[str], scheme: str) -> None:
     written = convert(tags, scheme)
     assert len(written) == len(tags)
     assert find_entities(written) == find_entities(tags)
@@ -53,5 +53,5 @@ def test_the_same_entities_by_hand() -> None:
         (["I-X", "S-X", "B-X"], ["B-X", "B-X", "B-X"]),
     ],
 )
-def test_broken_tags_mark_what_conlleval_sees(broken: list[str], mended: list[str]) -> None:
+def test_invalid_tags_are_read_as_conlleval_reads_them(broken: list[str], mended: list[str]) -> None:
     assert convert(broken, "BIO") == mended

@@ -8,9 +8,10 @@ import pytest
 from pretune.packed import pack
 from pretune.text.corpus.documents import Document
 from pretune.text.examples.labeled import Labeled
-from pretune.text.examples.row_source import TokenRows, arrange_rows
-from pretune.text.packing.sequences import Template, collate
+from pretune.text.packing.sequences import collate
+from pretune.text.packing.token_rows import TokenRows, arrange_rows
 from pretune.text.tokenizers.character_ids import FILLER, SYMBOLS, WORD_BEGINS, WORD_ENDS, spell
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 from pretune.text.tokenizers.training import train
 
@@ -45,13 +46,13 @@ def test_words_are_cut_from_punctuation(kind: str) -> None:
     assert trained(kind, lowercase=True).tokens(trained(kind, lowercase=True).encode("THE")) == ["the"]
 
 
-def test_words_seen_too_seldom_are_unknown() -> None:
+def test_rare_words_are_unknown() -> None:
     tokenizer = trained("words", lowercase=True, least=2)
     assert tokenizer.tokens(tokenizer.encode("the cat sat.")) == ["the", "[UNK]", "[UNK]", "."]
     assert tokenizer.report["unknown_rate"] == pytest.approx(11 / 16)
 
 
-def test_a_tokenizer_that_spells_goes_to_a_folder_and_back(tmp_path: Path) -> None:
+def test_a_character_tokenizer_is_saved_and_loaded(tmp_path: Path) -> None:
     tokenizer = trained("characters")
     tokenizer.save(tmp_path)
     for again in (Tokenizer.load(tmp_path), Tokenizer.from_state(tokenizer.state())):
@@ -63,7 +64,7 @@ def test_a_tokenizer_that_spells_goes_to_a_folder_and_back(tmp_path: Path) -> No
     assert trained("words").characters == 0
 
 
-def test_words_outside_the_vocabulary_are_spelled_all_the_same() -> None:
+def test_unknown_words_have_character_ids() -> None:
     tokenizer = trained("characters")
     texts = ["", "a cat", "the dog, the mouse", "", "mat"]
     rows = TokenRows.make(Labeled(Path("x"), {}, texts), tokenizer)
@@ -76,7 +77,7 @@ def test_words_outside_the_vocabulary_are_spelled_all_the_same() -> None:
     assert (spelled == wanted).all()
 
 
-def test_filler_is_no_word() -> None:
+def test_padding_has_no_characters() -> None:
     from pretune.packed import Capacity
 
     packed = pack(
@@ -85,7 +86,7 @@ def test_filler_is_no_word() -> None:
     assert not packed.columns["characters"][2:].any()
 
 
-def test_second_texts_may_have_a_vocabulary_of_their_own(tmp_path: Path) -> None:
+def test_target_texts_may_have_another_vocabulary(tmp_path: Path) -> None:
     from pretune import PretuneError
 
     first, second = (train([Document(text, Path("a"), 1)], "words", 30) for text in TEXTS)
@@ -98,5 +99,5 @@ def test_second_texts_may_have_a_vocabulary_of_their_own(tmp_path: Path) -> None
     mine, theirs = (rows.gather(rows.starts[:, side], rows.lengths[:, side]) for side in (0, 1))
     assert again.tokens(mine) == ["the", "cat"] and again.target.tokens(theirs) == ["Der", "Кот"]
     other = train([Document(TEXTS[0], Path("a"), 1)], "byte-bpe", 300)
-    with pytest.raises(PretuneError, match="number their special tokens alike"):
+    with pytest.raises(PretuneError, match="must give special tokens the same ids"):
         first.with_target(other)

@@ -1,4 +1,4 @@
-"""Finding phrases in a store: pairs and triples of words that meet more often than by chance, by mutual information."""
+"""Find collocations in a token store: word pairs and triples with high pointwise mutual information."""
 
 from __future__ import annotations
 
@@ -7,29 +7,28 @@ from typing import Any
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.text.corpus.phrases import chain, fingerprints
 from pretune.text.store.store import Store
+from pretune.text.tokenizers.phrases import chain, fingerprints
 
-Array = np.ndarray[Any, np.dtype[Any]]
-LONGEST = 3  # words
-CHUNK = 1 << 20  # tokens looked at together
-KINDS = 2_000_000  # of words, of pairs, of triples counted at most; beyond that the rarer half goes
+LONGEST = 3  # words of a phrase
+CHUNK = 1 << 20  # tokens counted at once
+KINDS = 2_000_000  # distinct words, pairs or triples in a table; beyond that the rarer half is dropped
 
 
 @dataclass
 class Counts:
-    """How often something occurs, by fingerprint, in bounded memory; and one place where it does."""
+    """Occurrence counts of n-grams by fingerprint, in bounded memory, with one position of each n-gram."""
 
     limit: int
     keys: Array = field(default_factory=lambda: np.empty(0, dtype=np.uint64))  # sorted
     times: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    facts: Array = field(
-        default_factory=lambda: np.empty((0, 1), dtype=np.uint64)
-    )  # place, length, words' fingerprints
+    # One row per key: position, length in tokens, fingerprints of the words.
+    facts: Array = field(default_factory=lambda: np.empty((0, 1), dtype=np.uint64))
 
     def add(self, keys: Array, facts: Array) -> None:
-        """Count once for each key."""
+        """Increment the count of each key; if the table outgrows its limit, drop its rarer half."""
         both = np.concatenate([self.keys, keys])
         times = np.concatenate([self.times, np.ones(len(keys), dtype=np.int64)])
         known = np.concatenate([self.facts, facts]) if len(self.facts) else facts
@@ -41,7 +40,7 @@ class Counts:
             self.keys, self.times, self.facts = self.keys[kept], self.times[kept], self.facts[kept]
 
     def look_up(self, keys: Array) -> Array:
-        """(m,) how often each occurs; 0 where that is not known."""
+        """Return the count of each key, (m,); 0 for unknown keys."""
         place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         return np.where(self.keys[place] == keys, self.times[place], 0)
 
@@ -49,10 +48,11 @@ class Counts:
 def find_collocations(
     store: Store, *, count: int = 10_000, least: int = 10, bits: float = 3.0, tokens: float = 1e8, limit: int = KINDS
 ) -> list[dict[str, Any]]:
-    """The phrases of a store: text, how often it occurs, and mutual information in bits for each joint between words.
+    """Return the phrases of a store, each with its text, its count, and its mutual information per word boundary.
 
-    Pairs and triples count that occur `least` times, within sentences, with at least so many `bits`: 3 are 8 times as often
-    as by chance. Those that explain most come first. No more than the first `tokens` are read.
+    A phrase is a pair or triple of words within a sentence that occurs at least `least` times and has at least `bits`
+    bits of pointwise mutual information (3 bits: 8 times as often as independent words would meet). Phrases are sorted
+    by count times mutual information. At most the first `tokens` tokens are read.
     """
     tables = {size: Counts(limit) for size in range(1, LONGEST + 1)}
     sentences = store.sentence_offsets
@@ -60,12 +60,14 @@ def find_collocations(
     start = 0
     while start < end:
         stop = int(sentences[np.searchsorted(sentences, start + CHUNK, side="right") - 1])
-        stop = min(stop if stop > start else start + CHUNK, end)  # a sentence longer than a chunk is cut
+        stop = min(stop if stop > start else start + CHUNK, end)  # a sentence longer than a chunk is split
         _count(store, start, stop, tables)
         start = stop
     words = tables[1]
     if not len(words.keys):
-        raise PretuneError(f"{store.folder}: no words to find phrases among")
+        raise PretuneError(
+            f"{store.folder}: the store contains no words in which to find phrases; prepare it from more text"
+        )
     total = float(words.times.sum())
     found: list[tuple[float, float, int, int, int]] = []
     for size in range(2, LONGEST + 1):
@@ -76,7 +78,7 @@ def find_collocations(
         times, facts = table.times[often], table.facts[often]
         alone = np.stack([words.look_up(facts[:, 2 + word]) for word in range(size)])
         with np.errstate(divide="ignore"):
-            chance = np.log2(alone / total).sum(0)  # of words that have nothing to do with one another
+            chance = np.log2(alone / total).sum(0)  # log2 probability of independent words meeting
         shared = (np.log2(times / total) - chance) / (size - 1)
         good = (alone > 0).all(0) & (shared >= bits)
         found += zip(
@@ -94,7 +96,7 @@ def find_collocations(
 
 
 def _count(store: Store, start: int, stop: int, tables: dict[int, Counts]) -> None:
-    """Count the words, pairs and triples of some tokens."""
+    """Count the words, pairs and triples between two token positions."""
     ids = store.read(start, stop)
     starts = store.gather_words(np.array([start]), np.array([stop - start]))
     sentence = np.zeros(len(ids), dtype=bool)
@@ -117,7 +119,7 @@ def _count(store: Store, start: int, stop: int, tables: dict[int, Counts]) -> No
 
 
 def _text(store: Store, place: int, length: int) -> str | None:
-    """The text of a phrase, unless a part of it is special, unknown, or without a letter or digit."""
+    """Return the text of a phrase; None if a word of it is special, unknown, or has no letter or digit."""
     tokenizer = store.tokenizer
     ids = store.read(place, place + length).astype(np.int64)
     if tokenizer.specials[ids].any():

@@ -13,7 +13,8 @@ from peers import check_folder_and_back
 from pretune.backbones.bidirectional import TwoWays
 from pretune.backbones.recurrent import Recurrent
 from pretune.families import FAMILIES
-from pretune.models.model import Model, Root, make_model
+from pretune.models.create_model import make_model
+from pretune.models.model import Model, Root
 from pretune.nn.attention.packed_layout import reverse
 from pretune.nn.embeddings import Embeddings
 from pretune.nn.initialization import initialize
@@ -44,7 +45,7 @@ def backward(packed: Packed) -> Packed:
 
 
 @pytest.mark.parametrize("kind", MADE)
-def test_states_are_those_of_both_stacks_each_in_its_own_order(kind: str) -> None:
+def test_states_concatenate_both_directions(kind: str) -> None:
     network, packed = MADE[kind](20).eval(), pack_lists(SENTENCES)
     with torch.no_grad():
         states = network(packed, keep="all")
@@ -61,7 +62,7 @@ def test_states_are_those_of_both_stacks_each_in_its_own_order(kind: str) -> Non
 
 
 @pytest.mark.parametrize("kind", MADE)
-def test_groups_go_from_the_embedding_to_the_top_and_hold_everything_once(kind: str) -> None:
+def test_groups_cover_every_module_once(kind: str) -> None:
     network = MADE[kind](20)
     groups = network.groups()
     assert [name for name, _ in groups] == ["embed", "layer 0", "layer 1"]
@@ -72,7 +73,7 @@ def test_groups_go_from_the_embedding_to_the_top_and_hold_everything_once(kind: 
 
 
 @pytest.mark.parametrize("kind", MADE)
-def test_filler_changes_nothing(kind: str) -> None:
+def test_padding_changes_nothing(kind: str) -> None:
     from pretune.packed import Capacity
 
     network, packed = MADE[kind](20).eval(), pack_lists(SENTENCES)
@@ -81,7 +82,7 @@ def test_filler_changes_nothing(kind: str) -> None:
         torch.testing.assert_close(network(filled).last[: len(packed)], network(packed).last)
 
 
-def test_the_family_goes_to_a_folder_and_back(tmp_path: Path) -> None:
+def test_save_and_load(tmp_path: Path) -> None:
     family = FAMILIES["elmo-transformer"]
     config = family.read_config(
         {"vocab_size": store().tokenizer.size, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}

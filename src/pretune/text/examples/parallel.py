@@ -1,4 +1,4 @@
-"""Parallel texts: a table with two columns of them, or two files whose lines belong together."""
+"""Read parallel texts from a table with two text columns or from two line-aligned files."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ from pretune.runtime.progress import say
 from pretune.text.corpus.files import Errors, file_format, find_files, read_lines
 from pretune.text.examples.labeled import PAIRS, Labeled, column_names, read_labeled
 
-WHAT = "a .csv, .tsv, .jsonl or .parquet file with two columns of text, or two .txt files of equally many lines"
+WHAT = "a .csv, .tsv, .jsonl or .parquet file with two text columns, or two .txt files with the same number of lines"
 LANGUAGE = re.compile(r"[a-z]{2,3}(_\w+)?")  # en, rus, zh_CN
 
 
 def read_pairs(
     files: Sequence[str | Path] | str | Path, columns: Mapping[str, str] | None = None, errors: Errors = "strict"
 ) -> Labeled:
-    """Read pairs of texts. `columns` says which columns of a table are `text` and `pair`; if it has two, they are clear.
+    """Read pairs of texts from one table or from two line-aligned .txt files.
+    `columns` names the table's `text` and `pair` columns; a table with exactly two columns needs none.
 
     >>> rows = read_pairs(["news.en.txt", "news.fr.txt"])  # doctest: +SKIP
     """
     given = [files] if isinstance(files, str | Path) else list(files)
     if not given:
-        raise PretuneError(f"pairs of texts are needed: give {WHAT}")
+        raise PretuneError(f"No parallel texts were given; pass {WHAT}")
     paths = [path for name in given for path in find_files(name)]  # the first file is the text, the second the pair
     formats = [file_format(path) for path in paths]
     if formats == [".txt", ".txt"]:
         return _read_aligned(paths[0], paths[1], errors)
     if len(paths) != 1 or formats == [".txt"]:
         names = ", ".join(map(str, paths[:3])) + (", …" if len(paths) > 3 else "")
-        raise PretuneError(f"{names}: no pairs of texts; give {WHAT}")
+        raise PretuneError(f"{names}: not a source of parallel texts; pass {WHAT}")
     return read_labeled(paths[0], _text_columns(paths[0], columns or {}, errors), errors=errors, labels=False)
 
 
@@ -41,10 +42,10 @@ def read_languages(
     languages: str = "",
     errors: Errors = "strict",
 ) -> Labeled:
-    """Read pairs of texts of any number of tables and twos of .txt files; a row's label is its languages, as in "en fr".
+    """Read text pairs from any number of tables and pairs of .txt files; the labels are languages, such as "en fr".
 
-    These are the names of a table's columns, or end the names of files (news.en.txt, news.fr.txt), if `languages` (en-fr)
-    does not say otherwise.
+    The languages are the column names of a table or the last part of file names (news.en.txt, news.fr.txt), unless
+    `languages` ("en-fr") gives them.
     """
     paths = [path for name in files for path in find_files(name)]
     if not paths:
@@ -56,7 +57,7 @@ def read_languages(
         rows = read_pairs(paths[:count], columns, errors)
         del paths[:count]
         first, second = languages.split("-") if languages else _languages_of(rows)
-        say(f"{rows.file}: {len(rows):,} pairs of texts in the languages {first} and {second}")
+        say(f"{rows.file}: {len(rows):,} text pairs, {first} and {second}")
         found.texts += rows.texts
         found.pairs += rows.pairs or []
         found.labels += [f"{first} {second}"] * len(rows)
@@ -70,14 +71,14 @@ def _languages_of(rows: Labeled) -> list[str]:
         names = [Path(name).name.partition(".txt")[0].rpartition(".")[2] for name in names]
     if not all(map(LANGUAGE.fullmatch, names)) or names[0] == names[1]:
         raise PretuneError(
-            f"{rows.file}: cannot tell which languages {names[0]!r} and {names[1]!r} are; name columns (en, fr) or files "
-            "(news.en.txt, news.fr.txt) by their languages, or say languages=en-fr"
+            f"{rows.file}: {names[0]!r} and {names[1]!r} are not two languages; name the columns (en, fr) or the files "
+            "(news.en.txt, news.fr.txt) after their languages, or set languages=en-fr"
         )
     return names
 
 
 def _text_columns(path: Path, given: Mapping[str, str], errors: Errors) -> dict[str, str]:
-    """Which columns are the text and the pair: those named, those with the usual names, or the only two."""
+    """Return the columns of the two texts: those given, those with usual names, or the only two of the table."""
     found = {role: name for role, name in given.items() if name}
     names = column_names(path, errors)
     if not found:
@@ -88,9 +89,9 @@ def _text_columns(path: Path, given: Mapping[str, str], errors: Errors) -> dict[
         elif len(names) == 2:
             found = {"text": names[0], "pair": names[1]}
     if len(found) < 2:
-        known = ", ".join(map(repr, names))
+        listed = ", ".join(map(repr, names))
         raise PretuneError(
-            f"{path}: cannot tell which columns are the two texts among {known}; name them, as in translate(text=…,pair=…)"
+            f"{path}: cannot infer the two text columns; the columns are {listed}; name two, as in translate(text=…,pair=…)"
         )
     return found
 
@@ -99,8 +100,8 @@ def _read_aligned(first: Path, second: Path, errors: Errors) -> Labeled:
     texts, pairs = ([line for _, line in read_lines(path, errors)] for path in (first, second))
     if len(texts) != len(pairs):
         raise PretuneError(
-            f"{first} has {len(texts)} lines and {second} has {len(pairs)}; lines that belong together must be equally many"
+            f"{first} has {len(texts)} lines and {second} has {len(pairs)}; line-aligned files must have the same number of lines"
         )
     if not texts:
-        raise PretuneError(f"{first}: no lines in it")
+        raise PretuneError(f"{first}: the file is empty; pass a file with one text per line")
     return Labeled(first, {"text": str(first), "pair": str(second)}, texts, pairs, lines=list(range(1, len(texts) + 1)))

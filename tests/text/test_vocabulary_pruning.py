@@ -1,4 +1,4 @@
-"""Tokens that texts do not need go; those texts are cut as before."""
+"""Pruning removes tokens that the texts do not need and keeps their tokenization."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEXTS = [part for text in english_documents()[:1] for part in text.split("\n\n")
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "byte-bpe", "unigram", "raw-unigram"])
-def test_texts_are_cut_as_before(kind: Kind) -> None:
+def test_pruning_keeps_the_tokenization(kind: Kind) -> None:
     words: Tokenizer = tokenizer(kind)
     smaller = trim(words, TEXTS)
     assert smaller.size < words.size
@@ -27,6 +27,6 @@ def test_texts_are_cut_as_before(kind: Kind) -> None:
     assert Tokenizer.from_state(smaller.state()).digest == smaller.digest
 
 
-def test_trimming_to_nothing_is_refused() -> None:
-    with pytest.raises(PretuneError, match="nothing of it would be left"):
+def test_pruning_without_text_raises_an_error() -> None:
+    with pytest.raises(PretuneError, match="pruning would remove all tokens"):
         trim(tokenizer("wordpiece"), [])

@@ -1,4 +1,4 @@
-"""What was tokenized once is not tokenized again, and damage does not matter."""
+"""Cached texts are not tokenized again, and damaged cache files are ignored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of earlier segments, on the canary's tiny Transformer-XL."""
+"""Segment memory, on a tiny Transformer-XL."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from canary import VOCABULARY, xl
-from pretune.backbones.encoder import Encoder, Memory
+from pretune.backbones.encoder import Encoder
+from pretune.backbones.segment_memory import Memory
 from pretune.nn.attention.patterns import causal
 from pretune.packed import Capacity, Packed, pack
 
@@ -23,7 +24,7 @@ def network(memory: int) -> Encoder:
 
 
 def segment(ids: np.ndarray, fresh: tuple[int, ...] = (), capacity: Capacity | None = None) -> Packed:  # type: ignore[type-arg]
-    """Lanes (rows, length) with documents that begin at some places of all."""
+    """Return a stateful batch (rows, length) with documents that start at the same places in all rows."""
     begins = np.zeros(ids.shape, dtype=bool)
     begins[:, list(fresh)] = True
     lengths = np.full(len(ids), ids.shape[1])
@@ -40,7 +41,7 @@ def rows(states: Tensor, lanes: int = 2) -> Tensor:
 
 
 def test_memory_is_attention_over_the_longer_text(ids) -> None:  # type: ignore[no-untyped-def]
-    """With slots for all of it, segments with memory give each token what one long segment gives it."""
+    """With enough slots, segments with memory give the same states as one long segment."""
     stack = network(4 * LENGTH)
     whole = rows(network(0)(segment(ids)).last)
     carry = None
@@ -51,7 +52,7 @@ def test_memory_is_attention_over_the_longer_text(ids) -> None:  # type: ignore[
         assert carry.used.tolist() == [start + LENGTH] * 2
 
 
-def test_nothing_is_seen_or_remembered_across_the_beginning_of_a_document(ids) -> None:  # type: ignore[no-untyped-def]
+def test_no_attention_or_memory_across_document_starts(ids) -> None:  # type: ignore[no-untyped-def]
     stack = network(4 * LENGTH)
     first = stack(segment(ids[:, :LENGTH], fresh=(0, 4)))
     assert first.carry.used.tolist() == [2, 2]
@@ -64,13 +65,13 @@ def test_nothing_is_seen_or_remembered_across_the_beginning_of_a_document(ids) -
     torch.testing.assert_close(found, torch.cat(alone, 1), atol=1e-5, rtol=1e-5)
 
 
-def test_without_memory_documents_are_apart_too(ids) -> None:  # type: ignore[no-untyped-def]
+def test_documents_are_separate_without_memory(ids) -> None:  # type: ignore[no-untyped-def]
     found = rows(network(0)(segment(ids, fresh=(0, 5, 11))).last)
     alone = [rows(network(0)(segment(ids[:, begin:end])).last) for begin, end in pairwise([0, 5, 11, ids.shape[1]])]
     torch.testing.assert_close(found, torch.cat(alone, 1), atol=1e-5, rtol=1e-5)
 
 
-def test_only_so_much_is_remembered(ids) -> None:  # type: ignore[no-untyped-def]
+def test_memory_has_a_fixed_size(ids) -> None:  # type: ignore[no-untyped-def]
     stack = network(4)
     carry = stack(segment(ids[:, :LENGTH])).carry
     carry = stack(segment(ids[:, LENGTH : LENGTH + 2]), carry=carry).carry  # two old ones stay
@@ -79,7 +80,7 @@ def test_only_so_much_is_remembered(ids) -> None:  # type: ignore[no-untyped-def
     torch.testing.assert_close(carry.states[0], tokens)  # what the first layer read
 
 
-def test_batches_that_do_not_go_on_have_no_memory(ids) -> None:  # type: ignore[no-untyped-def]
+def test_independent_batches_have_no_memory(ids) -> None:  # type: ignore[no-untyped-def]
     packed = pack(ids.ravel(), np.full(2, ids.shape[1]), pattern=causal)
     states = network(4)(packed)
     assert states.carry is None

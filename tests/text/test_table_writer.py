@@ -1,4 +1,4 @@
-"""Tables that are written are read back as they were, or refused."""
+"""Tables that are written are read back unchanged, or writing raises an error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("suffix", [kind for kind in KINDS if kind != ".conll"])
-def test_what_is_written_in_parts_is_read_back(suffix: str, tmp_path: Path) -> None:
+def test_tables_written_in_parts_are_read_back(suffix: str, tmp_path: Path) -> None:
     found = read(write(tmp_path / f"a{suffix}", ROWS[:2], ROWS[2:]))
     typed = suffix in (".jsonl", ".parquet")
     assert found == (ROWS if typed else [{**row, "score": str(row["score"])} for row in ROWS])
@@ -44,7 +44,7 @@ def test_line_ends_and_tabs_stay_in_their_cells(suffix: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
-def test_values_of_other_kinds_keep_them(suffix: str, tmp_path: Path) -> None:
+def test_values_keep_their_types(suffix: str, tmp_path: Path) -> None:
     rows = [{"n": 3, "yes": True, "list": ["a", "b"], "none": None}, {"n": 4, "yes": False, "list": [], "none": "now"}]
     assert read(write(tmp_path / f"a{suffix}", rows[:1], rows[1:])) == rows
 
@@ -52,14 +52,14 @@ def test_values_of_other_kinds_keep_them(suffix: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "parts", "message"),
     [
-        ("a.tsv", [[{"text": "a"}], [{"text": "a\tb"}]], "row 2 has a tab or a line end in a cell"),
-        ("a.csv", [[{"text": "a"}], [{"text": "a", "more": "b"}]], "row 2 has a column 'more' that the first rows do not"),
-        ("a.csv", [[{"text": "\ud800"}]], "row 1 holds half of a surrogate pair"),
-        ("a.parquet", [[{"n": 1}], [{"n": "x"}]], "rows 2 to 2: the values of 'n' are not all of one kind"),
-        ("a.xlsx", [[{"n": 1}]], "unknown kind of file to write; expected one of .csv, .tsv, .jsonl, .parquet"),
+        ("a.tsv", [[{"text": "a"}], [{"text": "a\tb"}]], "row 2 contains a tab or a line break in a cell"),
+        ("a.csv", [[{"text": "a"}], [{"text": "a", "more": "b"}]], "row 2 has a column 'more', which the first rows do not"),
+        ("a.csv", [[{"text": "\ud800"}]], "row 1 contains a lone surrogate"),
+        ("a.parquet", [[{"n": 1}], [{"n": "x"}]], "rows 2 to 2: the values of 'n' do not all have the same type"),
+        ("a.xlsx", [[{"n": 1}]], "unsupported output format; expected one of .csv, .tsv, .jsonl, .parquet"),
     ],
 )  # fmt: skip
-def test_rows_without_a_place_are_refused_and_nothing_is_left(
+def test_unwritable_rows_raise_errors_and_leave_no_file(
     name: str, parts: list[list[dict[str, Any]]], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(PretuneError, match=message):
@@ -72,14 +72,14 @@ def test_rows_of_jsonl_may_differ(tmp_path: Path) -> None:
     assert read(write(tmp_path / "a.jsonl", rows)) == rows
 
 
-def test_an_empty_text_alone_in_its_line_is_a_row(tmp_path: Path) -> None:
+def test_an_empty_text_in_a_one_column_table_is_a_row(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("text\nfirst\n\nthird\n")
     (tmp_path / "a.csv").write_text('text\nfirst\n""\nthird\n')
     for name in ("a.tsv", "a.csv"):
         assert [row["text"] for row in read(tmp_path / name)] == ["first", "", "third"]
 
 
-def test_columns_of_conll_have_what_each_word_has(tmp_path: Path) -> None:
+def test_conll_files_have_the_columns_with_one_value_per_word(tmp_path: Path) -> None:
     rows = [
         {"text": "Anna flew", "id": 7, "tags": ["B-PER", "O"], "entities": [{"label": "PER"}]},
         {"text": "it rained", "id": 8, "tags": ["O", "O"], "entities": []},
@@ -87,7 +87,7 @@ def test_columns_of_conll_have_what_each_word_has(tmp_path: Path) -> None:
     with table_writer(tmp_path / "a.conll") as write:
         write(rows)
     assert (tmp_path / "a.conll").read_text() == "Anna\tB-PER\nflew\tO\n\nit\tO\nrained\tO\n\n"
-    message = "row 1 has no words with something beside each"
+    message = "row 1 has no two columns with one value per word"
     with pytest.raises(PretuneError, match=message), table_writer(tmp_path / "b.conll") as write:
         write([{"text": "a b c", "label": "x"}])
 

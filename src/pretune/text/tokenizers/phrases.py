@@ -1,4 +1,4 @@
-"""Phrases: several words that belong together, such as names. A list of them, found again in tokens."""
+"""Match a list of multiword phrases, such as names, in sequences of token ids."""
 
 from __future__ import annotations
 
@@ -6,36 +6,34 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
 from pretune.runtime.randomness import hashed
 from pretune.text.corpus.files import read_lines
-from pretune.text.store.store import spans_to_indices
+from pretune.text.spans import spans_to_indices
 from pretune.text.tokenizers.tokenizer import Tokenizer
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
 class Phrases:
-    """Phrases as fingerprints of their tokens, by the number of their words."""
+    """A set of phrases, stored as fingerprints of their tokens, by number of words."""
 
-    known: dict[int, Array]  # words → (phrases,) sorted
+    known: dict[int, Array]  # number of words → (phrases,) sorted fingerprints
 
     @classmethod
     def make(cls, texts: Iterable[str], tokenizer: Tokenizer) -> Phrases:
-        """Of the texts of phrases; those of one word are none."""
-        # As a text begins with them, and as they stand inside one: some tokenizers keep the space before.
+        """Build the set from texts, ignoring those of a single word."""
+        # At the beginning of a text and after a space: some tokenizers keep the space in the token.
         ids, lengths = tokenizer.encode_many([form for text in texts for form in (text, f" {text}")])
         ends = np.cumsum(lengths)
         starts = tokenizer.word_starts(ids)
         starts[(ends - lengths)[lengths > 0]] = True
         first = np.flatnonzero(starts)
         keys = fingerprints(ids, first, np.diff(np.append(first, len(ids))))
-        words = np.diff(np.searchsorted(first, np.append(0, ends)))  # of each text
+        words = np.diff(np.searchsorted(first, np.append(0, ends)))  # number per text
         begin = np.cumsum(words) - words
         known = {}
         for count in np.unique(words[words > 1]).tolist():
@@ -44,10 +42,11 @@ class Phrases:
         return cls(known)
 
     def find(self, ids: Array, first: Array, sizes: Array, fresh: Array) -> Array:
-        """(k,) how many words the phrase has that begins with a word; 1: none does. No two overlap.
+        """Return the number of words, (k,), of the phrase that begins at each word; 1 where none does.
 
-        Words begin at `first` and have `sizes` tokens; `fresh` is True where one does not follow the word before. Of phrases
-        that begin in one place the longest counts, of those that overlap the first.
+        Words begin at the tokens `first` and have `sizes` tokens; `fresh` is True where a word does not directly follow
+        the one before it. The phrases found do not overlap: among phrases that begin at the same word the longest is
+        taken, among overlapping ones the first.
         """
         found = np.ones(len(first), dtype=np.int64)
         keys = key = fingerprints(ids, first, sizes)
@@ -59,7 +58,7 @@ class Phrases:
                 table = self.known[count]
                 there = table[np.minimum(np.searchsorted(table, key), len(table) - 1)] == key
                 found[:begins][there & (run[count - 1 :] == run[:begins])] = count
-        free = 0  # the first word that is in no phrase yet
+        free = 0  # first word after the last phrase taken
         for place in np.flatnonzero(found > 1).tolist():
             if place < free:
                 found[place] = 1
@@ -69,7 +68,7 @@ class Phrases:
 
 
 def fingerprints(ids: Array, first: Array, sizes: Array) -> Array:
-    """(k,) 64 bits for each word, of its tokens in their order."""
+    """Return a 64-bit fingerprint of each word's token sequence, (k,)."""
     if not len(first):
         return np.zeros(0, dtype=np.uint64)
     places = spans_to_indices(first, sizes)
@@ -78,7 +77,7 @@ def fingerprints(ids: Array, first: Array, sizes: Array) -> Array:
 
 
 def chain(keys: list[Array]) -> Array:
-    """(k,) fingerprints of words in a row, from those of the words."""
+    """Return the fingerprints, (k,), of word sequences, given those of their first, second, … words."""
     key = keys[0]
     for following in keys[1:]:
         key = hashed(0, "phrase", key) ^ following
@@ -86,22 +85,24 @@ def chain(keys: list[Array]) -> Array:
 
 
 def check_phrases(path: str | Path) -> None:
-    """Refuse a file that is not there or has nothing in it."""
+    """Raise an error if a phrase file is missing or empty."""
     path = Path(path)
     if not path.is_file():
         raise PretuneError(
-            f"{path}: no such file of phrases; write one, a phrase a line, or find some: pretune phrases"
+            f"{path}: no such phrase file; write one phrase per line, or extract phrases with `pretune phrases`"
         )
     if not any(line.strip() for _, line in read_lines(path)):
-        raise PretuneError(f"{path}: no phrases in it; write one a line, or find some: pretune phrases")
+        raise PretuneError(
+            f"{path}: the phrase file is empty; write one phrase per line, or extract phrases with `pretune phrases`"
+        )
 
 
 @lru_cache(maxsize=4)
 def load_phrases(path: str, tokenizer: Tokenizer) -> Phrases:
-    """The phrases of a file, one a line, for a tokenizer."""
+    """Load a file with one phrase per line, for a tokenizer."""
     check_phrases(path)
     texts = [line.strip() for _, line in read_lines(Path(path)) if line.strip()]
     phrases = Phrases.make(texts, tokenizer)
     if not phrases.known:
-        raise PretuneError(f"{path}: no phrase of two words or more among its {len(texts)} lines")
+        raise PretuneError(f"{path}: none of the {len(texts)} lines is a phrase of two or more words")
     return phrases

@@ -1,4 +1,4 @@
-"""Files of word vectors in every layout, as models and as the input of others."""
+"""Word vectors are read from every file format, as models and as initial embeddings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import torch
 
 import pretune as pt
 from pretune.inference.word_vector_models import fill_in, make_static
-from pretune.models.model import load, make_model
+from pretune.models.create_model import make_model
+from pretune.models.loading import load
 from pretune.text.corpus.word_vector_files import WordVectors, pieces, read_vectors
 from pretune.text.tokenizers.training import words_tokenizer
 
@@ -45,7 +46,7 @@ def fasttext(path: Path, bucket: int = 50, shortest: int = 2, longest: int = 3) 
 
 
 @pytest.mark.parametrize("layout", ["glove", "word2vec", "gz"])
-def test_text_layouts(layout: str, tmp_path: Path) -> None:
+def test_text_formats(layout: str, tmp_path: Path) -> None:
     path = tmp_path / "vectors.txt"
     text(path, header=layout != "glove")
     if layout == "gz":
@@ -60,14 +61,14 @@ def test_text_layouts(layout: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", [b"", b"\n"])
-def test_the_binary_layout(ending: bytes, tmp_path: Path) -> None:
+def test_word2vec_binary_format(ending: bytes, tmp_path: Path) -> None:
     binary(tmp_path / "v.bin", ending)
     found = read_vectors(tmp_path / "v.bin")
     assert found.words == [word.replace(" ", "_") for word in WORDS]
     np.testing.assert_array_equal(found.vectors, ROWS)
 
 
-def test_fasttexts_own_layout(tmp_path: Path) -> None:
+def test_fasttext_binary_format(tmp_path: Path) -> None:
     matrix = fasttext(tmp_path / "v.bin")
     found = read_vectors(tmp_path / "v.bin")
     assert found.words == WORDS
@@ -78,17 +79,17 @@ def test_fasttexts_own_layout(tmp_path: Path) -> None:
 
 def test_bad_files_are_named_with_their_line(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a 1 2\nb 1 x\n", encoding="utf-8")
-    with pytest.raises(pt.PretuneError, match=r"a\.txt, line 2: not a word and 2 numbers"):
+    with pytest.raises(pt.PretuneError, match=r"a\.txt, line 2: expected a word and 2 numbers"):
         read_vectors(tmp_path / "a.txt")
     (tmp_path / "b.txt").write_text("a 1 2\nb 1\n", encoding="utf-8")
-    with pytest.raises(pt.PretuneError, match="line 2: 1 numbers, where the first line has 2"):
+    with pytest.raises(pt.PretuneError, match="line 2: expected 2 numbers as in the first line, but found 1"):
         read_vectors(tmp_path / "b.txt")
     (tmp_path / "c.txt").write_text("\n", encoding="utf-8")
-    with pytest.raises(pt.PretuneError, match="no word vectors in it"):
+    with pytest.raises(pt.PretuneError, match="the file contains no word vectors"):
         read_vectors(tmp_path / "c.txt")
     binary(tmp_path / "d.bin", b"")
     (tmp_path / "d.bin").write_bytes((tmp_path / "d.bin").read_bytes()[:-9])
-    with pytest.raises(pt.PretuneError, match="ends after 4 of 5 words"):
+    with pytest.raises(pt.PretuneError, match="the file ends after 4 of 5 words"):
         read_vectors(tmp_path / "d.bin")
 
 
@@ -96,14 +97,14 @@ def made() -> WordVectors:
     return WordVectors(["good", "bad", "film", "good"], np.array([[1, 0], [-1, 0], [0, 1], [9, 9]], dtype=np.float32))
 
 
-def test_a_model_of_no_layers_goes_to_a_folder_and_embeds(tmp_path: Path) -> None:
+def test_a_word_vector_model_is_saved_and_embeds(tmp_path: Path) -> None:
     make_static(made()).save(tmp_path / "model")
     vectors = np.array([row["vector"] for row in pt.embed(tmp_path / "model", ["Good film", "bad", "", "unheard"])])
     np.testing.assert_allclose(vectors[:3], [[0.5, 0.5], [-1, 0], [0, 0]])
     np.testing.assert_allclose(vectors[3], made().vectors.mean(0))
 
 
-def test_they_are_a_baseline_for_tasks(tmp_path: Path) -> None:
+def test_word_vectors_are_a_baseline_for_tasks(tmp_path: Path) -> None:
     make_static(made()).save(tmp_path / "model")
     lines = ["text,label", *(f"{'good' if i % 2 else 'bad'} film,{i % 2}" for i in range(60))]
     (tmp_path / "train.csv").write_text("\n".join(lines), encoding="utf-8")
@@ -114,7 +115,7 @@ def test_they_are_a_baseline_for_tasks(tmp_path: Path) -> None:
     assert task.results["dev/accuracy"] == 1.0
     before, after = (load(folder).backbone.embed.tokens for folder in (tmp_path / "model", task.folder))
     assert torch.equal(before, after)
-    with pytest.raises(pt.PretuneError, match="predict nothing"):
+    with pytest.raises(pt.PretuneError, match="cannot predict tokens"):
         pt.pretrain(
             tmp_path / "model",
             objective="lm",
@@ -125,7 +126,7 @@ def test_they_are_a_baseline_for_tasks(tmp_path: Path) -> None:
         )
 
 
-def test_shared_words_start_from_them(tmp_path: Path) -> None:
+def test_shared_words_start_from_word_vectors(tmp_path: Path) -> None:
     model = make_model("lstm-lm-tiny", 64)
     model.tokenizer = words_tokenizer(["film", "is", "good"])
     wide = WordVectors(made().words, np.random.default_rng(0).normal(size=(4, 128)).astype(np.float32))
@@ -135,7 +136,7 @@ def test_shared_words_start_from_them(tmp_path: Path) -> None:
     place = model.tokenizer.vocabulary.index("good")
     assert np.array_equal(after[place].detach(), wide.vectors[0])  # the first of two of a name
     assert torch.equal(after[model.tokenizer.vocabulary.index("is")], before[model.tokenizer.vocabulary.index("is")])
-    with pytest.raises(pt.PretuneError, match="vectors of 2 numbers, but this model's words have 128"):
+    with pytest.raises(pt.PretuneError, match="the vectors have 2 dimensions, but this model's embedding has 128"):
         fill_in(model, made(), "file")
 
 

@@ -1,38 +1,50 @@
-"""Labeled rows as a token source in memory."""
+"""Hold the tokenized texts of rows in memory, as a source of token spans."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
+from pretune.runtime.arrays import Array
 from pretune.runtime.errors import PretuneError
-from pretune.text.corpus.dialogues import Dialogues
-from pretune.text.examples.labeled import Labeled
-from pretune.text.packing.sequences import Arrangement, Template
-from pretune.text.store.store import spans_to_indices
+from pretune.text.packing.sequences import Arrangement
+from pretune.text.spans import spans_to_indices
 from pretune.text.tokenizers.character_ids import spell
+from pretune.text.tokenizers.template import Template
 from pretune.text.tokenizers.tokenizer import Tokenizer
 
-Array = np.ndarray[Any, np.dtype[Any]]
+
+class TextRows(Protocol):
+    """Rows of texts: labeled examples, candidates, or the turns of dialogues."""
+
+    @property
+    def texts(self) -> list[str]:
+        """Return the text of each row."""
+
+    @property
+    def pairs(self) -> list[str] | None:
+        """Return the second text of each row; None if rows have a single text."""
 
 
 @dataclass
 class TokenRows:
-    """The ids of all texts of some rows end to end."""
+    """The concatenated token ids of all texts of some rows."""
 
     ids: Array
     words: Array
-    starts: Array  # (rows, 1 or 2)
+    starts: Array  # (rows, 1 or 2) first token of each text
     lengths: Array  # (rows, 1 or 2)
-    odd: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # (k,) ids of words outside the vocabulary
-    spelled: Array = field(default_factory=lambda: np.empty((0, 0), dtype=np.int16))  # (k, symbols) and their spellings
+    odd: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # (k,) positions of out-of-vocabulary words
+    spelled: Array = field(
+        default_factory=lambda: np.empty((0, 0), dtype=np.int16)
+    )  # (k, characters) their character ids
 
     @classmethod
-    def make(cls, rows: Labeled | Dialogues, tokenizer: Tokenizer) -> TokenRows:
-        """Tokenize a file's texts, and its second texts where it has them; of dialogues every turn is a row."""
+    def make(cls, rows: TextRows, tokenizer: Tokenizer) -> TokenRows:
+        """Tokenize the texts of rows, and the second texts if there are any."""
         texts = [rows.texts] if rows.pairs is None else [rows.texts, rows.pairs]
         sides = [side.encode_many(column) for side, column in zip((tokenizer, tokenizer.target), texts, strict=False)]
         ids, lengths = (np.concatenate(parts) for parts in zip(*sides, strict=True))
@@ -47,27 +59,27 @@ class TokenRows:
         return made
 
     def spell_unknown(self, texts: Sequence[str], starts: Array, tokenizer: Tokenizer) -> None:
-        """Keep how unknown words are spelled, for a tokenizer that spells; `starts` is where the ids of each text begin."""
+        """Store the character ids of unknown words, if the tokenizer has them; texts begin at the tokens `starts`."""
         if not tokenizer.characters:
             return
         self.odd = np.flatnonzero(self.ids == tokenizer.role("unknown"))
         words: list[str] = []
-        owner = np.searchsorted(starts, self.odd, side="right") - 1  # empty texts share a start with the one after them
+        owner = np.searchsorted(starts, self.odd, side="right") - 1  # an empty text has the same start as the next one
         for text in np.unique(owner):
             places = tokenizer.places([texts[text]])
             words += [texts[text][slice(*places[number])] for number in self.odd[owner == text] - starts[text]]
         self.spelled = spell(words, tokenizer.characters)
 
     def gather(self, starts: Array, lengths: Array) -> Array:
-        """Ids of some spans end to end."""
+        """Return the concatenated ids of spans."""
         return self.ids[spans_to_indices(starts, lengths)]
 
     def gather_words(self, starts: Array, lengths: Array) -> Array:
-        """Word starts of some spans end to end."""
+        """Return the concatenated word-start masks of spans."""
         return self.words[spans_to_indices(starts, lengths)]
 
     def odd_words(self, starts: Array, lengths: Array) -> tuple[Array, Array]:
-        """Words outside the vocabulary: which of the tokens of some spans, and their spellings."""
+        """Return the positions of out-of-vocabulary words among the tokens of spans, and their character ids."""
         places = spans_to_indices(starts, lengths)
         at = np.flatnonzero(np.isin(places, self.odd))
         return at, self.spelled[np.searchsorted(self.odd, places[at])]
@@ -78,17 +90,17 @@ def arrange_rows(
 ) -> Arrangement:
     """Return one sequence per row, truncated to `length` tokens.
 
-    Pairs are truncated as in `transformers` ("longest_first"), so that an exported model sees the same tokens there.
+    Pairs are truncated as in `transformers` ("longest_first"), so that an exported model gets the same tokens there.
     """
     pair = rows.lengths.shape[1] == 2
     room = length - template.overhead(pair)
     if room < 1 + pair:
-        raise PretuneError(f"sequences of {length} tokens leave no room for text; ask for longer ones")
+        raise PretuneError(f"A maximum length of {length} tokens leaves no room for text; choose a larger one")
     spans = rows.lengths.copy()
     over = np.maximum(0, spans.sum(1) - room)
     if pair:
-        # The longer text is truncated to the other's length first, then both evenly; if the room is odd, the longer one keeps
-        # one token more, or the second one if they are equal.
+        # The longer text is truncated to the length of the other, then both evenly; if `room` is odd, the longer text (the
+        # second if they are equal) keeps one token more.
         half = np.where(spans[:, 0] > spans[:, 1], room - room // 2, room // 2)
         first = np.clip(spans[:, 0], None, np.maximum(room - spans[:, 1], half))
         spans[:, 0] = np.where(over > 0, first, spans[:, 0])

@@ -1,0 +1,62 @@
+"""The hidden state of recurrent stacks, passed from batch to batch in training and from token to token in generation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pretune.nn.recurrent import State
+from pretune.packed import Packed
+from pretune.runtime.arrays import Array
+
+
+@dataclass
+class RecurrentState:
+    """The state of each layer at the end of each sequence, (sequences, width) per part."""
+
+    layers: list[State]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors by name, for checkpoints."""
+        return {f"{number}.{part}": x for number, state in enumerate(self.layers) for part, x in enumerate(state)}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> RecurrentState:
+        """Build the state from the result of `tensors`."""
+        layers: dict[int, dict[int, Tensor]] = {}
+        for name, tensor in tensors.items():
+            number, part = map(int, name.split("."))
+            layers.setdefault(number, {})[part] = tensor
+        return cls([tuple(state[part] for part in sorted(state)) for _, state in sorted(layers.items())])
+
+    def select(self, rows: Tensor) -> RecurrentState:
+        """Return the states of the sequences at the indices `rows`."""
+        return RecurrentState([tuple(part[rows] for part in state) for state in self.layers])
+
+
+class RecurrentCache:
+    """The state of a recurrent network during generation: that of the stack and, in seq2seq models, of the source."""
+
+    def __init__(self, sequences: int, slots: int) -> None:
+        """Create an empty cache; `slots`, the most tokens of a sequence, is ignored, as the state has a fixed size."""
+        self.used: Array = np.zeros(sequences, dtype=np.int64)
+        self.state: RecurrentState | None = None
+        self.source: Any = None  # an `EncodedSource`, in encoder-decoders
+
+    def advance(self, packed: Packed, state: RecurrentState) -> None:
+        """Count the tokens of a batch and store the state after them."""
+        offsets = packed.offsets.cpu().numpy() if packed.host_offsets is None else packed.host_offsets
+        self.used, self.state = self.used + np.diff(offsets), state
+
+    def select(self, chosen: Array) -> None:
+        """Replace each sequence i by sequence chosen[i], as beam search does."""
+        self.used = self.used[chosen]
+        if self.state is not None:
+            rows = torch.from_numpy(chosen).to(self.state.layers[0][0].device)
+            self.state = self.state.select(rows)
+        if self.source is not None:
+            self.source = self.source.select(chosen)

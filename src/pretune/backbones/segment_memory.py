@@ -1,0 +1,111 @@
+"""Segment-level recurrence (Transformer-XL): attention to hidden states remembered from earlier segments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from pretune.nn.attention.multi_head import Flow
+from pretune.nn.attention.packed_layout import Layout, Side, memory_side
+from pretune.nn.attention.patterns import Pattern, document, visible
+from pretune.packed import Packed
+
+
+def within_documents(layout: Layout, pattern: Pattern | None) -> Flow:
+    """Return the attention context of a layout where no token attends across the start of a document."""
+    side = _with_document_ids(layout.queries)
+    return Flow(Layout(side, side), visible(document, pattern))
+
+
+def _with_document_ids(side: Side) -> Side:
+    """Return the side with a column `document`, which counts the document starts so far."""
+    return replace(side, columns=side.columns | {"document": side.columns["fresh"].long().cumsum(0)})
+
+
+@dataclass
+class Memory:
+    """The remembered inputs of every layer, in a fixed number of slots per sequence, the newest last."""
+
+    states: list[Tensor]  # (sequences, slots, width) for each layer
+    used: Tensor  # (sequences,) number of filled slots
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors by name, for checkpoints."""
+        return {f"states.{i}": x for i, x in enumerate(self.states)} | {"used": self.used}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> Memory:
+        """Build the memory from the result of `tensors`."""
+        return cls([tensors[f"states.{i}"] for i in range(len(tensors) - 1)], tensors["used"])
+
+
+class MemoryContext:
+    """The memory during one forward pass: the keys are the remembered tokens followed by those of the sequence.
+
+    No token attends across the start of a document, and only tokens of the last document are remembered.
+    """
+
+    def __init__(self, packed: Packed, layout: Layout, memory: Memory | None, slots: int) -> None:
+        queries, self.slots = layout.queries, slots
+        self.sequences = packed.offsets.shape[0] - 1
+        self.memory = memory
+        used = packed.ids.new_zeros(self.sequences) if memory is None else memory.used
+        size = self.sequences * slots
+        # Remembered tokens have segment 0, start no document, and come first in any factorization order.
+        remembered = {name: column.new_zeros(size) for name, column in queries.columns.items()}
+        if "order" in remembered:
+            remembered["order"] -= 1
+        # Their positions come right before those of the sequence.
+        first = queries.columns["position"][queries.offsets[:-1].long().clamp(max=len(queries) - 1)]
+        remembered["position"] = (first[:, None] + torch.arange(-slots, 0, device=first.device)).flatten()
+        keys, self.index = memory_side(queries, slots, used, remembered)
+        if "fresh" in keys.columns:
+            keys = _with_document_ids(keys)
+            own = torch.arange(len(queries), device=first.device) + (queries.sequence.long() + 1) * slots
+            queries = replace(queries, columns=queries.columns | {"document": keys.columns["document"][own]})
+        self.layout = Layout(queries, keys)
+        self.inputs: list[Tensor] = []
+
+    def pattern(self, batch: Pattern | None) -> Pattern:
+        """Return the batch's attention pattern without empty slots and without tokens of other documents."""
+        pattern = Pattern("remembered", lambda query, key: key["remembered"] > 0)
+        if "document" in self.layout.keys.columns:
+            pattern = pattern & document  # not `&=`, which compilers of older torch cannot read
+        return visible(pattern, batch)
+
+    def context(self, layer: int, x: Tensor) -> Tensor:
+        """Return the rows behind the keys of a layer, in key order: its remembered inputs and its present input `x`."""
+        if self.memory is None:
+            slots = x.new_zeros(self.sequences * self.slots, x.shape[1])
+        else:
+            slots = self.memory.states[layer].flatten(0, 1).to(x.dtype)
+        rows = torch.cat([slots, x])[self.index]
+        self.inputs.append(rows.detach())
+        return rows
+
+    def next(self) -> Memory:
+        """Return the memory for the next batch: the last content tokens of the document that continues."""
+        keys = self.layout.keys
+        content, sequence = keys.columns["remembered"], keys.sequence.long()
+        if "stream" in keys.columns:
+            content = content & (keys.columns["stream"] == 0)
+        if "document" in keys.columns:
+            last = keys.columns["document"][(keys.offsets[1:].long() - 1).clamp(min=0)]
+            content = content & (keys.columns["document"] == last[sequence])
+        # The distance of each content token from the last one of its sequence.
+        running = content.long().cumsum(0)
+        ends = torch.cat([running.new_zeros(1), running])[keys.offsets[1:].long()]
+        distance = ends[sequence] - running
+        chosen = content & (distance < self.slots)
+        # All other tokens are written to one extra slot, so that no shape depends on the data.
+        size = self.sequences * self.slots
+        slot = torch.where(chosen, sequence * self.slots + self.slots - 1 - distance, size)
+
+        def keep(rows: Tensor) -> Tensor:
+            out = rows.new_zeros(size + 1, rows.shape[1]).index_copy(0, slot, rows)
+            return out[:size].view(self.sequences, self.slots, -1)
+
+        used = torch.zeros_like(keys.offsets[1:], dtype=torch.long).index_add(0, sequence, chosen.long())
+        return Memory([keep(rows) for rows in self.inputs], used)

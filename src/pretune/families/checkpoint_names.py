@@ -1,0 +1,338 @@
+"""Published parameter names and ours: a two-way table that reads and writes checkpoints of other libraries."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from pretune.runtime.errors import PretuneError
+
+Tensors = dict[str, Tensor]
+Row = tuple[str | Sequence[str], str]  # the published name or names, and ours
+# Sequence-to-sequence objectives: their head is the decoder's projection onto the vocabulary.
+SEQ2SEQ_OBJECTIVES = ("spans", "denoise", "mass", "shuffle", "translate", "lm")
+# The heads of most layouts for tagging and question answering. The saved class says which head a published name is of.
+TOKEN_HEADS: tuple[Row, ...] = (
+    ("classifier.{p}", "heads.tag.output.{p}"),
+    ("qa_outputs.{p}", "heads.answer.output.{p}"),
+)
+
+
+def output_rows(head: str, weight: str, bias: str = "", own_bias: str = "") -> list[Row]:
+    """Return the rows for the output layer of a language-model head, for tied and for untied embeddings.
+
+    `own_bias` is the published name of the bias of an untied output layer, where it has another name.
+    """
+    rows: list[Row] = [(weight, f"heads.{head}.output.weight")]
+    if bias:
+        rows += [(bias, f"heads.{head}.bias"), (own_bias or bias, f"heads.{head}.output.bias")]
+    return rows
+
+
+class NameTable:
+    """A table of published parameter names and ours, read in both directions.
+
+        ("bert.encoder.layer.{i}.output.dense.{p}", "backbone.layers.{i}.feed_forward.part.output.{p}")
+
+    {i} and {j} stand for numbers, {p} for a parameter's name. Several published names in one row are matrices that we
+    store concatenated along the first dimension.
+    """
+
+    def __init__(
+        self,
+        *rows: Row,
+        prefix: str = "",
+        embedding: Sequence[str] = (),
+        output: str = "",
+        copied: Mapping[str, str] | None = None,
+        equal: Mapping[str, str] | None = None,
+        unused: Mapping[str, str] | None = None,
+        unsupported: Mapping[str, str] | None = None,
+        renamed: Mapping[str, str] | None = None,
+        transposed: Sequence[str] = (),
+        folded: Mapping[str, str] | None = None,
+        stacked: Mapping[str, int] | None = None,
+    ) -> None:
+        """Build the table of a model family.
+
+        Parameters
+        ----------
+        prefix
+            The prefix of backbone parameters, which is absent where a backbone is saved without heads.
+        embedding
+            All names of the token embedding; a checkpoint may have any of them. The first one is written, or all of
+            them if the embeddings are not tied, since `transformers` then reads each.
+        output
+            The name of the output matrix of language models, which is the token embedding if `tie_word_embeddings`.
+        copied
+            Maps a name to another name of the same tensor (an output bias with two names), which takes precedence.
+        equal
+            Maps name patterns of further tied tensors to the tensor that they must equal.
+        unused
+            Maps name patterns of tensors that do not affect the output to the reason.
+        unsupported
+            Maps name patterns of heads that pretune does not have to a description. These heads are skipped and listed.
+        renamed
+            Maps outdated parts of names to the current ones.
+        transposed
+            Name patterns of matrices that are stored as (inputs, outputs).
+        folded
+            Maps name patterns of matrices whose columns are stored as (…, heads, head width) to a tensor of that shape.
+        stacked
+            Maps name patterns of tensors that hold several matrices to their number; rows name them NAME.0, NAME.1, …
+        """
+        self.rows = [
+            ((published,) if isinstance(published, str) else tuple(published), ours) for published, ours in rows
+        ]
+        self.prefix, self.embedding, self.output = prefix, tuple(embedding), output
+        self.copied = dict(copied or {})
+        self.equal = {_pattern(name): other for name, other in (equal or {}).items()}
+        self.unused = {_pattern(name): reason for name, reason in (unused or {}).items()}
+        self.unsupported = {_pattern(name): what for name, what in (unsupported or {}).items()}
+        self.renamed = dict(renamed or {})
+        self.transposed = [_pattern(name) for name in transposed]
+        self.stacked = {_pattern(name): parts for name, parts in (stacked or {}).items()}
+        self.folded = {_pattern(name): like for name, like in (folded or {}).items()}
+        self._from_ours = [(_pattern(ours), published) for published, ours in self.rows]
+        self._from_published = [(_pattern(part), ours) for published, ours in self.rows for part in published]
+
+    def published_names(self, name: str) -> tuple[str, ...] | None:
+        """Return the published names of one of our parameters, or None if the layout does not have it.
+
+        >>> NameTable(("h.{i}.bias", "backbone.layers.{i}.bias")).published_names("backbone.layers.2.bias")
+        ('h.2.bias',)
+        """
+        for pattern, published in self._from_ours:
+            if match := pattern.fullmatch(name):
+                return tuple(_fill(part, match.groupdict()) for part in published)
+        return None
+
+    def our_names(self, name: str) -> list[str]:
+        """Return our names of a published parameter: one of the backbone, or one for each head that may have it."""
+        found = ((pattern.fullmatch(name), ours) for pattern, ours in self._from_published)
+        return [_fill(ours, match.groupdict()) for match, ours in found if match]
+
+    def recognizes(self, name: str) -> bool:
+        """Return whether a published name belongs to this layout, including unused tensors and unsupported heads."""
+        others = (*self.equal, *self.unused, *self.unsupported, *self.stacked)
+        own = {*self.embedding, self.output, *self.copied}
+        return name in own or bool(self.our_names(name)) or any(pattern.fullmatch(name) for pattern in others)
+
+    def normalize(self, tensors: Tensors) -> Tensors:
+        """Return a published checkpoint under the names and shapes of the table's rows, whatever its age."""
+        current = self.current_names(tensors)
+        found: Tensors = {}
+        for name, tensor in tensors.items():
+            if current[name] in found and not _same(found[current[name]], tensor):
+                raise PretuneError(
+                    f"the tensors {name} and {current[name]} are two names of one parameter, but their values differ"
+                )
+            found[current[name]] = tensor
+        for name in list(found):
+            if names := self._parts(name):
+                found |= zip(names, found.pop(name).chunk(len(names)), strict=True)
+        return {name: tensor.flatten(1) if self._like(name) else tensor for name, tensor in found.items()}
+
+    def current_names(self, published: Iterable[str]) -> dict[str, str]:
+        """Map the names of a checkpoint, of any age, with or without prefix, to those in the table's rows."""
+        current = {name: self._current(name) for name in published}
+        if self.prefix and not any(name.startswith(self.prefix) for name in current.values()):
+            # A head that is saved beside a bare backbone has no prefix.
+            known = self.recognizes
+            current = {old: name if known(name) else self.prefix + name for old, name in current.items()}
+            current = {old: name if known(name) else name.removeprefix(self.prefix) for old, name in current.items()}
+        return current
+
+    def has_own_output(self, tensors: Tensors) -> bool:
+        """Return whether a normalized checkpoint has an output matrix that differs from its token embedding."""
+        embedding = next((tensors[name] for name in self.embedding if name in tensors), None)
+        return embedding is not None and self.output in tensors and not _same(tensors[self.output], embedding)
+
+    def with_shared_names(self, tensors: Tensors, tied: bool) -> Tensors:
+        """Return a normalized checkpoint with every name of parameters that have several names.
+
+        With `tied`, the output matrix is one more name of the token embedding. Names whose tensors differ are an error.
+        """
+        names = (*self.embedding, self.output) if tied and self.output else self.embedding
+        there = [name for name in names if name in tensors]
+        pairs = dict.fromkeys(there[1:], *there[:1])
+        matches = ((pattern.fullmatch(name), name, other) for name in tensors for pattern, other in self.equal.items())
+        pairs |= {name: _fill(other, match.groupdict()) for match, name, other in matches if match}
+        for name, other in pairs.items():
+            if other in tensors and not _same(tensors[name], tensors[other]):
+                raise PretuneError(
+                    f"the tensors {other} and {name} differ, but pretune supports only models that tie them "
+                    "(tie_word_embeddings)"
+                )
+        filled = dict.fromkeys(names, tensors[there[0]]) if there else {}
+        for copy, source in self.copied.items():
+            if (tensor := tensors.get(source, tensors.get(copy))) is not None:
+                filled |= {copy: tensor, source: tensor}
+        return tensors | filled
+
+    def read(
+        self, tensors: Tensors, ours: Mapping[str, Tensor], heads: Collection[str] = (), tied: bool = True
+    ) -> tuple[Tensors, list[str], list[str]]:
+        """Read our parameters from a published checkpoint.
+
+        Parameters
+        ----------
+        ours
+            The parameters to read. Those that the layout does not have, or that have another shape in the checkpoint,
+            count as missing.
+        heads
+            The heads of the checkpoint. The output of another head that shares its published name counts as missing.
+        tied
+            Whether the checkpoint's output matrix is its token embedding.
+
+        Returns
+        -------
+        The tensors under our names, our names that are missing, and the published names that were not used.
+        """
+        tensors = self.normalize(tensors)
+        given = list(tensors)
+        tensors = self.with_shared_names(tensors, tied)
+        wrong = {*self.shape_mismatches(tensors, ours), *self._outputs_of_other_heads(ours, heads)}
+        found: Tensors = {}
+        missing: list[str] = []
+        used: set[str] = set()
+        for name in ours:
+            published = self.published_names(name)
+            if published is None or not all(part in tensors for part in published) or name in wrong:
+                missing.append(name)
+                continue
+            parts = [self._transpose(part, tensors[part]) for part in published]
+            found[name] = parts[0] if len(parts) == 1 else torch.cat(parts)
+            used.update(published)
+        used.update(self.embedding, [self.output] if tied else [])
+        used.update(name for pair in self.copied.items() if used.intersection(pair) for name in pair)
+        ignored = (*self.equal, *self.unused)
+        extra = [n for n in given if n not in used and not any(pattern.fullmatch(n) for pattern in ignored)]
+        return found, missing, extra
+
+    def layer_of(self, name: str) -> tuple[str, int] | None:
+        """Return the stack and the layer number of a published parameter, or None if it is not in a layer.
+
+        A stack is named by the part of the name before the layer number.
+
+        >>> NameTable(("h.{i}.bias", "backbone.layers.{i}.bias")).layer_of("h.1.bias")
+        ('h', 1)
+        """
+        for pattern, ours in self._from_published:
+            stack = ours.partition("layers.{i}")[0]
+            if stack != ours and stack.startswith("backbone.") and (match := pattern.fullmatch(name)):
+                first = next(published[0] for published, own in self.rows if own.startswith(f"{stack}layers.{{i}}"))
+                return first.partition(".{i}")[0], int(match["i"])
+        return None
+
+    def depths(self, published: Iterable[str]) -> dict[str, int]:
+        """Return the number of layers of each stack, given the names of a normalized checkpoint."""
+        found: dict[str, int] = {}
+        for name in published:
+            if layer := self.layer_of(name):
+                stack, number = layer
+                found[stack] = max(found.get(stack, 0), number + 1)
+        return found
+
+    def _outputs_of_other_heads(self, ours: Mapping[str, Tensor], heads: Collection[str]) -> list[str]:
+        """Return our parameters of head outputs whose published names belong to one of `heads` in the checkpoint."""
+        taken = {part for published, own in self.rows if _head(own) in heads for part in published}
+        others = [own for published, own in self.rows if _head(own) not in heads and taken.intersection(published)]
+        outputs = [_pattern(own) for own in others if ".output." in own]
+        return [name for name in ours if any(pattern.fullmatch(name) for pattern in outputs)]
+
+    def shape_mismatches(self, tensors: Tensors, ours: Mapping[str, Tensor]) -> dict[str, list[str]]:
+        """Return our parameters that have another shape in a normalized checkpoint, with one message per tensor."""
+        wrong: dict[str, list[str]] = {}
+        for name, tensor in ours.items():
+            published = self.published_names(name) or ()
+            for part in published:
+                shape = (*(rows // len(published) for rows in tensor.shape[:1]), *tensor.shape[1:])
+                should = shape[::-1] if self._is_transposed(part) else shape
+                if part in tensors and (has := tuple(tensors[part].shape)) != should:
+                    wrong.setdefault(name, []).append(f"{part} is {has}, not {should}")
+        return wrong
+
+    def write(
+        self, ours: Mapping[str, Tensor], heads: Collection[str] = (), tied: bool = True
+    ) -> tuple[Tensors, Tensors]:
+        """Return a published checkpoint of our parameters, and the parameters that the layout does not have.
+
+        Where two heads share a published name (mlm and classify in ModernBERT), it goes to the one in `heads`, those of
+        the class that is saved. `tied` says whether the output matrix is the token embedding.
+        """
+        checkpoint: Tensors = {}
+        rest: Tensors = {}
+        names = {name: self.published_names(name) for name in ours}
+        owners: dict[str, str] = {}
+        for name in sorted(ours, key=lambda name: _head(name) not in heads):
+            owners.setdefault((names[name] or ("",))[0], name)
+        for name, tensor in ours.items():
+            published = names[name]
+            if published is None or owners[published[0]] != name:
+                rest[name] = tensor
+            elif len(published) == 1:
+                checkpoint[published[0]] = self._transpose(published[0], tensor)
+            else:
+                for part, chunk in zip(published, tensor.chunk(len(published)), strict=True):
+                    checkpoint[part] = self._transpose(part, chunk.contiguous())
+        for name in {name.rpartition(".")[0] for name in checkpoint}:
+            if parts := self._parts(name):
+                checkpoint[name] = torch.cat([checkpoint.pop(part) for part in parts])
+        for name, tensor in checkpoint.items():
+            if like := self._like(name):
+                checkpoint[name] = tensor.reshape(len(tensor), *checkpoint[like].shape)
+        copies = {copy: source for copy, source in self.copied.items() if source in checkpoint}
+        if not tied:
+            copies |= {name: self.embedding[0] for name in self.embedding[1:] if self.embedding[0] in checkpoint}
+        return checkpoint | {copy: checkpoint[source].clone() for copy, source in copies.items()}, rest
+
+    def _parts(self, name: str) -> list[str]:
+        """Return the row names of the matrices in a stacked tensor; empty for any other tensor."""
+        parts = next((parts for pattern, parts in self.stacked.items() if pattern.fullmatch(name)), 0)
+        return [f"{name}.{part}" for part in range(parts)]
+
+    def _like(self, name: str) -> str | None:
+        """Return the name of the (heads, head width) tensor that gives a folded matrix its shape, or None."""
+        for pattern, like in self.folded.items():
+            if match := pattern.fullmatch(name):
+                return _fill(like, match.groupdict())
+        return None
+
+    def _transpose(self, name: str, tensor: Tensor) -> Tensor:
+        """Return the tensor of a published name, transposed if the layout stores it as (inputs, outputs)."""
+        return tensor.t().contiguous() if self._is_transposed(name) else tensor
+
+    def _is_transposed(self, name: str) -> bool:
+        return any(pattern.fullmatch(name) for pattern in self.transposed)
+
+    def _current(self, name: str) -> str:
+        for old, new in self.renamed.items():
+            name = name.replace(old, new)
+        return name
+
+
+def _same(first: Tensor, second: Tensor) -> bool:
+    """Return whether two tensors have the same shape and values, whatever their types."""
+    return first is second or (first.shape == second.shape and bool((first == second).all()))
+
+
+def _head(name: str) -> str | None:
+    """Return the head that one of our parameters belongs to, or None if it is in the backbone."""
+    return name.split(".")[1] if name.startswith("heads.") else None
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    escaped = re.escape(name)
+    for key, stands_for in (("i", r"\d+"), ("j", r"\d+"), ("p", r"\w+")):
+        escaped = escaped.replace(rf"\{{{key}\}}", f"(?P<{key}>{stands_for})")
+    return re.compile(escaped)
+
+
+def _fill(pattern: str, values: Mapping[str, str]) -> str:
+    for key, value in values.items():
+        pattern = pattern.replace(f"{{{key}}}", value)
+    return pattern

@@ -1,0 +1,49 @@
+"""The registry of model families: built-in ones, those registered in Python, and those of installed packages."""
+
+from __future__ import annotations
+
+from pretune.families.family import Family
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.plugins import entry_point_objects
+
+GROUP = "pretune.families"
+FAMILIES: dict[str, Family] = {}  # by `model_type`; installed packages add to it lazily
+
+
+def register_family(family: Family) -> Family:
+    """Register a family under its name, the `model_type` of config.json, and return it.
+
+    An installed package can register one by an entry point instead, whose name is the family's:
+
+        [project.entry-points."pretune.families"]
+        my-model = "my_package.my_model:MY_MODEL"
+    """
+    if FAMILIES.setdefault(family.name, family) is not family:
+        raise PretuneError(f"A model family named {family.name!r} is already registered; choose another name.")
+    return family
+
+
+def known_families() -> dict[str, Family]:
+    """Return all families by name, including those of installed packages."""
+    for name, family in entry_point_objects(GROUP).items():
+        if not isinstance(family, Family) or family.name != name:
+            raise PretuneError(
+                f"The entry point {name!r} of the group {GROUP} must be a pretune.families.family.Family with that name; "
+                "repair or uninstall the package that registers it."
+            )
+        register_family(family)
+    return dict(FAMILIES)
+
+
+def find_family(name: str, where: str, class_name: str = "") -> Family:
+    """Return the family of a `model_type`; `class_name`, a class of `transformers`, selects among its variants.
+
+    `where` names the file, for error messages.
+
+    >>> find_family("t5", "config.json", "T5EncoderModel").template.target
+    ()
+    """
+    families = FAMILIES if name in FAMILIES else known_families()
+    if name not in families:
+        raise PretuneError(f"{where}: unknown model family {name!r}; known: {', '.join(sorted(families))}")
+    return families[name].variant(class_name)

@@ -1,0 +1,62 @@
+"""The heads of a stored model: the objectives that it was trained with, and how it computes text embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pretune.families.family import Family
+from pretune.models.hf_config import CONFIG, class_in, labels_of, problem_in, read_config
+from pretune.models.references import find_folder
+from pretune.models.sentence_transformers import read_layout
+from pretune.nn.text_embedding import TextEmbedding
+from pretune.objectives import Mixture, parse_objective
+from pretune.objectives.tasks.contrast import Contrast
+
+
+def trained_for(reference: str | Path) -> Mixture | None:
+    """Return the objectives of a model's heads: those of its training, or those of the class it was published as."""
+    folder = find_folder(reference)
+    family, content = read_config(folder)
+    if (layout := read_layout(folder)) is not None:
+        return parse_objective(Contrast.name, embedding=layout.embedding)
+    path = folder / CONFIG
+    section, labels = content.get("pretune", {}), labels_of(folder, family, content, path)
+    heads = family.heads_of(class_in(content))
+    tasks = {"classify": problem_in(content, labels, path)} if "classify" in heads else {}
+    objective = section.get("objective") or "+".join(tasks.get(head, head) for head in sorted(heads))
+    config = family.read_config(content, str(path))
+    pooling = family.poolings.get(getattr(config, "classifier_pooling", ""), "start")
+    known = {"labels": tuple(labels), "pooling": pooling, **section.get("options", {})}
+    known |= {"embedding": read_embedding(folder)} if "embedding" in section else {}
+    return parse_objective(objective, section.get("tasks"), **known) if objective else None
+
+
+def closed_head(reference: str | Path) -> str:
+    """Return a description, for error messages, of a published head that pretune does not have; "" if there is none."""
+    family, content = read_config(find_folder(reference))
+    head = family.unsupported_classes.get(class_name := class_in(content), "")
+    return f"its class {class_name} has {head}" if head else ""
+
+
+def embedding_of(reference: str | Path) -> TextEmbedding | None:
+    """Return how a model computes text embeddings, or None if its folder does not define it."""
+    return read_embedding(find_folder(reference))
+
+
+def read_embedding(folder: Path) -> TextEmbedding | None:
+    """Return how the model in a folder computes text embeddings, or None if the folder does not define it."""
+    if (layout := read_layout(folder)) is not None:
+        return layout.embedding
+    content = read_config(folder)[1].get("pretune", {}).get("embedding")
+    return TextEmbedding.read(content, str(folder / CONFIG)) if content else None
+
+
+def stored_heads(family: Family, content: Mapping[str, Any]) -> set[str]:
+    """Return the heads that a checkpoint may have: those of its class and those of its training objectives."""
+    trained = content.get("pretune", {}).get("objective", "")
+    parts = parse_objective(trained).objectives if trained else ()
+    class_name = class_in(content)
+    published = (heads for heads, name in family.classes.items() if name == class_name)
+    return {name for part in parts for name in (part.kind, part.name)}.union(family.heads_of(class_name), *published)

@@ -1,0 +1,71 @@
+"""Models with random parameters: from a preset, or of the same architecture as another model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+
+import torch
+
+from pretune.families import find_family
+from pretune.models.model import Model, Root
+from pretune.models.presets import find_preset
+from pretune.runtime.errors import PretuneError, nearest
+
+
+def make_model(
+    name: str,
+    vocabulary: int | None = None,
+    seed: int = 0,
+    padding: int | None = None,
+    languages: Sequence[str] = (),
+    target: int | None = None,
+) -> Model:
+    """Return a randomly initialized model with the configuration of a preset.
+
+    Parameters
+    ----------
+    name
+        The preset.
+    vocabulary, padding
+        The size of the tokenizer's vocabulary and the id of its padding token, instead of those of the preset.
+    languages
+        The languages to learn embeddings for, where the family has language embeddings.
+    target
+        The size of the target vocabulary, for translation with two vocabularies.
+
+    >>> make_model("bert-tiny").backbone.width
+    128
+    """
+    preset = find_preset(name)
+    family = find_family(preset["family"], name)
+    config = family.read_config(preset["config"])
+    known = [field.name for field in fields(config)]
+    for key in preset["config"]:
+        if key not in known:
+            raise PretuneError(f"{name}: unknown key {key!r} in config; {nearest(key, known)}")
+    if vocabulary is not None:
+        config = replace(config, vocab_size=vocabulary)
+    if hasattr(config, "target_vocab_size") and (vocabulary is not None or target is not None):
+        config = replace(config, target_vocab_size=target)
+    elif target is not None:
+        raise PretuneError(f"{name} has one vocabulary for source and target; leave out tokenizer.target")
+    if padding is not None and hasattr(config, "pad_token_id"):  # the first position of RoBERTa depends on it
+        config = replace(config, pad_token_id=padding)
+    if len(languages) > 1 and hasattr(config, "lang2id"):
+        numbers = {language: number for number, language in enumerate(languages)}
+        names = {str(number): language for language, number in numbers.items()}
+        config = replace(config, n_langs=len(languages), lang2id=numbers, id2lang=names)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Model(family, config, Root(family.build(config)))
+
+
+def random_twin(model: Model, seed: int = 0) -> Model:
+    """Return a randomly initialized copy of a model: the same architecture and tokenizer, without heads.
+
+    >>> random_twin(make_model("bert-tiny"), seed=1).config == make_model("bert-tiny").config
+    True
+    """
+    root, limit = Root(model.random_backbone(seed)), model.max_length
+    return Model(model.family, model.config, root, model.tokenizer, shape=model.shape, max_length=limit)

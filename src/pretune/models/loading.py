@@ -1,0 +1,237 @@
+"""Loading: reads a model from a folder in the Hugging Face layout and checks every key and tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from pretune.backbones.onnx_runtime import GRAPH, OnnxBackbone
+from pretune.backbones.pruned_shape import Shape
+from pretune.families.checkpoint_mismatches import find_mismatches, skipped_heads
+from pretune.families.config_bounds import count_layers
+from pretune.families.family import Family
+from pretune.models.checkpoint_heads import read_embedding, stored_heads, trained_for
+from pretune.models.hf_config import CONFIG, labels_of, read_config
+from pretune.models.model import Model, Root
+from pretune.models.references import find_folder
+from pretune.models.saving import check_encoder
+from pretune.models.sentence_transformers import read_layout
+from pretune.models.weights import HEAD, read_weights
+from pretune.nn.dropout import stop_attention_dropout
+from pretune.nn.initialization import Undrawn
+from pretune.objectives import Mixture, Named
+from pretune.runtime.errors import PretuneError, if_option, nearest
+from pretune.runtime.progress import say
+from pretune.runtime.tensor_encoding import is_sparse, restored
+from pretune.runtime.tensor_files import check_finite, file_digest, read_tensors
+from pretune.text.tokenizers.tokenizer import Tokenizer
+
+Result = TypeVar("Result")
+
+FEW_LAYERS = 64  # up to this number, layers may share their weights
+DERIVED_NUMBERS = 1 << 24  # numbers of a network that are not in its weights: tables computed from its configuration
+PARTIAL = "; pass --partial to continue without them"
+
+
+def load(reference: str | Path, *, partial: bool = False) -> Model:
+    """Load a model with its heads and its tokenizer: a run, a bundled model, or a folder in the Hugging Face layout.
+
+    Weights are model.safetensors or pytorch_model.bin, in one file or in shards; a pickle is read only if it holds
+    nothing but tensors. Every key of config.json and every tensor must be known: unsupported ones that may change the
+    output are an error. With `partial`, unknown keys and tensors are skipped, and missing or misshapen tensors are
+    initialized randomly; all of them are listed.
+
+    >>> load("pretune-small-en").family.name
+    'modernbert'
+    """
+    model = load_model(reference, trained_for(reference), partial=partial)
+    model.say_left_out(reference)
+    return model
+
+
+def load_model(
+    reference: str | Path,
+    objectives: Mixture | None = None,
+    seed: int = 0,
+    partial: bool = False,
+    dropout: Mapping[str, float] | None = None,
+) -> Model:
+    """Load a model with the heads of some objectives.
+
+    Parameters
+    ----------
+    reference
+        A run folder, a bundled model, or a folder in the Hugging Face layout.
+    objectives
+        The objectives whose heads the model gets: from the checkpoint if it has them, otherwise new ones.
+    seed
+        The seed of parameters that the checkpoint does not have.
+    partial
+        Whether to accept unknown keys and tensors and missing parts of the backbone, which are otherwise an error.
+    dropout
+        Dropout rates that replace those of config.json, under the names that they have there.
+
+    >>> model = load_model("runs/mine")  # doctest: +SKIP
+    """
+    folder = find_folder(reference)
+    family, content = read_config(folder)
+    path = folder / CONFIG
+    config = family.read_config(content, str(path))
+    config = replace(config, **_checked_dropout(config, dropout or {}, path))
+    _check_keys(path, family, content, partial)
+    section = content.get("pretune", {})
+    graph = (folder / GRAPH) if section.get("engine") else None
+    if graph is not None and "graph_sha256" in section and file_digest(graph) != section["graph_sha256"]:
+        raise PretuneError(
+            f"{graph}: the graph does not match its checksum; the file is damaged: restore it from its source"
+        )
+    tensors = read_weights(folder) if graph is None else {}
+    sparse = any(is_sparse(name) for name in tensors)
+    tensors = _naming(folder, lambda: family.table.normalize(restored(tensors)))
+    if family.is_tied(config) and family.table.has_own_output(tensors):
+        say(
+            f"{folder}: {family.table.output} differs from the token embedding, so both are kept, although config.json "
+            "ties them"
+        )
+        config = replace(config, tie_word_embeddings=False)
+    tied = family.is_tied(config)
+    head_tensors = read_tensors(folder / HEAD) if (folder / HEAD).is_file() else {}
+    check_finite(head_tensors, folder / HEAD)
+    shape = Shape.read(section.get("shape", {}))
+    if graph is None and count_layers(config) > max(FEW_LAYERS, len(tensors)):
+        raise PretuneError(
+            f"{path}: describes {count_layers(config)} layers, but the weights have only {len(tensors)} tensors"
+        )
+    with torch.device("meta"), Undrawn():  # shapes only
+        blueprint = _naming(path, lambda: shape.apply(family.build(config)))
+    if graph is None:
+        _check_memory(path, blueprint, tensors)
+        with Undrawn():
+            root = Root(shape.apply(family.build(config)))
+    else:
+        running: Any = OnnxBackbone(graph, blueprint)
+        root = Root(running)
+    model = Model(family, config, root, _tokenizer(folder), shape=shape, sparse=sparse)
+    model.objective = section.get("objective", "")
+    model.labels = labels_of(folder, family, content, path)
+    model.options, model.tasks = section.get("options", {}), section.get("tasks", {})
+    layout = read_layout(folder)
+    model.embedding = read_embedding(folder)
+    model.max_length = layout.max_length if layout is not None else section.get("max_length")
+    if layout is not None:
+        check_encoder(model, folder)
+        model.tokenizer = model.tokenizer and layout.prepare(model.tokenizer)
+    if objectives is not None:
+        model.add_heads(objectives.objectives, seed)
+    if layout is not None and model.embedding_head is not None:
+        head_tensors |= layout.tensors(model.embedding_head[0])
+    if model.embedding is not None and model.embedding.learned and model.embedding_head is None:
+        model.embedding = None  # a description without its parameters
+        say(f"{folder}: the layers after the pooling of its text embeddings are not loaded; `contrast` keeps them")
+    wanted = model.root.tensors()
+    heads = stored_heads(family, content)
+    found, missing, extra = _naming(folder, lambda: family.table.read(tensors, wanted, heads, tied))
+    found |= _read_renamed_heads(family, tensors, wanted, objectives, heads, tied)
+    # A head of another shape (another number of classes) counts as missing.
+    found |= {n: t for n, t in head_tensors.items() if n in wanted and t.shape == wanted[n].shape}
+    missing = [name for name in missing if name not in found]
+    learned = dict(model.root.named_parameters())
+    model.untrained = [name for name in missing if name in learned]
+    _check(folder, find_mismatches(family, tensors, wanted, missing, extra, len(model.labels)), partial)
+    model.left_out = skipped_heads(family.table, extra)
+    if lacking := [name for name in model.untrained if name.startswith("backbone.")]:
+        random = Root(model.random_backbone(seed)).tensors()
+        found |= {name: random[name] for name in lacking}
+    new_heads = sorted({name.split(".")[1] for name in model.untrained if name.startswith("heads.")})
+    if new_heads:
+        say(f"{folder}: new, untrained parameters for {', '.join(new_heads)}")
+    model.root.load_state_dict(found, strict=False)
+    stop_attention_dropout(model.root)  # config.json keeps its value
+    if model.tokenizer is not None and model.tokenizer.size > config.vocab_size:
+        raise PretuneError(
+            f"{folder}: the tokenizer has {model.tokenizer.size} tokens but the model only {config.vocab_size}; "
+            "they do not belong together"
+        )
+    for other, own in model.tokenizer.other_frames(family.template) if model.tokenizer is not None else ():
+        say(f"{folder}: tokenizer.json has the template {other!r}; {own!r}, that of {family.name}, is used instead")
+    return model
+
+
+def _read_renamed_heads(
+    family: Family,
+    tensors: Mapping[str, Tensor],
+    wanted: Mapping[str, Tensor],
+    objectives: Mixture | None,
+    heads: Collection[str],
+    tied: bool,
+) -> dict[str, Tensor]:
+    """Return the parameters for heads of renamed tasks, which start from those of their kind (such as BERT's pooler)."""
+    found: dict[str, Tensor] = {}
+    for task in (part for part in (objectives.objectives if objectives else ()) if isinstance(part, Named)):
+        own, kind = f"heads.{task.name}.", f"heads.{task.task.head_of}."
+        of_kind = {kind + name.removeprefix(own): tensor for name, tensor in wanted.items() if name.startswith(own)}
+        read, _, _ = family.table.read(dict(tensors), of_kind, heads, tied)
+        found |= {own + name.removeprefix(kind): tensor for name, tensor in read.items()}
+    return found
+
+
+def _check_keys(path: Path, family: Family, content: Mapping[str, Any], partial: bool) -> None:
+    """Raise an error for unknown keys of config.json, or print them if `partial`."""
+    if unknown := family.unknown_keys(content):
+        listed = f"{path}: unknown keys for {family.name}, which may change its output: {', '.join(unknown)}"
+        if not partial:
+            raise PretuneError(f"{listed}{if_option('partial', PARTIAL)}")
+        say(f"{listed}; they are ignored")
+
+
+def _check(folder: Path, mismatches: Mapping[str, Sequence[str]], partial: bool) -> None:
+    """Raise an error for a checkpoint that does not fit the model, or print the differences if `partial`."""
+    listed = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in mismatches.items())
+    if listed and not partial:
+        raise PretuneError(f"{folder}: {listed}{if_option('partial', PARTIAL)}")
+    if listed:
+        say(f"{folder}: {listed}; parameters that are missing were initialized randomly")
+
+
+def _check_memory(path: Path, blueprint: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Raise an error if a configuration describes a network far larger than its weights, before memory is allocated."""
+    described = sum(x.numel() for x in (*blueprint.parameters(), *blueprint.buffers()))
+    stored = sum(x.numel() for x in tensors.values())
+    if described > 8 * stored + DERIVED_NUMBERS:
+        raise PretuneError(
+            f"{path}: describes a network of {described:,} parameters, but the weights have {stored:,}; its sizes are "
+            "damaged"
+        )
+
+
+def _naming(path: Path, read: Callable[[], Result]) -> Result:
+    """Return the result of `read`, with the path added to the message of its errors."""
+    try:
+        return read()
+    except PretuneError as error:
+        raise PretuneError(f"{path}: {error}") from error
+
+
+def _checked_dropout(config: Any, dropout: Mapping[str, float], path: Path) -> dict[str, float]:
+    """Return the dropout rates that replace those of a configuration, or raise an error for unknown names and values."""
+    known = [field.name for field in fields(config) if "drop" in field.name]
+    for name, share in dropout.items():
+        if name not in known:
+            raise PretuneError(f"{path}: no dropout named {name!r}; {nearest(name, known)}")
+        if not 0 <= share < 1:
+            raise PretuneError(f"dropout.{name}={share:g} must be at least 0 and less than 1")
+    return dict(dropout)
+
+
+def _tokenizer(folder: Path) -> Tokenizer | None:
+    """Return the tokenizer of a folder, or None if it has none, or separate ones for source and target (Marian)."""
+    if not (folder / "tokenizer.json").is_file():
+        files = [*map(folder.joinpath, ("vocab.txt", "vocab.json", "encoder.json")), *folder.glob("*.model")]
+        if (folder / "source.spm").is_file() or not any(file.is_file() for file in files):
+            return None
+    return Tokenizer.load(folder)

@@ -1,0 +1,196 @@
+"""Saving and exporting: writes a model as a folder with config.json, weights and tokenizer files."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from pretune.backbones.encoder_decoder import EncoderDecoder
+from pretune.backbones.onnx_runtime import OnnxBackbone
+from pretune.models.hf_config import CONFIG, LENGTH
+from pretune.models.sentence_transformers import write_layout
+from pretune.models.weights import HEAD, write_weights
+from pretune.objectives import task_names
+from pretune.objectives.tasks.layer_features import OnHead
+from pretune.runtime.atomic_io import write_json
+from pretune.runtime.errors import PretuneError, if_option
+from pretune.runtime.tensor_encoding import as_int8, without_zeros
+from pretune.runtime.tensor_files import write_tensors
+from pretune.text.tokenizers.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from pretune.models.model import Model
+
+POOLED = ("classify", "choose")  # heads on one vector per sequence that published layouts have
+# Maps keys of config.json that families leave open to the tokenizer's role that fills them.
+ROLE_KEYS = {"bos_token_id": "start", "eos_token_id": "end", "cls_token_id": "start", "sep_token_id": "separator"}
+
+
+def save_model(model: Model, folder: Path, kind: torch.dtype) -> None:
+    """Write a model to a folder, with parameters that the family's layout does not have in head.safetensors."""
+    _, rest = _published(model, model.state(kind))
+    if rest:
+        write_tensors(folder / HEAD, rest)
+    else:
+        (folder / HEAD).unlink(missing_ok=True)
+    _write_model(model, folder, kind, sparse=model.sparse)
+
+
+def export_model(
+    model: Model, folder: Path, kind: torch.dtype, compute: torch.dtype, shard: int | None, companions: bool
+) -> str:
+    """Write a model in a published layout and return the class of `transformers` that loads it: see `Model.export`."""
+    if model.shape:
+        raise PretuneError(
+            f"A config.json of the family {model.family.name} cannot describe {model.shape.describe()}; "
+            f"use the model with pretune{if_option('to', ', or export it with --to onnx')}."
+        )
+    text_embedding = model.embedding_head if len(model.root.heads) == 1 else None
+    if text_embedding is None:
+        return _write_model(model, folder, kind, compute, shard, companions)
+    check_encoder(model, folder)
+    tokenizer = model.need_tokenizer()
+    if not tokenizer.has("padding"):  # sentence-transformers always pads
+        roles = {**tokenizer.role_tokens, "padding": tokenizer.vocabulary[tokenizer.role("end")]}
+        tokenizer = Tokenizer(tokenizer.backend, roles, tokenizer.characters)
+    name = _write_model(replace(model, tokenizer=tokenizer), folder, kind, compute, shard, companions)
+    head, module = text_embedding
+    write_layout(folder, module.embedding, model.backbone.width, model.longest or LENGTH, head, model.state(kind))
+    return name
+
+
+def check_encoder(model: Model, folder: Path) -> None:
+    """Raise an error for encoder-decoders, of which sentence-transformers uses the encoder alone."""
+    if isinstance(model.backbone, EncoderDecoder):
+        raise PretuneError(
+            f"{folder}: sentence-transformers computes embeddings with the encoder of {model.family.name} alone, but "
+            "pretune uses its decoder, too; use an encoder model"
+        )
+
+
+def describe_model(model: Model, compute: torch.dtype = torch.float32) -> dict[str, Any]:
+    """Return the content of a model's config.json; `compute` is the data type that it states."""
+    return _config(model, model.config, _head_names(model), compute)
+
+
+def _write_model(
+    model: Model,
+    folder: Path,
+    kind: torch.dtype,
+    compute: torch.dtype = torch.float32,
+    shard: int | None = None,
+    companions: bool = True,
+    sparse: bool = False,
+) -> str:
+    if isinstance(model.backbone, OnnxBackbone):
+        raise PretuneError(
+            f"{model.backbone.path}: an ONNX graph cannot be changed or saved again; use the model that it was exported "
+            "from"
+        )
+    state = model.state(kind)
+    published, _ = _published(model, state)
+    config = describe_model(model, compute)
+    if model.shape.linear:  # embeddings are int8 in the file only, since they are looked up, not multiplied
+        published = as_int8(published, model.family.table.published_names("backbone.embed.tokens") or ())
+    _write_files(model, folder, without_zeros(published) if sparse else published, config, shard)
+    for head in model.root.heads.values():
+        for name, export in getattr(head, "exports", dict)().items():
+            if companions and name in model.family.companions:
+                published, _ = model.family.table.write(export.tensors(state))
+                sizes = replace(model.config, **export.sizes, tie_word_embeddings=True)
+                inside = _config(model, sizes, export.heads, compute)
+                _write_files(model, folder / name, published, inside, shard)
+    return str(config["architectures"][0])
+
+
+def _write_files(
+    model: Model, folder: Path, published: dict[str, Tensor], config: dict[str, Any], shard: int | None
+) -> None:
+    write_weights(folder, published, shard)
+    write_json(folder / CONFIG, config)
+    if model.tokenizer is not None:
+        model.tokenizer.save(folder, model.family.template, model.backbone.longest)
+
+
+def _published(model: Model, state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the parameters in the family's layout, and those that the layout does not have."""
+    heads = _exported_heads(model, _head_names(model))
+    return model.family.table.write(state, heads, model.family.is_tied(model.config))
+
+
+def _head_names(model: Model) -> frozenset[str]:
+    """Return the names of the heads; a head with two names appears under the first."""
+    return frozenset({head: name for name, head in reversed([*model.root.heads.items()])}.values())
+
+
+def _exported_heads(model: Model, heads: frozenset[str]) -> frozenset[str]:
+    """Return the heads of the class of `transformers` that covers most of `heads`; among equals, a task's class."""
+    fits = {name for name in heads if name not in model.root.heads or _is_exportable(model, name)}
+    known = [names for names in model.family.classes if names <= fits]
+    return max(known, key=lambda names: (len(names), any(name in task_names() for name in names)))
+
+
+def _is_exportable(model: Model, name: str) -> bool:
+    """Return whether `transformers` computes the same outputs: not for heads on other layers or with other pooling."""
+    head = model.root.heads[name]
+    return not isinstance(head, OnHead) and (name not in POOLED or head.pooling in _poolings(model))
+
+
+def _poolings(model: Model) -> dict[str, str]:
+    """Map our poolings to the values of `classifier_pooling` in config.json."""
+    return {ours: published for published, ours in model.family.poolings.items()} or {"start": ""}
+
+
+def _config(model: Model, sizes: Any, heads: frozenset[str], compute: torch.dtype) -> dict[str, Any]:
+    """Return the content of a config.json for a configuration `sizes` and some heads of a model."""
+    best = _exported_heads(model, heads)
+    config: dict[str, Any] = {
+        "architectures": [model.family.classes[best]],
+        "model_type": model.family.name,
+        "dtype": str(compute).removeprefix("torch."),
+        **asdict(sizes),
+    }
+    pooled = next((name for name in POOLED if name in best), "")
+    if pooled and (pooling := _poolings(model)[str(model.root.heads[pooled].pooling)]):
+        config["classifier_pooling"] = pooling
+    if "classify" in best and (problem := model.root.heads["classify"].problem):
+        config["problem_type"] = problem
+    if model.tokenizer is not None:
+        config |= _special_ids(model, model.tokenizer, config)
+    # `transformers` names the output of a regression, too.
+    labels = model.labels or (["LABEL_0"] if "classify" in best else [])
+    if labels:
+        config["id2label"] = {str(i): label for i, label in enumerate(labels)}
+        config["label2id"] = {label: i for i, label in enumerate(labels)}
+    section: dict[str, Any] = {"options": model.options, "tasks": model.tasks}
+    if sizes == model.config:
+        head, embedding = model.embedding_head, model.embedding
+        if head is not None:
+            embedding = head[1].embedding
+        elif embedding is not None and embedding.learned:  # useless without its parameters
+            embedding = None
+        section |= {"embedding": embedding and embedding.write(), "max_length": model.max_length}
+    config["pretune"] = {"objective": model.objective} | {name: value for name, value in section.items() if value}
+    if sizes == model.config and model.shape:
+        config["pretune"]["shape"] = model.shape.write()
+    return config
+
+
+def _special_ids(model: Model, tokenizer: Tokenizer, config: dict[str, Any]) -> dict[str, int]:
+    """Return the token ids that `transformers` reads from config.json, for encoder-decoders those of generation too."""
+    roles = {key: role for key, role in ROLE_KEYS.items() if config.get(key, 0) is None}
+    roles |= {"pad_token_id": "padding"} if config.get("pad_token_id") is None else {}
+    if target := model.family.template.target:
+        roles |= {"pad_token_id": "padding", "eos_token_id": "end"}
+        if target[0] != "language":  # which differs from text to text
+            roles["decoder_start_token_id"] = target[0]
+        roles |= {"bos_token_id": "start"} if "start" in target else {}
+    found = {key: tokenizer.role(role) for key, role in roles.items() if tokenizer.has(role)}
+    opening = tokenizer.special_names(model.family.template).get("bos_token")
+    if "bos_token_id" in found and opening is not None:  # as in tokenizer_config.json
+        found["bos_token_id"] = tokenizer.vocabulary.index(opening)
+    return found

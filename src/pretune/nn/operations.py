@@ -1,0 +1,99 @@
+"""The floating-point operations of layers: each layer reports its own sizes, from which `training.flops` computes FLOPs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from torch import nn
+
+from pretune.nn.attention.patterns import Pattern
+from pretune.packed import Packed
+from pretune.runtime.arrays import Array
+
+
+@runtime_checkable
+class CountsOperations(Protocol):
+    """A layer that reports the sizes that determine its floating-point operations."""
+
+    def add_operations(self, sizes: OperationSizes) -> None:
+        """Add the sizes of this layer, without those of its submodules."""
+
+
+@runtime_checkable
+class CountsTargetWeights(Protocol):
+    """A part of a head that knows how many weights each target is multiplied with."""
+
+    def weights_per_target(self, tied: int) -> int:
+        """Return the number of weights, including submodules; `tied` is the size of the token embedding."""
+
+
+@dataclass
+class OperationSizes:
+    """The sizes of layers that determine their floating-point operations on given sequences."""
+
+    matrices: int = 0  # weights of all linear layers and convolutions
+    recurrence: int = 0  # weights of the gates of all recurrent layers
+    widths: Counter[tuple[int, int]] = field(default_factory=Counter)  # of self-attention, by reach back and ahead
+    cross: int = 0  # weights of the keys and values of a source, which are among the matrices
+    cross_width: int = 0  # summed over all cross-attention
+    scored: int = 0  # weights of the keys and values of attention with a memory, which are among the matrices
+    scored_width: int = 0  # summed over all such attention
+    relative: list[Callable[[Array, Packed, int], float]] = field(
+        default_factory=list
+    )  # operations of relative positions
+    others: list[Callable[[Array], float]] = field(default_factory=list)  # operations of other kinds of self-attention
+
+    def add(self, module: nn.Module) -> None:
+        """Add the sizes of a module, without those of its submodules."""
+        match module:
+            case CountsOperations():
+                module.add_operations(self)
+            case nn.Linear():  # torch's own layers do not report their sizes
+                self.matrices += module.weight.numel()
+            case nn.LSTM():
+                self.recurrence += sum(p.numel() for p in module.parameters() if p.dim() == 2)
+
+    def add_attention(self, pattern: Pattern, width: int) -> None:
+        """Add softmax self-attention with this pattern, of all heads together."""
+        self.widths[pattern.reach or (-1, -1)] += width
+
+    def attention(self, lengths: Array) -> float:
+        """Return the operations of queries times keys and weights times values in all self-attention."""
+        plain = sum(4 * width * pairs(lengths, reach).sum() for reach, width in self.widths.items())
+        return float(plain + sum(operations(lengths) for operations in self.others))
+
+    def memory(self, lengths: Array, slots: int) -> float:
+        """Return the operations of the keys and values of memory tokens, `slots` per sequence, and of attention to them."""
+        return float(2 * slots * (self.scored * len(lengths) + 2 * self.scored_width * lengths.sum()))
+
+    def positions(self, lengths: Array, packed: Packed, slots: int) -> float:
+        """Return the operations of relative positions, with `slots` memory tokens per sequence."""
+        return sum((operations(lengths, packed, slots) for operations in self.relative), 0.0)
+
+
+def weights_per_target(part: nn.Module, tied: int) -> int:
+    """Return the number of weights that each target is multiplied with in a part of a head, including submodules."""
+    if isinstance(part, CountsTargetWeights):
+        return part.weights_per_target(tied)
+    own = part.weight.numel() if isinstance(part, nn.Linear) else 0
+    return own + sum(weights_per_target(child, tied) for child in part.children())
+
+
+def pairs(lengths: Array, reach: tuple[int, int]) -> Array:
+    """Return, per sequence, the number of query-key pairs if each token sees `reach` tokens back and ahead.
+
+    >>> pairs(np.array([5.0]), (1, 1)).tolist()  # 2 + 3 + 3 + 3 + 2
+    [13.0]
+    """
+    back, ahead = reach
+    if back < 0 or ahead < 0:  # unlimited on one side
+        return lengths**2
+    seen = lengths.copy()
+    for limit in (back, ahead):
+        near = np.minimum(lengths - 1, limit)  # tokens that see fewer than the limit on this side
+        seen += near * (near + 1) / 2 + (lengths - 1 - near) * near
+    return np.asarray(seen)

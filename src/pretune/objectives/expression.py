@@ -1,0 +1,134 @@
+"""Objective expressions.
+
+mlm                       one objective
+mlm(rate=0.3)             with options
+classify on mix/bilstm    a task on a learned mix of all layers, with LSTMs between them and its head
+classify on elmo/biattentive    the same with additional learned word vectors and the layers of BCN
+mlm+nsp, classify+0.5*lm  joint: one arranges the text, each corrupts it in turn, one forward pass, all losses
+0.9*mlm|0.1*lm            alternating: packs are divided by weight
+a: classify|b: classify   tasks under names of their own
+
+Strings among the options stand in double quotes: generate(prefix="translate, please: ").
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any, get_type_hints
+
+from pretune.objectives.joint import Joint, Mixture
+from pretune.objectives.objective import Objective
+from pretune.objectives.registry import OBJECTIVES
+from pretune.objectives.task import Task
+from pretune.objectives.tasks.layer_features import On
+from pretune.objectives.tasks.renamed_task import Named
+from pretune.runtime.errors import PretuneError, nearest, quote
+from pretune.runtime.parsing import as_tuples, conform, parse_yaml
+from pretune.runtime.value_ranges import BELOW_1, NOT_NEGATIVE, POSITIVE, SHARE, Interval, check_number
+
+LONGEST = 10_000  # characters of an expression
+SIZE, MANY = Interval(1, 1e6), Interval(0, 1e9)
+INTERVALS = {
+    "dropout": BELOW_1,
+    **dict.fromkeys(("masked", "swapped", "negatives", "short", "last"), SHARE),
+    "weight": NOT_NEGATIVE,
+    **dict.fromkeys(("temperature", "deviation"), POSITIVE),
+    **dict.fromkeys(("layers", "width", "heads", "window", "turns", "parts", "beams", "tokens", "best"), SIZE),
+    **dict.fromkeys(("longest", "stride", "asked"), SIZE),
+    **dict.fromkeys(("hidden", "copies", "overlap", "most", "held"), MANY),
+}
+_TERM = re.compile(
+    r"\s*(?:(?P<own>[A-Za-z_]\w*)\s*:)?\s*(?:(?P<weight>[\d.eE+-]+)\s*\*)?\s*(?P<name>\w+)\s*"
+    r"(?:\((?P<options>(?:[^()\"]|\"[^\"]*\")*)\))?"
+    r"\s*(?:\bon\s+(?P<layers>\w+)(?:\s*/\s*(?P<top>\w+))?)?\s*"
+)
+
+
+def parse_objective(text: str, tasks: Mapping[str, Mapping[str, Any]] | None = None, **defaults: Any) -> Mixture:
+    """Parse an expression and return the mixture of its objectives.
+
+    `defaults` are options, such as `labels`, for all objectives that have them; `tasks` are options for renamed tasks.
+
+    >>> str(parse_objective("mlm(rate=0.3)+nsp"))
+    'mlm+nsp'
+    """
+    if len(text) > LONGEST:
+        raise PretuneError(
+            f"objective {quote(text)}: the expression is longer than {LONGEST:,} characters; name fewer objectives"
+        )
+    joints = []
+    for side in _split(text, "|"):
+        parts = [_term(term, defaults, tasks or {}) for term in _split(side, "+")]
+        if len(parts) == 1:  # the weight of a single objective is its share of the packs
+            joints.append((parts[0][0], Joint(((1.0, parts[0][1]),))))
+        else:
+            joints.append((1.0, Joint(tuple(parts))))
+    total = sum(share for share, _ in joints)
+    if total <= 0:
+        raise PretuneError(f"objective {quote(text)}: all weights are 0; give one a weight above 0")
+    return Mixture(tuple((share / total, joint) for share, joint in joints))
+
+
+def _split(text: str, mark: str) -> Iterable[str]:
+    """Split a text at a mark, except inside parentheses and quotes."""
+    quoted = r'"[^"]*"'
+    return re.split(rf'\{mark}(?=(?:[^"()]|{quoted}|\((?:[^"()]|{quoted})*\))*$)', text)
+
+
+def _term(text: str, defaults: dict[str, Any], tasks: Mapping[str, Mapping[str, Any]]) -> tuple[float, Objective]:
+    """Parse one term of an expression and return its weight and its objective."""
+    match = _TERM.fullmatch(text)
+    if match is None:
+        raise PretuneError(f"objective {quote(text)}: expected something like mlm, mlm(rate=0.3) or 0.5*lm")
+    name = match["name"]
+    if name not in OBJECTIVES:
+        raise PretuneError(f"unknown objective {quote(name)}; {nearest(name, OBJECTIVES)}")
+    kind = OBJECTIVES[name]
+    known = {field.name: field.type for field in fields(kind)}
+    given = {**defaults, **tasks.get(match["own"], {})}
+    options = {key: tuple(value) if key == "labels" else value for key, value in given.items() if key in known}
+    for setting in filter(None, _split(match["options"] or "", ",")):
+        key, _, value = setting.partition("=")
+        if key.strip() not in known:
+            raise PretuneError(f"objective {name}: unknown option {quote(key.strip())}; {nearest(key.strip(), known)}")
+        options[key.strip()] = _option(kind, key.strip(), value.strip())
+    try:
+        weight = float(match["weight"] or 1)
+    except ValueError as error:
+        raise PretuneError(
+            f"objective {quote(text)}: {quote(match['weight'])} is not a weight; give a number such as 0.5"
+        ) from error
+    if not (math.isfinite(weight) and weight >= 0):
+        raise PretuneError(f"objective {quote(text)}: a weight must be a number of 0 or more")
+    objective: Any = kind(**options)
+    if match["layers"] is not None:
+        if not isinstance(objective, Task) or objective.on_language_head:
+            raise PretuneError(
+                f"objective {text!r}: {name} reads the last layer; only tasks with a head of their own take `on`"
+            )
+        objective = On(objective, match["layers"], match["top"] or "")  # type: ignore[arg-type]
+    if match["own"] is not None:
+        if not isinstance(objective, Task):
+            raise PretuneError(f"objective {text!r}: only tasks can be renamed, and {name} is not a task")
+        if match["own"] in OBJECTIVES:
+            raise PretuneError(
+                f"objective {text!r}: {match['own']} is the name of an objective already; choose another name"
+            )
+        objective = Named(objective, match["own"])
+    return weight, objective
+
+
+def _option(kind: type[Any], key: str, text: str) -> Any:
+    """Return the value of an option, checked against the type of the field and the usual interval of its name."""
+    hint, where = get_type_hints(kind)[key], f"objective {kind.name}: {key}={quote(text)}"
+    if hint is str and not text.startswith(('"', "'")):
+        return text
+    value = conform(as_tuples(parse_yaml(text, where)), hint, where)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise PretuneError(f"{where}: give a finite number")
+    if isinstance(value, int | float) and key in INTERVALS:
+        check_number(f"objective {kind.name}: {key}", value, INTERVALS[key])
+    return value

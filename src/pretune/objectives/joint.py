@@ -1,0 +1,169 @@
+"""Combinations of objectives: joints share a forward pass, mixtures alternate between joints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from pretune.backbones.backbone import Backbone
+from pretune.objectives.objective import Data, Loss, Objective
+from pretune.objectives.wrappers import CachedBackbone
+from pretune.packed import Batch, Capacity
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.randomness import Draws
+from pretune.text.packing.sequences import Epoch, Packing, Sequences
+from pretune.text.tokenizers.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Objectives that share their sequences and one forward pass; most often a single objective."""
+
+    parts: tuple[tuple[float, Objective], ...]  # weight of the loss, objective
+
+    def __post_init__(self) -> None:
+        names = [part.name for _, part in self.parts]
+        insisting = [part.name for _, part in self.parts if part.insists]
+        if len(set(names)) < len(names):
+            raise PretuneError(
+                f"{self}: an objective appears more than once in a joint; give it a weight instead, as in 2*{names[0]}"
+            )
+        if len(insisting) > 1:
+            raise PretuneError(
+                f"{self}: {' and '.join(insisting)} each need their own arrangement of the text; alternate them with |"
+            )
+        two_sided = [part.name for _, part in self.parts if part.two_sided]
+        if two_sided and len(names) > 1:
+            raise PretuneError(
+                f"{self}: {two_sided[0]} reads a source and generates a target, and cannot share them with another objective; "
+                "alternate them with |"
+            )
+        growing = [part.name for _, part in self.parts if part.grows]
+        if growing and len(names) > 1:
+            raise PretuneError(
+                f"{self}: {growing[0]} adds tokens to the text, and cannot share it with another objective; "
+                "alternate them with |"
+            )
+        corrupting = [part.name for _, part in self.parts if part.corrupts]
+        if len(corrupting) > 1:
+            raise PretuneError(f"{self}: {' and '.join(corrupting)} each corrupt the text; alternate them with |")
+        needs = {part.pattern for _, part in self.parts if part.pattern is not None}
+        if len(needs) > 1:
+            patterns = " and ".join(f"{part.name} {part.pattern.name}" for _, part in self.parts if part.pattern)
+            raise PretuneError(f"{self}: incompatible attention patterns ({patterns}); alternate them with |")
+
+    def __str__(self) -> str:
+        return "+".join(part.name if weight == 1 else f"{weight:g}*{part.name}" for weight, part in self.parts)
+
+    @property
+    def objectives(self) -> list[Objective]:
+        """Return the objectives without their weights."""
+        return [part for _, part in self.parts]
+
+    @property
+    def stateful(self) -> bool:
+        """Return whether each batch continues the sequences of the batch before."""
+        return any(part.stateful for part in self.objectives)
+
+    @property
+    def looks_inside(self) -> bool:
+        """Return whether one of the losses reads all layers."""
+        return any(part.looks_inside for part in self.objectives)
+
+    @property
+    def copies(self) -> int:
+        """Return after how many epochs the same corruptions come again; 0: never."""
+        return max(part.copies for part in self.objectives)
+
+    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+        """Return the arrangement of the objective that needs its own, else that of the first."""
+        chosen = next((part for part in self.objectives if part.insists), self.objectives[0])
+        return chosen.arrange(data, packing, draws.repeat(self.copies))
+
+    def corrupt(self, sequences: Sequences, tokenizer: Tokenizer, draws: Draws) -> Sequences:
+        """Return the sequences of a pack, corrupted by each objective in turn."""
+        for part in self.objectives:
+            sequences = part.corrupt(sequences, tokenizer, draws.repeat(self.copies))
+        return sequences
+
+    def room(self, packing: Packing) -> dict[str, int]:
+        """Return the largest number of targets that a pack can have, by loss term."""
+        return {term: count for part in self.objectives for term, count in part.room(packing).items()}
+
+    def capacity(self, packing: Packing) -> Capacity | None:
+        """Return the fixed shapes of the batches, or None if every batch has its own."""
+        room = self.room(packing)
+        for part in self.objectives:
+            if packing.fixed and part.grows:
+                return part.grown(packing).capacity(room)
+            if packing.fixed and part.two_sided:
+                first, second = (side.capacity(room) for side in part.sides(packing))
+                assert first is not None
+                return replace(first, second=second)
+        return packing.capacity(room)
+
+    def loss(self, heads: nn.ModuleDict, backbone: Backbone, batch: Batch) -> Loss:
+        """Return all losses from one forward pass; tokens that one objective replaces on the device are read by the others, too."""
+        # All layers contain the last one, so that the other objectives share the same forward pass.
+        shared = CachedBackbone(backbone, keep="all" if self.looks_inside else None)
+        total = Loss()
+        for weight, part in sorted(self.parts, key=lambda part: not part[1].corrupts):
+            loss = part.loss(heads[part.name], shared, batch)  # type: ignore[arg-type]
+            if loss.packed is not None:  # without counts and rows, whose changes would cause recompilation
+                batch = Batch(loss.packed, batch.targets, carry=batch.carry)
+            total.sums |= loss.sums
+            total.logs |= loss.logs
+            total.weights |= {term: weight * loss.weights.get(term, 1.0) for term in loss.sums}
+            total.carry = loss.carry if loss.carry is not None else total.carry
+        return total
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Joints that alternate: each gets its share of the packs."""
+
+    shares: tuple[tuple[float, Joint], ...]  # shares add up to 1
+
+    def __str__(self) -> str:
+        if len(self.shares) == 1:
+            return str(self.shares[0][1])
+        return "|".join(f"{share:.3g}*{joint}" for share, joint in self.shares)
+
+    @property
+    def joints(self) -> list[Joint]:
+        """Return the joints without their shares."""
+        return [joint for _, joint in self.shares]
+
+    @property
+    def objectives(self) -> list[Objective]:
+        """Return all objectives, each once."""
+        return list({part.name: part for joint in self.joints for part in joint.objectives}.values())
+
+    @property
+    def stateful(self) -> bool:
+        """Return whether each batch continues the sequences of the batch before."""
+        return any(joint.stateful for joint in self.joints)
+
+    @property
+    def asks_the_host(self) -> bool:
+        """Return whether an objective synchronizes with the host, so that CUDA graphs cannot record it."""
+        return any(part.asks_the_host for part in self.objectives)
+
+    def joined(self, objective: Objective) -> Mixture:
+        """Return a mixture in which every joint also has this objective."""
+        return Mixture(tuple((share, Joint((*joint.parts, (1.0, objective)))) for share, joint in self.shares))
+
+    def with_part(self, objective: Objective) -> Mixture:
+        """Return a mixture in which this objective replaces those of the same name."""
+        name = objective.name
+        shares = [
+            (share, Joint(tuple((weight, objective if part.name == name else part) for weight, part in joint.parts)))
+            for share, joint in self.shares
+        ]
+        return Mixture(tuple(shares))
+
+
+def alone(objective: Objective) -> Mixture:
+    """Return a mixture of a single objective."""
+    return Mixture(((1.0, Joint(((1.0, objective),))),))

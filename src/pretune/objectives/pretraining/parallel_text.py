@@ -1,0 +1,98 @@
+"""Sequences of a text and its translation, which tlm and trtd share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from torch import nn
+
+from pretune.nn.attention.big_bird import BlockSparseAttention
+from pretune.nn.attention.multi_head import Attention, GlobalAttention, ScoredAttention
+from pretune.nn.attention.patterns import Pattern, full
+from pretune.objectives.objective import Data, LearnsFromRows
+from pretune.objectives.pretraining.arrangements import smoothed
+from pretune.objectives.seq2seq.source_target import check_fits, check_languages
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.randomness import Draws
+from pretune.text.corpus.files import Errors
+from pretune.text.examples.labeled import Labeled
+from pretune.text.examples.parallel import read_languages
+from pretune.text.packing.sequences import Arrangement, Epoch, Packing, Sequences, plan_epoch
+from pretune.text.tokenizers.template import Template
+
+if TYPE_CHECKING:
+    from pretune.backbones.backbone import Backbone
+
+
+class ParallelText(LearnsFromRows):
+    """Base class of objectives that read a text and its translation as one sequence, each in its own template.
+
+    Subclasses have the options `languages` (such as en-fr, of all pairs, where the names of columns or files do not tell),
+    and `text` and `pair` (columns of a table).
+    """
+
+    name: ClassVar[str]
+    pattern: ClassVar[Pattern | None] = full
+    insists: ClassVar[bool] = True
+    stateful: ClassVar[bool] = False
+    corrupts: ClassVar[bool] = True
+    languages: str
+    text: str
+    pair: str
+
+    def __post_init__(self) -> None:
+        check_languages(self.name, self.languages)
+
+    def read_rows(self, files: Sequence[str | Path], errors: Errors = "strict") -> Labeled:
+        """Read pairs from tables, or from pairs of files with aligned lines."""
+        return read_languages(files, {"text": str(self.text), "pair": str(self.pair)}, self.languages, errors)
+
+    def arrange(self, data: Data, packing: Packing, draws: Draws) -> Epoch:
+        """Make one sequence of each pair, drop pairs that are too long or have an empty side, and resample languages.
+
+        Column `side` is 0 for the tokens of the first text and 1 for those of the second.
+        """
+        if not isinstance(data.rows, Labeled) or data.rows.pairs is None:
+            raise PretuneError(
+                f"{self.name} learns from pairs of texts; give it a table of pairs, or two aligned .txt files"
+            )
+        rows = data.token_rows
+        single = (*data.template.single, *data.template.last)
+        twice = tuple("B" if item == "A" else item for item in single)
+        template = Template(single, twice, segments=data.template.segments)
+        fits = (rows.lengths > 0).all(1) & (rows.lengths.sum(1) + template.overhead(pair=True) <= packing.length)
+        check_fits(data.rows, fits, packing, draws)
+        columns = {"side": np.broadcast_to([0, 1], rows.starts.shape)}
+        groups = np.zeros(len(fits), dtype=np.int64)
+        if data.rows.labels is not None:
+            known, groups = np.unique(data.rows.labels, return_inverse=True)
+            if data.languages:
+                numbers = np.array([[data.languages[name] for name in pair.split()] for pair in known])
+                columns["language"] = numbers[groups]
+        made = Arrangement(rows, data.tokenizer, template, rows.starts, rows.lengths, columns=columns)
+        chosen = np.flatnonzero(fits)
+        return plan_epoch(made.choose(chosen[smoothed(groups[chosen], data.exponent, draws)]), packing, draws)
+
+
+def restart_positions(sequences: Sequences) -> Sequences:
+    """Make the positions of the second text start at 0 again."""
+    second = np.bincount(sequences.owner, weights=sequences.columns["side"] == 0).astype(np.int64)
+    sequences.positions = sequences.place - sequences.columns["side"] * second[sequences.owner]
+    return sequences
+
+
+def check_attention(name: str, backbone: Backbone) -> None:
+    """Refuse a model without full attention: masks that depend on positions are wrong where positions restart."""
+    modules = backbone.modules() if isinstance(backbone, nn.Module) else ()
+    for module in modules:
+        if (
+            isinstance(module, Attention | GlobalAttention | ScoredAttention | BlockSparseAttention)
+            and module.pattern != full
+        ):
+            raise PretuneError(
+                f"{name} needs a model with full attention, and the attention pattern of this one is "
+                f"{module.pattern.name}; choose an encoder such as bert"
+            )

@@ -1,0 +1,28 @@
+"""The head and the loss that objectives share which predict tokens of the vocabulary in one forward pass."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from torch import nn
+
+from pretune.objectives.objective import Loss, Objective, token_loss
+from pretune.packed import Batch
+
+if TYPE_CHECKING:
+    from pretune.backbones.backbone import Backbone
+
+
+class TokenPrediction(Objective):
+    """Base class of objectives whose loss is the cross-entropy over the vocabulary at the targets of one term."""
+
+    name: ClassVar[str]
+    smoothing: float = 0.0  # label smoothing
+
+    def head(self, backbone: Backbone) -> nn.Module:
+        """Return the model family's output layer over the vocabulary."""
+        return backbone.vocabulary_head()
+
+    def loss(self, head: nn.Module, backbone: Backbone, batch: Batch) -> Loss:
+        """Return the cross-entropy at the targets, continuing from the recurrent state of the batch if it has one."""
+        return token_loss(self.name, head, backbone, batch, self.smoothing)

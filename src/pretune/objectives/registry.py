@@ -1,0 +1,102 @@
+"""The registry of objectives and tasks by name.
+
+A class is registered by a decorator:
+
+    @register_task
+    @dataclass(frozen=True)
+    class Summarize(Task):
+        name: ClassVar[str] = "summarize"
+
+Modules of this package are found by themselves. A package outside declares its classes as entry points of the groups
+`pretune.objectives` and `pretune.tasks`; it then needs no decorator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any, TypeVar
+
+from pretune.objectives.objective import Objective
+from pretune.objectives.task import Task
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.plugins import entry_point_objects
+
+PACKAGES = ("pretune.objectives.pretraining", "pretune.objectives.seq2seq", "pretune.objectives.tasks")
+GROUPS: dict[str, type[Objective]] = {"pretune.objectives": Objective, "pretune.tasks": Task}  # of entry points
+
+O = TypeVar("O", bound=type[Objective])  # noqa: E741
+T = TypeVar("T", bound=type[Task])
+
+_registered: dict[str, type[Objective]] = {}
+
+
+def register_objective(kind: O) -> O:
+    """Register a class of objectives under its `name`; for use as a decorator."""
+    known = _registered.setdefault(kind.name, kind)
+    # A module that is loaded again defines the same class anew.
+    if (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):
+        raise PretuneError(
+            f"{known.__module__} and {kind.__module__} both register an objective {kind.name!r}; rename one of them"
+        )
+    _registered[kind.name] = kind
+    return kind
+
+
+def register_task(kind: T) -> T:
+    """Register a class of tasks under its `name`; for use as a decorator."""
+    return register_objective(kind)
+
+
+class Registry(Mapping[str, type[Any]]):
+    """The registered classes by name: built-in ones, those registered by a decorator, and those of entry points."""
+
+    def _classes(self) -> dict[str, type[Objective]]:
+        _import_built_in()
+        return _registered | _from_entry_points()
+
+    def __getitem__(self, name: str) -> type[Any]:
+        return self._classes()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._classes())
+
+    def __len__(self) -> int:
+        return len(self._classes())
+
+
+OBJECTIVES = Registry()
+
+
+def task_names() -> list[str]:
+    """Return the names of all objectives that are tasks."""
+    return [name for name, kind in OBJECTIVES.items() if issubclass(kind, Task)]
+
+
+@cache
+def _import_built_in() -> None:
+    """Import the modules of this package, whose decorators register the built-in classes."""
+    for package in PACKAGES:
+        for module in iter_modules(import_module(package).__path__):
+            import_module(f"{package}.{module.name}")
+
+
+def _from_entry_points() -> dict[str, type[Objective]]:
+    """Return the classes that installed packages declare as entry points."""
+    found: dict[str, type[Objective]] = {}
+    for group, base in GROUPS.items():
+        for entry, kind in entry_point_objects(group).items():
+            if not (isinstance(kind, type) and issubclass(kind, base)):
+                raise PretuneError(
+                    f"the entry point {entry!r} of the group {group} is not a class derived from "
+                    f"pretune.{base.__name__}; repair or uninstall the package"
+                )
+            if _registered.get(kind.name, kind) is not kind:
+                raise PretuneError(
+                    f"the entry point {entry!r} of the group {group} registers {kind.name!r}, which is already the name "
+                    "of another objective; rename it or uninstall the package"
+                )
+            found[kind.name] = kind
+    return found

@@ -1,0 +1,51 @@
+"""Objects that installed packages add to pretune through entry points."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+
+from pretune.runtime.errors import PretuneError
+
+
+def entry_point_objects(group: str) -> dict[str, object]:
+    """Load every entry point of `group` and return the objects by entry-point name.
+
+    A package adds an object with a table in its pyproject.toml, for example for the group `pretune.families`:
+
+        [project.entry-points."pretune.families"]
+        my-model = "my_package.my_model:MyModel"
+
+    The result is cached until `sys.path` changes. A plugin that cannot be imported, or two packages that claim one
+    name, raise a `PretuneError` that names the packages.
+    """
+    return dict(_load(group, tuple(sys.path)))
+
+
+@cache
+def _load(group: str, path: tuple[str, ...]) -> dict[str, object]:
+    found: dict[str, EntryPoint] = {}
+    for entry_point in entry_points(group=group):
+        other = found.setdefault(entry_point.name, entry_point)
+        if other != entry_point:
+            raise PretuneError(
+                f"{_package(other)} and {_package(entry_point)} both register {entry_point.name!r} in the entry-point "
+                f"group {group}; uninstall one of them."
+            )
+    return {name: _import(entry_point) for name, entry_point in found.items()}
+
+
+def _import(entry_point: EntryPoint) -> object:
+    try:
+        return entry_point.load()
+    except Exception as error:  # a plugin is foreign code, so anything can go wrong while it is imported
+        raise PretuneError(
+            f"{_package(entry_point)} registers {entry_point.name!r} in the entry-point group {entry_point.group}, but "
+            f"{entry_point.value} cannot be imported ({type(error).__name__}: {error}); repair or uninstall the "
+            "package."
+        ) from error
+
+
+def _package(entry_point: EntryPoint) -> str:
+    return f"The package {entry_point.dist.name}" if entry_point.dist else "A package without metadata"

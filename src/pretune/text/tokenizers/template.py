@@ -1,0 +1,71 @@
+"""Templates of special tokens around texts, such as BERT's [CLS] A [SEP] B [SEP]."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pretune.runtime.arrays import Array
+
+
+@dataclass(frozen=True)
+class Template:
+    """A template of special tokens around texts, as a list of roles and text placeholders "A" and "B".
+
+    `single` frames the first text; `pair` follows it for every further text; `last` ends both kinds of inputs. `target`
+    frames the decoder's text in an encoder-decoder, which reads all of it except the last token and predicts all except
+    the first. `document` frames running text, if that differs (GPT-2 ends documents, but no other texts).
+
+    >>> BERT = Template(single=("start", "A", "separator"), pair=("B", "separator"))
+    >>> BERT.overhead(pair=True)
+    3
+    """
+
+    single: tuple[str, ...]
+    pair: tuple[str, ...]
+    segments: bool = True  # whether `pair` is segment 1 and `last` segment 2; else all is segment 0
+    target: tuple[str, ...] = ()
+    document: tuple[str, ...] | None = None
+    last: tuple[str, ...] = ()
+
+    @property
+    def for_documents(self) -> Template:
+        """Return the template of running text."""
+        return self if self.document is None else replace(self, single=self.document, document=None)
+
+    @property
+    def opening(self) -> str:
+        """Return the role before a text, on the decoder's side if there is one; else the role between running texts.
+
+        >>> Template(single=("A",), pair=("B",), document=("A", "end")).opening
+        'end'
+        """
+        frame = self.target or self.single
+        before = frame[: frame.index("A")] or [role for role in self.for_documents.single if role != "A"]
+        return before[-1] if before else ""
+
+    def overhead(self, pair: bool) -> int:
+        """Return the number of special tokens."""
+        return len(self.single) - 1 + (len(self.pair) - 1 if pair else 0) + len(self.last)
+
+    def items(self, texts: int) -> list[tuple[str, int, int]]:
+        """Return roles and placeholders in order, each with the index of the text it belongs to and its segment."""
+        further = [(item, part, 1) for part in range(1, texts) for item in self.pair]
+        items = [*((item, 0, 0) for item in self.single), *further, *((item, 0, 2) for item in self.last)]
+        return [(item, part, segment if self.segments else 0) for item, part, segment in items]
+
+    def sizes(self, spans: Array) -> Array:
+        """Return the number of tokens of each item, (m, items), for texts of `spans` tokens, (m, texts).
+
+        >>> Template(single=("start", "A", "separator"), pair=("B", "separator")).sizes(np.array([[3, 2]])).tolist()
+        [[1, 3, 1, 2, 1]]
+        """
+        items = self.items(spans.shape[1])
+        sizes = np.ones((len(spans), len(items)), dtype=np.int64)
+        for number, (item, part, _) in enumerate(items):
+            if item in "AB":
+                sizes[:, number] = spans[:, part]
+            elif part:
+                sizes[:, number] = spans[:, part] > 0
+        return sizes

@@ -1,0 +1,104 @@
+"""The model of a pretraining job: a preset or an existing model, with the heads of the objectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pretune.inference.word_vector_models import fill_in
+from pretune.models.create_model import make_model
+from pretune.models.loading import load_model
+from pretune.models.model import Model
+from pretune.models.presets import is_preset
+from pretune.models.references import find_folder
+from pretune.objectives import Mixture
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.progress import say
+from pretune.text.corpus.word_vector_files import read_vectors
+from pretune.text.tokenizers.tokenizer import Tokenizer
+from pretune.training.jobs.pretraining_settings import Plan
+
+ROUND_VOCABULARY = 64  # the vocabulary is padded to a multiple: such matrices are faster
+
+
+def get_model(plan: Plan, tokenizer: Tokenizer, mixture: Mixture, languages: Sequence[str] = ()) -> Model:
+    """Return a preset with random weights, or an existing model, with the heads that the objectives need."""
+    if is_preset(plan.model):
+        size, target = (-(-one.size // ROUND_VOCABULARY) * ROUND_VOCABULARY for one in (tokenizer, tokenizer.target))
+        padding = tokenizer.roles.get("padding")
+        other = target if tokenizer.target is not tokenizer else None
+        model = make_model(plan.model, size, plan.seed, padding=padding, languages=languages, target=other)
+        if plan.from_ is not None:
+            source = load_model(plan.from_, partial=plan.partial)
+            check_tokenizer(source, tokenizer, plan.from_)
+            _copy(source, model, plan.from_)
+    else:
+        model = load_model(plan.model, mixture, seed=plan.seed, partial=plan.partial)
+        model.say_left_out(plan.model)
+        check_tokenizer(model, tokenizer, plan.model)
+    model.add_heads(mixture.objectives, plan.seed)
+    model.tokenizer, model.objective, model.labels = tokenizer, plan.objective, []
+    if plan.vectors is not None:
+        fill_in(model, read_vectors(plan.vectors), plan.vectors)
+    return model
+
+
+def _copy(source: Model, model: Model, name: str) -> None:
+    """Copy the weights of a model of the same shape."""
+    theirs, ours = source.backbone.state_dict(), model.backbone.state_dict()
+    wrong = [key for key in ours if key not in theirs or theirs[key].shape != ours[key].shape]
+    if wrong:
+        raise PretuneError(f"{name}: the shapes of these tensors differ from the new model's: {', '.join(wrong)}")
+    model.backbone.load_state_dict(theirs)
+
+
+def check_tokenizer(model: Model, tokenizer: Tokenizer, name: str) -> None:
+    """Raise an error if the text was tokenized with another tokenizer than the model's."""
+    if model.tokenizer is not None and model.tokenizer.digest != tokenizer.digest:
+        raise PretuneError(
+            f"{name}: the text was tokenized with another tokenizer than this model's; "
+            f"prepare it with `pretune prepare --tokenizer {find_folder(name)}`"
+        )
+    if tokenizer.size > model.backbone.embed.vocabulary:
+        raise PretuneError(
+            f"the tokenizer has {tokenizer.size} tokens, but {name} has embeddings for {model.backbone.embed.vocabulary}"
+        )
+
+
+def check_length(length: int, model: Model) -> int:
+    """Return the sequence length; raise an error if the model has fewer positions."""
+    longest = model.backbone.longest
+    if longest is not None and length > longest:
+        raise PretuneError(
+            f"sequences have {length} tokens, but the model has {longest} positions; set a smaller batch.length"
+        )
+    return length
+
+
+def check_stages(stages: Sequence[tuple[float, int]], model: Model) -> list[int]:
+    """Return the sequence lengths of all stages; raise an error unless their shares increase and end at 1."""
+    shares = [share for share, _ in stages]
+    if shares != sorted(shares) or shares[-1] != 1.0:
+        raise PretuneError(f"batch.stages: the shares of the budget are {shares}, but must increase and end at 1")
+    return [check_length(length, model) for _, length in stages]
+
+
+def number_languages(model: Model, names: Sequence[str], reference: str) -> dict[str, int]:
+    """Return the index of each language's embedding; empty for one language without an embedding."""
+    vectors = getattr(model.backbone.embed, "columns", {})
+    known = getattr(model.config, "lang2id", None) or {}
+    if len(names) < 2:
+        return {name: known[name] for name in names if name in known and "language" in vectors}
+    if "language" not in vectors:
+        say(f"{reference} has no language embeddings: it cannot tell {', '.join(names)} apart")
+        return {name: number for number, name in enumerate(names)}
+    for name in names:
+        if name not in known:
+            raise PretuneError(
+                f"{reference}: there is no embedding of the language {name!r}; the model has {', '.join(known) or 'none'}"
+            )
+    return {name: known[name] for name in names}
+
+
+def count_parameters(model: Model) -> int:
+    """Return the number of parameters, shared ones counted once."""
+    return sum(p.numel() for p in model.root.parameters())

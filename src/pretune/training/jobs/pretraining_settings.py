@@ -1,0 +1,157 @@
+"""The settings of a pretraining job, resolved from options, presets, and defaults."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pretune.models.create_model import make_model
+from pretune.models.hf_config import read_config
+from pretune.models.presets import find_preset, is_preset
+from pretune.models.references import find_folder
+from pretune.runtime.atomic_io import check_name
+from pretune.runtime.devices import choose_device, peak_flops
+from pretune.runtime.errors import PretuneError
+from pretune.runtime.progress import say
+from pretune.runtime.recipe import merge
+from pretune.text.corpus.documents import TextLayout
+from pretune.text.corpus.files import Errors
+from pretune.text.store.store import MANIFEST
+from pretune.training.flops import module_sizes
+from pretune.training.jobs.recipe_scaling import GUESS, UTILIZATION, Course, parse_budget, scale_to
+from pretune.training.parallel.distributed import Parallel, Reduce
+from pretune.training.settings import ON_ROWS, Batching, Budget, Optimizer, Schedule, Watching, as_recipe, fill
+
+Fields = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A pretraining job with all settings resolved."""
+
+    model: str
+    data: list[str]
+    out: Path
+    objective: str
+    tokenizer: dict[str, Any] | str | None  # settings to train one, or its folder; None: that of the stores
+    language: str
+    from_: str | None  # a model to start from
+    budget: Budget
+    optimizer: Optimizer
+    schedule: Schedule
+    batch: Batching
+    watching: Watching
+    seed: int
+    deterministic: bool
+    device: str | None
+    partial: bool = False  # load the model even if tensors are missing or unexpected
+    parallel: Parallel = "replicate"
+    reduce: Reduce | None = None
+    vectors: str | None = None  # a file of word vectors to initialize embeddings from
+    layout: TextLayout = "auto"  # how .txt files are split into documents
+    column: str | None = None  # the text field of other files
+    errors: Errors = "strict"  # how to handle invalid UTF-8
+
+    def recipe(self) -> dict[str, Any]:
+        """Return all settings that determine the result, under the names of the verb's options."""
+        return as_recipe(self, leave_out=("out", "device", "parallel"))
+
+
+def make_plan(
+    model: str,
+    data: Sequence[str | Path],
+    out: str | Path,
+    given: dict[str, Any],
+    seed: int,
+    device: str | None,
+    usual: Fields | None = None,
+) -> Plan:
+    """Resolve all settings, in this order: given options, the verb's `usual` settings, the preset's recipe, the defaults."""
+    preset = find_preset(model) if is_preset(model) else {}
+    if usual is not None:
+        preset = {**merge(preset, usual), "budget": usual["budget"]}
+    if given.get("scale_to"):
+        preset = scaled(preset, model, given, device)
+    return Plan(
+        model=model,
+        data=[str(path) for path in data],
+        out=Path(out),
+        objective=given.get("objective") or preset.get("objective") or "mlm",
+        tokenizer=choose_tokenizer(
+            given.get("tokenizer"), preset.get("tokenizer") or {"kind": "wordpiece", "size": 30_000}, data
+        ),
+        language=given.get("language") or "en",
+        from_=given.get("from_"),
+        budget=fill(Budget, given.get("budget"), preset.get("budget")),
+        optimizer=fill(Optimizer, given.get("optimizer"), preset.get("optimizer")),
+        schedule=fill(Schedule, given.get("schedule"), preset.get("schedule")),
+        batch=fill(Batching, given.get("batch"), preset.get("batch"), ON_ROWS),
+        watching=fill(Watching, given.get("watching"), preset.get("watching"), ON_ROWS),
+        seed=seed,
+        deterministic=bool(given.get("deterministic")),
+        device=device,
+        partial=bool(given.get("partial")),
+        parallel=given.get("parallel") or "replicate",
+        reduce=given.get("reduce"),
+        vectors=given.get("vectors"),
+        layout=given.get("layout") or "auto",
+        column=given.get("column"),
+        errors=given.get("errors") or "strict",
+    )
+
+
+def choose_tokenizer(given: str | Fields | None, usual: Fields, data: Sequence[str | Path] = ()) -> str | Fields | None:
+    """Return the folder of a tokenizer, or the settings to train one (given ones over `usual`); None for stores."""
+    if data and all(is_store(split_language(str(path))[1]) for path in data):
+        return None
+    return given if isinstance(given, str) else merge(usual, given or {})
+
+
+def scaled(preset: Fields, model: str, given: Fields, device: str | None) -> Fields:
+    """Return a preset's recipe scaled to the requested budget, and report how it was scaled."""
+    if given.get("budget") is not None and given["budget"].limits:
+        raise PretuneError("--scale-to already sets the budget; remove the other limit")
+    kinds = {"budget": Budget, "optimizer": Optimizer, "schedule": Schedule, "batch": Batching}
+    if given.get("optimizer") is not None and given["optimizer"].name:  # its learning rates are scaled
+        preset = merge(preset, {"optimizer": {"name": given["optimizer"].name}})
+    course = Course(**{key: fill(kind, None, preset.get(key)) for key, kind in kinds.items()})
+    with torch.device("meta"):
+        if preset:
+            backbone: Any = make_model(model).backbone
+        else:
+            family, content = read_config(find_folder(model))
+            backbone = family.build(family.read_config(content))
+    limit, peak = parse_budget(given["scale_to"]), peak_flops(choose_device(device))
+    sizes = module_sizes(backbone)
+    scaled_recipe, description = scale_to(
+        limit,
+        course,
+        flops_per_token=6.0 * (sizes.matrices + sizes.recurrence),
+        flops_per_second=UTILIZATION * (peak or GUESS),
+        batch=given["batch"].tokens if given.get("batch") is not None else None,
+    )
+    say(description)
+    if limit.seconds and peak is None:
+        say("(the speed of this device is a guess; measure it with `pretune bench device`)")
+    return {**preset, **{key: asdict(getattr(scaled_recipe, key)) for key in kinds}}
+
+
+def split_language(entry: str) -> tuple[str, str]:
+    """Return the language named before a path, or "", and the path.
+
+    >>> split_language("en=corpus/*.txt"), split_language("corpus.txt")
+    (('en', 'corpus/*.txt'), ('', 'corpus.txt'))
+    """
+    check_name(Path(entry))
+    match = re.fullmatch(r"([a-z]{2,3}(?:_\w+)?)=(.+)", entry)
+    return (match[1], match[2]) if match and not Path(entry).exists() else ("", entry)
+
+
+def is_store(path: str | Path) -> bool:
+    """Return whether a path is a token store."""
+    return (Path(path) / MANIFEST).is_file()

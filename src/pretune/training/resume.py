@@ -1,0 +1,103 @@
+"""Saving a training in checkpoints while it runs, and resuming it from the newest one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from pretune.runtime.progress import say
+from pretune.training.budget import Clock
+from pretune.training.callbacks import Callback, Step
+from pretune.training.checkpoints import Saver, optimizer_tensors, restore_optimizers, restore_parameters
+from pretune.training.interrupts import Stopped, stop_signals
+from pretune.training.prefetch import Feed
+
+if TYPE_CHECKING:
+    from pretune.training.loop import Training
+
+
+@dataclass
+class Checkpointing(Callback):
+    """A callback that saves checkpoints at intervals, at the end, and when the training is interrupted.
+
+    A training without a run folder saves nothing, but can be interrupted.
+    """
+
+    t: Training
+    clock: Clock
+    feed: Feed
+    optimizers: list[torch.optim.Optimizer]
+    callbacks: Sequence[Callback]  # whose states are saved too
+    saver: Saver | None = field(init=False)
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.saver = Saver(self.t.run, self.t.world, self.t.watching.keep or 2) if self.t.run else None
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Listen to signals, and wait for the last checkpoint at the end."""
+        with self.saver or nullcontext(), stop_signals() as self.stopping:
+            yield
+
+    def counts(self) -> dict[str, float]:
+        """Return whether this process was interrupted, and whether it is writing; `step.totals` holds sums over processes."""
+        writing = self.saver is not None and self.saver.busy
+        return {"stopping": float(self.stopping.is_set()), "writing": float(writing)}
+
+    def before_step(self, step: Step) -> None:
+        """Commit a checkpoint that all processes have written."""
+        if self.saver is not None and not step.totals["writing"]:
+            self.saver.finish()
+
+    def after_step(self, step: Step) -> None:
+        """Save a checkpoint if one is due, and raise `Stopped` if the training was interrupted."""
+        # Processes receive a signal at different moments, but must end after the same step.
+        stopping = self.stopping.is_set() if self.t.world.size == 1 else step.totals["stopping"] > 0
+        every = self.t.watching.save
+        if self.saver is not None and (stopping or (step.last and every) or self.clock.due(every)):
+            self.save(self.saver)
+        if stopping and not step.last:
+            if self.saver is not None:
+                self.saver.finish()
+            raise Stopped
+
+    def save(self, saver: Saver) -> None:
+        """Start to write a checkpoint in the background."""
+        state: dict[str, Any] = {"clock": dict(self.clock.used), "feed": self.feed.state(), "log": {}, "guard": {}}
+        shared = {"root": self.t.root.tensors(), "optimizer": optimizer_tensors(self.t.root, self.optimizers)}
+        for callback in self.callbacks:
+            if entry := callback.state():
+                state[callback.name] = entry
+            if tensors := callback.tensors():
+                shared[callback.name] = dict(tensors)
+        recurrent = {
+            f"{slot}/{name}": tensor
+            for slot, carry in self.t.carry.items()
+            if carry is not None
+            for name, tensor in carry.tensors().items()
+        }
+        saver.start({**state, "step": int(self.clock.used["steps"])}, shared, own={"carry": recurrent})
+
+    def restore_all(self, state: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Restore the model, the optimizers, the position in the data, and all callbacks from a checkpoint."""
+        t = self.t
+        restore_parameters(t.root.tensors(), tensors["root"])
+        restore_optimizers(t.root, self.optimizers, tensors["optimizer"])
+        for callback in self.callbacks:
+            callback.restore(state.get(callback.name, {}), tensors.get(callback.name, {}))
+        self.feed.restore(state["feed"], self.clock)
+        slots: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in tensors.get("carry", {}).items():
+            slot, _, key = name.partition("/")
+            if int(slot) % t.world.size == t.world.rank:  # packs are assigned to processes in the same way
+                slots.setdefault(int(slot), {})[key] = tensor.to(t.device, copy=True)
+        if t.restore_carry is not None:
+            t.carry = {slot: t.restore_carry(recurrent) for slot, recurrent in slots.items()}
+        say(f"resuming from step {state['step']}")

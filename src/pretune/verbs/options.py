@@ -1,0 +1,153 @@
+"""Options that several verbs share, each with its type and its help text.
+
+A verb annotates a parameter with a shared option, as in `seed: opt.Seed = 0`, and sets its own default. Its docstring describes
+only the options of its own; the `verb` decorator adds the text of the shared ones, and `--help` shows them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+
+from pretune.runtime.recipe import Loaded, Section
+from pretune.training import settings
+from pretune.training.settings import Batching, Budget, Optimizer, Schedule, Watching
+
+if TYPE_CHECKING:
+    from pretune.text.store.store import Store as OpenStore
+    from pretune.text.tokenizers.tokenizer import Tokenizer as LoadedTokenizer
+    from pretune.training.run_folder import Run
+else:  # the classes themselves would load torch, which `--help` does without
+    OpenStore = LoadedTokenizer = Run = Loaded
+
+Paths: TypeAlias = Sequence[str | Path] | str | Path
+
+
+def _keys(section: type[Section], without: Mapping[type[Section], tuple[str, ...]] | None = None) -> str:
+    """Return the keys of a recipe section, for its help text."""
+    left_out = (without or {}).get(section, ())
+    return ", ".join(key.name for key in fields(section) if key.name not in left_out)  # type: ignore[arg-type]
+
+
+# -- models ---------------------------------------------------------------------------------------------------------
+
+Model = Annotated[str | Path | Run, "Run folder or model folder."]
+ModelOrPreset = Annotated[
+    str | Path | Run, "Run folder, model folder, or preset (randomly initialized; needs --tokenizer)."
+]
+Models: TypeAlias = str | Path | Run | Sequence[str | Path | Run]
+FineTuned = Annotated[str | Path | Run, "Fine-tuned run folder or model folder."]
+FineTunedModels = Annotated[Models, "Fine-tuned run folder or model folder."]
+PresetTokenizer = Annotated[str | Path | None, "Tokenizer to use with a preset."]
+Partial = Annotated[
+    bool,
+    "Load a checkpoint that does not match exactly: ignore unknown keys and tensors, and initialize tensors at random that "
+    "are missing or have another shape.",
+]
+WordVectors = Annotated[
+    str | Path | None, "File of pretrained word vectors (word2vec, GloVe, fastText) to initialize word embeddings from."
+]
+Pooling = Annotated[
+    str | None,
+    "Pooling to use instead of the model's own, which is mean unless it was trained with another: mean, max, start (the first "
+    "token), last, mean_sqrt_len, or weighted_mean. Join several with +.",
+]
+
+ModelFolder = Annotated[str | Path, "Folder for the model."]
+
+# -- text -----------------------------------------------------------------------------------------------------------
+
+Corpus = Annotated[
+    Paths,
+    "Files, folders, or glob patterns of text: .txt, .jsonl, .csv, .tsv, or .parquet, plain or .gz/.bz2/.xz/.zst.",
+]
+Store = Annotated[OpenStore | str | Path, "Token store made by `pretune prepare`."]
+Tokenizer = Annotated[LoadedTokenizer | str | Path, "Tokenizer folder or file, or the name of a bundled model."]
+Language = Annotated[
+    str, "Language of the sentence splitter (en, ru, ko, …), or `lines` if there is one sentence per line."
+]
+Layout = Annotated[
+    Literal["auto", "line", "blank", "file"],
+    "How .txt files are split into documents: one per line, separated by blank lines, or one per file.",
+]
+TextField = Annotated[str | None, "Text field of .jsonl, .csv, .tsv, and .parquet files."]
+Errors = Annotated[Literal["strict", "replace"], "How to handle invalid UTF-8."]
+
+# -- labeled data ---------------------------------------------------------------------------------------------------
+
+TrainFile = Annotated[str | Path, "Labeled training examples: .csv, .tsv, .jsonl, or .parquet."]
+DevFile = Annotated[str | Path | None, "Labeled examples to evaluate on."]
+Text = Annotated[str | None, "Column with the text."]
+Pair = Annotated[str | None, "Column with the second text of a pair."]
+Label = Annotated[str | None, "Column with the label."]
+Columns = Annotated[Mapping[str, str] | None, "Columns with the task's other inputs, e.g. --columns.choices options."]
+DropBad = Annotated[
+    bool,
+    "Drop examples without a text or label, and those whose answer or span does not occur in the text, instead of reporting an "
+    "error.",
+]
+SafeCsv = Annotated[
+    bool,
+    "Prefix cells of .csv and .tsv files that start with =, +, -, @, or a tab with a single quote, so that spreadsheets do not "
+    "evaluate them as formulas.",
+]
+
+# -- training -------------------------------------------------------------------------------------------------------
+
+RunFolder = Annotated[str | Path, "Folder for the new run."]
+Objective = Annotated[
+    str,
+    "Task to train for: classify, classify(multi=true), tag, answer, regress, choose, match, rank, contrast, entity, generate, or "
+    "prompt; with options or layers, as in classify(pooling=mean) or classify on mix/bilstm; with an auxiliary loss, as in "
+    "classify+0.5*lm; for several tasks, one objective for all or one per task, as in a: classify | b: generate.",
+]
+Strategy = Annotated[
+    str,
+    "Which parameters are trained: full, frozen, top(4), gradual, or lora(8), combined by + with reset(1), freelb(3), sparse(0.8), "
+    "or int8; auto chooses one.",
+]
+Epochs = Annotated[float, "Passes over the training data."]
+Limits = Annotated[Budget | None, "Training budget instead of --epochs."]
+TextLimits = Annotated[Budget | None, "Training budget; training ends when the first limit is reached."]
+OptimizerSettings = Annotated[Optimizer | None, f"Optimizer settings: {_keys(Optimizer)}."]
+ScheduleSettings = Annotated[Schedule | None, f"Learning rate schedule settings: {_keys(Schedule)}."]
+Batch = Annotated[Batching | None, f"Batch settings: {_keys(Batching)}."]
+RowBatch = Annotated[Batching | None, f"Batch settings: {_keys(Batching, settings.ON_TEXT)}."]
+TextBatch = Annotated[Batching | None, f"Batch settings: {_keys(Batching, settings.ON_ROWS)}."]
+AnyWatching = Annotated[Watching | None, f"Logging, evaluation, and checkpoint settings: {_keys(Watching)}."]
+RowWatching = Annotated[
+    Watching | None, f"Logging, evaluation, and checkpoint settings: {_keys(Watching, settings.ON_TEXT)}."
+]
+TextWatching = Annotated[
+    Watching | None, f"Logging, evaluation, and checkpoint settings: {_keys(Watching, settings.ON_ROWS)}."
+]
+Seed = Annotated[int, "Random seed."]
+Scratch = Annotated[bool, "Train from random weights instead of the model's, to measure what pretraining contributes."]
+Deterministic = Annotated[
+    bool, "Use deterministic kernels, so that one seed gives bit-identical results on one machine; slower on a GPU."
+]
+Resume = Annotated[bool, "Resume the interrupted run in --out."]
+Device = Annotated[str | None, "Device to run on, cpu or cuda; a GPU is used by default if there is one."]
+Devices = Annotated[
+    int,
+    "Number of devices of this machine to distribute the runs over, with one process per device (processes share a GPU if "
+    "there are fewer); on a CPU, the number of processes.",
+]
+
+# -- inference ------------------------------------------------------------------------------------------------------
+
+Engine = Annotated[
+    Literal["local", "ray"],
+    "Run on this machine (local) or on a Ray cluster (ray) at RAY_ADDRESS; all machines of the cluster must see the files.",
+]
+Processes = Annotated[int, "Number of CPU processes to distribute the work over."]
+Beams = Annotated[int, "Number of beams of beam search; 1 is greedy decoding."]
+LengthPenalty = Annotated[
+    float, "Exponent of the length by which beam scores are divided; larger values favor longer texts."
+]
+
+# -- suites ---------------------------------------------------------------------------------------------------------
+
+Tasks = Annotated[Sequence[str], "Tasks of the suite to use; all by default."]

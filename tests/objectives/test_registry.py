@@ -1,0 +1,93 @@
+"""Objectives and tasks are found by name: built-in ones, and those of packages outside."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from pretune.cli import main
+from pretune.objectives import OBJECTIVES, Objective, Task, parse_objective, register_objective, task_names
+from pretune.objectives.wrappers import WrappedObjective, WrappedTask
+from pretune.runtime.errors import PretuneError
+
+PLUGIN = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pretune.objectives.pretraining.mlm import MLM
+
+
+@dataclass(frozen=True)
+class Half(MLM):
+    name: ClassVar[str] = "half_mlm"
+    rate: float = 0.5
+"""
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package outside that adds an objective through an entry point."""
+    folder = tmp_path / "site"
+    info = folder / "half_objective-1.0.dist-info"
+    info.mkdir(parents=True)
+    (folder / "half_objective.py").write_text(PLUGIN)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: half-objective\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[pretune.objectives]\nhalf = half_objective:Half\n")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "half_objective", raising=False)
+    return info / "entry_points.txt"
+
+
+def run_command(arguments: list[str]) -> None:
+    """Run a command in this process; it must succeed."""
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 0
+
+
+def test_a_package_outside_adds_an_objective(plugin: Path, tmp_path: Path) -> None:
+    assert "half_mlm" in OBJECTIVES and "half_mlm" not in task_names()
+    corpus, tokenizer, run = tmp_path / "corpus.txt", tmp_path / "tokenizer", tmp_path / "run"
+    corpus.write_text("".join(f"the {word} sat on the mat\n\n" for word in ("cat", "dog", "fox", "hen") * 4))
+    run_command(["tokenizer", "train", str(corpus), "--kind", "words", "--size", "60", "--out", str(tokenizer)])
+    options = [
+        "--tokenizer",
+        str(tokenizer),
+        "--objective",
+        "half_mlm",
+        "--steps",
+        "2",
+        "--out",
+        str(run),
+    ]
+    run_command(["pretrain", "bert-tiny", "--data", str(corpus), *options, "--device", "cpu"])
+    assert "half_mlm" in (run / "metrics.jsonl").read_text()
+
+
+def test_entry_points_that_are_not_objectives_are_refused(plugin: Path) -> None:
+    plugin.write_text("[pretune.tasks]\nhalf = half_objective:Half\n")
+    with pytest.raises(
+        PretuneError, match=r"'half' of the group pretune\.tasks is not a class derived from pretune\.Task"
+    ):
+        parse_objective("mlm")
+
+
+def test_a_name_belongs_to_one_objective() -> None:
+    with pytest.raises(PretuneError, match="both register an objective 'mlm'"):
+
+        @register_objective
+        @dataclass(frozen=True)
+        class Other(Objective):
+            name: ClassVar[str] = "mlm"
+
+
+@pytest.mark.parametrize(("wrapper", "contract"), [(WrappedObjective, Objective), (WrappedTask, Task)])
+def test_wrappers_delegate_every_member_of_the_contract(wrapper: type, contract: type) -> None:
+    members = {name for base in contract.__mro__[:-1] for name in vars(base) if not name.startswith("_")}
+    declared = {name for name in vars(wrapper) if not name.startswith("_")}
+    # has_option asks the unwrapped task.
+    assert members - declared - {"has_option"} == set()

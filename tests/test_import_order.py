@@ -1,0 +1,74 @@
+"""Imports between packages go one way, in the order that CONTRIBUTING.md states."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "pretune"
+
+
+def stated_order() -> list[set[str]]:
+    """Return the packages in the order of CONTRIBUTING.md, lowest first; those between two arrows are independent."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    line = re.search(r"^Imports go .*?:\n((?:`.*\n)+)", text, re.MULTILINE)
+    assert line is not None, "CONTRIBUTING.md does not state the order of imports"
+    return [set(re.findall(r"`([\w.]+)`", part)) for part in line[1].split("→")]
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield line and name of each module of pretune that a file imports, inside functions and for type checkers too."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "pretune":
+            for alias in node.names:
+                yield node.lineno, f"{node.module}.{alias.name}"
+
+
+def package(name: str, known: set[str]) -> str | None:
+    """Return the longest known package that a dotted name lies in.
+
+    >>> package("pretune.text.store.store.Store", {"text", "text.store"})
+    'text.store'
+    """
+    parts = name.split(".")[1:]
+    return next((".".join(parts[:n]) for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in known), None)
+
+
+def violations(order: list[set[str]], root: Path, prefix: str) -> list[str]:
+    """Return the imports of files below a folder that go against an order of its packages."""
+    rank = {name: number for number, group in enumerate(order) for name in group}
+    known, found = set(rank), []
+    for path in sorted(root.rglob("*.py")):
+        own = package(".".join(("pretune", *path.relative_to(SOURCE).with_suffix("").parts)), known)
+        for line, name in imports(path):
+            other = package(name, known)
+            if own is None or other is None or own == other or not name.startswith(prefix):
+                continue
+            if rank[other] >= rank[own]:
+                found.append(f"{path.relative_to(ROOT)}, line {line}: {own} imports {other}")
+    return found
+
+
+def test_packages_import_one_way() -> None:
+    assert violations(stated_order(), SOURCE, "pretune.") == []
+
+
+def test_every_package_has_its_place() -> None:
+    known = {name for group in stated_order() for name in group}
+    packages = {
+        path.stem if path.is_file() else path.name for path in SOURCE.iterdir() if not path.name.startswith("_")
+    }
+    assert packages - {"py.typed", "py", "sample_data"} == known
+
+
+@pytest.mark.parametrize(
+    "folder", [path for path in [SOURCE, *SOURCE.rglob("*/")] if (path / "__init__.py").is_file()], ids=str
+)
+def test_folders_are_small_and_say_what_belongs_there(folder: Path) -> None:
+    assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+    assert len([*folder.glob("*.py")]) <= 30
